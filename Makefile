@@ -1,0 +1,47 @@
+# Two commands: `make demo` and `make test`. Each does all the set-up it needs and is quick when nothing changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= auto
+
+.PHONY: demo test quick lint types layers format bench clean
+
+demo: $(READY)
+	$(BIN)/quernel demo --out demo
+
+test: lint types layers
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+quick: lint types layers
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+layers: $(READY)
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quernel needs Python 3.11 or newer; call make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# pip older than 25.1 cannot read dependency groups; the marker file makes set-up run once per change of pyproject.toml.
+$(READY): pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[plots]" --group dev
+	touch $@

@@ -1,0 +1,7 @@
+"""Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate."""
+
+from quernel.estimators import KernelQuantileRegressor
+
+__version__ = "0.1.0"
+
+__all__ = ["KernelQuantileRegressor", "__version__"]

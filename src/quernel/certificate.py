@@ -1,0 +1,91 @@
+"""The duality gap: how far a fit can be from the best possible one, for any coefficients and any duals.
+
+For duals v in the loss's domain, balanced (mean v = 0) when there is an intercept,
+
+    gap = mean(loss(r) + conjugate(v) - v r) + alpha |u - Phi'(w v) / (2 alpha W)|^2  >=  F(u, b) - min F.
+
+It needs no optimality of anything: a wrong v only makes the bound larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.problem import Problem, Pull
+from quernel.rows import Memory
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """One entry per column: objective F, absolute gap, and the gap relative to max(F, F0 / 1000)."""
+
+    objective: Array
+    gap: Array
+    relative: Array
+
+
+@dataclass(frozen=True, eq=False)
+class NullModel:
+    """The best constant (0 without intercept) and its objective F0, one entry per column."""
+
+    constant: Array
+    objective: Array
+
+    def take(self, columns: NDArray[np.intp]) -> NullModel:
+        """The null models of some of the columns."""
+        return NullModel(self.constant[columns], self.objective[columns])
+
+
+def null_model(problem: Problem) -> NullModel:
+    """F0 = F at u = 0 with the best constant: the scale on which gaps are judged."""
+    target, share = problem.rows.target, problem.rows.share
+    if problem.fit_intercept:
+        constant = problem.loss.best_constant(target, share)
+    else:
+        constant = np.zeros(problem.n_columns)
+    return NullModel(constant, share @ problem.loss.value(target[:, None] - constant))
+
+
+def relative(gap: Array, objective: Array, null_objective: Array) -> Array:
+    """gap / max(F, F0 / 1000), and 0 where F0 = 0."""
+    scale = np.maximum(objective, null_objective / 1000)
+    return np.where(null_objective > 0, gap / np.where(scale > 0, scale, 1), 0.0)
+
+
+def certify(problem: Problem, memory: Memory, coef: Array, null: NullModel) -> Certificate:
+    """The certificate of `coef` and the remembered residuals and anchors."""
+    ones = np.ones(problem.n_columns)
+    pull = problem.anchored_pull(memory, (ones, ones))
+    if problem.fit_intercept and np.any(pull.balance != 0):
+        pull = problem.anchored_pull(memory, shrinkage(pull))
+    objective = pull.loss + problem.penalty(coef)
+    gap = pull.slack + stray(problem, coef, pull.force)
+    return Certificate(objective, gap, relative(gap, objective, null.objective))
+
+
+def stray(problem: Problem, coef: Array, force: Array) -> Array:
+    """alpha |u - force / (2 alpha)|^2, written so that a tiny alpha loses no digits."""
+    gradient = 2 * problem.alpha * coef - force
+    return np.einsum("ij,ij->j", gradient, gradient) / (4 * problem.alpha)
+
+
+def shrinkage(pull: Pull) -> tuple[Array, Array]:
+    """Factors for the positive and the negative duals that make their sum zero and keep them in their domain."""
+    lighter = np.minimum(pull.positive, pull.negative)
+    positive = np.divide(lighter, pull.positive, out=np.zeros_like(lighter), where=pull.positive > 0)
+    negative = np.divide(lighter, pull.negative, out=np.zeros_like(lighter), where=pull.negative > 0)
+    return positive, negative
+
+
+def truncation(dual: Array, share: Array, left_out: Array, alpha: Array) -> Array:
+    """Bound on what features G miss of the kernel K = G G' + E,  from the diagonal `left_out` (n,) of E.
+
+    Minimising over the kernel's whole space can gain at most  v'E v / (4 alpha) <= (sum |v| sqrt(E_ii))^2 / (4 alpha)
+    with v = w dual / W, because E is positive semidefinite.
+    """
+    return ((share * np.sqrt(left_out)) @ np.abs(dual)) ** 2 / (4 * alpha)

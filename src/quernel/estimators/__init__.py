@@ -1,0 +1,5 @@
+"""scikit-learn estimators."""
+
+from quernel.estimators.quantile import KernelQuantileRegressor
+
+__all__ = ["KernelQuantileRegressor"]

@@ -1,0 +1,97 @@
+"""Quantile levels: checked, ordered, and read between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+Array = NDArray[np.floating]
+
+
+def check_levels(quantiles: Any) -> tuple[Array, bool]:
+    """The levels as an array, and whether a single one was given (predictions are then one-dimensional)."""
+    try:
+        levels = np.asarray(quantiles, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"quantiles must be a number or a sequence of numbers; got {quantiles!r}.") from error
+    if levels.ndim > 1 or levels.size == 0:
+        raise ValueError(f"quantiles must be one level or a flat sequence of levels; got {quantiles!r}.")
+    single, levels = levels.ndim == 0, np.atleast_1d(levels)
+    outside = levels[~((levels > 0) & (levels < 1))]
+    if len(outside):
+        raise ValueError(
+            f"Quantile levels must lie strictly between 0 and 1; got {outside.tolist()}. "
+            "Write 0.95 for the 95th percentile."
+        )
+    if len(np.unique(levels)) < len(levels):
+        raise ValueError(f"Quantile levels must differ from one another; got {levels.tolist()}.")
+    return levels, single
+
+
+def rearranged(curves: Array, levels: Array) -> Array:
+    """Each row's values sorted into the order of the levels: never crossing, and never farther from the true quantiles."""
+    order = np.argsort(levels)
+    sorted_curves = np.empty_like(curves)
+    sorted_curves[:, order] = np.sort(curves[:, order], axis=1)
+    return sorted_curves
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileFunction:
+    """The conditional distribution of each row, read from its curves at the fitted levels.
+
+    Between two fitted levels the quantile is linear in the normal score of the level, which is exact for a normal
+    distribution and monotone for any. Beyond the outermost levels nothing is known: `at` refuses, while `cdf` and `sample`
+    put the mass that is left on the outermost curves.
+    """
+
+    levels: Array  # ascending, (q,)
+    curves: Array  # not decreasing along axis 1, (n, q)
+
+    def at(self, wanted: Array) -> Array:
+        """Quantiles at other levels, shape (n, len(wanted))."""
+        low, high = self.levels[0], self.levels[-1]
+        # A level computed as 1 - 0.95 is not the 0.05 that was fitted, but meant to be.
+        wanted = np.where(np.isclose(wanted, low, rtol=0, atol=1e-12), low, wanted)
+        wanted = np.where(np.isclose(wanted, high, rtol=0, atol=1e-12), high, wanted)
+        outside = wanted[(wanted < low) | (wanted > high)]
+        if len(outside):
+            raise ValueError(
+                f"Level {outside[0]:g} is outside the fitted range [{low:g}, {high:g}], and quernel does not extrapolate. "
+                "Fit with levels that enclose it."
+            )
+        if len(self.levels) == 1:
+            return np.repeat(self.curves, len(wanted), axis=1)
+        right = np.clip(np.searchsorted(self.levels, wanted), 1, len(self.levels) - 1)
+        scores, goal = ndtri(self.levels), ndtri(wanted)
+        part = (goal - scores[right - 1]) / (scores[right] - scores[right - 1])
+        return (1 - part) * self.curves[:, right - 1] + part * self.curves[:, right]
+
+    def cdf(self, y: Array) -> Array:
+        """P(Y <= y) of each row, shape (n,): 0 below the lowest curve, 1 from the highest on."""
+        n, q = self.curves.shape
+        right = np.sum(self.curves <= y[:, None], axis=1)
+        inner = np.clip(right, 1, q - 1) if q > 1 else np.zeros(n, dtype=int)
+        rows = np.arange(n)
+        left_value, right_value = self.curves[rows, inner - 1], self.curves[rows, inner]
+        gap = right_value - left_value
+        part = np.divide(y - left_value, gap, out=np.ones(n), where=gap > 0)
+        scores = ndtri(self.levels)
+        between = ndtr(scores[inner - 1] + np.clip(part, 0, 1) * (scores[inner] - scores[inner - 1]))
+        return np.where(right == 0, 0.0, np.where(right == q, 1.0, between))
+
+    def sample(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Independent draws for each row, shape (n, n_samples)."""
+        n = len(self.curves)
+        drawn = np.clip(rng.random((n, n_samples)), self.levels[0], self.levels[-1])
+        if len(self.levels) == 1:
+            return np.repeat(self.curves, n_samples, axis=1)
+        right = np.clip(np.searchsorted(self.levels, drawn), 1, len(self.levels) - 1)
+        scores = ndtri(self.levels)
+        part = (ndtri(drawn) - scores[right - 1]) / (scores[right] - scores[right - 1])
+        rows = np.arange(n)[:, None]
+        return (1 - part) * self.curves[rows, right - 1] + part * self.curves[rows, right]

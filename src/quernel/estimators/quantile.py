@@ -1,0 +1,320 @@
+"""KernelQuantileRegressor: conditional quantiles with kernels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from quernel._threads import right_sized
+from quernel.estimators.defaults import N_COMPONENTS, auto_alpha, auto_bandwidth
+from quernel.estimators.exact import solve_exactly
+from quernel.estimators.levels import QuantileFunction, check_levels, rearranged
+from quernel.estimators.validation import (
+    check_choice,
+    check_positive,
+    check_rows,
+    check_target,
+    check_training,
+    check_weight,
+)
+from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
+from quernel.features.random import as_generator
+from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
+from quernel.losses import Pinball
+from quernel.metrics import crossing_rate
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows, blocks
+from quernel.solvers import SOLVERS, Result
+from quernel.solvers.progress import Progress, listening
+
+Array = NDArray[np.floating]
+
+
+class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
+    """Kernel quantile regression with random features, all levels at once, with a certificate.
+
+    Minimises, for every level,  mean pinball loss of y - phi(x)'u - b  plus  alpha u'u,  where phi are random features of
+    the kernel (or, with ``n_components="exact"``, the kernel's own), to a certified relative duality gap of `tol`.
+
+    Parameters
+    ----------
+    quantiles : float or sequence of floats, default=0.5
+        Levels between 0 and 1. One number makes `predict` return shape (n,); a sequence, (n, q), also for one level.
+    kernel : str or object of `quernel.kernels`, default="gaussian"
+        "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy", or "linear": the columns of X are the features as
+        they are.
+    bandwidth : "auto", float or one float per column, default="auto"
+        The length over which the quantiles may vary, in units of the columns: "gaussian" is exp(-|x-z|^2 / (2 bandwidth^2)).
+        "auto" gives each column its standard deviation times the median distance between standardised rows, so that
+        columns in different units need no scaling.
+    n_components : int, "auto" or "exact", default="auto"
+        Number of random features M. "auto" is 500. "exact" uses the kernel itself through a pivoted Cholesky factor.
+    sampling : {"uniform"}, default="uniform"
+        How random features are drawn.
+    alpha : float or "auto", default="auto"
+        Weight of the ridge penalty, the paper's lambda. "auto" is 1e-4 over a robust spread of y, so that multiplying y by
+        a constant multiplies the predictions by it.
+    fit_intercept : bool, default=True
+        Whether to add an unpenalised constant (the paper has none).
+    noncrossing : {"rearrange", None}, default="rearrange"
+        "rearrange" sorts the predicted levels of each row; None leaves them as fitted.
+    solver : {"newton", "admm"}, default="newton"
+        "newton" is exact and fast; "admm" is the paper's, for comparison (try ``tol=1e-4``).
+    tol : float, default=1e-6
+        Relative duality gap to reach. A fit that misses it warns.
+    max_iter : int, default=1000
+        Steps of the solver.
+    max_memory : int or None, default=None
+        Bytes that stored features may take; None is half of the free memory. Larger ones are recomputed block by block.
+    random_state : int, RandomState, Generator or None, default=None
+        Source of the random features; an integer makes fits repeatable.
+    verbose : int, default=0
+        1 prints a line whenever the certificate improves.
+
+    Attributes
+    ----------
+    quantiles_ : ndarray of shape (q,)
+    coef_ : ndarray of shape (M, q)
+    intercept_ : ndarray of shape (q,)
+    alpha_ : float
+    bandwidth_ : float, ndarray of shape (n_features_in_,), or None for the linear kernel
+    n_components_ : int
+    duality_gap_ : ndarray of shape (q,)
+        Relative: at most this share of the objective could still be gained by any other coefficients. With
+        ``n_components="exact"``, by any function of the kernel's space.
+    objective_ : ndarray of shape (q,)
+    n_iter_ : int
+    feature_map_ : fitted transformer with ``transform(X) -> Phi``
+    crossing_rate_ : float
+        Share of training rows in which the raw levels cross.
+    n_features_in_, feature_names_in_ : as in scikit-learn
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from quernel import KernelQuantileRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (500, 1))
+    >>> y = np.sin(X[:, 0]) + (0.1 + 0.05 * X[:, 0]) * rng.standard_normal(500)
+    >>> model = KernelQuantileRegressor([0.1, 0.5, 0.9], random_state=0).fit(X, y)
+    >>> model.predict(X[:4]).shape
+    (4, 3)
+    >>> bool(model.duality_gap_.max() <= 1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        quantiles: float | ArrayLike = 0.5,
+        *,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: str | float | ArrayLike = "auto",
+        n_components: int | str = "auto",
+        sampling: str = "uniform",
+        alpha: float | str = "auto",
+        fit_intercept: bool = True,
+        noncrossing: str | None = "rearrange",
+        solver: str = "newton",
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        max_memory: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.quantiles = quantiles
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_components = n_components
+        self.sampling = sampling
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.noncrossing = noncrossing
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_memory = max_memory
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit all levels.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,) or None
+            A weight of 2 counts like the row given twice, and 0 like leaving it out.
+        """
+        levels, self._single = check_levels(self.quantiles)
+        kernel = self._check_parameters()
+        X, y, weight = check_training(self, X, y, sample_weight)
+        source = ArrayRows(X, y, weight)
+        rng = as_generator(self.random_state)
+        kernel = self._with_bandwidth(kernel, source, rng)
+        self.alpha_ = auto_alpha(y, source.share()) if self.alpha == "auto" else float(self.alpha)
+        with right_sized(len(X), 500 if isinstance(self.n_components, str) else self.n_components):
+            result = self._solve(source, kernel, Pinball(levels), rng)
+        self._keep(levels, result, X)
+        self._warn_if_short()
+        return self
+
+    def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
+        """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        quantiles : float, sequence of floats or None
+            Other levels than the fitted ones, anywhere between the lowest and the highest of them: they are interpolated,
+            linearly in the normal score of the level. None predicts the fitted levels.
+        """
+        check_is_fitted(self)
+        wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
+        X = check_rows(self, X, reset=False)
+        curves = self._curves(X) if wanted is None else self._distribution(X).at(wanted)
+        return curves[:, 0] if single else curves
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+        """Lower and upper end of the central interval with this nominal coverage, shape (n, 2)."""
+        check_positive("coverage", coverage)
+        if not coverage < 1:
+            raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}.")
+        tail = (1 - coverage) / 2
+        return self.predict(X, quantiles=[tail, 1 - tail])
+
+    def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
+        """P(Y <= y | x) for each row of X and its entry of y (or one y for all), shape (n,).
+
+        Below the lowest fitted curve it is 0 and from the highest on 1: the mass beyond the outermost levels is taken to
+        lie on their curves, for lack of knowledge.
+        """
+        check_is_fitted(self)
+        X = check_rows(self, X, reset=False)
+        return self._distribution(X).cdf(np.broadcast_to(np.asarray(y, dtype=float), (len(X),)))
+
+    def sample(self, X: Any, n: int = 1, rng: Any = None) -> Array:
+        """Draws from each row's conditional distribution, shape (rows, n); the tails as in `predict_cdf`."""
+        check_is_fitted(self)
+        check_positive("n", n, integer=True)
+        X = check_rows(self, X, reset=False)
+        return self._distribution(X).sample(n, as_generator(rng))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Mean over levels of D^2: the share of the best constant's pinball loss that the model removes. 1 is perfect."""
+        check_is_fitted(self)
+        X, y = check_rows(self, X, reset=False), check_target(y)
+        weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
+        share, loss = weight / weight.sum(), Pinball(self.quantiles_)
+        ours = share @ loss.value(y[:, None] - self._curves(X))
+        constant = share @ loss.value(y[:, None] - loss.best_constant(y, share))
+        return float(np.mean(np.where(constant > 0, 1 - ours / np.where(constant > 0, constant, 1), ours == 0)))
+
+    def _check_parameters(self) -> Kernel:
+        kernel = resolve(self.kernel)
+        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_choice("solver", self.solver, SOLVERS)
+        check_choice("noncrossing", self.noncrossing, ("rearrange", None))
+        if not (isinstance(self.alpha, str) and self.alpha == "auto"):
+            check_positive("alpha", self.alpha, instead=' or "auto"')
+        if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
+            check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
+        check_positive("tol", self.tol)
+        check_positive("max_iter", self.max_iter, integer=True)
+        if self.max_memory is not None:
+            check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
+        if isinstance(self.bandwidth, str):
+            check_choice("bandwidth", self.bandwidth, ("auto",))
+        elif not isinstance(kernel, ShiftInvariantKernel):
+            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
+        elif kernel.bandwidth is not None:
+            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
+        else:
+            kernel = kernel.with_bandwidth(self.bandwidth)
+        return kernel
+
+    def _with_bandwidth(self, kernel: Kernel, source: ArrayRows, rng: np.random.Generator) -> Kernel:
+        """The kernel with the bandwidth that will be used, which is also remembered."""
+        if not isinstance(kernel, ShiftInvariantKernel):
+            self.bandwidth_ = None
+            return kernel
+        if kernel.bandwidth is None:
+            kernel = kernel.with_bandwidth(auto_bandwidth(source.X, source.share(), rng))
+        kernel.scale(source.X.shape[1])  # complains when there is not one per column
+        self.bandwidth_ = kernel.bandwidth
+        return kernel
+
+    def _solve(self, source: ArrayRows, kernel: Kernel, loss: Pinball, rng: np.random.Generator) -> Result:
+        if self.verbose:
+            with listening(_print_progress):
+                return self._lift_and_solve(source, kernel, loss, rng)
+        return self._lift_and_solve(source, kernel, loss, rng)
+
+    def _lift_and_solve(self, source: ArrayRows, kernel: Kernel, loss: Pinball, rng: np.random.Generator) -> Result:
+        if isinstance(kernel, Linear):
+            self.feature_map_ = ReadyFeatures().fit(source.X)
+        elif self.n_components == "exact":
+            return self._solve_exactly(source, kernel, loss)
+        else:
+            n_components = N_COMPONENTS if self.n_components == "auto" else self.n_components
+            seed = int(rng.integers(2**63))
+            self.feature_map_ = RandomFeatures(kernel, n_components, sampling=self.sampling, random_state=seed)
+            self.feature_map_.fit(source.X)
+        return self._solve_on(LiftedRows(source, self.feature_map_, max_memory=self.max_memory), loss, self.tol)
+
+    def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Pinball) -> Result:
+        self.feature_map_, result = solve_exactly(
+            source, kernel, self.alpha_, self.tol, lambda rows, tol: self._solve_on(rows, loss, tol)
+        )
+        return result
+
+    def _solve_on(self, rows: LiftedRows, loss: Pinball, tol: float) -> Result:
+        problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
+        return SOLVERS[self.solver](problem, tol=tol, max_iter=self.max_iter)
+
+    def _keep(self, levels: Array, result: Result, X: Array) -> None:
+        self.quantiles_ = levels
+        self.n_components_ = self.feature_map_.n_components_
+        self.coef_, self.intercept_ = result.coef, result.intercept
+        self.duality_gap_, self.objective_ = result.relative_gap, result.objective
+        self.n_iter_ = int(result.iterations.max(initial=1))
+        order = np.argsort(levels)
+        self.crossing_rate_ = crossing_rate(self._raw_curves(X)[:, order]) if len(levels) > 1 else 0.0
+
+    def _warn_if_short(self) -> None:
+        short = self.duality_gap_ > self.tol
+        if short.any():
+            levels = ", ".join(f"{level:g}" for level in self.quantiles_[short])
+            warnings.warn(
+                f"The fit of level {levels} stopped at a relative duality gap of {self.duality_gap_.max():.1e}, above "
+                f"tol={self.tol:g}. Try a larger max_iter (now {self.max_iter}), a larger alpha (now {self.alpha_:.2g}), "
+                f"or accept the gap with tol={2 * self.duality_gap_.max():.0e}.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _raw_curves(self, X: Array) -> Array:
+        """Phi u + b at the fitted levels, block by block."""
+        curves = np.empty((len(X), len(self.quantiles_)))
+        for span in blocks(len(X), self.n_components_):
+            curves[span] = self.feature_map_.transform(X[span]) @ self.coef_ + self.intercept_
+        return curves
+
+    def _curves(self, X: Array) -> Array:
+        """The fitted levels as they are predicted, in the order in which they were given."""
+        curves = self._raw_curves(X)
+        return rearranged(curves, self.quantiles_) if self.noncrossing == "rearrange" else curves
+
+    def _distribution(self, X: Array) -> QuantileFunction:
+        order = np.argsort(self.quantiles_)
+        return QuantileFunction(self.quantiles_[order], np.sort(self._raw_curves(X), axis=1))
+
+
+def _print_progress(progress: Progress) -> None:
+    print(f"quernel: step {progress.iteration}, {progress.columns} levels at work, relative gap {progress.gap:.1e}")

@@ -1,0 +1,149 @@
+"""Checks of what users hand in: each error says what is wrong, what was given and what to do."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
+
+Array = NDArray[np.floating]
+
+
+def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
+    """A value that must be one of a few."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
+        listed = ", ".join(repr(choice) for choice in known)
+        raise ValueError(f"Unknown {name} {value!r}. Known: {listed}.")
+
+
+def check_positive(name: str, value: Any, *, integer: bool = False, instead: str = "") -> None:
+    """A positive, finite number, or a positive integer."""
+    kind = numbers.Integral if integer else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not np.isfinite(value) or not value > 0:
+        wanted = "a positive integer" if integer else "a positive, finite number"
+        raise ValueError(f"{name} must be {wanted}{instead}; got {value!r}.")
+
+
+def check_rows(estimator: Any, X: Any, *, reset: bool) -> Array:
+    """X as a float32 or float64 array with as many columns, of the same names, as the estimator knows."""
+    _refuse_text(X)
+    array = validate_data(
+        estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False, ensure_min_samples=1
+    )
+    _refuse_missing(array, getattr(estimator, "feature_names_in_", None))
+    return array
+
+
+def check_training(estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Array, Array, Array | None]:
+    """X, y and weights for a fit; rows of weight zero are left out."""
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+        )
+    rows = check_rows(estimator, X, reset=True)
+    target = check_target(y)
+    check_consistent_length(rows, target)
+    if sample_weight is None:
+        return rows, target, None
+    weight = check_weight(sample_weight, len(rows))
+    counts = weight > 0
+    return (rows, target, weight) if counts.all() else (rows[counts], target[counts], weight[counts])
+
+
+def check_target(y: Any) -> Array:
+    """y as a one-dimensional array of finite float64."""
+    try:
+        target = column_or_1d(y, warn=True)
+        target = check_array(target, ensure_2d=False, dtype=np.float64, ensure_all_finite=False, input_name="y")
+    except ValueError as error:
+        if "could not convert string" in str(error):
+            raise ValueError(f"y holds text where numbers are needed: {error}. Encode it as numbers first.") from error
+        raise
+    missing, infinite = np.isnan(target).sum(), np.isinf(target).sum()
+    if missing or infinite:
+        raise ValueError(
+            f"Input y contains NaN or infinity: {missing} NaN and {infinite} infinite among {len(target)} values. "
+            "Leave those rows out."
+        )
+    return target
+
+
+def check_weight(sample_weight: Any, n_rows: int) -> Array:
+    """Weights: one per row, finite, none negative, not all zero. A single number gives every row that weight."""
+    weight = np.asarray(sample_weight, dtype=float)
+    if weight.ndim == 0:
+        weight = np.full(n_rows, float(weight))
+    if weight.ndim != 1:
+        raise ValueError(f"Sample weights must be 1D array or scalar, got {weight.ndim}D array.")
+    if len(weight) != n_rows:
+        raise ValueError(
+            f"sample_weight.shape == {weight.shape}, expected {(n_rows,)}: there must be one weight per row of X."
+        )
+    if not np.isfinite(weight).all():
+        raise ValueError(f"sample_weight contains {np.sum(~np.isfinite(weight))} NaN or infinite entries.")
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight contains {np.sum(weight < 0)} negative entries; weights must be >= 0.")
+    if not (weight > 0).any():
+        raise ValueError("sample_weight is zero for every row: there is nothing to fit. Give some rows a weight.")
+    return weight
+
+
+def _refuse_missing(X: Array, names: Any) -> None:
+    """Say which columns hold NaN or infinity, and how many."""
+    if np.isfinite(X.sum()):  # one cheap pass decides almost always; an overflowing sum is looked at below
+        return
+    missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
+    bad = np.flatnonzero(missing + infinite)
+    if len(bad) == 0:
+        return
+    labels = [repr(str(names[j])) if names is not None else str(j) for j in bad]
+    shown = ", ".join(
+        f"column {label} ({missing[j]} NaN, {infinite[j]} infinite)" for j, label in list(zip(bad, labels, strict=True))[:5]
+    )
+    more = f" and {len(bad) - 5} more columns" if len(bad) > 5 else ""
+    raise ValueError(
+        f"Input X contains NaN or infinity in {shown}{more}. Impute them first, for example with "
+        "sklearn.impute.SimpleImputer in a Pipeline, or leave those rows out."
+    )
+
+
+def _refuse_text(X: Any) -> None:
+    """Say which columns hold text or dates, before anything tries to turn them into numbers."""
+    for label, values in _suspicious_columns(X):
+        kind = "dates" if values.dtype.kind in "Mm" else "text" if _is_text(values) else None
+        if kind:
+            example = next((value for value in values.tolist() if value is not None), "")
+            remedy = (
+                "Turn it into numbers first, such as hours, days or seasons."
+                if kind == "dates"
+                else "Encode it first, for example with sklearn.preprocessing.OneHotEncoder or TargetEncoder in a Pipeline."
+            )
+            raise ValueError(f"Column {label} of X holds {kind} (such as {str(example)!r}), not numbers. {remedy}")
+
+
+def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Columns that are not plainly numeric, with a label."""
+    if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and polars
+        for name in X.columns:
+            values = np.asarray(X[name])
+            if values.ndim == 1 and values.dtype.kind not in "biuf":
+                yield repr(str(name)), values
+    elif isinstance(X, list | tuple | np.ndarray):
+        array = np.asarray(X) if isinstance(X, np.ndarray) else np.array(X, dtype=object)
+        if array.ndim == 2 and array.dtype.kind not in "biufc":
+            for j in range(array.shape[1]):
+                yield str(j), array[:, j]
+
+
+def _is_text(values: NDArray[Any]) -> bool:
+    for value in values.tolist():
+        if isinstance(value, str | bytes):
+            try:
+                float(value)
+            except ValueError:
+                return True
+    return False

@@ -1,0 +1,86 @@
+"""Random Fourier features: sqrt(2 / M) cos(w'x + b)."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from quernel.kernels import KERNELS, Kernel, ShiftInvariantKernel, resolve
+
+SAMPLINGS = ("uniform",)
+
+
+class RandomFeatures(TransformerMixin, BaseEstimator):
+    """The paper's features  phi(x) = sqrt(2 / M) (cos(w_1'x + b_1), ..., cos(w_M'x + b_M)).
+
+    The frequencies w come from the kernel's spectral measure and the phases b are uniform on [0, 2 pi), so that
+    E phi(x)'phi(z) = K(x, z). Both are drawn once, by `fit`, and read-only from then on.
+
+    Parameters
+    ----------
+    kernel : str or kernel object, default="gaussian"
+        A shift-invariant kernel. Its bandwidth is 1 unless the object says otherwise.
+    n_components : int, default=100
+        The number of features, the paper's M.
+    sampling : {"uniform"}, default="uniform"
+        "uniform" draws independent frequencies from the spectral measure.
+    random_state : int, numpy Generator, numpy RandomState or None
+        The source of the draws; an integer makes them repeatable.
+
+    Attributes
+    ----------
+    frequencies_ : ndarray of shape (n_columns, n_components)
+    phases_ : ndarray of shape (n_components,)
+    n_components_ : int
+    """
+
+    def __init__(
+        self,
+        kernel: str | Kernel = "gaussian",
+        n_components: int = 100,
+        *,
+        sampling: str = "uniform",
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.n_components = n_components
+        self.sampling = sampling
+        self.random_state = random_state
+
+    def fit(self, X: NDArray[np.floating], y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
+        """Draw frequencies and phases for the columns of X; the values of X are not looked at."""
+        kernel = resolve(self.kernel)
+        if not isinstance(kernel, ShiftInvariantKernel):
+            able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, ShiftInvariantKernel))
+            raise ValueError(f"The kernel {self.kernel!r} has no spectral measure to draw from; use one of {able}.")
+        if self.sampling not in SAMPLINGS:
+            known = ", ".join(repr(name) for name in SAMPLINGS)
+            raise ValueError(f"Unknown sampling {self.sampling!r}. Known: {known}.")
+        rng = as_generator(self.random_state)
+        frequencies = np.ascontiguousarray(kernel.frequencies(rng, self.n_components, np.shape(X)[1]))
+        phases = rng.uniform(0, 2 * np.pi, self.n_components)
+        for drawn in (frequencies, phases):
+            drawn.flags.writeable = False
+        self.frequencies_, self.phases_ = frequencies, phases
+        self.n_components_ = self.n_components
+        return self
+
+    def transform(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Phi, shape (n, M), in the floating type of X."""
+        X = np.asarray(X)
+        dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
+        Phi = X.astype(dtype, copy=False) @ self.frequencies_.astype(dtype, copy=False)
+        Phi += self.phases_.astype(dtype, copy=False)
+        np.cos(Phi, out=Phi)
+        Phi *= np.sqrt(2 / self.n_components_)
+        return Phi
+
+
+def as_generator(random_state: Any) -> np.random.Generator:
+    """A Generator from a seed, a Generator, or scikit-learn's older RandomState."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.default_rng(random_state.randint(2**31))
+    return np.random.default_rng(random_state)

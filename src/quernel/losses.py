@@ -1,0 +1,124 @@
+"""Losses of a residual r = y - f, each as the maximum of its dual lines:  loss(r) = max over v of  v r - conjugate(v).
+
+What the solvers need of a loss is small. With an anchor v0 (the current dual variable) and a width d > 0 the smoothed
+loss is  max over v of  v r - conjugate(v) - d (v - v0)^2 / 2,  and
+
+- `dual(r, v0, d)`       is the maximising v: the slope of the smoothed loss at r;
+- `curvature(r, v0, d)`  is its derivative in r, between 0 and 1/d;
+- `value`, `conjugate`   give the certificate, because  value(r) + conjugate(v) - v r >= 0  for every v (Fenchel-Young).
+
+Columns are fits: r has shape (n, q), and a loss may differ from column to column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.floating]
+
+
+class Loss(Protocol):
+    """A convex loss of the residual, for q columns at once."""
+
+    def value(self, residual: Array) -> Array:
+        """loss(r)."""
+
+    def slope(self, residual: Array) -> Array:
+        """A subgradient of the loss at r."""
+
+    def prox(self, residual: Array, width: ArrayLike) -> Array:
+        """argmin over z of  loss(z) + (z - r)^2 / (2 width)."""
+
+    def dual(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+        """argmax over v of  v r - conjugate(v) - width (v - anchor)^2 / 2."""
+
+    def curvature(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+        """d dual / d r."""
+
+    def contact(self, dual: Array) -> Array:
+        """A residual at which v is a slope of the loss."""
+
+    def conjugate(self, dual: Array) -> Array:
+        """max over r of  v r - loss(r);  inf outside the domain."""
+
+    @property
+    def domain(self) -> tuple[Array, Array]:
+        """Lower and upper end of the duals with a finite conjugate, each of shape (q,)."""
+
+    def best_constant(self, target: Array, share: Array) -> Array:
+        """argmin over b of  sum share loss(target - b),  shape (q,)."""
+
+    def take(self, columns: Array) -> Loss:
+        """The loss of some of the columns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pinball:
+    """The check loss  rho(r) = r (level - 1{r < 0}),  one level per column."""
+
+    levels: Array
+
+    def __post_init__(self) -> None:
+        levels = np.atleast_1d(np.asarray(self.levels, dtype=float))
+        if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+            raise ValueError(f"Quantile levels must lie strictly between 0 and 1; got {self.levels!r}.")
+        object.__setattr__(self, "levels", levels)
+
+    @property
+    def domain(self) -> tuple[Array, Array]:
+        """The box [level - 1, level]."""
+        return self.levels - 1, self.levels
+
+    def value(self, residual: Array) -> Array:
+        """max(level r, (level - 1) r)."""
+        return np.maximum(self.levels * residual, (self.levels - 1) * residual)
+
+    def slope(self, residual: Array) -> Array:
+        """level where r > 0, level - 1 where r < 0, and 0 at the kink."""
+        return np.where(residual > 0, self.levels, np.where(residual < 0, self.levels - 1, 0.0))
+
+    def prox(self, residual: Array, width: ArrayLike) -> Array:
+        """r minus width times the slope at the answer, which is clip(r / width) to the box."""
+        return residual - np.asarray(width) * np.clip(residual / width, *self.domain)
+
+    def dual(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+        """clip(r / width + anchor, level - 1, level)."""
+        return np.clip(residual / width + anchor, *self.domain)
+
+    def curvature(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+        """1 / width on the rows that are not clipped, else 0."""
+        line = residual / width + anchor
+        low, high = self.domain
+        return np.where((line > low) & (line < high), 1 / np.asarray(width), 0.0)
+
+    def contact(self, dual: Array) -> Array:
+        """0: every v of the box is a slope at the kink."""
+        return np.zeros_like(dual)
+
+    def conjugate(self, dual: Array) -> Array:
+        """0 in the box, infinite outside."""
+        low, high = self.domain
+        return np.where((dual >= low) & (dual <= high), 0.0, np.inf)
+
+    def best_constant(self, target: Array, share: Array) -> Array:
+        """The weighted quantile at each level; the middle where a whole interval is optimal."""
+        order = np.argsort(target, kind="stable")
+        reached = np.cumsum(share[order])
+        return np.array([_middle_quantile(target[order], reached, level) for level in self.levels])
+
+    def take(self, columns: Array) -> Pinball:
+        """The check losses of some of the levels."""
+        return Pinball(self.levels[columns])
+
+
+def _middle_quantile(ordered: Array, reached: Array, level: float) -> float:
+    """Middle of the values at which the cumulated weight passes `level`, rounding of the sums forgiven."""
+    slack = 1e-12
+    goal = level * reached[-1]
+    lower = np.searchsorted(reached, goal - slack)
+    upper = np.searchsorted(reached, goal + slack)
+    return float(ordered[lower] + ordered[min(upper, len(ordered) - 1)]) / 2

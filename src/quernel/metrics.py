@@ -1,0 +1,237 @@
+"""How good are predicted quantiles? Scores of levels, of intervals and of whole distributions.
+
+Every score is a weighted mean over rows, ``sum_i w_i s_i / sum_i w_i`` (``w_i = 1`` without weights). Levels run along
+the columns: a scalar level goes with predictions of shape (n,), a sequence of q levels with (n, q), also for q = 1.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["coverage", "crossing_rate", "crps", "interval_score", "pinball_loss"]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@overload
+def pinball_loss(
+    y_true: ArrayLike, y_pred: ArrayLike, quantiles: float, *, sample_weight: ArrayLike | None = None
+) -> float: ...
+
+
+@overload
+def pinball_loss(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    quantiles: Sequence[float] | NDArray[np.floating],
+    *,
+    sample_weight: ArrayLike | None = None,
+) -> Floats: ...
+
+
+def pinball_loss(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    quantiles: float | Sequence[float] | NDArray[np.floating],
+    *,
+    sample_weight: ArrayLike | None = None,
+) -> float | Floats:
+    """Weighted mean over i of  max(tau r_i, (tau - 1) r_i),  r_i = y_i - prediction_i.
+
+    Parameters
+    ----------
+    y_true : array of shape (n,)
+    y_pred : array of shape (n,) for one scalar level, (n, q) for a sequence of q levels
+    quantiles : level or sequence of levels, each strictly between 0 and 1
+    sample_weight : array of shape (n,), optional
+
+    Returns
+    -------
+    float for a scalar level, array of shape (q,) for a sequence: one loss per level. Lower is better.
+    """
+    loss, weight, _ = _pinball(y_true, y_pred, quantiles, sample_weight)
+    means = _mean(loss, weight)
+    return float(means[0]) if np.ndim(quantiles) == 0 else means
+
+
+def crps(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    quantiles: float | Sequence[float] | NDArray[np.floating],
+    *,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Continuous ranked probability score:  2 * integral over tau in (0, 1) of the pinball loss at tau.
+
+    The integral is a sum over the given levels, in which each level stands for the levels nearest to it:
+
+        crps = 2 sum_k c_k pinball(tau_k),      c_k = (tau_{k+1} - tau_{k-1}) / 2,
+
+    where the first cell starts at 0 and the last ends at 1. This is the trapezoid rule between the outer levels, with
+    the loss held constant outside them. The c_k are positive and sum to one, so the score stays proper for the
+    quantiles it sees; a forecast of one sure value scores its absolute error when the levels are symmetric about 1/2.
+    For a normal law and the 99 levels 0.01, ..., 0.99 the expected score is within 0.1 % of the exact one.
+
+    Parameters
+    ----------
+    y_true : array of shape (n,)
+    y_pred : array of shape (n, q), or (n,) for one scalar level
+    quantiles : levels in strictly ascending order, each strictly between 0 and 1
+    sample_weight : array of shape (n,), optional
+
+    Returns
+    -------
+    float, in the units of y. Lower is better.
+    """
+    loss, weight, levels = _pinball(y_true, y_pred, quantiles, sample_weight)
+    if np.any(np.diff(levels) <= 0):
+        raise ValueError(
+            f"crps integrates over the levels, so quantiles must be strictly ascending; got {levels.tolist()}. "
+            "Sort the levels and the columns of y_pred together, and drop repeated levels."
+        )
+    edges = np.concatenate([[0.0], (levels[1:] + levels[:-1]) / 2, [1.0]])
+    return float(2 * np.diff(edges) @ _mean(loss, weight))
+
+
+def coverage(y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
+    """Weighted share of rows with  lower_i <= y_i <= upper_i  (bounds included; they may be infinite).
+
+    All arrays have shape (n,). Compare the result with the coverage that the interval promised.
+    """
+    y, low, high = _interval(y_true, lower, upper)
+    return float(_mean((low <= y) & (y <= high), _weights(sample_weight, len(y))))
+
+
+def interval_score(
+    y_true: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    coverage: float = 0.9,
+    *,
+    sample_weight: ArrayLike | None = None,
+) -> float:
+    """Weighted mean of  (u - l) + 2/(1 - coverage) * (max(l - y, 0) + max(y - u, 0)).
+
+    The score of Winkler (1972) and of Gneiting and Raftery (2007, eq. 43) for a central interval [l, u]: its width,
+    plus a penalty for each miss. Quantiles at (1 - coverage)/2 and (1 + coverage)/2 minimise its expectation, and it
+    equals 2/(1 - coverage) times the sum of their two pinball losses.
+
+    All arrays have shape (n,); an infinite bound makes the score infinite. Lower is better.
+    """
+    if not (np.ndim(coverage) == 0 and 0 < coverage < 1):
+        raise ValueError(f"coverage must be one number strictly between 0 and 1; got {coverage!r}. Use 0.9 for 90 %.")
+    y, low, high = _interval(y_true, lower, upper)
+    misses = np.maximum(low - y, 0) + np.maximum(y - high, 0)
+    return float(_mean(high - low + 2 / (1 - coverage) * misses, _weights(sample_weight, len(y))))
+
+
+def crossing_rate(y_pred: ArrayLike, *, tolerance: float = 0.0) -> float:
+    """Share of rows in which some adjacent pair decreases:  y_pred[i, k+1] < y_pred[i, k] - tolerance.
+
+    Parameters
+    ----------
+    y_pred : array of shape (n, q), columns in ascending order of their levels
+    tolerance : decrease that is forgiven, in the units of y
+    """
+    curves = _array("y_pred", y_pred, finite=False)
+    if curves.ndim != 2:
+        raise ValueError(
+            f"y_pred must have shape (n, q), one column per level; got shape {curves.shape}. "
+            "Predict a sequence of levels to get columns."
+        )
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must be 0 or more; got {tolerance!r}. Give the decrease that you forgive.")
+    return float(np.mean(np.any(curves[:, 1:] < curves[:, :-1] - tolerance, axis=1)))
+
+
+def _pinball(
+    y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, sample_weight: ArrayLike | None
+) -> tuple[Floats, Floats, Floats]:
+    """Check the arguments; return the pointwise losses (n, q), the weights (n,) and the levels (q,)."""
+    levels = _levels(quantiles)
+    y = _column("y_true", y_true)
+    prediction = _array("y_pred", y_pred)
+    expected = y.shape if levels.ndim == 0 else (len(y), len(levels))
+    if prediction.shape != expected:
+        asked = "a scalar level" if levels.ndim == 0 else f"a sequence of {len(levels)} level(s)"
+        raise ValueError(
+            f"y_pred must have shape {expected} for {len(y)} rows and {asked}; got shape {prediction.shape}. "
+            "Give shape (n,) with a scalar level, or one column per level."
+        )
+    levels = np.atleast_1d(levels)
+    residual = y[:, None] - prediction.reshape(len(y), len(levels))
+    return np.maximum(levels * residual, (levels - 1) * residual), _weights(sample_weight, len(y)), levels
+
+
+def _interval(y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Check y and its bounds; return all three as arrays of shape (n,)."""
+    y = _column("y_true", y_true)
+    low, high = (_column(name, bound, finite=False) for name, bound in (("lower", lower), ("upper", upper)))
+    for name, bound in (("lower", low), ("upper", high)):
+        if bound.shape != y.shape:
+            raise ValueError(
+                f"{name} must have one bound per row of y_true, shape {y.shape}; got shape {bound.shape}. "
+                "Predict the interval on the rows that y_true belongs to."
+            )
+    # An interval from +inf or to -inf holds no number, and its width would be inf - inf.
+    bad = (low > high) | (low == np.inf) | (high == -np.inf)
+    if np.any(bad):
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"lower must not exceed upper; {int(bad.sum())} row(s) do, first row {row} with lower={low[row]:g}, "
+            f"upper={high[row]:g}. Swap the bounds, or rearrange crossing quantiles first."
+        )
+    return y, low, high
+
+
+def _mean(values: ArrayLike, weight: Floats) -> Floats:
+    """sum_i w_i values_i / sum_i w_i  over the first axis."""
+    used = weight > 0  # so that a row of weight zero is absent, even where its score is infinite
+    return np.asarray(weight[used] @ np.asarray(values, dtype=np.float64)[used] / weight.sum())
+
+
+def _levels(quantiles: ArrayLike) -> Floats:
+    levels = np.asarray(quantiles, dtype=np.float64)
+    if levels.ndim > 1 or levels.size == 0:
+        raise ValueError(f"quantiles must be one level or a flat sequence of levels; got shape {levels.shape}.")
+    if not np.all((levels > 0) & (levels < 1)):
+        raise ValueError(
+            f"quantiles must lie strictly between 0 and 1; got {levels.tolist()}. Write 90 % as 0.9, for example."
+        )
+    return levels
+
+
+def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
+    if sample_weight is None:
+        return np.ones(n)
+    weight = _column("sample_weight", sample_weight)
+    if weight.shape != (n,):
+        raise ValueError(f"sample_weight must have one weight per row, shape ({n},); got shape {weight.shape}.")
+    if np.any(weight < 0):
+        raise ValueError(
+            f"sample_weight must not be negative; got a smallest weight of {weight.min():g}. "
+            "Give 0 to the rows that should not count."
+        )
+    if not np.any(weight > 0):
+        raise ValueError(f"sample_weight is zero on all {n} rows, so no mean exists. Give some row a positive weight.")
+    return weight
+
+
+def _column(name: str, values: ArrayLike, *, finite: bool = True) -> Floats:
+    array = _array(name, values, finite=finite)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must have shape (n,); got shape {array.shape}. Pass one column, e.g. with ravel().")
+    return array
+
+
+def _array(name: str, values: ArrayLike, *, finite: bool = True) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0:
+        raise ValueError(f"{name} is empty, shape {array.shape}; a mean needs at least one row.")
+    bad = ~np.isfinite(array) if finite else np.isnan(array)
+    if np.any(bad):
+        kind = "NaN or infinite values" if finite else "NaN"
+        raise ValueError(f"{name} contains {kind} in {int(bad.sum())} place(s). Drop or fill these rows first.")
+    return array

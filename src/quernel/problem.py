@@ -1,0 +1,267 @@
+"""The objective, written once, as sums over row blocks.
+
+    F(u, b) = (1/W) sum_i w_i loss(y_i - phi_i'u - b) + alpha u'u            one fit per column: u (M, q), b (q,)
+
+With a dual variable v per row (the anchor) and a width d, the smoothed objective
+
+    F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - anchor_i)^2 / 2] + alpha u'u
+
+has the gradient  2 alpha u - Phi'(w v+)/W  and the Hessian  2 alpha I + Phi' diag(w c / W) Phi,  where v+ is the maximiser
+and c its derivative in r, zero on most rows. A solver asks for these sums and never sees a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.losses import Loss
+from quernel.rows import Block, BlockMemory, LiftedRows, Memory
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """Sums at the current residuals and duals v, one entry per column.
+
+    force (M, q) is Phi'(w v)/W; balance is mean v; positive and negative are the sizes of its two parts; loss is the mean
+    loss; slack is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
+    """
+
+    force: Array
+    balance: Array
+    positive: Array
+    negative: Array
+    loss: Array
+    slack: Array
+    active: Array
+
+    def take(self, columns: NDArray[np.intp]) -> Pull:
+        """The sums of some of the columns."""
+        return Pull(*(getattr(self, field.name)[..., columns] for field in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """The Hessian sum_i h_i phi_i phi_i' of one column's smoothed mean loss, on whichever side is smaller.
+
+    Few active rows: `rows` (a, M) and their weights `h` (a,). Many: `gram` (M, M), `cross` (M,) = sum h phi and `total` =
+    sum h. `surplus` is what the duals would gain if the active rows were never clipped, seen from their anchors:
+    h (r - contact) per row where there are few, summed against (phi, 1) where there are many.
+    """
+
+    surplus: Array
+    rows: Array | None = None
+    h: Array | None = None
+    gram: Array | None = None
+    cross: Array | None = None
+    total: float = 0.0
+
+
+class Problem:
+    """One fit per column over the same lifted rows.
+
+    Parameters
+    ----------
+    rows : LiftedRows
+    loss : Loss with q columns
+    alpha : float or array of shape (q,)
+    fit_intercept : bool
+    """
+
+    def __init__(self, rows: LiftedRows, loss: Loss, alpha: Array | float, *, fit_intercept: bool = True) -> None:
+        self.rows = rows
+        self.loss = loss
+        self.n_columns = len(loss.domain[0])
+        self.alpha = np.broadcast_to(np.asarray(alpha, dtype=float), (self.n_columns,))
+        self.fit_intercept = fit_intercept
+
+    def take(self, columns: NDArray[np.intp]) -> Problem:
+        """The problem of some of the columns."""
+        return Problem(self.rows, self.loss.take(columns), self.alpha[columns], fit_intercept=self.fit_intercept)
+
+    def penalty(self, coef: Array) -> Array:
+        """alpha u'u."""
+        return self.alpha * np.einsum("ij,ij->j", coef, coef)
+
+    # Each method sends one of the steps below to every block and adds up the answers.
+
+    def place(self, memory: Memory, coef: Array, intercept: Array) -> None:
+        """Set the residuals to those of (coef, intercept); anchors start at zero unless they are remembered."""
+        self.rows.fold(_place, memory, (coef, intercept))
+
+    def pull(self, memory: Memory, width: Array) -> Pull:
+        """The sums for the duals that maximise the smoothed loss."""
+        return Pull(*_total(self.rows.fold(_pull, memory, (self.loss, width))))
+
+    def anchored_pull(self, memory: Memory, shrink: tuple[Array, Array]) -> Pull:
+        """The sums for the anchors themselves, their positive and negative parts shrunk by these factors."""
+        return Pull(*_total(self.rows.fold(_anchored_pull, memory, (self.loss, shrink))))
+
+    def curvature(self, memory: Memory, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]) -> list[Curvature]:
+        """The Hessian of each column: of the rows active now or, where `anchored`, of those whose anchor is inside its box."""
+        answers = self.rows.fold(_curvature, memory, (self.loss, width, few, anchored))
+        return [_joined([answer[k] for answer in answers]) for k in range(self.n_columns)]
+
+    def aim(self, memory: Memory, coef: Array, intercept: Array) -> None:
+        """Remember how the predictions change along a direction."""
+        self.rows.fold(_aim, memory, (coef, intercept))
+
+    def probe(self, memory: Memory, width: Array, step: Array) -> tuple[Array, Array]:
+        """Slope and curvature of the smoothed mean loss along the direction, at one step length per column."""
+        slope, bend = _total(self.rows.visit(_probe, memory, (self.loss, width, step)))
+        return slope, bend
+
+    def advance(self, memory: Memory, step: Array) -> None:
+        """Move the residuals along the direction."""
+        self.rows.visit(_advance, memory, step)
+
+    def settle(self, memory: Memory, width: Array, columns: NDArray[np.bool_]) -> None:
+        """Let the duals of these columns become the new anchors."""
+        self.rows.visit(_settle, memory, (self.loss, width, columns))
+
+    def center(self, memory: Memory, columns: NDArray[np.bool_]) -> Array:
+        """Move these intercepts to the middle between the rows above and below; return by how much."""
+        below, above = _nearest(self.rows.visit(_neighbours, memory))
+        shift = np.zeros_like(below)
+        np.divide(below + above, 2, out=shift, where=columns & np.isfinite(below) & np.isfinite(above))
+        self.rows.visit(_shift, memory, shift)
+        return shift
+
+    def size(self) -> float:
+        """mean |phi|^2: the scale of the kernel."""
+        (size,) = _total(self.rows.fold(_size, self.rows.new_memory()))
+        return float(size)
+
+
+def _total(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Entrywise sum of the blocks' answers."""
+    return tuple(sum(parts[1:], start=parts[0]) for parts in zip(*answers, strict=True))
+
+
+def _predict(block: Block, coef: Array, intercept: Array) -> Array:
+    """Phi u + b with contiguous columns: every later step works column by column."""
+    prediction = (coef.T @ block.features.T).T
+    prediction += intercept
+    return prediction
+
+
+def _place(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
+    prediction = _predict(block, *message)
+    memory["residual"] = np.subtract(block.target[:, None], prediction, out=prediction)
+    memory.setdefault("anchor", np.zeros_like(prediction))
+
+
+def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array, ...]:
+    loss, width = message
+    residual, anchor = memory["residual"], memory["anchor"]
+    active = np.count_nonzero(loss.curvature(residual, anchor, width), axis=0)
+    return (*_sums(block, loss, residual, loss.dual(residual, anchor, width)), active)
+
+
+def _anchored_pull(block: Block, memory: BlockMemory, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array, ...]:
+    loss, (positive, negative) = message
+    anchor = memory["anchor"]
+    dual = np.where(anchor > 0, positive, negative) * anchor
+    return (*_sums(block, loss, memory["residual"], dual), np.zeros(dual.shape[1]))
+
+
+def _sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
+    value = loss.value(residual)
+    weighted = dual * block.share[:, None]
+    balance = weighted.sum(axis=0)
+    positive = np.maximum(weighted, 0).sum(axis=0)
+    return (
+        (weighted.T @ block.features).T,
+        balance,
+        positive,
+        positive - balance,
+        block.share @ value,
+        block.share @ (value + loss.conjugate(dual) - dual * residual),
+    )
+
+
+def _curvature(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array]) -> list[Curvature]:
+    loss, width, few, anchored = message
+    residual, anchor = memory["residual"], memory["anchor"]
+    contact = loss.contact(anchor)
+    at = np.where(anchored, contact, residual) if anchored.any() else residual
+    h = loss.curvature(at, anchor, width) * block.share[:, None]
+    answers = []
+    for k in range(len(few)):
+        active = np.flatnonzero(h[:, k])
+        rows, weight = block.features[active], h[active, k]
+        surplus = weight * (residual[active, k] - contact[active, k])
+        if few[k]:
+            answers.append(Curvature(surplus, rows=rows, h=weight))
+        else:
+            cross, surplus = weight @ rows, np.append(surplus @ rows, surplus.sum())
+            rows *= np.sqrt(weight)[:, None]
+            answers.append(Curvature(surplus, gram=rows.T @ rows, cross=cross, total=float(weight.sum())))
+    return answers
+
+
+def _joined(parts: list[Curvature]) -> Curvature:
+    """One column's curvature over all blocks."""
+    if parts[0].gram is None:
+        return Curvature(
+            surplus=np.concatenate([part.surplus for part in parts]),
+            rows=np.concatenate([part.rows for part in parts if part.rows is not None]),
+            h=np.concatenate([part.h for part in parts if part.h is not None]),
+        )
+    first = parts[0]
+    for part in parts[1:]:
+        first = Curvature(
+            surplus=first.surplus + part.surplus,
+            gram=first.gram + part.gram,  # type: ignore[operator]
+            cross=first.cross + part.cross,  # type: ignore[operator]
+            total=first.total + part.total,
+        )
+    return first
+
+
+def _aim(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
+    memory["change"] = _predict(block, *message)
+
+
+def _probe(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
+    loss, width, step = message
+    change, anchor = memory["change"], memory["anchor"]
+    residual = memory["residual"] - step * change
+    slope = -(block.share @ (change * loss.dual(residual, anchor, width)))
+    bend = block.share @ (change**2 * loss.curvature(residual, anchor, width))
+    return slope, bend
+
+
+def _advance(block: Block, memory: BlockMemory, step: Array) -> None:  # noqa: ARG001
+    memory["residual"] -= step * memory["change"]
+
+
+def _settle(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001
+    loss, width, columns = message
+    dual = loss.dual(memory["residual"], memory["anchor"], width)
+    memory["anchor"] = dual if columns.all() else np.where(columns, dual, memory["anchor"])
+
+
+def _neighbours(block: Block, memory: BlockMemory, message: None) -> tuple[Array, Array]:  # noqa: ARG001
+    # The dual tells on which side a row is, also when it happens to lie exactly on the fit.
+    weighty, residual, anchor = block.share[:, None] > 0, memory["residual"], memory["anchor"]
+    below = np.max(residual, axis=0, initial=-np.inf, where=weighty & (anchor < 0))
+    above = np.min(residual, axis=0, initial=np.inf, where=weighty & (anchor > 0))
+    return below, above
+
+
+def _nearest(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    below, above = zip(*answers, strict=True)
+    return np.max(below, axis=0), np.min(above, axis=0)
+
+
+def _shift(block: Block, memory: BlockMemory, shift: Array) -> None:  # noqa: ARG001
+    memory["residual"] -= shift
+
+
+def _size(block: Block, memory: BlockMemory, message: None) -> tuple[Array]:  # noqa: ARG001
+    return (np.asarray(block.share @ np.einsum("ij,ij->i", block.features, block.features)),)

@@ -1,0 +1,37 @@
+"""How much memory there is to plan with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Used only where the system will not tell.
+FALLBACK = 4 * 2**30
+
+
+def available_memory() -> int:
+    """Bytes that can be taken now without swapping: the free memory of the machine or of its container."""
+    return min(_machine(), _container())
+
+
+def _machine() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return FALLBACK
+
+
+def _container() -> int:
+    """What a control group leaves, or as good as infinity."""
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return 2**62

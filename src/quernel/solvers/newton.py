@@ -1,0 +1,196 @@
+"""Semismooth Newton on the augmented Lagrangian, for all columns together.
+
+Each column follows its smoothed objective F_d (see `problem`) as the width d shrinks:
+
+1. pull     the gradient at the current residuals, and with it the two parts of the gap: slack and stray;
+2. settle   where the inner problem is solved well enough, its duals become the anchors and the width shrinks; the next
+            direction then starts from the rows whose anchors are inside their box, not from the rows active at the new
+            width: those would be few, and the step wild;
+3. step     one Newton direction, and the exact minimum along it.
+
+A column whose slack is within its goal stops shrinking and only removes what strays. It is finished when its certificate
+says so. Small problems then go on to rounding: by then the set of active rows is right, and every step gains digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.certificate import NullModel, certify, null_model, relative, stray
+from quernel.problem import Problem, Pull
+from quernel.rows import Memory
+from quernel.solvers.linesearch import exact_step
+from quernel.solvers.result import Ledger, Result
+from quernel.solvers.system import NewtonSystem
+
+Array = NDArray[np.floating]
+Mask = NDArray[np.bool_]
+
+SHRINK = 0.3
+# An inner problem is solved well enough when Newton's decrement is this small against the slack.
+ENOUGH = 0.1
+# The ridge 2 alpha d / share_i of the row-side system stays this large against |phi|^2, or its solution is rounding.
+CONDITION = 1e-13
+# Problems up to this size (rows x features) are polished to rounding, for at most so many steps.
+SMALL = 2_000_000
+POLISH_STEPS = 20
+ROUNDING = 1e-20
+
+
+@dataclass
+class _Columns:
+    """The columns still being worked on, and all that changes while they are."""
+
+    problem: Problem
+    null: NullModel
+    index: NDArray[np.intp]
+    memory: Memory
+    coef: Array
+    intercept: Array
+    width: Array
+    floor: Array
+    goal: Array
+    polish: NDArray[np.intp]
+    systems: list[NewtonSystem | None]
+
+    def take(self, keep: NDArray[np.intp]) -> _Columns:
+        """The columns at these places."""
+        return _Columns(
+            self.problem.take(keep),
+            self.null.take(keep),
+            self.index[keep],
+            self.memory.take(keep),
+            self.coef[:, keep],
+            self.intercept[keep],
+            self.width[keep],
+            self.floor[keep],
+            self.goal[keep],
+            self.polish[keep],
+            [self.systems[k] for k in keep],
+        )
+
+
+def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
+    """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` Newton steps each."""
+    null = null_model(problem)
+    ledger = Ledger(problem, null, tol)
+    columns = _start(problem, null, tol)
+    for iteration in range(max_iter):
+        if len(columns.index) == 0:
+            break
+        pull = columns.problem.pull(columns.memory, columns.width)
+        settled = _settled(columns, pull)
+        if settled.any():
+            columns.problem.settle(columns.memory, columns.width, settled)
+            _certify(columns, pull, settled, ledger, iteration)
+            columns.width = np.where(settled, np.maximum(SHRINK * columns.width, columns.floor), columns.width)
+        working = np.flatnonzero(columns.polish >= 0)
+        if len(working) < len(columns.index):
+            ledger.sweeps += columns.memory.sweeps
+            columns, pull, settled = columns.take(working), pull.take(working), settled[working]
+            columns.memory.sweeps = 0
+        if len(working):
+            _step(columns, pull, settled)
+            ledger.hessian_rows += int(pull.active.sum())
+    if len(columns.index):  # out of steps: say how far it got
+        pull = columns.problem.pull(columns.memory, columns.width)
+        columns.problem.settle(columns.memory, columns.width, np.ones(len(columns.index), dtype=bool))
+        _record(columns, pull, ledger, max_iter)
+    ledger.sweeps += columns.memory.sweeps
+    return ledger.result()
+
+
+def _start(problem: Problem, null: NullModel, tol: float) -> _Columns:
+    q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
+    coef, intercept = np.zeros((problem.rows.n_features, q)), null.constant.copy()
+    memory = problem.rows.new_memory()
+    problem.place(memory, coef, intercept)
+    low, high = problem.loss.domain
+    # Wide enough that most rows are active: the first step is then close to a ridge regression.
+    width = null.objective / (-low * high)
+    floor = CONDITION * problem.size() * problem.rows.share.max() / (2 * problem.alpha)
+    columns = _Columns(
+        problem, null, np.arange(q), memory, coef, intercept, width, np.minimum(floor, 1e-4 * width),
+        np.full(q, tol), np.full(q, POLISH_STEPS if small else 0), [None] * q,
+    )  # fmt: skip
+    # Where the best constant fits exactly there is nothing to do: F0 = 0 is the minimum.
+    return columns.take(np.flatnonzero(null.objective > 0))
+
+
+def _gradient(columns: _Columns, pull: Pull) -> tuple[Array, Array]:
+    """Of the smoothed objective, in (coef, intercept)."""
+    slope = -pull.balance if columns.problem.fit_intercept else np.zeros_like(pull.balance)
+    return 2 * columns.problem.alpha * columns.coef - pull.force, slope
+
+
+def _even(columns: _Columns, pull: Pull) -> Mask:
+    """Columns whose duals balance well enough for the intercept."""
+    heavier = np.maximum(pull.positive, pull.negative)
+    return np.abs(pull.balance) <= 0.1 * columns.goal * heavier if columns.problem.fit_intercept else heavier >= 0
+
+
+def _settled(columns: _Columns, pull: Pull) -> Mask:
+    """Columns whose inner problem is solved: to a share of the slack or, once the slack is within the goal, to the goal."""
+    gradient, slope = _gradient(columns, pull)
+    decrement = np.full(len(columns.index), np.inf)
+    for k, system in enumerate(columns.systems):
+        if system is not None:  # the last Hessian is near enough to judge by, and it is at hand
+            x, z = system.direction(gradient[:, k], slope[k])
+            decrement[k] = -(gradient[:, k] @ x + slope[k] * z) / 2
+    objective = pull.loss + columns.problem.penalty(columns.coef)
+    goal = columns.goal * np.maximum(objective, columns.null.objective / 1000)
+    strays = stray(columns.problem, columns.coef, pull.force)
+    close = (strays <= 0.4 * goal) & _even(columns, pull)
+    lost = np.abs(decrement) <= 1e-18 * objective  # nothing left that floating point could improve
+    return np.where(pull.slack <= 0.5 * goal, close | lost, (decrement <= ENOUGH * pull.slack) | lost)
+
+
+def _certify(columns: _Columns, pull: Pull, settled: Mask, ledger: Ledger, iteration: int) -> None:
+    """Certify the columns that look finished; those that are get a negative `polish`."""
+    objective = pull.loss + columns.problem.penalty(columns.coef)
+    guess = relative(pull.slack + stray(columns.problem, columns.coef, pull.force), objective, columns.null.objective)
+    polishing = columns.goal == ROUNDING
+    if (settled & (guess <= np.where(polishing, ledger.relative_gap[columns.index], 2 * columns.goal))).any():
+        reached = _record(columns, pull, ledger, iteration) <= columns.goal
+        columns.polish = np.where(reached & (polishing | (columns.polish == 0)), -1, columns.polish)
+        columns.goal = np.where(reached, ROUNDING, columns.goal)
+    columns.polish = columns.polish - polishing
+
+
+def _record(columns: _Columns, pull: Pull, ledger: Ledger, iteration: int) -> Array:
+    """Certify all columns as they are, and enter those that are better than what the ledger has."""
+    if columns.problem.fit_intercept:
+        # With no row at the kink a whole interval of intercepts is optimal: take its middle.
+        columns.intercept = columns.intercept + columns.problem.center(columns.memory, pull.active == 0)
+    certificate = certify(columns.problem, columns.memory, columns.coef, columns.null)
+    ledger.enter(columns.index, columns.coef, columns.intercept, columns.memory, certificate, iteration)
+    return certificate.relative
+
+
+def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
+    """One Newton step of every column."""
+    problem, memory = columns.problem, columns.memory
+    gradient, slope = _gradient(columns, pull)
+    curvatures = problem.curvature(memory, columns.width, pull.active <= problem.rows.n_features, settled)
+    move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
+    stuck = (pull.active == 0) & ~_even(columns, pull)
+    for k, curvature in enumerate(curvatures):
+        if stuck[k]:  # no row holds the intercept: move it alone, until one does
+            columns.systems[k], gradient[:, k] = None, 0
+            shift[k] = -np.sign(slope[k]) * columns.width[k]
+            continue
+        columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
+        if settled[k]:
+            force, balance = system.surplus()
+            gradient[:, k] -= force
+            slope[k] -= balance if problem.fit_intercept else 0
+        move[:, k], shift[k] = system.direction(gradient[:, k], slope[k])
+    problem.aim(memory, move, shift)
+    first_slope = np.abs(np.einsum("ij,ij->j", gradient, move) + slope * shift)
+    step = exact_step(problem, memory, columns.width, columns.coef, move, first_slope)
+    problem.advance(memory, step)
+    columns.coef += step * move
+    columns.intercept += step * shift

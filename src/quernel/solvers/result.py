@@ -1,0 +1,96 @@
+"""What a solver returns, and the ledger in which it is written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.certificate import Certificate, NullModel
+from quernel.problem import Problem
+from quernel.rows import Memory
+from quernel.solvers.progress import Progress, report
+
+Array = NDArray[np.floating]
+
+
+class Status(Enum):
+    """How a column's solve ended."""
+
+    CONVERGED = "converged"
+    ITERATION_LIMIT = "iteration limit"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The fits of q columns and what is known about them.
+
+    coef (M, q), intercept (q,) and dual (n, q); objective F, gap >= F - min F and relative_gap, each (q,); null_objective
+    F0 (q,); status and iterations per column; sweeps over the features; hessian_rows that entered second derivatives.
+    """
+
+    coef: Array
+    intercept: Array
+    dual: Array
+    objective: Array
+    gap: Array
+    relative_gap: Array
+    null_objective: Array
+    status: tuple[Status, ...]
+    iterations: NDArray[np.intp]
+    sweeps: int
+    hessian_rows: int
+
+    @property
+    def converged(self) -> bool:
+        """Whether every column reached its tolerance."""
+        return all(status is Status.CONVERGED for status in self.status)
+
+
+class Ledger:
+    """The best certified point of every column so far; it starts with the constant fit where that is the minimum."""
+
+    def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
+        q = problem.n_columns
+        self.tol = tol
+        self.null = null
+        self.coef = np.zeros((problem.rows.n_features, q))
+        self.intercept = null.constant.copy()
+        self.dual = np.zeros((problem.rows.n_rows, q))
+        self.objective = null.objective.copy()
+        self.gap = null.objective.copy()
+        self.relative_gap = np.where(null.objective > 0, np.inf, 0.0)
+        self.iterations = np.zeros(q, dtype=np.intp)
+        self.sweeps = 0
+        self.hessian_rows = 0
+
+    def enter(
+        self,
+        index: NDArray[np.intp],
+        coef: Array,
+        intercept: Array,
+        memory: Memory,
+        certificate: Certificate,
+        iteration: int,
+    ) -> None:
+        """Write down the columns whose certificate is better than the one on record."""
+        better = np.flatnonzero(certificate.relative < self.relative_gap[index])
+        place = index[better]
+        self.coef[:, place] = coef[:, better]
+        self.intercept[place] = intercept[better]
+        self.dual[:, place] = memory.collect("anchor")[:, better]
+        self.objective[place] = certificate.objective[better]
+        self.gap[place] = certificate.gap[better]
+        self.relative_gap[place] = certificate.relative[better]
+        self.iterations[index] = iteration
+        report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
+
+    def result(self) -> Result:
+        """The record as it stands."""
+        status = [Status.CONVERGED if gap <= self.tol else Status.ITERATION_LIMIT for gap in self.relative_gap]
+        return Result(
+            self.coef, self.intercept, self.dual, self.objective, self.gap, self.relative_gap, self.null.objective,
+            tuple(status), self.iterations, self.sweeps, self.hessian_rows,
+        )  # fmt: skip
