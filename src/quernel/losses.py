@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
@@ -30,13 +30,13 @@ class Loss(Protocol):
     def slope(self, residual: Array) -> Array:
         """A subgradient of the loss at r."""
 
-    def prox(self, residual: Array, width: ArrayLike) -> Array:
+    def prox(self, residual: Array, width: Array | float) -> Array:
         """argmin over z of  loss(z) + (z - r)^2 / (2 width)."""
 
-    def dual(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+    def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """argmax over v of  v r - conjugate(v) - width (v - anchor)^2 / 2."""
 
-    def curvature(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+    def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """d dual / d r."""
 
     def contact(self, dual: Array) -> Array:
@@ -52,7 +52,7 @@ class Loss(Protocol):
     def best_constant(self, target: Array, share: Array) -> Array:
         """argmin over b of  sum share loss(target - b),  shape (q,)."""
 
-    def take(self, columns: Array) -> Loss:
+    def take(self, columns: NDArray[np.intp]) -> Loss:
         """The loss of some of the columns."""
 
 
@@ -81,19 +81,19 @@ class Pinball:
         """level where r > 0, level - 1 where r < 0, and 0 at the kink."""
         return np.where(residual > 0, self.levels, np.where(residual < 0, self.levels - 1, 0.0))
 
-    def prox(self, residual: Array, width: ArrayLike) -> Array:
+    def prox(self, residual: Array, width: Array | float) -> Array:
         """r minus width times the slope at the answer, which is clip(r / width) to the box."""
-        return residual - np.asarray(width) * np.clip(residual / width, *self.domain)
+        return residual - width * np.clip(residual / width, *self.domain)
 
-    def dual(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+    def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """clip(r / width + anchor, level - 1, level)."""
         return np.clip(residual / width + anchor, *self.domain)
 
-    def curvature(self, residual: Array, anchor: Array, width: ArrayLike) -> Array:
+    def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """1 / width on the rows that are not clipped, else 0."""
         line = residual / width + anchor
         low, high = self.domain
-        return np.where((line > low) & (line < high), 1 / np.asarray(width), 0.0)
+        return np.where((line > low) & (line < high), 1 / width, 0.0)
 
     def contact(self, dual: Array) -> Array:
         """0: every v of the box is a slope at the kink."""
@@ -110,7 +110,7 @@ class Pinball:
         reached = np.cumsum(share[order])
         return np.array([_middle_quantile(target[order], reached, level) for level in self.levels])
 
-    def take(self, columns: Array) -> Pinball:
+    def take(self, columns: NDArray[np.intp]) -> Pinball:
         """The check losses of some of the levels."""
         return Pinball(self.levels[columns])
 

@@ -6,8 +6,8 @@ With a dual variable v per row (the anchor) and a width d, the smoothed objectiv
 
     F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - anchor_i)^2 / 2] + alpha u'u
 
-has the gradient  2 alpha u - Phi'(w v+)/W  and the Hessian  2 alpha I + Phi' diag(w c / W) Phi,  where v+ is the maximiser
-and c its derivative in r, zero on most rows. A solver asks for these sums and never sees a row.
+has the gradient  2 alpha u - Phi'(w v+)/W  and the Hessian  2 alpha I + Phi' diag(w c / W) Phi,  where v+ is the
+maximiser and c its derivative in r, zero on most rows. A solver asks for these sums and never sees a row.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Array = NDArray[np.floating]
 class Pull:
     """Sums at the current residuals and duals v, one entry per column.
 
-    force (M, q) is Phi'(w v)/W; balance is mean v; positive and negative are the sizes of its two parts; loss is the mean
-    loss; slack is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
+    force (M, q) is Phi'(w v)/W; balance is mean v; positive and negative are the sizes of its two parts; loss is the
+    mean loss; slack is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
     """
 
     force: Array
@@ -48,8 +48,8 @@ class Pull:
 class Curvature:
     """The Hessian sum_i h_i phi_i phi_i' of one column's smoothed mean loss, on whichever side is smaller.
 
-    Few active rows: `rows` (a, M) and their weights `h` (a,). Many: `gram` (M, M), `cross` (M,) = sum h phi and `total` =
-    sum h. `surplus` is what the duals would gain if the active rows were never clipped, seen from their anchors:
+    Few active rows: `rows` (a, M) and their weights `h` (a,). Many: `gram` (M, M), `cross` (M,) = sum h phi and `total`
+    = sum h. `surplus` is what the duals would gain if the active rows were never clipped, seen from their anchors:
     h (r - contact) per row where there are few, summed against (phi, 1) where there are many.
     """
 
@@ -101,8 +101,10 @@ class Problem:
         """The sums for the anchors themselves, their positive and negative parts shrunk by these factors."""
         return Pull(*_total(self.rows.fold(_anchored_pull, memory, (self.loss, shrink))))
 
-    def curvature(self, memory: Memory, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]) -> list[Curvature]:
-        """The Hessian of each column: of the rows active now or, where `anchored`, of those whose anchor is inside its box."""
+    def curvature(
+        self, memory: Memory, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
+    ) -> list[Curvature]:
+        """The Hessian of each column: of the rows active now or, where `anchored`, of those whose anchor is inside."""
         answers = self.rows.fold(_curvature, memory, (self.loss, width, few, anchored))
         return [_joined([answer[k] for answer in answers]) for k in range(self.n_columns)]
 

@@ -1,7 +1,7 @@
 """The automatic choices: bandwidth, ridge weight and number of features.
 
-Each depends on the rows only through weighted statistics, so that a row of weight 2 counts exactly like a row given twice,
-and a row of weight 0 like none.
+Each depends on the rows only through weighted statistics, so that a row of weight 2 counts exactly like a row given
+twice, and a row of weight 0 like none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def weighted_quantile(values: Array, share: Array, level: float) -> float:
 
 
 def spread(y: Array, share: Array) -> float:
-    """A robust scale: the interquartile range over 1.35; the mean absolute deviation where that is 0; 1 if y is constant."""
+    """Interquartile range over 1.35; mean absolute deviation where that is 0; 1 if y is constant."""
     quartiles = weighted_quantile(y, share, 0.75) - weighted_quantile(y, share, 0.25)
     if quartiles > 0:
         return quartiles / 1.349

@@ -26,8 +26,8 @@ def solve_exactly(
 ) -> tuple[PivotedCholesky, Result]:
     """Factor the kernel and solve, each to half of the tolerance; the gap that is reported holds for the whole kernel.
 
-    How much of the kernel may be left out depends on the duals, so the first cut is a guess: where what it left out turns
-    out to matter, a finer factor is made, fine enough by what the first solve has shown.
+    How much of the kernel may be left out depends on the duals, so the first cut is a guess: where what it left out
+    turns out to matter, a finer factor is made, fine enough by what the first solve has shown.
     """
     share = source.share()
     # Duals of size one and an objective of the size of the penalty's own scale: a guess that is rarely refined twice.

@@ -33,7 +33,7 @@ def check_levels(quantiles: Any) -> tuple[Array, bool]:
 
 
 def rearranged(curves: Array, levels: Array) -> Array:
-    """Each row's values sorted into the order of the levels: never crossing, and never farther from the true quantiles."""
+    """Each row's values sorted into the order of the levels: no crossing, and no farther from the true quantiles."""
     order = np.argsort(levels)
     sorted_curves = np.empty_like(curves)
     sorted_curves[:, order] = np.sort(curves[:, order], axis=1)
@@ -45,8 +45,8 @@ class QuantileFunction:
     """The conditional distribution of each row, read from its curves at the fitted levels.
 
     Between two fitted levels the quantile is linear in the normal score of the level, which is exact for a normal
-    distribution and monotone for any. Beyond the outermost levels nothing is known: `at` refuses, while `cdf` and `sample`
-    put the mass that is left on the outermost curves.
+    distribution and monotone for any. Beyond the outermost levels nothing is known: `at` refuses, while `cdf` and
+    `sample` put the mass that is left on the outermost curves.
     """
 
     levels: Array  # ascending, (q,)
@@ -61,8 +61,8 @@ class QuantileFunction:
         outside = wanted[(wanted < low) | (wanted > high)]
         if len(outside):
             raise ValueError(
-                f"Level {outside[0]:g} is outside the fitted range [{low:g}, {high:g}], and quernel does not extrapolate. "
-                "Fit with levels that enclose it."
+                f"Level {outside[0]:g} is outside the fitted range [{low:g}, {high:g}], and quernel does not "
+                "extrapolate. Fit with levels that enclose it."
             )
         if len(self.levels) == 1:
             return np.repeat(self.curves, len(wanted), axis=1)

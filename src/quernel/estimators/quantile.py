@@ -39,8 +39,8 @@ Array = NDArray[np.floating]
 class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     """Kernel quantile regression with random features, all levels at once, with a certificate.
 
-    Minimises, for every level,  mean pinball loss of y - phi(x)'u - b  plus  alpha u'u,  where phi are random features of
-    the kernel (or, with ``n_components="exact"``, the kernel's own), to a certified relative duality gap of `tol`.
+    Minimises, for every level,  mean pinball loss of y - phi(x)'u - b  plus  alpha u'u,  where phi are random features
+    of the kernel (or, with ``n_components="exact"``, the kernel's own), to a certified relative duality gap of `tol`.
 
     Parameters
     ----------
@@ -50,16 +50,16 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy", or "linear": the columns of X are the features as
         they are.
     bandwidth : "auto", float or one float per column, default="auto"
-        The length over which the quantiles may vary, in units of the columns: "gaussian" is exp(-|x-z|^2 / (2 bandwidth^2)).
-        "auto" gives each column its standard deviation times the median distance between standardised rows, so that
-        columns in different units need no scaling.
+        The length over which the quantiles may vary, in units of the columns: "gaussian" is
+        exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times the median distance
+        between standardised rows, so that columns in different units need no scaling.
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M. "auto" is 500. "exact" uses the kernel itself through a pivoted Cholesky factor.
     sampling : {"uniform"}, default="uniform"
         How random features are drawn.
     alpha : float or "auto", default="auto"
-        Weight of the ridge penalty, the paper's lambda. "auto" is 1e-4 over a robust spread of y, so that multiplying y by
-        a constant multiplies the predictions by it.
+        Weight of the ridge penalty, the paper's lambda. "auto" is 1e-4 over a robust spread of y, so that multiplying y
+        by a constant multiplies the predictions by it.
     fit_intercept : bool, default=True
         Whether to add an unpenalised constant (the paper has none).
     noncrossing : {"rearrange", None}, default="rearrange"
@@ -172,8 +172,8 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         ----------
         X : array-like of shape (n, d)
         quantiles : float, sequence of floats or None
-            Other levels than the fitted ones, anywhere between the lowest and the highest of them: they are interpolated,
-            linearly in the normal score of the level. None predicts the fitted levels.
+            Other levels than the fitted ones, anywhere between the lowest and the highest of them: they are
+            interpolated, linearly in the normal score of the level. None predicts the fitted levels.
         """
         check_is_fitted(self)
         wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
@@ -192,8 +192,8 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """P(Y <= y | x) for each row of X and its entry of y (or one y for all), shape (n,).
 
-        Below the lowest fitted curve it is 0 and from the highest on 1: the mass beyond the outermost levels is taken to
-        lie on their curves, for lack of knowledge.
+        Below the lowest fitted curve it is 0 and from the highest on 1: the mass beyond the outermost levels is taken
+        to lie on their curves, for lack of knowledge.
         """
         check_is_fitted(self)
         X = check_rows(self, X, reset=False)
@@ -207,7 +207,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         return self._distribution(X).sample(n, as_generator(rng))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Mean over levels of D^2: the share of the best constant's pinball loss that the model removes. 1 is perfect."""
+        """Mean D^2 over the levels: the share of the best constant's pinball loss that the model removes."""
         check_is_fitted(self)
         X, y = check_rows(self, X, reset=False), check_target(y)
         weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
@@ -293,7 +293,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
             levels = ", ".join(f"{level:g}" for level in self.quantiles_[short])
             warnings.warn(
                 f"The fit of level {levels} stopped at a relative duality gap of {self.duality_gap_.max():.1e}, above "
-                f"tol={self.tol:g}. Try a larger max_iter (now {self.max_iter}), a larger alpha (now {self.alpha_:.2g}), "
+                f"tol={self.tol:g}. Try a larger max_iter (now {self.max_iter}) or alpha (now {self.alpha_:.2g}), "
                 f"or accept the gap with tol={2 * self.duality_gap_.max():.0e}.",
                 ConvergenceWarning,
                 stacklevel=3,

@@ -38,7 +38,9 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Array:
     return array
 
 
-def check_training(estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Array, Array, Array | None]:
+def check_training(
+    estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None
+) -> tuple[Array, Array, Array | None]:
     """X, y and weights for a fit; rows of weight zero are left out."""
     if y is None:
         raise ValueError(
@@ -102,7 +104,8 @@ def _refuse_missing(X: Array, names: Any) -> None:
         return
     labels = [repr(str(names[j])) if names is not None else str(j) for j in bad]
     shown = ", ".join(
-        f"column {label} ({missing[j]} NaN, {infinite[j]} infinite)" for j, label in list(zip(bad, labels, strict=True))[:5]
+        f"column {label} ({missing[j]} NaN, {infinite[j]} infinite)"
+        for j, label in list(zip(bad, labels, strict=True))[:5]
     )
     more = f" and {len(bad) - 5} more columns" if len(bad) > 5 else ""
     raise ValueError(
@@ -120,7 +123,7 @@ def _refuse_text(X: Any) -> None:
             remedy = (
                 "Turn it into numbers first, such as hours, days or seasons."
                 if kind == "dates"
-                else "Encode it first, for example with sklearn.preprocessing.OneHotEncoder or TargetEncoder in a Pipeline."
+                else "Encode it first, for example with scikit-learn's OneHotEncoder or TargetEncoder in a Pipeline."
             )
             raise ValueError(f"Column {label} of X holds {kind} (such as {str(example)!r}), not numbers. {remedy}")
 

@@ -66,7 +66,7 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
         enough = max(self.tol, FLOOR) * (weight @ residual)
         limit = n if self.max_components is None else min(n, self.max_components)
 
-        G = np.empty((n, min(limit, 4 * BLOCK)), order="F")
+        G: Array = np.empty((n, min(limit, 4 * BLOCK)), order="F")
         pivots: list[int] = []
         while weight @ residual > enough and len(pivots) < limit:
             rank = len(pivots)

@@ -29,7 +29,10 @@ def _machine() -> int:
 def _container() -> int:
     """What a control group leaves, or as good as infinity."""
     group = Path("/sys/fs/cgroup")
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         try:
             return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
         except (OSError, ValueError):

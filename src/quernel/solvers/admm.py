@@ -1,4 +1,4 @@
-"""The paper's solver: alternating directions with the proximal operator of the loss (Boyd et al. 2011, sections 3 and 6).
+"""The paper's solver: alternating directions with the proximal operator of the loss (Boyd et al. 2011, section 3).
 
 Split off the residuals z = y - Phi u - b. With a penalty rho and scaled duals s, each round does
 

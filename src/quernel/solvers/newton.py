@@ -8,8 +8,9 @@ Each column follows its smoothed objective F_d (see `problem`) as the width d sh
             width: those would be few, and the step wild;
 3. step     one Newton direction, and the exact minimum along it.
 
-A column whose slack is within its goal stops shrinking and only removes what strays. It is finished when its certificate
-says so. Small problems then go on to rounding: by then the set of active rows is right, and every step gains digits.
+A column whose slack is within its goal stops shrinking and only removes what strays. It is finished when its
+certificate says so. Small problems then go on to rounding: by then the set of active rows is right, and every step
+gains digits.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _even(columns: _Columns, pull: Pull) -> Mask:
 
 
 def _settled(columns: _Columns, pull: Pull) -> Mask:
-    """Columns whose inner problem is solved: to a share of the slack or, once the slack is within the goal, to the goal."""
+    """Columns whose inner problem is solved: to a share of the slack or, once that is within the goal, to the goal."""
     gradient, slope = _gradient(columns, pull)
     decrement = np.full(len(columns.index), np.inf)
     for k, system in enumerate(columns.systems):

@@ -27,8 +27,9 @@ class Status(Enum):
 class Result:
     """The fits of q columns and what is known about them.
 
-    coef (M, q), intercept (q,) and dual (n, q); objective F, gap >= F - min F and relative_gap, each (q,); null_objective
-    F0 (q,); status and iterations per column; sweeps over the features; hessian_rows that entered second derivatives.
+    coef (M, q), intercept (q,) and dual (n, q); objective F, gap >= F - min F and relative_gap, each (q,);
+    null_objective F0 (q,); status and iterations per column; sweeps over the features; hessian_rows that entered
+    second derivatives.
     """
 
     coef: Array

@@ -52,20 +52,19 @@ class NewtonSystem:
 
     def surplus(self) -> tuple[Array, float]:
         """What the linear model from the anchors adds to (force, balance)."""
-        surplus = self._curvature.surplus
-        if self._curvature.gram is None:
-            return surplus @ self._curvature.rows, float(surplus.sum())
+        surplus, rows = self._curvature.surplus, self._curvature.rows
+        if rows is not None:
+            return surplus @ rows, float(surplus.sum())
         return surplus[:-1], float(surplus[-1])
 
     def direction(self, gradient: Array, slope: float) -> tuple[Array, float]:
         """(x, z) for the gradient (g, s)."""
-        if self._curvature.gram is not None:
+        rows = self._curvature.rows
+        if rows is None:
             if not self._border:
                 return _solve(self._matrix, -gradient), 0.0
             answer = _solve(self._matrix, -np.append(gradient, slope))
             return answer[:-1], float(answer[-1])
-        rows = self._curvature.rows
-        assert rows is not None
         if len(rows) == 0:
             return -gradient / (2 * self._alpha), 0.0
         if not self._border:
