@@ -8,7 +8,7 @@ WORKERS ?= auto
 .PHONY: demo test quick lint types layers format bench clean
 
 demo: $(READY)
-	$(BIN)/quernel demo --out demo
+	$(BIN)/quernel demo --out demo --force
 
 test: lint types layers
 	$(BIN)/python -m pytest -n $(WORKERS)
