@@ -1,12 +1,23 @@
-"""Right-sized thread pools: a BLAS pool spinning over small matrices costs more than it gives."""
+"""Threads, right-sized.
+
+A BLAS pool spinning over small matrices costs more than it gives, and numpy and scipy bring a pool each. So BLAS runs
+on one thread while quernel solves, and large problems are spread over row blocks instead: as many threads as the user
+lets BLAS have (OMP_NUM_THREADS, threadpoolctl) and the machine has cores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 # Entries of Phi below which one thread is faster than several.
 SMALL = 3_000_000
@@ -17,11 +28,29 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()  # looks through all loaded libraries: once is enough
 
 
+def allowed_threads() -> int:
+    """What the user lets BLAS have, and no more than the cores this process may use."""
+    pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([cores, *pools]))
+
+
 @contextmanager
-def right_sized(n_rows: int, n_features: int) -> Iterator[None]:
-    """One BLAS thread for a small problem; the user's own setting for a large one."""
-    if n_rows * n_features > SMALL:
-        yield
-        return
+def right_sized(n_rows: int, n_features: int) -> Iterator[int]:
+    """BLAS on one thread; yields how many threads should share the row blocks."""
+    threads = 1 if n_rows * n_features <= SMALL else allowed_threads()
     with _controller().limit(limits=1, user_api="blas"):
-        yield
+        yield threads
+
+
+def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
+    """[function(item) for item in items], shared among threads."""
+    items = list(items)
+    if threads <= 1 or len(items) <= 1:
+        return [function(item) for item in items]
+    return list(_pool(threads).map(function, items))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="quernel")

@@ -55,14 +55,17 @@ def relative(gap: Array, objective: Array, null_objective: Array) -> Array:
     return np.where(null_objective > 0, gap / np.where(scale > 0, scale, 1), 0.0)
 
 
-def certify(problem: Problem, memory: Memory, coef: Array, null: NullModel) -> Certificate:
-    """The certificate of `coef` and the remembered residuals and anchors."""
+def certify(problem: Problem, memory: Memory, coef: Array, intercept: Array, null: NullModel) -> Certificate:
+    """The certificate of (coef, intercept), with the remembered residuals and anchors."""
     ones = np.ones(problem.n_columns)
     pull = problem.anchored_pull(memory, (ones, ones))
     if problem.fit_intercept and np.any(pull.balance != 0):
         pull = problem.anchored_pull(memory, shrinkage(pull))
-    objective = pull.loss + problem.penalty(coef)
+    objective = problem.objective(pull, coef, intercept)
     gap = pull.slack + stray(problem, coef, pull.force)
+    if problem.fit_intercept and problem.settled is not None:
+        # Settled duals cannot be shrunk: where the others did not suffice, nothing is certified.
+        gap = np.where(np.abs(pull.balance) <= 1e-12, gap, np.inf)
     return Certificate(objective, gap, relative(gap, objective, null.objective))
 
 
@@ -74,10 +77,12 @@ def stray(problem: Problem, coef: Array, force: Array) -> Array:
 
 def shrinkage(pull: Pull) -> tuple[Array, Array]:
     """Factors for the positive and the negative duals that make their sum zero and keep them in their domain."""
-    lighter = np.minimum(pull.positive, pull.negative)
-    positive = np.divide(lighter, pull.positive, out=np.zeros_like(lighter), where=pull.positive > 0)
-    negative = np.divide(lighter, pull.negative, out=np.zeros_like(lighter), where=pull.negative > 0)
-    return positive, negative
+    return _less(pull.positive, pull.balance), _less(pull.negative, -pull.balance)
+
+
+def _less(part: Array, surplus: Array) -> Array:
+    """The factor that takes the surplus, if it is one, away from its part."""
+    return np.divide(part - surplus, part, out=np.ones_like(part), where=(surplus > 0) & (part > 0)).clip(0, 1)
 
 
 def truncation(dual: Array, share: Array, left_out: Array, alpha: Array) -> Array:

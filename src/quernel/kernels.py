@@ -62,7 +62,10 @@ class ShiftInvariantKernel(Kernel):
 
     def __post_init__(self) -> None:
         if self.bandwidth is not None:
-            width = np.asarray(self.bandwidth, dtype=float)
+            try:
+                width = np.asarray(self.bandwidth, dtype=float)
+            except (TypeError, ValueError):
+                width = np.array(np.nan)
             if width.ndim > 1 or width.size == 0 or not np.all(np.isfinite(width)) or not np.all(width > 0):
                 raise ValueError(
                     f"bandwidth must be positive and finite, one number or one per column; got {self.bandwidth!r}."
@@ -74,7 +77,8 @@ class ShiftInvariantKernel(Kernel):
         )
 
     def __hash__(self) -> int:
-        return hash((type(self), *(np.asarray(value, dtype=object).tobytes() for value in vars(self).values())))
+        numbers = [None if value is None else np.asarray(value, dtype=float) for value in vars(self).values()]
+        return hash((type(self), *(n if n is None else (n.shape, n.tobytes()) for n in numbers)))
 
     def with_bandwidth(self, bandwidth: ArrayLike) -> Self:
         """The same kernel with another bandwidth."""
@@ -190,5 +194,7 @@ def resolve(kernel: str | Kernel) -> Kernel:
         return kernel
     if isinstance(kernel, str) and kernel in KERNELS:
         return KERNELS[kernel]()
+    if isinstance(kernel, type) and issubclass(kernel, Kernel):
+        raise ValueError(f"kernel must be an object, not a class: write {kernel.__name__}().")
     known = ", ".join(repr(name) for name in KERNELS)
     raise ValueError(f"Unknown kernel {kernel!r}. Known kernels: {known}, or an object of quernel.kernels.")

@@ -49,6 +49,9 @@ class Loss(Protocol):
     def domain(self) -> tuple[Array, Array]:
         """Lower and upper end of the duals with a finite conjugate, each of shape (q,)."""
 
+    def near_kink(self, residual: Array, distance: Array) -> NDArray[np.bool_]:
+        """Whether a kink of the loss is within this distance of r."""
+
     def best_constant(self, target: Array, share: Array) -> Array:
         """argmin over b of  sum share loss(target - b),  shape (q,)."""
 
@@ -103,6 +106,10 @@ class Pinball:
         """0 in the box, infinite outside."""
         low, high = self.domain
         return np.where((dual >= low) & (dual <= high), 0.0, np.inf)
+
+    def near_kink(self, residual: Array, distance: Array) -> NDArray[np.bool_]:
+        """|r| <= distance."""
+        return np.abs(residual) <= distance
 
     def best_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""

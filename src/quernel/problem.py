@@ -61,6 +61,23 @@ class Curvature:
     total: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """Rows left out of a problem because their duals v are known: to the others they are one linear term.
+
+    force (M, q) is Phi'(w v)/W, balance (q,) is sum w v / W and level (q,) is sum w v y / W, over those rows; their
+    loss is level - force'u - balance b.
+    """
+
+    force: Array
+    balance: Array
+    level: Array
+
+    def take(self, columns: NDArray[np.intp]) -> Settled:
+        """The terms of some of the columns."""
+        return Settled(self.force[:, columns], self.balance[columns], self.level[columns])
+
+
 class Problem:
     """One fit per column over the same lifted rows.
 
@@ -70,22 +87,46 @@ class Problem:
     loss : Loss with q columns
     alpha : float or array of shape (q,)
     fit_intercept : bool
+    settled : Settled or None
+        What rows contribute that were screened out.
     """
 
-    def __init__(self, rows: LiftedRows, loss: Loss, alpha: Array | float, *, fit_intercept: bool = True) -> None:
+    def __init__(
+        self,
+        rows: LiftedRows,
+        loss: Loss,
+        alpha: Array | float,
+        *,
+        fit_intercept: bool = True,
+        settled: Settled | None = None,
+    ) -> None:
         self.rows = rows
         self.loss = loss
         self.n_columns = len(loss.domain[0])
         self.alpha = np.broadcast_to(np.asarray(alpha, dtype=float), (self.n_columns,))
         self.fit_intercept = fit_intercept
+        self.settled = settled
 
     def take(self, columns: NDArray[np.intp]) -> Problem:
         """The problem of some of the columns."""
-        return Problem(self.rows, self.loss.take(columns), self.alpha[columns], fit_intercept=self.fit_intercept)
+        settled = self.settled.take(columns) if self.settled is not None else None
+        return self._like(self.rows, columns, settled)
 
-    def penalty(self, coef: Array) -> Array:
-        """alpha u'u."""
-        return self.alpha * np.einsum("ij,ij->j", coef, coef)
+    def sample(self, size: int, rng: np.random.Generator) -> Problem:
+        """The problem of some of the rows."""
+        return self._like(self.rows.sample(size, rng), np.arange(self.n_columns), None)
+
+    def _like(self, rows: LiftedRows, columns: NDArray[np.intp], settled: Settled | None) -> Problem:
+        alpha = self.alpha[columns]
+        return Problem(rows, self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, settled=settled)
+
+    def objective(self, pull: Pull, coef: Array, intercept: Array) -> Array:
+        """F at (coef, intercept), where `pull` was taken."""
+        value = pull.loss + self.alpha * np.einsum("ij,ij->j", coef, coef)
+        if self.settled is None:
+            return value
+        linear = np.einsum("ij,ij->j", self.settled.force, coef) + self.settled.balance * intercept
+        return value + self.settled.level - linear
 
     # Each method sends one of the steps below to every block and adds up the answers.
 
@@ -95,11 +136,18 @@ class Problem:
 
     def pull(self, memory: Memory, width: Array) -> Pull:
         """The sums for the duals that maximise the smoothed loss."""
-        return Pull(*_total(self.rows.fold(_pull, memory, (self.loss, width))))
+        return self._whole(_total(self.rows.fold(_pull, memory, (self.loss, width))))
 
     def anchored_pull(self, memory: Memory, shrink: tuple[Array, Array]) -> Pull:
         """The sums for the anchors themselves, their positive and negative parts shrunk by these factors."""
-        return Pull(*_total(self.rows.fold(_anchored_pull, memory, (self.loss, shrink))))
+        return self._whole(_total(self.rows.fold(_anchored_pull, memory, (self.loss, shrink))))
+
+    def _whole(self, sums: tuple[Array, ...]) -> Pull:
+        """The sums over these rows, with the settled ones' part of force and balance."""
+        if self.settled is None:
+            return Pull(*sums)
+        force, balance, *rest = sums
+        return Pull(force + self.settled.force, balance + self.settled.balance, *rest)
 
     def curvature(
         self, memory: Memory, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
@@ -117,6 +165,12 @@ class Problem:
         slope, bend = _total(self.rows.visit(_probe, memory, (self.loss, width, step)))
         return slope, bend
 
+    def settled_slope(self, coef: Array, intercept: Array) -> Array:
+        """Slope of the settled rows' loss along a direction."""
+        if self.settled is None:
+            return np.zeros(self.n_columns)
+        return -np.einsum("ij,ij->j", self.settled.force, coef) - self.settled.balance * intercept
+
     def advance(self, memory: Memory, step: Array) -> None:
         """Move the residuals along the direction."""
         self.rows.visit(_advance, memory, step)
@@ -128,15 +182,14 @@ class Problem:
     def center(self, memory: Memory, columns: NDArray[np.bool_]) -> Array:
         """Move these intercepts to the middle between the rows above and below; return by how much."""
         below, above = _nearest(self.rows.visit(_neighbours, memory))
-        shift = np.zeros_like(below)
-        np.divide(below + above, 2, out=shift, where=columns & np.isfinite(below) & np.isfinite(above))
+        free = columns & np.isfinite(below) & np.isfinite(above)
+        shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
         self.rows.visit(_shift, memory, shift)
         return shift
 
     def size(self) -> float:
-        """mean |phi|^2: the scale of the kernel."""
-        (size,) = _total(self.rows.fold(_size, self.rows.new_memory()))
-        return float(size)
+        """mean |phi|^2, roughly: the scale of the kernel."""
+        return self.rows.size()
 
 
 def _total(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
@@ -263,7 +316,3 @@ def _nearest(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 def _shift(block: Block, memory: BlockMemory, shift: Array) -> None:  # noqa: ARG001
     memory["residual"] -= shift
-
-
-def _size(block: Block, memory: BlockMemory, message: None) -> tuple[Array]:  # noqa: ARG001
-    return (np.asarray(block.share @ np.einsum("ij,ij->i", block.features, block.features)),)

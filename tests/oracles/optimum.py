@@ -78,7 +78,7 @@ def minimiser(features, y, level, alpha, weight=None, intercept=False):
     ).solve()
     point = size * np.array(solution.x)[:columns]
     dual = np.zeros(len(y))
-    dual[kept] = -np.array(solution.z)[:n] / (scale * share[kept])
+    dual[kept] = np.clip(-np.array(solution.z)[:n] / (scale * share[kept]), level - 1, level)
     coef = point[: features.shape[1]]
     return coef, float(point[-1]) if intercept else 0.0, dual
 

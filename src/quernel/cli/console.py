@@ -26,14 +26,18 @@ def fail(message: str) -> NoReturn:
 
 @contextmanager
 def fitting(text: str) -> Iterator[None]:
-    """Show that a fit is under way, and how far its certificate has come."""
+    """Show that a fit is under way and, on a terminal, how far its certificate has come."""
+    if not errors.is_terminal:
+        errors.print(f"{text} ...")
+        yield
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
-    with Bars(*columns, console=errors, transient=not errors.is_terminal) as bars:
+    with Bars(*columns, console=errors) as bars:
         task = bars.add_task(text, total=None, state="")
 
         def show(progress: Progress) -> None:

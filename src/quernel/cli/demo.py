@@ -51,7 +51,7 @@ def _table(model: KernelQuantileRegressor, X: np.ndarray, y_train: np.ndarray, y
     constant = pinball_loss(y, np.tile(np.quantile(y_train, LEVELS), (len(y), 1)), LEVELS)
     below = np.mean(y[:, None] <= model.predict(X), axis=0)
     table = Table(title="Held-out rows")
-    for heading in ("level", "pinball loss", "without wind speed", "rows below the curve", "certified gap"):
+    for heading in ("level", "pinball loss", "of a constant", "rows below", "certified gap"):
         table.add_column(heading, justify="right")
     for k, level in enumerate(LEVELS):
         gap = f"{model.duality_gap_[k]:.0e}"
@@ -62,7 +62,7 @@ def _table(model: KernelQuantileRegressor, X: np.ndarray, y_train: np.ndarray, y
 def _summary(model: KernelQuantileRegressor, X: np.ndarray, y: np.ndarray, seconds: float) -> str:
     shares = [f"{coverage(y, *model.predict_interval(X, c).T):.1%} in the {c:.0%} interval" for c in (0.5, 0.9)]
     return (
-        f"Coverage: {', '.join(shares)}. Raw levels crossed in {model.crossing_rate_:.1%} of rows, predictions in none.\n"
+        f"Coverage: {', '.join(shares)}. Raw levels cross in {model.crossing_rate_:.1%} of rows, predictions in none.\n"
         f"All {len(LEVELS)} levels fitted in {seconds:.2f} seconds with {model.n_components_} random features."
     )
 

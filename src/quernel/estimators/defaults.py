@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from quernel.features.random import as_generator
-
 Array = NDArray[np.floating]
 
 N_COMPONENTS = 500
-# alpha = ALPHA / spread(y); chosen on eight public tables as a value that is never far from the best.
-ALPHA = 1e-4
-# bandwidth = BANDWIDTH x median distance of the standardised columns.
-BANDWIDTH = 1.0
+# alpha = ALPHA / spread(y) and bandwidth = BANDWIDTH x median distance of standardised rows: on eleven public tables of
+# 133 to 420,000 rows these were never far from the best pair.
+ALPHA = 2e-5
+BANDWIDTH = 0.6
 SUBSAMPLE = 1000
 
 
@@ -48,24 +46,43 @@ def column_scales(X: Array, share: Array) -> Array:
     return np.where(constant, 1.0, np.sqrt(variance))
 
 
-def auto_bandwidth(X: Array, share: Array, random_state: object) -> Array:
-    """One bandwidth per column: its standard deviation times the median distance between standardised rows.
-
-    Distances are taken between all rows of a table of up to 1,000, and between 1,000 rows drawn by weight otherwise.
-    Pairs of equal rows do not count: whether a row is repeated or weighted must not matter.
-    """
+def auto_bandwidth(X: Array, share: Array) -> Array:
+    """One bandwidth per column: its standard deviation times 0.6 of the median distance between standardised rows."""
     scales = column_scales(X, share)
-    if len(X) > SUBSAMPLE:
-        rng = as_generator(random_state)
-        chosen = np.searchsorted(np.cumsum(share), rng.random(SUBSAMPLE) * share.sum(), side="right")
-        X, share = X[np.minimum(chosen, len(X) - 1)], np.full(SUBSAMPLE, 1 / SUBSAMPLE)
-    distances = pdist(X / scales)
-    first, second = np.triu_indices(len(X), 1)
-    apart = distances > 0
-    if not apart.any():
+    rows, weight = _distinct_rows(X, share, SUBSAMPLE)
+    if len(rows) < 2:
         return scales
-    weight = (share[first] * share[second])[apart]
-    return BANDWIDTH * weighted_quantile(distances[apart], weight, 0.5) * scales
+    first, second = np.triu_indices(len(rows), 1)
+    distances = pdist(rows / scales)
+    return BANDWIDTH * weighted_quantile(distances, weight[first] * weight[second], 0.5) * scales
+
+
+def _distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
+    """Up to `limit` different rows, and the weight of all rows equal to each.
+
+    Which rows is decided by a hash of their values: as good as at random, but the same in whatever order they come and
+    however often each is repeated.
+    """
+    code = _row_hash(X)
+    nearest = np.sort(np.partition(code, 4 * limit)[: 4 * limit]) if len(code) > 8 * limit else np.sort(code)
+    different = np.unique(nearest)
+    if len(different) < limit < len(nearest) < len(code):  # many repeats: look at all rows after all
+        different = np.unique(code)
+    chosen = different[:limit]
+    picked = np.flatnonzero(code <= chosen[-1])
+    _, where, group = np.unique(code[picked], return_index=True, return_inverse=True)
+    return np.asarray(X[picked[where]], dtype=float), np.bincount(group, weights=share[picked]).astype(float)
+
+
+def _row_hash(X: Array) -> NDArray[np.uint64]:
+    """A 64-bit hash of each row's values (splitmix64, column by column)."""
+    code = np.zeros(len(X), dtype=np.uint64)
+    for column in np.asarray(X, dtype=float).T:
+        code += (column + 0.0).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # + 0.0 makes -0.0 equal to 0.0
+        code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        code ^= code >> np.uint64(31)
+    return code
 
 
 def auto_alpha(y: Array, share: Array) -> float:

@@ -15,6 +15,8 @@ Array = NDArray[np.floating]
 def check_levels(quantiles: Any) -> tuple[Array, bool]:
     """The levels as an array, and whether a single one was given (predictions are then one-dimensional)."""
     try:
+        if isinstance(quantiles, str) or quantiles is None:
+            raise TypeError
         levels = np.asarray(quantiles, dtype=float)
     except (TypeError, ValueError) as error:
         raise ValueError(f"quantiles must be a number or a sequence of numbers; got {quantiles!r}.") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 Array = NDArray[np.floating]
 
@@ -22,10 +22,24 @@ def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
 
 def check_positive(name: str, value: Any, *, integer: bool = False, instead: str = "") -> None:
     """A positive, finite number, or a positive integer."""
-    kind = numbers.Integral if integer else numbers.Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not np.isfinite(value) or not value > 0:
+    kind: Any = numbers.Integral if integer else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not (np.isfinite(value) and value > 0):
         wanted = "a positive integer" if integer else "a positive, finite number"
         raise ValueError(f"{name} must be {wanted}{instead}; got {value!r}.")
+
+
+def check_share(name: str, value: Any) -> None:
+    """A number strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1; got {value!r}.")
+
+
+def check_lengths(X: Array, y: Array) -> None:
+    """As many targets as rows."""
+    if len(X) != len(y):
+        raise ValueError(
+            f"X has {len(X)} rows but y has {len(y)} entries (inconsistent numbers of samples): give one per row."
+        )
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> Array:
@@ -48,7 +62,7 @@ def check_training(
         )
     rows = check_rows(estimator, X, reset=True)
     target = check_target(y)
-    check_consistent_length(rows, target)
+    check_lengths(rows, target)
     if sample_weight is None:
         return rows, target, None
     weight = check_weight(sample_weight, len(rows))
@@ -58,6 +72,8 @@ def check_training(
 
 def check_target(y: Any) -> Array:
     """y as a one-dimensional array of finite float64."""
+    if _is_dates(np.asarray(y).ravel()):
+        raise ValueError("y holds dates where numbers are needed. Turn it into numbers first, such as days.")
     try:
         target = column_or_1d(y, warn=True)
         target = check_array(target, ensure_2d=False, dtype=np.float64, ensure_all_finite=False, input_name="y")
@@ -76,7 +92,10 @@ def check_target(y: Any) -> Array:
 
 def check_weight(sample_weight: Any, n_rows: int) -> Array:
     """Weights: one per row, finite, none negative, not all zero. A single number gives every row that weight."""
-    weight = np.asarray(sample_weight, dtype=float)
+    try:
+        weight = np.asarray(sample_weight, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight must hold numbers: {error}.") from error
     if weight.ndim == 0:
         weight = np.full(n_rows, float(weight))
     if weight.ndim != 1:
@@ -86,7 +105,9 @@ def check_weight(sample_weight: Any, n_rows: int) -> Array:
             f"sample_weight.shape == {weight.shape}, expected {(n_rows,)}: there must be one weight per row of X."
         )
     if not np.isfinite(weight).all():
-        raise ValueError(f"sample_weight contains {np.sum(~np.isfinite(weight))} NaN or infinite entries.")
+        raise ValueError(
+            f"sample_weight contains {np.sum(~np.isfinite(weight))} NaN or infinite entries; use 0 to leave rows out."
+        )
     if (weight < 0).any():
         raise ValueError(f"sample_weight contains {np.sum(weight < 0)} negative entries; weights must be >= 0.")
     if not (weight > 0).any():
@@ -96,8 +117,9 @@ def check_weight(sample_weight: Any, n_rows: int) -> Array:
 
 def _refuse_missing(X: Array, names: Any) -> None:
     """Say which columns hold NaN or infinity, and how many."""
-    if np.isfinite(X.sum()):  # one cheap pass decides almost always; an overflowing sum is looked at below
-        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(X.sum()):  # one cheap pass decides almost always; an overflowing sum is looked at below
+            return
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
     bad = np.flatnonzero(missing + infinite)
     if len(bad) == 0:
@@ -117,15 +139,17 @@ def _refuse_missing(X: Array, names: Any) -> None:
 def _refuse_text(X: Any) -> None:
     """Say which columns hold text or dates, before anything tries to turn them into numbers."""
     for label, values in _suspicious_columns(X):
-        kind = "dates" if values.dtype.kind in "Mm" else "text" if _is_text(values) else None
-        if kind:
-            example = next((value for value in values.tolist() if value is not None), "")
-            remedy = (
-                "Turn it into numbers first, such as hours, days or seasons."
-                if kind == "dates"
-                else "Encode it first, for example with scikit-learn's OneHotEncoder or TargetEncoder in a Pipeline."
+        if _is_dates(values):
+            raise ValueError(
+                f"Column {label} of X holds dates (such as {_example(values)}), not numbers. "
+                "Turn it into numbers first, such as hours or days."
             )
-            raise ValueError(f"Column {label} of X holds {kind} (such as {str(example)!r}), not numbers. {remedy}")
+        text = _first_text(values)
+        if text is not None:
+            raise ValueError(
+                f"Column {label} of X holds text (such as {text!r}), not numbers. Encode it first, for example with "
+                "scikit-learn's OneHotEncoder or TargetEncoder in a Pipeline."
+            )
 
 
 def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -142,11 +166,26 @@ def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield str(j), array[:, j]
 
 
-def _is_text(values: NDArray[Any]) -> bool:
+def _is_dates(values: NDArray[Any]) -> bool:
+    """Whether these are points in time: by type, or by holding objects that have a calendar."""
+    if values.dtype.kind in "Mm":
+        return True
+    return values.dtype.kind == "O" and any(
+        hasattr(value, "year") and hasattr(value, "month") for value in values.tolist()
+    )
+
+
+def _example(values: NDArray[Any]) -> str:
+    """The first entry that is not missing."""
+    return str(next((value for value in values if value is not None and value == value), "NaT"))
+
+
+def _first_text(values: NDArray[Any]) -> str | None:
+    """The first entry that is text and not a number in disguise."""
     for value in values.tolist():
         if isinstance(value, str | bytes):
             try:
                 float(value)
             except ValueError:
-                return True
-    return False
+                return str(value)
+    return None

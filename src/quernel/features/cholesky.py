@@ -15,7 +15,8 @@ Array = NDArray[np.floating]
 
 # Below this share of the trace, what is left of the kernel is rounding error.
 FLOOR = 1e-14
-BLOCK = 32
+CANDIDATES = 128
+WORTHWHILE = 0.03
 
 
 class PivotedCholesky(TransformerMixin, BaseEstimator):
@@ -66,24 +67,27 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
         enough = max(self.tol, FLOOR) * (weight @ residual)
         limit = n if self.max_components is None else min(n, self.max_components)
 
-        G: Array = np.empty((n, min(limit, 4 * BLOCK)), order="F")
+        rng = np.random.default_rng(0)  # only the order of the landmarks depends on it, and they must not vary
+        G: Array = np.empty((n, min(limit, CANDIDATES)), order="F")
         pivots: list[int] = []
         while weight @ residual > enough and len(pivots) < limit:
             rank = len(pivots)
-            room = min(BLOCK, limit - rank)
-            candidates = np.argpartition(-residual, min(room, n - 1))[:room]
-            candidates = candidates[np.argsort(-residual[candidates], kind="stable")]
-            columns = kernel.gram(X, X[candidates]) - G[:, :rank] @ G[candidates, :rank].T
-            chosen, lower = _leading_cholesky(columns[candidates], FLOOR * diagonal[candidates])
+            candidates = _candidates(residual, rng)
+            known = G[candidates, :rank]
+            small = kernel.gram(X[candidates], X[candidates]) - known @ known.T
+            chosen, lower = _leading_cholesky(small, FLOOR * diagonal[candidates], limit - rank)
             if not chosen:
                 break
+            landmarks = candidates[chosen]
+            columns = kernel.gram(X, X[landmarks])
+            columns -= G[:, :rank] @ known[chosen].T
             G = _with_room(G, rank + len(chosen))
             new = G[:, rank : rank + len(chosen)]
-            new[:] = solve_triangular(lower, columns[:, chosen].T, lower=True, check_finite=False).T
-            pivots += candidates[chosen].tolist()
+            new[:] = solve_triangular(lower, columns.T, lower=True, check_finite=False, overwrite_b=True).T
+            pivots += landmarks.tolist()
             residual -= np.einsum("ij,ij->i", new, new)
             # A landmark is represented exactly; what rounding leaves of it must not make it a candidate again.
-            residual[candidates[chosen]] = 0
+            residual[landmarks] = 0
             np.maximum(residual, 0, out=residual)
 
         self.n_components_ = len(pivots)
@@ -100,8 +104,19 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
         return np.ascontiguousarray(solve_triangular(self.factor_, cross, lower=True, check_finite=False).T)
 
 
-def _leading_cholesky(matrix: Array, floor: Array) -> tuple[list[int], Array]:
-    """Greedy pivots of a small matrix while they stay within a tenth of the first, and their Cholesky factor.
+def _candidates(residual: Array, rng: np.random.Generator) -> NDArray[np.intp]:
+    """The rows with the largest residuals, and others drawn by their residual: the largest alone lie close together."""
+    if np.count_nonzero(residual) <= CANDIDATES:
+        return np.argsort(-residual, kind="stable")[: np.count_nonzero(residual)]
+    largest = np.argpartition(-residual, CANDIDATES // 4)[: CANDIDATES // 4]
+    reached = np.cumsum(residual)
+    drawn = np.searchsorted(reached, rng.random(CANDIDATES - len(largest)) * reached[-1], side="right")
+    both = np.unique(np.concatenate([largest, np.minimum(drawn, len(residual) - 1)]))
+    return both[np.argsort(-residual[both], kind="stable")]
+
+
+def _leading_cholesky(matrix: Array, floor: Array, limit: int) -> tuple[list[int], Array]:
+    """Greedy pivots of a small matrix while they stay within a share of the first, and their Cholesky factor.
 
     Candidates of one block may be close to one another: after the first of a cluster is taken, the others have little
     left, and are better chosen anew from all rows.
@@ -110,9 +125,9 @@ def _leading_cholesky(matrix: Array, floor: Array) -> tuple[list[int], Array]:
     remaining = np.diag(rest).copy()
     first = remaining.max()
     chosen: list[int] = []
-    while len(chosen) < len(matrix):
+    while len(chosen) < min(len(matrix), limit):
         best = int(np.argmax(remaining))
-        if remaining[best] <= max(0.1 * first, floor[best]):
+        if remaining[best] <= max(WORTHWHILE * first, floor[best]):
             break
         chosen.append(best)
         column = rest[:, best] / np.sqrt(rest[best, best])

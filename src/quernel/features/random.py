@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from quernel._threads import SMALL, allowed_threads, spread
+from quernel.features.blocks import blocks
 from quernel.kernels import KERNELS, Kernel, ShiftInvariantKernel, resolve
 
 SAMPLINGS = ("uniform",)
+# Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
+COMPILE_FROM = 3_000_000
 
 
 class RandomFeatures(TransformerMixin, BaseEstimator):
@@ -27,6 +32,9 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         The number of features, the paper's M.
     sampling : {"uniform"}, default="uniform"
         "uniform" draws independent frequencies from the spectral measure.
+    center : array of shape (n_columns,) or None
+        Where phases are counted from, None being 0: features of x - center, so that adding a constant to a column of X
+        and to its center changes nothing.
     random_state : int, numpy Generator, numpy RandomState or None
         The source of the draws; an integer makes them repeatable.
 
@@ -43,11 +51,13 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         n_components: int = 100,
         *,
         sampling: str = "uniform",
+        center: Any = None,
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel
         self.n_components = n_components
         self.sampling = sampling
+        self.center = center
         self.random_state = random_state
 
     def fit(self, X: NDArray[np.floating], y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
@@ -62,6 +72,8 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         rng = as_generator(self.random_state)
         frequencies = np.ascontiguousarray(kernel.frequencies(rng, self.n_components, np.shape(X)[1]))
         phases = rng.uniform(0, 2 * np.pi, self.n_components)
+        if self.center is not None:
+            phases = (phases - np.asarray(self.center, dtype=float) @ frequencies) % (2 * np.pi)
         for drawn in (frequencies, phases):
             drawn.flags.writeable = False
         self.frequencies_, self.phases_ = frequencies, phases
@@ -72,15 +84,37 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         """Phi, shape (n, M), in the floating type of X."""
         X = np.asarray(X)
         dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
-        Phi = X.astype(dtype, copy=False) @ self.frequencies_.astype(dtype, copy=False)
-        Phi += self.phases_.astype(dtype, copy=False)
-        np.cos(Phi, out=Phi)
-        Phi *= np.sqrt(2 / self.n_components_)
+        Phi = np.empty((len(X), self.n_components_), dtype=dtype)
+        self.prepare(len(X))
+        threads = 1 if Phi.size <= SMALL else allowed_threads()
+        spread(lambda span: self.lift_into(X[span], Phi[span]), blocks(len(X), self.n_components_), threads)
         return Phi
+
+    def prepare(self, n_rows: int) -> None:
+        """Load the compiled cosine if it pays for so many rows, in however many calls they come."""
+        if n_rows * self.n_components_ >= COMPILE_FROM:
+            import quernel.features.cosine  # noqa: F401
+
+    def lift_into(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+        """Phi of these rows, written into `out`; computed in double precision whatever the type of either."""
+        scale = np.sqrt(2 / self.n_components_)
+        angle = out if out.dtype == np.float64 else np.empty(out.shape)
+        np.matmul(np.asarray(X, dtype=float), self.frequencies_, out=angle)
+        compiled = sys.modules.get("quernel.features.cosine")
+        if compiled is not None:
+            compiled.scaled_cosine(angle, self.phases_, scale, out)
+        else:
+            angle += self.phases_
+            np.multiply(np.cos(angle, out=angle), scale, out=out, casting="same_kind")
 
 
 def as_generator(random_state: Any) -> np.random.Generator:
     """A Generator from a seed, a Generator, or scikit-learn's older RandomState."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31))
-    return np.random.default_rng(random_state)
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"random_state must be a non-negative integer, a Generator, a RandomState or None; got {random_state!r}."
+        ) from error

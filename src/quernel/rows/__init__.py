@@ -1,7 +1,8 @@
 """Where the rows live: raw rows, and rows lifted into feature space, met only block by block."""
 
+from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.lifted import Block, BlockMemory, LiftedRows, Memory, blocks
+from quernel.rows.lifted import Block, BlockMemory, LiftedRows, Memory
 from quernel.rows.memory import available_memory
 
 __all__ = ["ArrayRows", "Block", "BlockMemory", "LiftedRows", "Memory", "available_memory", "blocks"]

@@ -1,34 +1,28 @@
 """Rows in feature space, met block by block.
 
-`fold` is the only way in: it applies one function to every block and adds up what comes back. Whatever a solver knows
+`fold` is the only way in: it applies one function to every block and collects what comes back. Whatever a solver knows
 about single rows (residuals, dual variables) lives here with the rows, in `Memory`, and never travels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel._threads import spread
+from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
 from quernel.rows.memory import available_memory
 
 Array = NDArray[np.floating]
 
-# Rows of one block: large enough for BLAS, small enough that a block of features is still in cache for its second use.
-BLOCK_BYTES = 8 * 2**20
 # The share of the free memory that stored features may take before they are recomputed in every sweep instead.
 CACHE_SHARE = 0.5
-
-
-def blocks(n_rows: int, n_features: int) -> Iterator[slice]:
-    """The rows in consecutive slices whose features have a convenient size."""
-    size = max(BLOCK_BYTES // (8 * max(n_features, 1)), 256)
-    for start in range(0, n_rows, size):
-        yield slice(start, min(start + size, n_rows))
+SIZE_ROWS = 256
 
 
 class FeatureMap(Protocol):
@@ -50,8 +44,8 @@ class Block:
 
 
 # What a solver keeps of the rows of one block: arrays of shape (m, q) by name.
-BlockMemory = dict[str, Array]
-# A step reads a block and its memory, may overwrite the memory, and returns what is to be added up.
+BlockMemory = dict[str, Any]
+# A step reads a block and its memory, may overwrite the memory, and returns its part of the answer.
 Step = Callable[[Block, BlockMemory, Any], Any]
 
 
@@ -66,15 +60,14 @@ class Memory:
         """One remembered array over all rows, shape (n, q)."""
         return np.concatenate([block[name] for block in self.blocks])
 
-    def remember(self, name: str, array: Array, spans: list[slice]) -> None:
-        """Lay an array over all rows, shape (n, q), down with its blocks."""
-        for block, span in zip(self.blocks, spans, strict=True):
-            block[name] = array[span]
+    def column(self, name: str, k: int) -> Array:
+        """One column of a remembered array, shape (n,)."""
+        return np.concatenate([block[name][:, k] for block in self.blocks])
 
     def take(self, columns: NDArray[np.intp]) -> Memory:
         """What is remembered of some of the columns."""
-        blocks = [{name: array[:, columns] for name, array in block.items()} for block in self.blocks]
-        return Memory(blocks, self.sweeps)
+        kept = [{name: array[:, columns] for name, array in block.items()} for block in self.blocks]
+        return Memory(kept, self.sweeps)
 
 
 class LiftedRows:
@@ -83,12 +76,19 @@ class LiftedRows:
     Parameters
     ----------
     source : ArrayRows
-    feature_map : object with `transform` and `n_components_`
+    feature_map : object with `transform` and `n_components_`, or None
     features : array of shape (n, M) or None
         The features themselves, where the caller has them already.
+    share : array of shape (n,) or None
+        Each row's part of the total weight; None takes it from the source. Rows that are only some of a larger problem
+        keep their share of the whole.
+    shuffled : bool
+        Whether the rows are in random order, so that the first m of them are a random sample.
     max_memory : int or None
         Bytes that stored features may take; None is half of the free memory. Features that fit are computed once and
         kept (`cached` is True); others are computed again in every sweep, block by block.
+    threads : int
+        How many threads share a sweep.
     """
 
     def __init__(
@@ -97,18 +97,26 @@ class LiftedRows:
         feature_map: FeatureMap | None = None,
         *,
         features: Array | None = None,
+        share: Array | None = None,
+        shuffled: bool = False,
         max_memory: int | None = None,
+        threads: int = 1,
     ) -> None:
-        if feature_map is None and features is None:
-            raise ValueError("LiftedRows needs a feature_map or the features themselves.")
+        if features is None:
+            if feature_map is None:
+                raise ValueError("LiftedRows needs a feature_map or the features themselves.")
+            if 8 * source.n_rows * feature_map.n_components_ <= _allowance(max_memory):
+                features = feature_map.transform(source.X)
+            elif hasattr(feature_map, "prepare"):
+                feature_map.prepare(source.n_rows)
         self.source = source
         self.feature_map = feature_map
         self.n_rows = source.n_rows
         self.n_features = features.shape[1] if features is not None else feature_map.n_components_  # type: ignore[union-attr]
-        self._share = source.share()
+        self.share = source.share() if share is None else share
+        self.shuffled = shuffled
+        self.threads = threads
         self.spans = list(blocks(self.n_rows, self.n_features))
-        if features is None and 8 * self.n_rows * self.n_features <= _allowance(max_memory):
-            features = self._lift()
         self._features = features
 
     @property
@@ -121,11 +129,6 @@ class LiftedRows:
         """y, shape (n,)."""
         return self.source.y
 
-    @property
-    def share(self) -> Array:
-        """w / W, shape (n,)."""
-        return self._share
-
     def resident(self, reason: str) -> Array:
         """All features, shape (n, M), or an error that begins with the reason."""
         if self._features is None:
@@ -135,41 +138,55 @@ class LiftedRows:
             )
         return self._features
 
-    def new_memory(self) -> Memory:
-        """An empty memory for every block."""
-        return Memory([{} for _ in self.spans])
+    def sample(self, size: int, rng: np.random.Generator) -> LiftedRows:
+        """That many random rows; the first ones, without copying, where the rows are shuffled."""
+        chosen: Any = slice(size) if self.shuffled else np.sort(rng.choice(self.n_rows, size, replace=False))
+        features = self._features[chosen] if self._features is not None else self._transform(chosen)
+        weight = self.source.weight[chosen] if self.source.weight is not None else None
+        source = ArrayRows(self.source.X[chosen], self.source.y[chosen], weight)
+        return LiftedRows(source, features=features, shuffled=True, threads=self.threads)
+
+    def size(self) -> float:
+        """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
+        some = slice(SIZE_ROWS)
+        features = self._features[some] if self._features is not None else self._transform(some)
+        return float(np.mean(np.einsum("ij,ij->i", features, features)))
+
+    def new_memory(self, **arrays: Array) -> Memory:
+        """A memory for every block, of these arrays of shape (n, q)."""
+        return Memory([{name: array[span] for name, array in arrays.items()} for span in self.spans])
 
     def fold(self, step: Step, memory: Memory, message: Any = None) -> list[Any]:
         """The step's answer for every block, in order."""
         memory.sweeps += 1
-        return [step(block, kept, message) for block, kept in zip(self._blocks(), memory.blocks, strict=True)]
+        return self._each(lambda k: step(self._block(k), memory.blocks[k], message))
 
     def visit(self, step: Step, memory: Memory, message: Any = None) -> list[Any]:
         """Like `fold`, for steps that do not look at the features: costs O(n q), not O(n M)."""
         nothing = np.empty((0, self.n_features))
-        return [
-            step(Block(nothing, self.source.y[span], self._share[span]), kept, message)
-            for span, kept in zip(self.spans, memory.blocks, strict=True)
-        ]
+        return self._each(
+            lambda k: step(
+                Block(nothing, self.source.y[self.spans[k]], self.share[self.spans[k]]), memory.blocks[k], message
+            )
+        )
 
-    def _blocks(self) -> Iterator[Block]:
-        for span in self.spans:
-            features = self._features[span] if self._features is not None else self._transform(span)
-            yield Block(features, self.source.y[span], self._share[span])
+    def _each(self, function: Callable[[int], Any]) -> list[Any]:
+        """The function at every block number, each thread taking runs of blocks."""
+        numbers = range(len(self.spans))
+        if self.threads <= 1 or len(numbers) < 2 * self.threads:
+            return [function(k) for k in numbers]
+        runs = [part.tolist() for part in np.array_split(np.arange(len(numbers)), 4 * self.threads) if len(part)]
+        done = spread(lambda run: [function(k) for k in run], runs, self.threads)
+        return [answer for run in done for answer in run]
 
-    def _transform(self, span: slice) -> Array:
+    def _block(self, k: int) -> Block:
+        span = self.spans[k]
+        features = self._features[span] if self._features is not None else self._transform(span)
+        return Block(features, self.source.y[span], self.share[span])
+
+    def _transform(self, chosen: Any) -> Array:
         assert self.feature_map is not None
-        return self.feature_map.transform(self.source.X[span])
-
-    def _lift(self) -> Array:
-        if len(self.spans) == 1:
-            return self._transform(self.spans[0])
-        first = self._transform(self.spans[0])
-        features = np.empty((self.n_rows, self.n_features), dtype=first.dtype)
-        features[self.spans[0]] = first
-        for span in self.spans[1:]:
-            features[span] = self._transform(span)
-        return features
+        return self.feature_map.transform(self.source.X[chosen])
 
 
 def _allowance(max_memory: int | None) -> float:

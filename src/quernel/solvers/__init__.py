@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from quernel.solvers import admm, newton
+from quernel.solvers import admm, screening
 from quernel.solvers.result import Result, Status
 
-SOLVERS: dict[str, Callable[..., Result]] = {"newton": newton.solve, "admm": admm.solve}
+SOLVERS: dict[str, Callable[..., Result]] = {"newton": screening.solve, "admm": admm.solve}
 
 __all__ = ["SOLVERS", "Result", "Status"]

@@ -23,10 +23,11 @@ from quernel.solvers.result import Ledger, Result
 Array = NDArray[np.floating]
 
 RELAXATION = 1.6
-# The penalty is doubled or halved when one residual is this many times the other ...
+# The penalty is doubled or halved when one residual is this many times the other, at ever longer intervals: one that
+# never came to rest could carry the iterates round in a circle.
 IMBALANCE = 5.0
-# ... looked at every so many rounds, and certified as often.
 CHECK_EVERY = 25
+LONGER = 1.2
 
 
 class _Ridge:
@@ -73,7 +74,7 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
     rho = 1 / null.objective  # residuals are of the size of F0, duals of the size of one
     z = target - np.tile(null.constant, (rows.n_rows, 1))
     s = np.zeros_like(z)
-    ledger.sweeps = 2  # the Gram matrix and the size of the data
+    ledger.sweeps, next_change = 2, 0.0
     for iteration in range(1, max_iter + 1):
         aim = target - z + s
         coef, intercept = ridge.solve(aim, 2 * problem.alpha / rho)
@@ -90,8 +91,10 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
                 _record(problem, null, ledger, index, coef, intercept, implied, iteration)
                 if np.all(ledger.relative_gap <= tol):
                     break
-            scale = np.where(primal > IMBALANCE * dual, 2.0, np.where(dual > IMBALANCE * primal, 0.5, 1.0))
-            rho, s = rho * scale, s / scale
+            if iteration >= next_change:
+                next_change = LONGER * iteration
+                scale = np.where(primal > IMBALANCE * dual, 2.0, np.where(dual > IMBALANCE * primal, 0.5, 1.0))
+                rho, s = rho * scale, s / scale
     return ledger.result()
 
 
@@ -112,9 +115,8 @@ def _record(
     """
     low, high = problem.loss.domain
     inside = np.minimum(1, 1 / np.maximum(np.max(implied / high, axis=0), np.max(implied / low, axis=0)))
-    memory = problem.rows.new_memory()
-    memory.remember("anchor", np.clip(implied * inside, low, high), problem.rows.spans)
+    memory = problem.rows.new_memory(anchor=np.clip(implied * inside, low, high))
     problem.place(memory, coef, intercept)
-    certificate = certify(problem, memory, coef, null)
+    certificate = certify(problem, memory, coef, intercept, null)
     ledger.enter(index, coef, intercept, memory, certificate, iteration)
     ledger.sweeps += memory.sweeps

@@ -16,19 +16,20 @@ MAX_PROBES = 60
 
 
 def exact_step(
-    problem: Problem, memory: Memory, width: Array, coef: Array, direction: Array, first_slope: Array
+    problem: Problem, memory: Memory, width: Array, coef: Array, move: Array, shift: Array, first_slope: Array
 ) -> Array:
     """Step lengths t >= 0, one per column, at which the slope along the remembered change vanishes.
 
     The slope is increasing and piecewise linear in t, and a probe costs O(n): Newton's method on it, kept inside the
     bracket by doubling and bisection, finds the root in a few probes.
     """
-    along, square = np.einsum("ij,ij->j", coef, direction), np.einsum("ij,ij->j", direction, direction)
+    along, square = np.einsum("ij,ij->j", coef, move), np.einsum("ij,ij->j", move, move)
+    settled = problem.settled_slope(move, shift)
     low, high = np.zeros(problem.n_columns), np.full(problem.n_columns, np.inf)
     step = np.ones(problem.n_columns)
     for _ in range(MAX_PROBES):
         slope, bend = problem.probe(memory, width, step)
-        slope = slope + 2 * problem.alpha * (along + step * square)
+        slope = slope + settled + 2 * problem.alpha * (along + step * square)
         bend = bend + 2 * problem.alpha * square
         found = np.abs(slope) <= FLAT * first_slope
         if found.all():

@@ -74,11 +74,28 @@ class _Columns:
         )
 
 
-def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
-    """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` Newton steps each."""
-    null = null_model(problem)
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where to begin: coefficients, intercepts, anchors (n, q), widths, and the null model that sets the scale."""
+
+    coef: Array
+    intercept: Array
+    anchor: Array
+    width: Array
+    null: NullModel
+
+
+def solve(
+    problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, start: Start | None = None, polish: bool = True
+) -> Result:
+    """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` Newton steps each.
+
+    `polish` lets small problems go on to rounding.
+    """
+    start = start if start is not None else _cold_start(problem)
+    null = start.null
     ledger = Ledger(problem, null, tol)
-    columns = _start(problem, null, tol)
+    columns = _begin(problem, start, tol, polish)
     for iteration in range(max_iter):
         if len(columns.index) == 0:
             break
@@ -88,6 +105,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
             columns.problem.settle(columns.memory, columns.width, settled)
             _certify(columns, pull, settled, ledger, iteration)
             columns.width = np.where(settled, np.maximum(SHRINK * columns.width, columns.floor), columns.width)
+        columns.polish = columns.polish - (columns.goal == ROUNDING)
         working = np.flatnonzero(columns.polish >= 0)
         if len(working) < len(columns.index):
             ledger.sweeps += columns.memory.sweeps
@@ -104,21 +122,27 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     return ledger.result()
 
 
-def _start(problem: Problem, null: NullModel, tol: float) -> _Columns:
-    q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
-    coef, intercept = np.zeros((problem.rows.n_features, q)), null.constant.copy()
-    memory = problem.rows.new_memory()
-    problem.place(memory, coef, intercept)
+def _cold_start(problem: Problem) -> Start:
+    """The best constant, anchors at zero, and a width so wide that the first step is close to a ridge regression."""
+    null = null_model(problem)
     low, high = problem.loss.domain
-    # Wide enough that most rows are active: the first step is then close to a ridge regression.
-    width = null.objective / (-low * high)
-    floor = CONDITION * problem.size() * problem.rows.share.max() / (2 * problem.alpha)
+    coef = np.zeros((problem.rows.n_features, problem.n_columns))
+    anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
+    return Start(coef, null.constant, anchor, null.objective / (-low * high), null)
+
+
+def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:
+    q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
+    memory = problem.rows.new_memory(anchor=start.anchor)
+    problem.place(memory, start.coef, start.intercept)
+    floor = CONDITION * problem.size() * problem.rows.share.max(initial=0) / (2 * problem.alpha)
     columns = _Columns(
-        problem, null, np.arange(q), memory, coef, intercept, width, np.minimum(floor, 1e-4 * width),
-        np.full(q, tol), np.full(q, POLISH_STEPS if small else 0), [None] * q,
+        problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), start.width,
+        np.minimum(floor, 1e-4 * start.width), np.full(q, tol), np.full(q, POLISH_STEPS if polish and small else 0),
+        [None] * q,
     )  # fmt: skip
     # Where the best constant fits exactly there is nothing to do: F0 = 0 is the minimum.
-    return columns.take(np.flatnonzero(null.objective > 0))
+    return columns.take(np.flatnonzero(start.null.objective > 0))
 
 
 def _gradient(columns: _Columns, pull: Pull) -> tuple[Array, Array]:
@@ -141,7 +165,7 @@ def _settled(columns: _Columns, pull: Pull) -> Mask:
         if system is not None:  # the last Hessian is near enough to judge by, and it is at hand
             x, z = system.direction(gradient[:, k], slope[k])
             decrement[k] = -(gradient[:, k] @ x + slope[k] * z) / 2
-    objective = pull.loss + columns.problem.penalty(columns.coef)
+    objective = columns.problem.objective(pull, columns.coef, columns.intercept)
     goal = columns.goal * np.maximum(objective, columns.null.objective / 1000)
     strays = stray(columns.problem, columns.coef, pull.force)
     close = (strays <= 0.4 * goal) & _even(columns, pull)
@@ -151,14 +175,13 @@ def _settled(columns: _Columns, pull: Pull) -> Mask:
 
 def _certify(columns: _Columns, pull: Pull, settled: Mask, ledger: Ledger, iteration: int) -> None:
     """Certify the columns that look finished; those that are get a negative `polish`."""
-    objective = pull.loss + columns.problem.penalty(columns.coef)
+    objective = columns.problem.objective(pull, columns.coef, columns.intercept)
     guess = relative(pull.slack + stray(columns.problem, columns.coef, pull.force), objective, columns.null.objective)
     polishing = columns.goal == ROUNDING
     if (settled & (guess <= np.where(polishing, ledger.relative_gap[columns.index], 2 * columns.goal))).any():
         reached = _record(columns, pull, ledger, iteration) <= columns.goal
-        columns.polish = np.where(reached & (polishing | (columns.polish == 0)), -1, columns.polish)
+        columns.polish = np.where(reached & polishing, -1, columns.polish)
         columns.goal = np.where(reached, ROUNDING, columns.goal)
-    columns.polish = columns.polish - polishing
 
 
 def _record(columns: _Columns, pull: Pull, ledger: Ledger, iteration: int) -> Array:
@@ -166,7 +189,7 @@ def _record(columns: _Columns, pull: Pull, ledger: Ledger, iteration: int) -> Ar
     if columns.problem.fit_intercept:
         # With no row at the kink a whole interval of intercepts is optimal: take its middle.
         columns.intercept = columns.intercept + columns.problem.center(columns.memory, pull.active == 0)
-    certificate = certify(columns.problem, columns.memory, columns.coef, columns.null)
+    certificate = certify(columns.problem, columns.memory, columns.coef, columns.intercept, columns.null)
     ledger.enter(columns.index, columns.coef, columns.intercept, columns.memory, certificate, iteration)
     return certificate.relative
 
@@ -191,7 +214,7 @@ def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
         move[:, k], shift[k] = system.direction(gradient[:, k], slope[k])
     problem.aim(memory, move, shift)
     first_slope = np.abs(np.einsum("ij,ij->j", gradient, move) + slope * shift)
-    step = exact_step(problem, memory, columns.width, columns.coef, move, first_slope)
+    step = exact_step(problem, memory, columns.width, columns.coef, move, shift, first_slope)
     problem.advance(memory, step)
     columns.coef += step * move
     columns.intercept += step * shift

@@ -28,8 +28,9 @@ class Result:
     """The fits of q columns and what is known about them.
 
     coef (M, q), intercept (q,) and dual (n, q); objective F, gap >= F - min F and relative_gap, each (q,);
-    null_objective F0 (q,); status and iterations per column; sweeps over the features; hessian_rows that entered
-    second derivatives.
+    null_objective F0 (q,); status and iterations per column; sweeps, counted in passes over all rows' features;
+    hessian_rows that entered second derivatives; doubtful, the number of rows of each column that screening left in the
+    last stage (empty where nothing was screened).
     """
 
     coef: Array
@@ -41,13 +42,19 @@ class Result:
     null_objective: Array
     status: tuple[Status, ...]
     iterations: NDArray[np.intp]
-    sweeps: int
+    sweeps: float
     hessian_rows: int
+    doubtful: tuple[int, ...] = ()
 
     @property
     def converged(self) -> bool:
         """Whether every column reached its tolerance."""
         return all(status is Status.CONVERGED for status in self.status)
+
+
+def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
+    """The status that follows from each gap."""
+    return tuple(Status.CONVERGED if gap <= tol else Status.ITERATION_LIMIT for gap in relative_gap)
 
 
 class Ledger:
@@ -86,12 +93,12 @@ class Ledger:
         self.gap[place] = certificate.gap[better]
         self.relative_gap[place] = certificate.relative[better]
         self.iterations[index] = iteration
-        report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
+        if len(better):
+            report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
 
     def result(self) -> Result:
         """The record as it stands."""
-        status = [Status.CONVERGED if gap <= self.tol else Status.ITERATION_LIMIT for gap in self.relative_gap]
         return Result(
             self.coef, self.intercept, self.dual, self.objective, self.gap, self.relative_gap, self.null.objective,
-            tuple(status), self.iterations, self.sweeps, self.hessian_rows,
+            statuses(self.relative_gap, self.tol), self.iterations, self.sweeps, self.hessian_rows,
         )  # fmt: skip

@@ -1,0 +1,359 @@
+"""Screened continuation: most rows never matter.
+
+At the optimum a row counts only by the side of the fit on which it lies, unless it lies on the fit, and few do. So:
+
+1. solve on a random sample of 8 M rows, only as far as its statistical error is worth;
+2. on a sample 8 times larger, doubt only the rows whose residual at that solution is small against its error. The
+   others are settled: together they are one linear term. Newton solves for the rows in doubt;
+3. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
+   doubt the rows near the new fit too, and repeat;
+4. go on until the sample is the whole.
+
+The last stage reads the features of each row twice: once to find its residual and add it to the linear term, and once
+to verify it. So they need not even be stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.certificate import NullModel, null_model, relative
+from quernel.losses import Loss
+from quernel.problem import Problem, Settled
+from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
+from quernel.solvers import newton
+from quernel.solvers.linesearch import exact_step
+from quernel.solvers.progress import Progress, report
+from quernel.solvers.result import Result, statuses
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+# The first sample has so many rows per feature, and each next one is so many times larger.
+FIRST_SAMPLE = 8
+GROWTH = 8
+# Doubted are the rows within so many standard errors of the sample's fit, on either side.
+DOUBT = 1.2
+# A sample is solved to this share of its own statistical error.
+STAGE_ACCURACY = 0.05
+# Newton starts at this share of the band, or of it after a first solve.
+FIRST_WIDTH, NEXT_WIDTH = 0.5, 0.1
+MAX_ROUNDS = 5
+# A solve for doubtful rows that takes more steps than this has gone astray.
+MAX_STEPS = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Doubtful:
+    """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor."""
+
+    index: Index
+    features: Array
+    target: Array
+    share: Array
+    anchor: Array
+
+    def and_also(self, others: Doubtful) -> Doubtful:
+        """These rows and others."""
+        return Doubtful(
+            *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(others).values(), strict=True))
+        )
+
+
+def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
+    """Minimise F for every column to a relative gap of at most `tol`."""
+    n, size = problem.rows.n_rows, FIRST_SAMPLE * problem.rows.n_features
+    if n < 2 * size or n * problem.rows.n_features <= newton.SMALL:  # screening does not pay
+        return newton.solve(problem, tol=tol, max_iter=max_iter)
+    rng = np.random.default_rng(0)
+    sample = problem.sample(size, rng)
+    result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
+    work = [(size, result)]
+    while size < n:
+        band = _band(sample, result)
+        accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result.dual).max())
+        size = n if 2 * GROWTH * size > n else GROWTH * size
+        sample = problem if size == n else problem.sample(size, rng)
+        goal = tol if size == n else max(tol, accuracy / size)
+        result = _solve_stage(sample, result, band, goal, max_iter)
+        work.append((size, result))
+    return replace(
+        result,
+        iterations=sum((stage.iterations for _, stage in work), start=np.zeros_like(result.iterations)),
+        sweeps=sum(rows * stage.sweeps for rows, stage in work) / n,
+        hessian_rows=sum(stage.hessian_rows for _, stage in work),
+    )
+
+
+def _parameters(loss: Loss, dual: Array) -> Array:
+    """How many duals are strictly inside their box: about the number of parameters that the fit really uses."""
+    low, high = loss.domain
+    margin = 1e-9 * (high - low)
+    return np.maximum(np.sum((dual > low + margin) & (dual < high - margin), axis=0), 1)
+
+
+def _band(sample: Problem, result: Result) -> Array:
+    """Residuals below this are in doubt.
+
+    A quantile fitted with p parameters on m rows is off by about sqrt(tau (1 - tau) p / m) / density at a row, and the
+    rows within that distance are 2 sqrt(tau (1 - tau) p / m) of all, whatever the density.
+    """
+    low, high = sample.loss.domain
+    error = np.sqrt(-low * high * _parameters(sample.loss, result.dual) / sample.rows.n_rows)
+    part = np.minimum(2 * DOUBT * error, 0.5)
+    memory = sample.rows.new_memory()
+    sample.place(memory, result.coef, result.intercept)
+    size = np.abs(memory.collect("residual"))
+    return np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
+
+
+def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_iter: int) -> Result:
+    """All columns on these rows, from the solution on fewer."""
+    q, null = problem.n_columns, null_model(problem)
+    memory = problem.rows.new_memory()
+    coef, intercept = guess.coef.copy(), guess.intercept.copy()
+    before, settled, doubtful = _screen(problem, memory, coef, intercept, band)
+    width = FIRST_WIDTH * band
+    record = _Record(problem, null, tol)
+    open_columns = np.arange(q)
+    for _ in range(MAX_ROUNDS):
+        while (stuck := _unbalanced(problem, settled, doubtful, open_columns)).any():
+            band = np.where(stuck, 2 * band, band)
+            settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0))
+        move, shift, inner = np.zeros_like(coef), np.zeros_like(intercept), np.zeros(q)
+        for k in open_columns.tolist():
+            column = np.array([k])
+            start = newton.Start(
+                coef[:, column], intercept[column], doubtful[k].anchor[:, None], width[column], null.take(column)
+            )
+            small = _small_problem(problem, column, settled, doubtful[k])
+            answer = newton.solve(small, tol=tol / 2, max_iter=min(MAX_STEPS, max_iter), start=start, polish=False)
+            move[:, k], shift[k] = answer.coef[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
+            inner[k] = answer.gap[0]
+            doubtful[k] = replace(doubtful[k], anchor=answer.dual[:, 0])
+            record.count(k, answer, len(doubtful[k].target))
+        loss, slack = _verify(problem, memory, coef + move, intercept + shift)
+        after = loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
+        done = record.enter(open_columns, coef + move, intercept + shift, after, inner + slack, memory, doubtful)
+        worse = ~done & (after > before)
+        open_columns = np.flatnonzero(~done)
+        if len(open_columns) == 0:
+            break
+        band = np.where(done, band, 2 * band)
+        if worse.any():  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
+            step = _step_back(problem, memory, coef, move, shift, worse)
+            coef, intercept = coef + step * move, intercept + step * shift
+            before, settled, doubtful = _screen(problem, memory, coef, intercept, band)
+            width = FIRST_WIDTH * band
+        else:
+            coef, intercept, before = coef + move, intercept + shift, after
+            settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, band))
+            width = NEXT_WIDTH * band
+    if len(open_columns):  # screening does not help here
+        _solve_plainly(problem, null, record, open_columns, width, tol, max_iter)
+    return record.result(memory.sweeps)
+
+
+class _Record:
+    """What is known of each column of a stage, and the work it took."""
+
+    def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
+        n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
+        self.null, self.tol, self.n_rows = null, tol, n
+        self.coef, self.intercept, self.dual = np.zeros((M, q)), np.zeros(q), np.zeros((n, q), order="F")
+        self.objective, self.gap = np.zeros(q), np.full(q, np.inf)
+        self.iterations, self.doubtful = np.zeros(q, dtype=np.intp), np.zeros(q, dtype=np.intp)
+        self.hessian_rows, self.sweeps = 0, 0.0
+
+    def count(self, k: int, answer: Result, rows: int) -> None:
+        """Add the work of one solve of column k."""
+        self.iterations[k] += answer.iterations[0]
+        self.hessian_rows += answer.hessian_rows
+        self.sweeps += answer.sweeps * rows / self.n_rows
+
+    def enter(
+        self,
+        columns: Index,
+        coef: Array,
+        intercept: Array,
+        objective: Array,
+        gap: Array,
+        memory: Memory,
+        doubtful: list[Doubtful],
+    ) -> Mask:
+        """Write these columns down; which of all columns are done?"""
+        for k in columns.tolist():
+            self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
+            self.objective[k], self.gap[k] = objective[k], gap[k]
+            self.dual[:, k] = memory.column("dual", k)
+            self.dual[doubtful[k].index, k] = doubtful[k].anchor
+            self.doubtful[k] = len(doubtful[k].target)
+        rel = relative(self.gap, self.objective, self.null.objective)
+        report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))
+        return rel <= self.tol
+
+    def result(self, sweeps: float) -> Result:
+        """The stage's result; `sweeps` are those over all its rows."""
+        rel = relative(self.gap, self.objective, self.null.objective)
+        return Result(
+            self.coef, self.intercept, self.dual, self.objective, self.gap, rel, self.null.objective,
+            statuses(rel, self.tol), self.iterations, self.sweeps + sweeps, self.hessian_rows,
+            tuple(self.doubtful.tolist()),
+        )  # fmt: skip
+
+
+def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], columns: Index) -> Mask:
+    """Columns whose doubtful rows are too few to balance the settled ones: their intercept would run away."""
+    stuck = np.zeros(problem.n_columns, dtype=bool)
+    if problem.fit_intercept:
+        low, high = problem.loss.domain
+        for k in columns.tolist():
+            weight = 0.9 * doubtful[k].share.sum()
+            stuck[k] = settled.balance[k] + low[k] * weight > 0 or settled.balance[k] + high[k] * weight < 0
+    return stuck
+
+
+def _solve_plainly(
+    problem: Problem, null: NullModel, record: _Record, columns: Index, width: Array, tol: float, max_iter: int
+) -> None:
+    """The open columns by Newton over all rows, from where screening left them."""
+    start = newton.Start(
+        record.coef[:, columns], record.intercept[columns], record.dual[:, columns], width[columns], null.take(columns)
+    )
+    answer = newton.solve(problem.take(columns), tol=tol, max_iter=max_iter, start=start, polish=False)
+    record.coef[:, columns], record.intercept[columns] = answer.coef, answer.intercept
+    record.dual[:, columns], record.objective[columns], record.gap[columns] = answer.dual, answer.objective, answer.gap
+    record.iterations[columns] += answer.iterations
+    record.hessian_rows += answer.hessian_rows
+    record.sweeps += answer.sweeps
+
+
+def _small_problem(problem: Problem, column: Index, settled: Settled, doubtful: Doubtful) -> Problem:
+    """One column on its rows in doubt, the settled ones as a linear term."""
+    source = ArrayRows(doubtful.features, doubtful.target)
+    rows = LiftedRows(source, features=doubtful.features, share=doubtful.share, threads=problem.rows.threads)
+    return Problem(
+        rows,
+        problem.loss.take(column),
+        problem.alpha[column],
+        fit_intercept=problem.fit_intercept,
+        settled=settled.take(column),
+    )
+
+
+def _screen(
+    problem: Problem, memory: Memory, coef: Array, intercept: Array, band: Array
+) -> tuple[Array, Settled, list[Doubtful]]:
+    """F, and all rows sorted into settled and doubtful by their residuals at (coef, intercept): one sweep."""
+    answers = problem.rows.fold(_screen_block, memory, (problem.loss, coef, intercept, band))
+    loss, force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
+    objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
+    return objective, Settled(force, balance, level), _gathered(problem, [rows for _, rows in answers])
+
+
+def _screen_block(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array]
+) -> tuple[tuple[Array, ...], list[Doubtful]]:
+    loss, coef, intercept, band = message
+    prediction = (coef.T @ block.features.T).T
+    prediction += intercept
+    residual = np.subtract(block.target[:, None], prediction, out=prediction)
+    doubt = loss.near_kink(residual, band)
+    dual = np.where(doubt, 0, loss.slope(residual))
+    memory["residual"], memory["dual"], memory["doubt"] = residual, dual, doubt
+    weighted = dual * block.share[:, None]
+    sums = (
+        block.share @ loss.value(residual),
+        (weighted.T @ block.features).T,
+        weighted.sum(axis=0),
+        block.target @ weighted,
+    )
+    low, high = loss.domain
+    return sums, [_pick(block, doubt[:, k], (low[k] + high[k]) / 2) for k in range(len(low))]
+
+
+def _pick(block: Block, chosen: Mask, anchor: Array | float) -> Doubtful:
+    index = np.flatnonzero(chosen)
+    anchors = np.broadcast_to(anchor, chosen.shape)[index]
+    return Doubtful(index, block.features[index], block.target[index], block.share[index], anchors)
+
+
+def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
+    """The doubtful rows of each column over all blocks, numbered through."""
+    columns = []
+    for k in range(problem.n_columns):
+        parts = [block[k] for block in answers]
+        index = [part.index + span.start for part, span in zip(parts, problem.rows.spans, strict=True)]
+        whole = [
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("features", "target", "share", "anchor")
+        ]
+        columns.append(Doubtful(np.concatenate(index), *whole))
+    return columns
+
+
+def _verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> tuple[Array, Array]:
+    """The mean loss, and what settled rows add to the gap; the change of the residuals is remembered: one sweep."""
+    answers = problem.rows.fold(_verify_block, memory, (problem.loss, coef, intercept))
+    loss, slack = (sum(parts) for parts in zip(*answers, strict=True))
+    return loss, slack
+
+
+def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
+    loss, coef, intercept = message
+    prediction = (coef.T @ block.features.T).T
+    prediction += intercept
+    residual = np.subtract(block.target[:, None], prediction, out=prediction)
+    value, dual = loss.value(residual), memory["dual"]
+    slack = np.where(memory["doubt"], 0, value + loss.conjugate(dual) - dual * residual)
+    memory["change"] = memory["residual"] - residual
+    memory["residual"] = residual
+    return block.share @ value, block.share @ slack
+
+
+def _doubt_more(
+    problem: Problem, memory: Memory, settled: Settled, doubtful: list[Doubtful], band: Array
+) -> tuple[Settled, list[Doubtful]]:
+    """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
+    answers = problem.rows.fold(_doubt_block, memory, (problem.loss, band))
+    memory.sweeps -= 1  # of few rows only
+    force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
+    more = _gathered(problem, [rows for _, rows in answers])
+    settled = Settled(settled.force - force, settled.balance - balance, settled.level - level)
+    return settled, [old.and_also(new) for old, new in zip(doubtful, more, strict=True)]
+
+
+def _doubt_block(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array]
+) -> tuple[tuple[Array, ...], list[Doubtful]]:
+    loss, band = message
+    residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
+    fresh = ~known & (loss.near_kink(residual, band) | ((dual * residual < 0) & (band > 0)))
+    rows = [_pick(block, fresh[:, k], dual[:, k]) for k in range(fresh.shape[1])]
+    weighted = [part.share * part.anchor for part in rows]
+    sums = (
+        np.column_stack([w @ part.features for w, part in zip(weighted, rows, strict=True)]),
+        np.array([w.sum() for w in weighted]),
+        np.array([w @ part.target for w, part in zip(weighted, rows, strict=True)]),
+    )
+    memory["doubt"] = known | fresh
+    memory["dual"] = np.where(fresh, 0, dual)
+    return sums, rows
+
+
+def _step_back(problem: Problem, memory: Memory, coef: Array, move: Array, shift: Array, worse: Mask) -> Array:
+    """Where along the step F itself is least; the columns that are not worse take all of it."""
+    problem.rows.visit(_restore, memory)
+    tiny = np.full(problem.n_columns, np.finfo(float).tiny ** 0.5)
+    step = exact_step(problem, memory, tiny, coef, move, shift, np.zeros(problem.n_columns))
+    return np.where(worse, np.minimum(step, 1), 1.0)
+
+
+def _restore(block: Block, memory: BlockMemory, message: None) -> None:  # noqa: ARG001
+    """Residuals as before the step, and anchors at zero: a tiny width then makes the smoothed loss the loss itself."""
+    memory["residual"] = memory["residual"] + memory["change"]
+    memory["anchor"] = np.zeros_like(memory["residual"])

@@ -1,0 +1,85 @@
+"""The command line as a person meets it: in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+import quernel
+
+pytest.importorskip("matplotlib")
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-c", "from quernel.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        check=False,
+        env={"PATH": "", "COLUMNS": "100", "HOME": str(cwd or "")},
+    )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, run("demo", "--out", str(folder / "new"), cwd=folder)
+
+
+def test_demo_prints_the_table_and_draws_the_picture(demo):
+    folder, ran = demo
+    assert ran.returncode == 0, ran.stderr
+    for word in ("level", "pinball loss", "certified gap", "0.05", "0.95", "90% interval", "seconds", "wind_power.png"):
+        assert word in ran.stdout, word
+    picture = (folder / "new" / "wind_power.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 20_000
+    assert "Fitting 5 quantile levels" in ran.stderr  # progress does not mix with results
+
+
+def test_demo_reports_honest_coverage(demo):
+    """The printed coverage of the 90 % interval is near 90 %: a table of made-up or shifted numbers would not be."""
+    _, ran = demo
+    words = ran.stdout.replace("\n", " ").split()
+    share = float(words[words.index("90%") - 3].rstrip("%"))
+    assert 87 < share < 93
+
+
+def test_demo_does_not_overwrite_unless_told(demo):
+    folder, _ = demo
+    picture = folder / "new" / "wind_power.png"
+    picture.write_bytes(b"mine")
+    refused = run("demo", "--out", str(folder / "new"), cwd=folder)
+    assert refused.returncode == 1
+    assert "--force" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert picture.read_bytes() == b"mine"
+
+
+def test_demo_into_an_impossible_folder_fails_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    ran = run("demo", "--out", str(tmp_path / "file" / "below"), cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "Traceback" not in ran.stderr
+    assert "Error:" in ran.stderr
+
+
+def test_version():
+    ran = run("--version")
+    assert ran.returncode == 0
+    assert ran.stdout.strip() == f"quernel {quernel.__version__}"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], []])
+def test_help_says_what_there_is(arguments):
+    ran = run(*arguments)
+    assert "demo" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_unknown_command_is_named():
+    ran = run("fitt")
+    assert ran.returncode == 2
+    assert "fitt" in ran.stderr

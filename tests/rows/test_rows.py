@@ -1,0 +1,235 @@
+"""Rows met block by block: the same sums wherever the features live, and however many blocks there are."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from quernel.features import PivotedCholesky, RandomFeatures
+from quernel.kernels import Gaussian
+from quernel.losses import Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows, available_memory, blocks
+from quernel.solvers import SOLVERS, newton
+
+N, M, LEVELS = 1500, 12, np.array([0.1, 0.5, 0.8])
+WIDTH = np.array([0.3, 0.2, 0.4])
+SOURCES = ("one block", "many blocks", "recomputed", "recomputed in many blocks", "features given")
+
+
+class Counting:
+    """A feature map that counts its work."""
+
+    def __init__(self, feature_map):
+        self.feature_map = feature_map
+        self.n_components_ = feature_map.n_components_
+        self.rows = 0
+
+    def transform(self, X):
+        self.rows += len(X)
+        return self.feature_map.transform(X)
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(51)
+    X = rng.uniform(size=(N, 3))
+    y = np.exp(-X[:, 0] + X[:, 1]) + rng.standard_normal(N)
+    return X, y, rng.uniform(0, 2, N) * (rng.uniform(size=N) > 0.1)
+
+
+@pytest.fixture
+def make(data, monkeypatch):
+    def make(source, weighted=True):
+        X, y, weight = data
+        monkeypatch.setattr("quernel.features.blocks.BLOCK_BYTES", 1 if "many" in source else 8 * 2**20)
+        feature_map = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X)
+        rows = ArrayRows(X, y, weight if weighted else None)
+        if source == "features given":
+            return LiftedRows(rows, features=feature_map.transform(X))
+        return LiftedRows(rows, Counting(feature_map), max_memory=0 if "recomputed" in source else None)
+
+    return make
+
+
+def sums(rows):
+    """Everything that a solver asks for, at one point and for one direction."""
+    rng = np.random.default_rng(52)
+    problem = Problem(rows, Pinball(LEVELS), 1e-3)
+    memory = rows.new_memory(anchor=rng.uniform(LEVELS - 1, LEVELS, (N, 3)))
+    problem.place(memory, rng.standard_normal((M, 3)), np.array([0.5, 1.0, 1.5]))
+    found = {}
+    for name, pull in (
+        ("pull", problem.pull(memory, WIDTH)),
+        ("anchored", problem.anchored_pull(memory, (np.full(3, 0.5), np.full(3, 0.7)))),
+    ):
+        found |= {f"{name} {field.name}": getattr(pull, field.name) for field in fields(pull)}
+    for few in (False, True):
+        curvatures = problem.curvature(memory, WIDTH, np.full(3, few), np.array([False, False, True]))
+        for k, curvature in enumerate(curvatures):
+            found[f"surplus {few} {k}"] = curvature.surplus
+            found[f"curvature {few} {k}"] = curvature.rows if few else curvature.gram
+            found[f"cross {few} {k}"] = curvature.h if few else curvature.cross
+    problem.aim(memory, rng.standard_normal((M, 3)), np.ones(3))
+    found["slope"], found["bend"] = problem.probe(memory, WIDTH, np.full(3, 0.1))
+    problem.advance(memory, np.full(3, 0.1))
+    problem.settle(memory, WIDTH, np.array([True, False, True]))
+    found["residual"], found["settled"] = memory.collect("residual"), memory.collect("anchor")
+    found["centre"] = problem.center(memory, np.ones(3, dtype=bool))
+    found["size"] = np.asarray(problem.size())
+    return found
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("source", SOURCES[1:])
+def test_sums_agree_wherever_the_rows_live(make, source, weighted):
+    expected, found = sums(make(SOURCES[0], weighted)), sums(make(source, weighted))
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        size = np.max(np.abs(value))
+        assert size > 0 or name == "anchored active"
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12 * size, err_msg=name)
+
+
+def test_one_row_more_or_less_would_be_noticed(make, data):
+    """Negative control: a sum that lost a single row is not within 1e-12."""
+    expected = sums(make("one block"))
+    _, y, weight = data
+    y[np.argmax(weight)] += 1.0
+    found = sums(make("many blocks"))
+    size = np.max(np.abs(expected["pull loss"]))
+    assert np.all(np.abs(found["pull loss"] - expected["pull loss"]) > 1e-6 * size)
+
+
+def test_sums_by_hand(make, data):
+    """value and gradient of the smoothed objective, from their definitions."""
+    X, y, weight = data
+    rng = np.random.default_rng(53)
+    coef, constant, anchor = (
+        rng.standard_normal((M, 3)),
+        rng.standard_normal(3),
+        rng.uniform(LEVELS - 1, LEVELS, (N, 3)),
+    )
+    rows = make("many blocks")
+    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory(anchor=anchor)
+    problem.place(memory, coef, constant)
+    pull = problem.pull(memory, WIDTH)
+    Phi, share = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X).transform(X), weight / weight.sum()
+    r = y[:, None] - Phi @ coef - constant
+    v = np.minimum(np.maximum(anchor + r / WIDTH, LEVELS - 1), LEVELS)
+    loss = np.where(r > 0, LEVELS, LEVELS - 1) * r
+    for found, expected in (
+        (pull.force, Phi.T @ (share[:, None] * v)),
+        (pull.balance, share @ v),
+        (pull.positive, share @ np.where(v > 0, v, 0)),
+        (pull.negative, share @ np.where(v < 0, -v, 0)),
+        (pull.loss, share @ loss),
+        (pull.slack, share @ (loss - v * r)),
+        (problem.objective(pull, coef, constant), share @ loss + 1e-3 * np.sum(coef**2, axis=0)),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("source", SOURCES[1:])
+def test_a_solve_gives_the_same_answer_wherever_the_rows_live(make, source, intercept):
+    expected, found = (
+        newton.solve(Problem(make(where), Pinball(LEVELS), 1e-4, fit_intercept=intercept))
+        for where in (SOURCES[0], source)
+    )
+    assert expected.converged
+    assert found.converged
+    np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-9)
+    np.testing.assert_allclose(found.coef, expected.coef, atol=1e-5 * np.abs(expected.coef).max())
+    assert found.dual.shape == (N, 3)
+
+
+# When features are kept
+
+
+def test_cached_says_whether_features_are_kept(make):
+    assert {source: make(source).cached for source in SOURCES} == {
+        "one block": True,
+        "many blocks": True,
+        "recomputed": False,
+        "recomputed in many blocks": False,
+        "features given": True,
+    }
+
+
+def test_the_limit_is_in_bytes(data):
+    X, y, _ = data
+    feature_map = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X)
+    needed = 8 * N * M
+    assert LiftedRows(ArrayRows(X, y), feature_map, max_memory=needed).cached
+    assert not LiftedRows(ArrayRows(X, y), feature_map, max_memory=needed - 1).cached
+
+
+@pytest.mark.parametrize("source", SOURCES[:4])
+def test_the_work_done_is_what_cached_promises(make, source):
+    """Kept features are computed once; others once per sweep, and only by steps that look at them."""
+    rows = make(source)
+    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory()
+    problem.place(memory, np.zeros((M, 3)), np.zeros(3))
+    for _ in range(3):
+        problem.pull(memory, WIDTH)
+    problem.settle(memory, WIDTH, np.ones(3, dtype=bool))
+    assert memory.sweeps == 4
+    assert rows.feature_map.rows == (N if rows.cached else 4 * N)
+
+
+@pytest.mark.parametrize(("n", "features"), [(1, 1), (255, 10), (256, 10**9), (257, 10**9), (100_000, 300), (10, 0)])
+def test_blocks_cover_every_row_once(n, features):
+    spans = list(blocks(n, features))
+    assert np.array_equal(np.concatenate([np.arange(n)[span] for span in spans]), np.arange(n))
+    assert all(span.stop > span.start for span in spans)
+
+
+def test_many_blocks_are_many(make):
+    assert len(make("one block").spans) == 1
+    assert len(make("many blocks").spans) > 3
+
+
+def test_admm_refuses_rows_that_are_not_resident(make):
+    problem = Problem(make("recomputed"), Pinball(LEVELS), 1e-3)
+    with pytest.raises(ValueError, match=r"admm.*1,500 rows x 12 features.*newton.*max_memory"):
+        SOLVERS["admm"](problem)
+    assert SOLVERS["admm"](Problem(make("one block"), Pinball(LEVELS), 1e-3), tol=1e-3).converged  # the same, kept
+
+
+def test_rows_need_features_from_somewhere(data):
+    X, y, _ = data
+    with pytest.raises(ValueError, match="feature_map or the features"):
+        LiftedRows(ArrayRows(X, y))
+
+
+def test_features_without_their_source_of_new_rows(data):
+    """Exact features come with the rows they were made of; they are used as they are."""
+    X, y, weight = data
+    G = PivotedCholesky(Gaussian(1.0), tol=1e-6).fit_transform(X, sample_weight=weight)
+    rows = LiftedRows(ArrayRows(X, y, weight), features=G, max_memory=0)
+    assert rows.cached
+    assert rows.resident("Anything") is G
+
+
+def test_shares_add_up_to_one_and_follow_the_weights(data):
+    X, y, weight = data
+    assert ArrayRows(X, y).share().sum() == pytest.approx(1)
+    assert np.ptp(ArrayRows(X, y).share()) == 0
+    share = ArrayRows(X, y, weight).share()
+    assert share.sum() == pytest.approx(1)
+    np.testing.assert_allclose(share * weight.sum(), weight, rtol=1e-14)
+
+
+def test_memory_lies_down_and_is_collected(make):
+    rows = make("many blocks")
+    array = np.arange(3 * N, dtype=float).reshape(N, 3)
+    memory = rows.new_memory(anchor=array)
+    np.testing.assert_array_equal(memory.collect("anchor"), array)
+    np.testing.assert_array_equal(memory.take(np.array([2, 0])).collect("anchor"), array[:, [2, 0]])
+
+
+def test_there_is_memory_to_plan_with():
+    found = available_memory()
+    assert isinstance(found, int)
+    assert 0 < found < 2**50
