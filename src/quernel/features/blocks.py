@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-# Large enough that a call costs nothing, small enough that a block of features stays in cache for its second use.
-BLOCK_BYTES = 2 * 2**20
+# A block: large enough that a call costs nothing beside its work. Features that are recomputed exist a block at a time.
+BLOCK_BYTES = 32 * 2**20
+BLOCK_ROWS = 4096
+# A strip: small enough that its features are still in cache when they are used a second time.
+STRIP_BYTES = 2**20
 
 
 def blocks(n_rows: int, n_features: int) -> Iterator[slice]:
-    """Consecutive slices of rows whose features take about BLOCK_BYTES."""
-    size = max(BLOCK_BYTES // (8 * max(n_features, 1)), 64)
+    """Consecutive slices of rows whose features take about BLOCK_BYTES, but at least BLOCK_ROWS of them."""
+    return _slices(n_rows, max(BLOCK_BYTES // (8 * max(n_features, 1)), BLOCK_ROWS))
+
+
+def strips(n_rows: int, n_features: int) -> Iterator[slice]:
+    """Consecutive slices of rows whose features take about STRIP_BYTES."""
+    return _slices(n_rows, max(STRIP_BYTES // (8 * max(n_features, 1)), 32))
+
+
+def _slices(n_rows: int, size: int) -> Iterator[slice]:
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))

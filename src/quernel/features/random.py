@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import SMALL, allowed_threads, spread
-from quernel.features.blocks import blocks
+from quernel._threads import right_sized, spread
+from quernel.features.blocks import blocks, strips
 from quernel.kernels import KERNELS, Kernel, ShiftInvariantKernel, resolve
 
 SAMPLINGS = ("uniform",)
@@ -86,8 +86,8 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
         Phi = np.empty((len(X), self.n_components_), dtype=dtype)
         self.prepare(len(X))
-        threads = 1 if Phi.size <= SMALL else allowed_threads()
-        spread(lambda span: self.lift_into(X[span], Phi[span]), blocks(len(X), self.n_components_), threads)
+        with right_sized(*Phi.shape) as threads:
+            spread(lambda block: self._lift(X[block], Phi[block]), blocks(*Phi.shape), threads)
         return Phi
 
     def prepare(self, n_rows: int) -> None:
@@ -95,17 +95,17 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         if n_rows * self.n_components_ >= COMPILE_FROM:
             import quernel.features.cosine  # noqa: F401
 
-    def lift_into(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+    def _lift(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
         """Phi of these rows, written into `out`; computed in double precision whatever the type of either."""
         scale = np.sqrt(2 / self.n_components_)
-        angle = out if out.dtype == np.float64 else np.empty(out.shape)
-        np.matmul(np.asarray(X, dtype=float), self.frequencies_, out=angle)
         compiled = sys.modules.get("quernel.features.cosine")
-        if compiled is not None:
-            compiled.scaled_cosine(angle, self.phases_, scale, out)
-        else:
-            angle += self.phases_
-            np.multiply(np.cos(angle, out=angle), scale, out=out, casting="same_kind")
+        for strip in strips(*out.shape):
+            angle = np.asarray(X[strip], dtype=float) @ self.frequencies_
+            if compiled is not None:
+                compiled.scaled_cosine(angle, self.phases_, scale, out[strip])
+            else:
+                angle += self.phases_
+                np.multiply(np.cos(angle, out=angle), scale, out=out[strip], casting="same_kind")
 
 
 def as_generator(random_state: Any) -> np.random.Generator:

@@ -23,6 +23,8 @@ Array = NDArray[np.floating]
 # The share of the free memory that stored features may take before they are recomputed in every sweep instead.
 CACHE_SHARE = 0.5
 SIZE_ROWS = 256
+# Entries to go through from which waking another thread pays.
+SHARED_WORK = 2_000_000
 
 
 class FeatureMap(Protocol):
@@ -159,25 +161,22 @@ class LiftedRows:
     def fold(self, step: Step, memory: Memory, message: Any = None) -> list[Any]:
         """The step's answer for every block, in order."""
         memory.sweeps += 1
-        return self._each(lambda k: step(self._block(k), memory.blocks[k], message))
+        work = self.n_rows * self.n_features
+        return self._each(lambda k: step(self._block(k), memory.blocks[k], message), work)
 
     def visit(self, step: Step, memory: Memory, message: Any = None) -> list[Any]:
         """Like `fold`, for steps that do not look at the features: costs O(n q), not O(n M)."""
         nothing = np.empty((0, self.n_features))
-        return self._each(
-            lambda k: step(
-                Block(nothing, self.source.y[self.spans[k]], self.share[self.spans[k]]), memory.blocks[k], message
-            )
-        )
 
-    def _each(self, function: Callable[[int], Any]) -> list[Any]:
-        """The function at every block number, each thread taking runs of blocks."""
-        numbers = range(len(self.spans))
-        if self.threads <= 1 or len(numbers) < 2 * self.threads:
-            return [function(k) for k in numbers]
-        runs = [part.tolist() for part in np.array_split(np.arange(len(numbers)), 4 * self.threads) if len(part)]
-        done = spread(lambda run: [function(k) for k in run], runs, self.threads)
-        return [answer for run in done for answer in run]
+        def visit(k: int) -> Any:
+            span = self.spans[k]
+            return step(Block(nothing, self.source.y[span], self.share[span]), memory.blocks[k], message)
+
+        return self._each(visit, 10 * self.n_rows)
+
+    def _each(self, function: Callable[[int], Any], work: int) -> list[Any]:
+        """The function at every block number, by several threads where there is work for them."""
+        return spread(function, range(len(self.spans)), self.threads if work >= SHARED_WORK else 1)
 
     def _block(self, k: int) -> Block:
         span = self.spans[k]

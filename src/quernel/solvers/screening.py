@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.certificate import NullModel, null_model, relative
+from quernel.features.blocks import strips
 from quernel.losses import Loss
 from quernel.problem import Problem, Settled
 from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
@@ -36,6 +37,8 @@ Mask = NDArray[np.bool_]
 # The first sample has so many rows per feature, and each next one is so many times larger.
 FIRST_SAMPLE = 8
 GROWTH = 8
+# Screening pays while the share of rows in doubt is below this.
+MOST = 0.25
 # Doubted are the rows within so many standard errors of the sample's fit, on either side.
 DOUBT = 1.2
 # A sample is solved to this share of its own statistical error.
@@ -67,19 +70,24 @@ class Doubtful:
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`."""
     n, size = problem.rows.n_rows, FIRST_SAMPLE * problem.rows.n_features
-    if n < 2 * size or n * problem.rows.n_features <= newton.SMALL:  # screening does not pay
+    if n < 2 * size or n * problem.rows.n_features <= newton.SMALL:  # small, or few rows per feature
         return newton.solve(problem, tol=tol, max_iter=max_iter)
     rng = np.random.default_rng(0)
     sample = problem.sample(size, rng)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
     work = [(size, result)]
     while size < n:
-        band = _band(sample, result)
+        part, band = _band(sample, result)
         accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result.dual).max())
         size = n if 2 * GROWTH * size > n else GROWTH * size
         sample = problem if size == n else problem.sample(size, rng)
         goal = tol if size == n else max(tol, accuracy / size)
-        result = _solve_stage(sample, result, band, goal, max_iter)
+        if part.max() > MOST:  # too many rows in doubt for screening to pay
+            result = newton.solve(
+                sample, tol=goal, max_iter=max_iter, start=_warm_start(sample, result, band), polish=False
+            )
+        else:
+            result = _solve_stage(sample, result, band, goal, max_iter)
         work.append((size, result))
     return replace(
         result,
@@ -96,8 +104,15 @@ def _parameters(loss: Loss, dual: Array) -> Array:
     return np.maximum(np.sum((dual > low + margin) & (dual < high - margin), axis=0), 1)
 
 
-def _band(sample: Problem, result: Result) -> Array:
-    """Residuals below this are in doubt.
+def _warm_start(problem: Problem, guess: Result, band: Array) -> newton.Start:
+    """The solution on fewer rows, as smooth as it is uncertain."""
+    low, high = problem.loss.domain
+    anchor = np.tile((low + high) / 2, (problem.rows.n_rows, 1))
+    return newton.Start(guess.coef, guess.intercept, np.asfortranarray(anchor), FIRST_WIDTH * band, null_model(problem))
+
+
+def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
+    """The share of rows in doubt, and the size of residual below which they are.
 
     A quantile fitted with p parameters on m rows is off by about sqrt(tau (1 - tau) p / m) / density at a row, and the
     rows within that distance are 2 sqrt(tau (1 - tau) p / m) of all, whatever the density.
@@ -108,7 +123,7 @@ def _band(sample: Problem, result: Result) -> Array:
     memory = sample.rows.new_memory()
     sample.place(memory, result.coef, result.intercept)
     size = np.abs(memory.collect("residual"))
-    return np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
+    return part, np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
 
 
 def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_iter: int) -> Result:
@@ -259,16 +274,20 @@ def _screen_block(
     block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array]
 ) -> tuple[tuple[Array, ...], list[Doubtful]]:
     loss, coef, intercept, band = message
-    prediction = (coef.T @ block.features.T).T
-    prediction += intercept
-    residual = np.subtract(block.target[:, None], prediction, out=prediction)
-    doubt = loss.near_kink(residual, band)
-    dual = np.where(doubt, 0, loss.slope(residual))
+    residual = np.empty((len(block.target), len(band)), order="F")
+    dual, doubt = np.empty_like(residual), np.empty(residual.shape, dtype=bool, order="F")
+    force = np.zeros_like(coef)
+    for strip in strips(*block.features.shape):  # features are read from memory once, and from cache the second time
+        features = block.features[strip]
+        residual[strip] = block.target[strip, None] - (coef.T @ features.T).T - intercept
+        doubt[strip] = loss.near_kink(residual[strip], band)
+        dual[strip] = np.where(doubt[strip], 0, loss.slope(residual[strip]))
+        force += ((dual[strip] * block.share[strip, None]).T @ features).T
     memory["residual"], memory["dual"], memory["doubt"] = residual, dual, doubt
     weighted = dual * block.share[:, None]
     sums = (
         block.share @ loss.value(residual),
-        (weighted.T @ block.features).T,
+        force,
         weighted.sum(axis=0),
         block.target @ weighted,
     )
