@@ -1,0 +1,6 @@
+"""Test processes run side by side: a BLAS pool in each would spin on the others' cores."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
