@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from itertools import pairwise
 from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -44,11 +45,23 @@ def right_sized(n_rows: int, n_features: int) -> Iterator[int]:
 
 
 def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
-    """[function(item) for item in items], shared among threads."""
+    """[function(item) for item in items], each thread taking one run of them, this one included.
+
+    One run per thread, for handing over many small ones would cost more than an uneven split.
+    """
     items = list(items)
-    if threads <= 1 or len(items) <= 1:
+    threads = min(threads, len(items))
+    if threads <= 1:
         return [function(item) for item in items]
-    return list(_pool(threads).map(function, items))
+    cuts = [len(items) * k // threads for k in range(threads + 1)]
+    runs = [items[start:end] for start, end in pairwise(cuts)]
+    others = [_pool(threads).submit(_run, function, run) for run in runs[1:]]
+    answers = _run(function, runs[0])
+    return answers + [answer for other in others for answer in other.result()]
+
+
+def _run(function: Callable[[Item], Answer], items: list[Item]) -> list[Answer]:
+    return [function(item) for item in items]
 
 
 @cache

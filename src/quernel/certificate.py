@@ -44,8 +44,8 @@ class NullModel:
 def null_model(problem: Problem) -> NullModel:
     """F0 = F at u = 0 with the best constant: the scale on which gaps are judged."""
     target, share = problem.rows.target, problem.rows.share
-    best = problem.loss.best_constant(target, share)
-    constant = best if problem.fit_intercept else np.zeros_like(best)
+    zero = np.zeros(problem.n_columns)
+    constant = problem.loss.best_constant(target, share) if problem.fit_intercept else zero
     return NullModel(constant, share @ problem.loss.value(target[:, None] - constant))
 
 

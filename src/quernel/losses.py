@@ -113,6 +113,8 @@ class Pinball:
 
     def best_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""
+        if np.all(share == share[0]):  # no need to sort all rows
+            return np.array([_middle_of_equals(target, level) for level in self.levels])
         order = np.argsort(target, kind="stable")
         reached = np.cumsum(share[order])
         return np.array([_middle_quantile(target[order], reached, level) for level in self.levels])
@@ -120,6 +122,14 @@ class Pinball:
     def take(self, columns: NDArray[np.intp]) -> Pinball:
         """The check losses of some of the levels."""
         return Pinball(self.levels[columns])
+
+
+def _middle_of_equals(values: Array, level: float) -> float:
+    """The same for equal weights, by partition."""
+    n = len(values)
+    lower, upper = int(np.ceil(level * n - 1e-9)) - 1, int(np.floor(level * n + 1e-9))
+    places = np.clip([lower, upper], 0, n - 1)
+    return float(np.partition(values, np.unique(places))[places].mean())
 
 
 def _middle_quantile(ordered: Array, reached: Array, level: float) -> float:

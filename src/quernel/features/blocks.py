@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 # A block: large enough that a call costs nothing beside its work. Features that are recomputed exist a block at a time.
-BLOCK_BYTES = 32 * 2**20
+BLOCK_BYTES = 64 * 2**20
 BLOCK_ROWS = 4096
 # A strip: small enough that its features are still in cache when they are used a second time.
-STRIP_BYTES = 2**20
+STRIP_BYTES = 4 * 2**20
 
 
 def blocks(n_rows: int, n_features: int) -> Iterator[slice]:

@@ -21,7 +21,7 @@ class ArrayRows:
     @property
     def n_rows(self) -> int:
         """The number of rows."""
-        return len(self.X)
+        return len(self.y)
 
     def shuffled(self, rng: np.random.Generator) -> ArrayRows:
         """The same rows in random order."""

@@ -24,7 +24,7 @@ Array = NDArray[np.floating]
 CACHE_SHARE = 0.5
 SIZE_ROWS = 256
 # Entries to go through from which waking another thread pays.
-SHARED_WORK = 2_000_000
+SHARED_WORK = 10_000_000
 
 
 class FeatureMap(Protocol):
@@ -79,8 +79,8 @@ class LiftedRows:
     ----------
     source : ArrayRows
     feature_map : object with `transform` and `n_components_`, or None
-    features : array of shape (n, M) or None
-        The features themselves, where the caller has them already.
+    features : array of shape (n, M), list of such arrays, or None
+        The features themselves, where the caller has them already; a list of them is taken as the blocks, not copied.
     share : array of shape (n,) or None
         Each row's part of the total weight; None takes it from the source. Rows that are only some of a larger problem
         keep their share of the whole.
@@ -98,7 +98,7 @@ class LiftedRows:
         source: ArrayRows,
         feature_map: FeatureMap | None = None,
         *,
-        features: Array | None = None,
+        features: Array | list[Array] | None = None,
         share: Array | None = None,
         shuffled: bool = False,
         max_memory: int | None = None,
@@ -114,12 +114,14 @@ class LiftedRows:
         self.source = source
         self.feature_map = feature_map
         self.n_rows = source.n_rows
-        self.n_features = features.shape[1] if features is not None else feature_map.n_components_  # type: ignore[union-attr]
+        self._pieces = features if isinstance(features, list) else None
+        self._features = None if isinstance(features, list) else features
+        known = features[0] if isinstance(features, list) else features
+        self.n_features = known.shape[1] if known is not None else feature_map.n_components_  # type: ignore[union-attr]
         self.share = source.share() if share is None else share
         self.shuffled = shuffled
         self.threads = threads
-        self.spans = list(blocks(self.n_rows, self.n_features))
-        self._features = features
+        self.spans = list(blocks(self.n_rows, self.n_features)) if self._pieces is None else _spans(self._pieces)
 
     @property
     def cached(self) -> bool:
@@ -151,7 +153,8 @@ class LiftedRows:
     def size(self) -> float:
         """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
         some = slice(SIZE_ROWS)
-        features = self._features[some] if self._features is not None else self._transform(some)
+        stored = max(self._pieces, key=len) if self._pieces is not None else self._features
+        features = stored[some] if stored is not None else self._transform(some)
         return float(np.mean(np.einsum("ij,ij->i", features, features)))
 
     def new_memory(self, **arrays: Array) -> Memory:
@@ -180,12 +183,21 @@ class LiftedRows:
 
     def _block(self, k: int) -> Block:
         span = self.spans[k]
-        features = self._features[span] if self._features is not None else self._transform(span)
+        if self._pieces is not None:
+            features = self._pieces[k]
+        else:
+            features = self._features[span] if self._features is not None else self._transform(span)
         return Block(features, self.source.y[span], self.share[span])
 
     def _transform(self, chosen: Any) -> Array:
         assert self.feature_map is not None
         return self.feature_map.transform(self.source.X[chosen])
+
+
+def _spans(pieces: list[Array]) -> list[slice]:
+    """Where each piece lies among the rows of all."""
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+    return [slice(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)]
 
 
 def _allowance(max_memory: int | None) -> float:

@@ -42,9 +42,9 @@ MOST = 0.25
 # Doubted are the rows within so many standard errors of the sample's fit, on either side.
 DOUBT = 1.2
 # A sample is solved to this share of its own statistical error.
-STAGE_ACCURACY = 0.05
+STAGE_ACCURACY = 0.02
 # Newton starts at this share of the band, or of it after a first solve.
-FIRST_WIDTH, NEXT_WIDTH = 0.5, 0.1
+FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
@@ -52,19 +52,28 @@ MAX_STEPS = 60
 
 @dataclass(frozen=True, eq=False)
 class Doubtful:
-    """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor."""
+    """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor.
+
+    Features are by far the largest part and stay in the pieces in which they were picked up.
+    """
 
     index: Index
-    features: Array
+    features: list[Array]
     target: Array
     share: Array
     anchor: Array
 
     def and_also(self, others: Doubtful) -> Doubtful:
         """These rows and others."""
-        return Doubtful(
-            *(np.concatenate(pair) for pair in zip(vars(self).values(), vars(others).values(), strict=True))
-        )
+        return _together([self, others])
+
+
+def _together(parts: list[Doubtful]) -> Doubtful:
+    index, target, share, anchor = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
+    )
+    features = [piece for part in parts for piece in part.features if len(piece)]
+    return Doubtful(index, features or parts[0].features[:1], target, share, anchor)
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
@@ -151,22 +160,22 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
             inner[k] = answer.gap[0]
             doubtful[k] = replace(doubtful[k], anchor=answer.dual[:, 0])
             record.count(k, answer, len(doubtful[k].target))
-        loss, slack = _verify(problem, memory, coef + move, intercept + shift)
+        loss, slack, farthest = _verify(problem, memory, coef + move, intercept + shift)
         after = loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
         done = record.enter(open_columns, coef + move, intercept + shift, after, inner + slack, memory, doubtful)
         worse = ~done & (after > before)
         open_columns = np.flatnonzero(~done)
         if len(open_columns) == 0:
             break
-        band = np.where(done, band, 2 * band)
         if worse.any():  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
+            band = np.where(done, band, 2 * band)
             step = _step_back(problem, memory, coef, move, shift, worse)
             coef, intercept = coef + step * move, intercept + step * shift
             before, settled, doubtful = _screen(problem, memory, coef, intercept, band)
             width = FIRST_WIDTH * band
         else:
             coef, intercept, before = coef + move, intercept + shift, after
-            settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, band))
+            settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, 2 * farthest))
             width = NEXT_WIDTH * band
     if len(open_columns):  # screening does not help here
         _solve_plainly(problem, null, record, open_columns, width, tol, max_iter)
@@ -249,7 +258,7 @@ def _solve_plainly(
 
 def _small_problem(problem: Problem, column: Index, settled: Settled, doubtful: Doubtful) -> Problem:
     """One column on its rows in doubt, the settled ones as a linear term."""
-    source = ArrayRows(doubtful.features, doubtful.target)
+    source = ArrayRows(doubtful.features[0], doubtful.target)
     rows = LiftedRows(source, features=doubtful.features, share=doubtful.share, threads=problem.rows.threads)
     return Problem(
         rows,
@@ -298,31 +307,30 @@ def _screen_block(
 def _pick(block: Block, chosen: Mask, anchor: Array | float) -> Doubtful:
     index = np.flatnonzero(chosen)
     anchors = np.broadcast_to(anchor, chosen.shape)[index]
-    return Doubtful(index, block.features[index], block.target[index], block.share[index], anchors)
+    return Doubtful(index, [block.features[index]], block.target[index], block.share[index], anchors)
 
 
 def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
     """The doubtful rows of each column over all blocks, numbered through."""
-    columns = []
-    for k in range(problem.n_columns):
-        parts = [block[k] for block in answers]
-        index = [part.index + span.start for part, span in zip(parts, problem.rows.spans, strict=True)]
-        whole = [
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("features", "target", "share", "anchor")
-        ]
-        columns.append(Doubtful(np.concatenate(index), *whole))
-    return columns
+    return [
+        _together(
+            [
+                replace(block[k], index=block[k].index + span.start)
+                for block, span in zip(answers, problem.rows.spans, strict=True)
+            ]
+        )
+        for k in range(problem.n_columns)
+    ]
 
 
-def _verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> tuple[Array, Array]:
-    """The mean loss, and what settled rows add to the gap; the change of the residuals is remembered: one sweep."""
+def _verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> tuple[Array, Array, Array]:
+    """The mean loss, what settled rows add to the gap, and how far any of them is on the wrong side: one sweep."""
     answers = problem.rows.fold(_verify_block, memory, (problem.loss, coef, intercept))
-    loss, slack = (sum(parts) for parts in zip(*answers, strict=True))
-    return loss, slack
+    losses, slacks, farthest = zip(*answers, strict=True)
+    return sum(losses), sum(slacks), np.max(farthest, axis=0)
 
 
-def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
+def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array, Array]:
     loss, coef, intercept = message
     prediction = (coef.T @ block.features.T).T
     prediction += intercept
@@ -331,7 +339,8 @@ def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array,
     slack = np.where(memory["doubt"], 0, value + loss.conjugate(dual) - dual * residual)
     memory["change"] = memory["residual"] - residual
     memory["residual"] = residual
-    return block.share @ value, block.share @ slack
+    wrong = np.where(slack > 0, np.abs(residual), 0)
+    return block.share @ value, block.share @ slack, wrong.max(axis=0)
 
 
 def _doubt_more(
@@ -355,7 +364,7 @@ def _doubt_block(
     rows = [_pick(block, fresh[:, k], dual[:, k]) for k in range(fresh.shape[1])]
     weighted = [part.share * part.anchor for part in rows]
     sums = (
-        np.column_stack([w @ part.features for w, part in zip(weighted, rows, strict=True)]),
+        np.column_stack([w @ part.features[0] for w, part in zip(weighted, rows, strict=True)]),
         np.array([w.sum() for w in weighted]),
         np.array([w @ part.target for w, part in zip(weighted, rows, strict=True)]),
     )

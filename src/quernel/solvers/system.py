@@ -13,8 +13,11 @@ which is a + 1 square and keeps its digits when alpha is tiny.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dgetrf, dgetrs
 
 from quernel.problem import Curvature
 
@@ -28,7 +31,7 @@ class NewtonSystem:
         self._curvature = curvature
         self._alpha = alpha
         self._border = fit_intercept
-        self._matrix = self._row_side() if curvature.gram is None else self._feature_side()
+        self._solve = _solver(self._row_side() if curvature.gram is None else self._feature_side())
 
     def _row_side(self) -> Array:
         rows, h = self._curvature.rows, self._curvature.h
@@ -62,15 +65,15 @@ class NewtonSystem:
         rows = self._curvature.rows
         if rows is None:
             if not self._border:
-                return _solve(self._matrix, -gradient), 0.0
-            answer = _solve(self._matrix, -np.append(gradient, slope))
+                return self._solve(-gradient), 0.0
+            answer = self._solve(-np.append(gradient, slope))
             return answer[:-1], float(answer[-1])
         if len(rows) == 0:
             return -gradient / (2 * self._alpha), 0.0
         if not self._border:
-            e, z = _solve(self._matrix, rows @ gradient), 0.0
+            e, z = self._solve(rows @ gradient), 0.0
         else:
-            answer = _solve(self._matrix, np.append(rows @ gradient, self._unit * slope))
+            answer = self._solve(np.append(rows @ gradient, self._unit * slope))
             e, z = answer[:-1], float(self._unit * answer[-1] / (2 * self._alpha))
         return (e @ rows - gradient) / (2 * self._alpha), z
 
@@ -84,8 +87,12 @@ def _bordered(matrix: Array, border: Array, corner: float) -> Array:
     return whole
 
 
-def _solve(matrix: Array, right: Array) -> Array:
-    try:
-        return np.linalg.solve(matrix, right)
-    except np.linalg.LinAlgError:  # repeated rows and a ridge lost to rounding: any solution will do
-        return np.linalg.lstsq(matrix, right, rcond=None)[0]
+def _solver(matrix: Array) -> Callable[[Array], Array]:
+    """right -> matrix^-1 right, factored once."""
+    if len(matrix) == 0:
+        return np.zeros_like
+    factor, pivots, singular = dgetrf(matrix)
+    if singular > 0:  # repeated rows and a ridge lost to rounding: any solution will do
+        inverse = np.linalg.pinv(matrix)
+        return lambda right: inverse @ right
+    return lambda right: dgetrs(factor, pivots, right)[0]
