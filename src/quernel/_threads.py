@@ -8,6 +8,7 @@ lets BLAS have (OMP_NUM_THREADS, threadpoolctl) and the machine has cores.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ Answer = TypeVar("Answer")
 
 # Entries of Phi below which one thread is faster than several.
 SMALL = 3_000_000
+POOL_NAME = "quernel"
 
 
 @cache
@@ -29,19 +31,48 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()  # looks through all loaded libraries: once is enough
 
 
-def allowed_threads() -> int:
-    """What the user lets BLAS have, and no more than the cores this process may use."""
-    pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([cores, *pools]))
+class _Limit:
+    """BLAS on one thread while anyone is inside: the first to enter asks what the user allows, the last restores it.
+
+    The count is one for the whole process: two fits that overlap in threads must not each save and restore it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def enter(self) -> int:
+        """Limit BLAS if nobody has; return the user's own number of threads."""
+        with self._lock:
+            if self._inside == 0:
+                pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
+                self._allowed = min([_cores(), *pools])
+                self._limiter = _controller().limit(limits=1, user_api="blas")
+            self._inside += 1
+            return self._allowed
+
+    def leave(self) -> None:
+        """Restore the user's setting if nobody else is inside."""
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limiter.restore_original_limits()
+
+
+_limit = _Limit()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def right_sized(n_rows: int, n_features: int) -> Iterator[int]:
     """BLAS on one thread; yields how many threads should share the row blocks."""
-    threads = 1 if n_rows * n_features <= SMALL else allowed_threads()
-    with _controller().limit(limits=1, user_api="blas"):
-        yield threads
+    allowed = _limit.enter()
+    try:
+        yield 1 if n_rows * n_features <= SMALL or _inside_pool() else max(1, allowed)
+    finally:
+        _limit.leave()
 
 
 def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
@@ -66,4 +97,20 @@ def _run(function: Callable[[Item], Answer], items: list[Item]) -> list[Answer]:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="quernel")
+    return ThreadPoolExecutor(threads, thread_name_prefix=POOL_NAME)
+
+
+def _inside_pool() -> bool:
+    """Whether this is one of the pool's own threads, which must not wait for the others."""
+    return threading.current_thread().name.startswith(POOL_NAME)
+
+
+def _after_fork() -> None:
+    """A forked process has neither the pool's threads nor those that held the lock."""
+    global _limit
+    _pool.cache_clear()
+    _limit = _Limit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

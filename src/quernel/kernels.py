@@ -61,15 +61,18 @@ class ShiftInvariantKernel(Kernel):
     bandwidth: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        if self.bandwidth is not None:
-            try:
-                width = np.asarray(self.bandwidth, dtype=float)
-            except (TypeError, ValueError):
-                width = np.array(np.nan)
-            if width.ndim > 1 or width.size == 0 or not np.all(np.isfinite(width)) or not np.all(width > 0):
-                raise ValueError(
-                    f"bandwidth must be positive and finite, one number or one per column; got {self.bandwidth!r}."
-                )
+        if self.bandwidth is None:
+            return
+        try:
+            width = np.array(self.bandwidth, dtype=float)  # a copy: the caller's array may change
+        except (TypeError, ValueError):
+            width = np.array(np.nan)
+        if width.ndim > 1 or width.size == 0 or not np.all(np.isfinite(width)) or not np.all(width > 0):
+            raise ValueError(
+                f"bandwidth must be positive and finite, one number or one per column; got {self.bandwidth!r}."
+            )
+        width.flags.writeable = False
+        object.__setattr__(self, "bandwidth", float(width) if width.ndim == 0 else width)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and all(

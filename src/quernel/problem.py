@@ -204,10 +204,16 @@ def _predict(block: Block, coef: Array, intercept: Array) -> Array:
     return prediction
 
 
+def residuals(block: Block, coef: Array, intercept: Array) -> Array:
+    """y - Phi u - b of one block."""
+    prediction = _predict(block, coef, intercept)
+    return np.subtract(block.target[:, None], prediction, out=prediction)
+
+
 def _place(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
-    prediction = _predict(block, *message)
-    memory["residual"] = np.subtract(block.target[:, None], prediction, out=prediction)
-    memory.setdefault("anchor", np.zeros_like(prediction))
+    memory["residual"] = residuals(block, *message)
+    if "anchor" not in memory:
+        memory["anchor"] = np.zeros_like(memory["residual"])
 
 
 def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array, ...]:
@@ -248,7 +254,7 @@ def _curvature(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Ar
     answers = []
     for k in range(len(few)):
         active = np.flatnonzero(h[:, k])
-        rows, weight = block.features[active], h[active, k]
+        rows, weight = block.features[active].astype(float, copy=False), h[active, k]
         surplus = weight * (residual[active, k] - contact[active, k])
         if few[k]:
             answers.append(Curvature(surplus, rows=rows, h=weight))

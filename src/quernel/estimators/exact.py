@@ -12,7 +12,7 @@ from quernel.certificate import relative, truncation
 from quernel.features import PivotedCholesky
 from quernel.features.cholesky import FLOOR
 from quernel.kernels import Kernel
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.rows import ArrayRows, LiftedRows, allowance
 from quernel.solvers import Result
 
 Array = NDArray[np.floating]
@@ -22,7 +22,13 @@ MAX_TRIALS = 5
 
 
 def solve_exactly(
-    source: ArrayRows, kernel: Kernel, alpha: float, tol: float, solve: Callable[[LiftedRows, float], Result]
+    source: ArrayRows,
+    kernel: Kernel,
+    alpha: float,
+    tol: float,
+    solve: Callable[[LiftedRows, float], Result],
+    *,
+    max_memory: int | None = None,
 ) -> tuple[PivotedCholesky, Result]:
     """Factor the kernel and solve, each to half of the tolerance; the gap that is reported holds for the whole kernel.
 
@@ -30,11 +36,19 @@ def solve_exactly(
     turns out to matter, a finer factor is made, fine enough by what the first solve has shown.
     """
     share = source.share()
+    # While it grows, the factor is held up to three times over.
+    most = int(allowance(max_memory) / (3 * 8 * source.n_rows))
     # Duals of size one and an objective of the size of the penalty's own scale: a guess that is rarely refined twice.
     cut = min(FIRST_CUT, max(alpha * tol, FLOOR))
     for _ in range(MAX_TRIALS):
-        feature_map = PivotedCholesky(kernel, tol=cut)
+        feature_map = PivotedCholesky(kernel, tol=cut, max_components=most)
         features = feature_map.fit_transform(source.X, sample_weight=source.weight)
+        if feature_map.n_components_ >= most:
+            raise ValueError(
+                f'n_components="exact" needs more than {most:,} features for {source.n_rows:,} rows with this kernel, '
+                "more than memory allows. Use random features (n_components=1000, say), a larger bandwidth, a smoother "
+                "kernel, or raise max_memory."
+            )
         result = solve(LiftedRows(source, features=features), tol / 2)
         missed = truncation(result.dual, share, feature_map.residual_, np.asarray(alpha))
         scale = np.maximum(result.objective, result.null_objective / 1000)
@@ -42,5 +56,6 @@ def solve_exactly(
         if excess <= 1 or cut <= FLOOR:
             break
         cut = max(cut / (2 * excess), FLOOR)
+        del features
     gap = result.gap + missed
     return feature_map, replace(result, gap=gap, relative_gap=relative(gap, result.objective, result.null_objective))

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._threads import right_sized
+from quernel._threads import right_sized, spread
 from quernel.estimators.defaults import N_COMPONENTS, auto_alpha, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.levels import QuantileFunction, check_levels, rearranged
@@ -60,6 +60,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         distance between standardised rows, so that columns in different units need no scaling.
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M. "auto" is 500. "exact" uses the kernel itself through a pivoted Cholesky factor.
+        The linear kernel has its own features, and ignores it.
     sampling : {"uniform"}, default="uniform"
         How random features are drawn.
     alpha : float or "auto", default="auto"
@@ -74,7 +75,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     tol : float, default=1e-6
         Relative duality gap to reach. A fit that misses it warns.
     max_iter : int, default=1000
-        Steps of the solver.
+        Newton steps of each stage (a large problem is solved on growing samples), or rounds of ADMM.
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Larger ones are recomputed block by block.
     random_state : int, RandomState, Generator or None, default=None
@@ -91,8 +92,9 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     bandwidth_ : float, ndarray of shape (n_features_in_,), or None for the linear kernel
     n_components_ : int
     duality_gap_ : ndarray of shape (q,)
-        Relative: at most this share of the objective could still be gained by any other coefficients. With
-        ``n_components="exact"``, by any function of the kernel's space.
+        Relative: no other coefficients could lower the objective by more than this share of it, or of a thousandth of
+        the best constant's objective where that is larger. With ``n_components="exact"``, no function of the kernel's
+        space could.
     objective_ : ndarray of shape (q,)
     n_iter_ : int
     feature_map_ : fitted transformer with ``transform(X) -> Phi``
@@ -191,11 +193,16 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         check_share("coverage", coverage)
         tail = (1 - coverage) / 2
         widest = 1 - 2 * max(self.quantiles_.min(), 1 - self.quantiles_.max())
+        if widest <= 0:
+            raise ValueError(
+                f"An interval needs a fitted level on either side of 0.5; this model has {self.quantiles_.tolist()}. "
+                f"Fit with levels such as [{tail:g}, {1 - tail:g}]."
+            )
         if coverage > widest + 1e-9:
             raise ValueError(
                 f"A central interval of coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, outside the "
                 f"fitted range [{self.quantiles_.min():g}, {self.quantiles_.max():g}]. Ask for at most "
-                f"{max(widest, 0):g}, or fit with wider levels."
+                f"{widest:g}, or fit with wider levels."
             )
         return self.predict(X, quantiles=[tail, 1 - tail])
 
@@ -245,6 +252,8 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
             check_positive("alpha", self.alpha, instead=' or "auto"')
         if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
             check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
         if self.max_memory is not None:
@@ -295,7 +304,12 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Pinball) -> Result:
         self.feature_map_, result = solve_exactly(
-            source, kernel, self.alpha_, self.tol, lambda rows, tol: self._solve_on(rows, loss, tol)
+            source,
+            kernel,
+            self.alpha_,
+            self.tol,
+            lambda rows, tol: self._solve_on(rows, loss, tol),
+            max_memory=self.max_memory,
         )
         return result
 
@@ -315,7 +329,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         self.crossing_rate_ = crossing_rate(self._raw_curves(some)[:, order]) if len(levels) > 1 else 0.0
 
     def _warn_if_short(self) -> None:
-        short = self.duality_gap_ > self.tol
+        short = ~(self.duality_gap_ <= self.tol)  # so that a gap that is no number warns, too
         if short.any():
             levels = ", ".join(f"{level:g}" for level in self.quantiles_[short])
             warnings.warn(
@@ -329,8 +343,14 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     def _raw_curves(self, X: Array) -> Array:
         """Phi u + b at the fitted levels, block by block."""
         curves = np.empty((len(X), len(self.quantiles_)))
-        for span in blocks(len(X), self.n_components_):
-            curves[span] = self.feature_map_.transform(X[span]) @ self.coef_ + self.intercept_
+
+        def fill(block: slice) -> None:
+            curves[block] = self.feature_map_.transform(X[block]) @ self.coef_ + self.intercept_
+
+        if hasattr(self.feature_map_, "prepare"):
+            self.feature_map_.prepare(len(X))
+        with right_sized(len(X), self.n_components_) as threads:
+            spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
 
     def _curves(self, X: Array) -> Array:

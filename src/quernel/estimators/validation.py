@@ -43,11 +43,9 @@ def check_lengths(X: Array, y: Array) -> None:
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> Array:
-    """X as a float32 or float64 array with as many columns, of the same names, as the estimator knows."""
+    """X as a float64 array with as many columns, of the same names, as the estimator knows."""
     _refuse_text(X)
-    array = validate_data(
-        estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False, ensure_min_samples=1
-    )
+    array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
     _refuse_missing(array, getattr(estimator, "feature_names_in_", None))
     return array
 

@@ -93,8 +93,9 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
         self.n_components_ = len(pivots)
         self.landmarks_ = np.array(X[pivots])
         self.factor_ = np.tril(G[pivots, : len(pivots)])
-        # Nothing computed in floating point is known better than this.
-        self.residual_ = np.maximum(residual, np.finfo(float).eps * diagonal)
+        # What so many subtractions leave in floating point is not known better than this.
+        rounding = np.sqrt(max(len(pivots), 1)) * np.finfo(float).eps
+        self.residual_ = np.maximum(residual, rounding * diagonal)
         self.residual_trace_ = float(self.residual_.sum())
         return np.ascontiguousarray(G[:, : len(pivots)])
 

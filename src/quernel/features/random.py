@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -65,7 +65,10 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         kernel = resolve(self.kernel)
         if not isinstance(kernel, ShiftInvariantKernel):
             able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, ShiftInvariantKernel))
-            raise ValueError(f"The kernel {self.kernel!r} has no spectral measure to draw from; use one of {able}.")
+            raise ValueError(
+                f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
+                f'Use one of {able}, or the kernel itself with n_components="exact".'
+            )
         if self.sampling not in SAMPLINGS:
             known = ", ".join(repr(name) for name in SAMPLINGS)
             raise ValueError(f"Unknown sampling {self.sampling!r}. Known: {known}.")
@@ -93,19 +96,31 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
     def prepare(self, n_rows: int) -> None:
         """Load the compiled cosine if it pays for so many rows, in however many calls they come."""
         if n_rows * self.n_components_ >= COMPILE_FROM:
-            import quernel.features.cosine  # noqa: F401
+            _load_compiled()
 
     def _lift(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
         """Phi of these rows, written into `out`; computed in double precision whatever the type of either."""
         scale = np.sqrt(2 / self.n_components_)
-        compiled = sys.modules.get("quernel.features.cosine")
         for strip in strips(*out.shape):
             angle = np.asarray(X[strip], dtype=float) @ self.frequencies_
-            if compiled is not None:
-                compiled.scaled_cosine(angle, self.phases_, scale, out[strip])
+            if _compiled is not None:
+                _compiled(angle, self.phases_, scale, out[strip])
             else:
                 angle += self.phases_
                 np.multiply(np.cos(angle, out=angle), scale, out=out[strip], casting="same_kind")
+
+
+_compiled: Callable[..., None] | None = None
+
+
+def _load_compiled() -> None:
+    global _compiled
+    if _compiled is None:
+        try:
+            from quernel.features.cosine import scaled_cosine
+        except RuntimeError:  # numba finds no place to keep compiled code: numpy's cosine does the same, slower
+            return
+        _compiled = scaled_cosine
 
 
 def as_generator(random_state: Any) -> np.random.Generator:

@@ -22,7 +22,10 @@ Array = NDArray[np.floating]
 
 # The share of the free memory that stored features may take before they are recomputed in every sweep instead.
 CACHE_SHARE = 0.5
+# Features of this size are stored whatever the system says.
+ALWAYS_CACHED = 64 * 2**20
 SIZE_ROWS = 256
+PIECE_ROWS = 8192
 # Entries to go through from which waking another thread pays.
 SHARED_WORK = 10_000_000
 
@@ -107,7 +110,7 @@ class LiftedRows:
         if features is None:
             if feature_map is None:
                 raise ValueError("LiftedRows needs a feature_map or the features themselves.")
-            if 8 * source.n_rows * feature_map.n_components_ <= _allowance(max_memory):
+            if 8 * source.n_rows * feature_map.n_components_ <= allowance(max_memory):
                 features = feature_map.transform(source.X)
             elif hasattr(feature_map, "prepare"):
                 feature_map.prepare(source.n_rows)
@@ -126,7 +129,7 @@ class LiftedRows:
     @property
     def cached(self) -> bool:
         """Whether the features are stored rather than recomputed."""
-        return self._features is not None
+        return self._features is not None or self._pieces is not None
 
     @property
     def target(self) -> Array:
@@ -156,6 +159,11 @@ class LiftedRows:
         stored = max(self._pieces, key=len) if self._pieces is not None else self._features
         features = stored[some] if stored is not None else self._transform(some)
         return float(np.mean(np.einsum("ij,ij->i", features, features)))
+
+    def pick(self, index: NDArray[np.intp]) -> list[Array]:
+        """The stored features of these rows, in a few pieces."""
+        assert self._features is not None
+        return [self._features[part] for part in np.array_split(index, max(len(index) // PIECE_ROWS, 1))]
 
     def new_memory(self, **arrays: Array) -> Memory:
         """A memory for every block, of these arrays of shape (n, q)."""
@@ -200,5 +208,6 @@ def _spans(pieces: list[Array]) -> list[slice]:
     return [slice(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)]
 
 
-def _allowance(max_memory: int | None) -> float:
-    return CACHE_SHARE * available_memory() if max_memory is None else max_memory
+def allowance(max_memory: int | None) -> float:
+    """Bytes that stored features may take: what the user says, or half of the free memory."""
+    return max(CACHE_SHARE * available_memory(), ALWAYS_CACHED) if max_memory is None else max_memory

@@ -117,7 +117,7 @@ def solve(
     if len(columns.index):  # out of steps: say how far it got
         pull = columns.problem.pull(columns.memory, columns.width)
         columns.problem.settle(columns.memory, columns.width, np.ones(len(columns.index), dtype=bool))
-        _record(columns, pull, ledger, max_iter)
+        _record(columns, pull.active == 0, ledger, max_iter)
     ledger.sweeps += columns.memory.sweeps
     return ledger.result()
 
@@ -179,16 +179,20 @@ def _certify(columns: _Columns, pull: Pull, settled: Mask, ledger: Ledger, itera
     guess = relative(pull.slack + stray(columns.problem, columns.coef, pull.force), objective, columns.null.objective)
     polishing = columns.goal == ROUNDING
     if (settled & (guess <= np.where(polishing, ledger.relative_gap[columns.index], 2 * columns.goal))).any():
-        reached = _record(columns, pull, ledger, iteration) <= columns.goal
+        reached = _record(columns, settled & (pull.active == 0), ledger, iteration) <= columns.goal
         columns.polish = np.where(reached & polishing, -1, columns.polish)
         columns.goal = np.where(reached, ROUNDING, columns.goal)
 
 
-def _record(columns: _Columns, pull: Pull, ledger: Ledger, iteration: int) -> Array:
-    """Certify all columns as they are, and enter those that are better than what the ledger has."""
+def _record(columns: _Columns, loose: Mask, ledger: Ledger, iteration: int) -> Array:
+    """Certify all columns as they are, and enter those that are better than what the ledger has.
+
+    Where the intercept is loose, no row being at the kink, a whole interval of intercepts is optimal: take its middle.
+    """
+    # Residuals were updated step by step; what is certified are those of the coefficients.
+    columns.problem.place(columns.memory, columns.coef, columns.intercept)
     if columns.problem.fit_intercept:
-        # With no row at the kink a whole interval of intercepts is optimal: take its middle.
-        columns.intercept = columns.intercept + columns.problem.center(columns.memory, pull.active == 0)
+        columns.intercept = columns.intercept + columns.problem.center(columns.memory, loose)
     certificate = certify(columns.problem, columns.memory, columns.coef, columns.intercept, columns.null)
     ledger.enter(columns.index, columns.coef, columns.intercept, columns.memory, certificate, iteration)
     return certificate.relative

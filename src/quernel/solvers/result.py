@@ -97,8 +97,11 @@ class Ledger:
             report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
 
     def result(self) -> Result:
-        """The record as it stands."""
+        """The record as it stands; no gap is known better than the rounding of the objective."""
+        rounding = np.finfo(float).eps
+        gap = np.maximum(self.gap, rounding * self.objective)
+        rel = np.where(self.null.objective > 0, np.maximum(self.relative_gap, rounding), 0.0)
         return Result(
-            self.coef, self.intercept, self.dual, self.objective, self.gap, self.relative_gap, self.null.objective,
-            statuses(self.relative_gap, self.tol), self.iterations, self.sweeps, self.hessian_rows,
+            self.coef, self.intercept, self.dual, self.objective, gap, rel, self.null.objective,
+            statuses(rel, self.tol), self.iterations, self.sweeps, self.hessian_rows,
         )  # fmt: skip

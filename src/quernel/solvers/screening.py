@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from quernel.certificate import NullModel, null_model, relative
 from quernel.features.blocks import strips
 from quernel.losses import Loss
-from quernel.problem import Problem, Settled
+from quernel.problem import Problem, Settled, residuals
 from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
 from quernel.solvers import newton
 from quernel.solvers.linesearch import exact_step
@@ -54,7 +54,8 @@ MAX_STEPS = 60
 class Doubtful:
     """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor.
 
-    Features are by far the largest part and stay in the pieces in which they were picked up.
+    Features are by far the largest part. Where all are stored they are picked up only while the column is solved, and
+    this list is empty; otherwise they are kept in the pieces in which they were met.
     """
 
     index: Index
@@ -73,7 +74,7 @@ def _together(parts: list[Doubtful]) -> Doubtful:
         np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
     )
     features = [piece for part in parts for piece in part.features if len(piece)]
-    return Doubtful(index, features or parts[0].features[:1], target, share, anchor)
+    return Doubtful(index, features, target, share, anchor)
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
@@ -87,6 +88,8 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     work = [(size, result)]
     while size < n:
         part, band = _band(sample, result)
+        if not np.all(band > 0):  # a sample that tells nothing, such as one in which y is constant
+            return newton.solve(problem, tol=tol, max_iter=max_iter)
         accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result.dual).max())
         size = n if 2 * GROWTH * size > n else GROWTH * size
         sample = problem if size == n else problem.sample(size, rng)
@@ -145,9 +148,13 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
     record = _Record(problem, null, tol)
     open_columns = np.arange(q)
     for _ in range(MAX_ROUNDS):
-        while (stuck := _unbalanced(problem, settled, doubtful, open_columns)).any():
+        while (stuck := _unbalanced(problem, settled, doubtful, open_columns)).any() and not _crowded(
+            problem, doubtful
+        ):
             band = np.where(stuck, 2 * band, band)
             settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0))
+        if _crowded(problem, doubtful):
+            break
         move, shift, inner = np.zeros_like(coef), np.zeros_like(intercept), np.zeros(q)
         for k in open_columns.tolist():
             column = np.array([k])
@@ -175,10 +182,13 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
             width = FIRST_WIDTH * band
         else:
             coef, intercept, before = coef + move, intercept + shift, after
-            settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, 2 * farthest))
+            settled, doubtful = _doubt_more(
+                problem, memory, settled, doubtful, np.where(done, -1.0, np.minimum(2 * farthest, band))
+            )
             width = NEXT_WIDTH * band
     if len(open_columns):  # screening does not help here
-        _solve_plainly(problem, null, record, open_columns, width, tol, max_iter)
+        start = newton.Start(coef, intercept, record.dual, width, null)
+        _solve_plainly(problem, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
 
 
@@ -209,8 +219,8 @@ class _Record:
         memory: Memory,
         doubtful: list[Doubtful],
     ) -> Mask:
-        """Write these columns down; which of all columns are done?"""
-        for k in columns.tolist():
+        """Write down those of these columns that are better than before; which of all columns are done?"""
+        for k in columns[gap[columns] < self.gap[columns]].tolist():
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
             self.dual[:, k] = memory.column("dual", k)
@@ -230,6 +240,11 @@ class _Record:
         )  # fmt: skip
 
 
+def _crowded(problem: Problem, doubtful: list[Doubtful]) -> bool:
+    """Whether so many rows are in doubt that screening them costs more than it saves."""
+    return max(len(rows.target) for rows in doubtful) > MOST * problem.rows.n_rows
+
+
 def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], columns: Index) -> Mask:
     """Columns whose doubtful rows are too few to balance the settled ones: their intercept would run away."""
     stuck = np.zeros(problem.n_columns, dtype=bool)
@@ -242,15 +257,22 @@ def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], co
 
 
 def _solve_plainly(
-    problem: Problem, null: NullModel, record: _Record, columns: Index, width: Array, tol: float, max_iter: int
+    problem: Problem, record: _Record, columns: Index, start: newton.Start, tol: float, max_iter: int
 ) -> None:
     """The open columns by Newton over all rows, from where screening left them."""
-    start = newton.Start(
-        record.coef[:, columns], record.intercept[columns], record.dual[:, columns], width[columns], null.take(columns)
+    begin = newton.Start(
+        start.coef[:, columns],
+        start.intercept[columns],
+        start.anchor[:, columns],
+        start.width[columns],
+        start.null.take(columns),
     )
-    answer = newton.solve(problem.take(columns), tol=tol, max_iter=max_iter, start=start, polish=False)
-    record.coef[:, columns], record.intercept[columns] = answer.coef, answer.intercept
-    record.dual[:, columns], record.objective[columns], record.gap[columns] = answer.dual, answer.objective, answer.gap
+    answer = newton.solve(problem.take(columns), tol=tol, max_iter=max_iter, start=begin, polish=False)
+    better = answer.gap < record.gap[columns]
+    place = columns[better]
+    record.coef[:, place], record.intercept[place] = answer.coef[:, better], answer.intercept[better]
+    record.dual[:, place], record.gap[place] = answer.dual[:, better], answer.gap[better]
+    record.objective[place] = answer.objective[better]
     record.iterations[columns] += answer.iterations
     record.hessian_rows += answer.hessian_rows
     record.sweeps += answer.sweeps
@@ -258,8 +280,9 @@ def _solve_plainly(
 
 def _small_problem(problem: Problem, column: Index, settled: Settled, doubtful: Doubtful) -> Problem:
     """One column on its rows in doubt, the settled ones as a linear term."""
-    source = ArrayRows(doubtful.features[0], doubtful.target)
-    rows = LiftedRows(source, features=doubtful.features, share=doubtful.share, threads=problem.rows.threads)
+    features = doubtful.features or problem.rows.pick(doubtful.index)
+    source = ArrayRows(features[0], doubtful.target)
+    rows = LiftedRows(source, features=features, share=doubtful.share, threads=problem.rows.threads)
     return Problem(
         rows,
         problem.loss.take(column),
@@ -273,16 +296,16 @@ def _screen(
     problem: Problem, memory: Memory, coef: Array, intercept: Array, band: Array
 ) -> tuple[Array, Settled, list[Doubtful]]:
     """F, and all rows sorted into settled and doubtful by their residuals at (coef, intercept): one sweep."""
-    answers = problem.rows.fold(_screen_block, memory, (problem.loss, coef, intercept, band))
+    answers = problem.rows.fold(_screen_block, memory, (problem.loss, coef, intercept, band, not problem.rows.cached))
     loss, force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
     objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
     return objective, Settled(force, balance, level), _gathered(problem, [rows for _, rows in answers])
 
 
 def _screen_block(
-    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array]
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array, bool]
 ) -> tuple[tuple[Array, ...], list[Doubtful]]:
-    loss, coef, intercept, band = message
+    loss, coef, intercept, band, keep = message
     residual = np.empty((len(block.target), len(band)), order="F")
     dual, doubt = np.empty_like(residual), np.empty(residual.shape, dtype=bool, order="F")
     force = np.zeros_like(coef)
@@ -301,13 +324,14 @@ def _screen_block(
         block.target @ weighted,
     )
     low, high = loss.domain
-    return sums, [_pick(block, doubt[:, k], (low[k] + high[k]) / 2) for k in range(len(low))]
+    return sums, [_pick(block, doubt[:, k], (low[k] + high[k]) / 2, keep) for k in range(len(low))]
 
 
-def _pick(block: Block, chosen: Mask, anchor: Array | float) -> Doubtful:
+def _pick(block: Block, chosen: Mask, anchor: Array | float, keep: bool) -> Doubtful:
     index = np.flatnonzero(chosen)
     anchors = np.broadcast_to(anchor, chosen.shape)[index]
-    return Doubtful(index, [block.features[index]], block.target[index], block.share[index], anchors)
+    features = [block.features[index]] if keep else []
+    return Doubtful(index, features, block.target[index], block.share[index], anchors)
 
 
 def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
@@ -332,9 +356,7 @@ def _verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> 
 
 def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array, Array]:
     loss, coef, intercept = message
-    prediction = (coef.T @ block.features.T).T
-    prediction += intercept
-    residual = np.subtract(block.target[:, None], prediction, out=prediction)
+    residual = residuals(block, coef, intercept)
     value, dual = loss.value(residual), memory["dual"]
     slack = np.where(memory["doubt"], 0, value + loss.conjugate(dual) - dual * residual)
     memory["change"] = memory["residual"] - residual
@@ -347,8 +369,8 @@ def _doubt_more(
     problem: Problem, memory: Memory, settled: Settled, doubtful: list[Doubtful], band: Array
 ) -> tuple[Settled, list[Doubtful]]:
     """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
-    answers = problem.rows.fold(_doubt_block, memory, (problem.loss, band))
-    memory.sweeps -= 1  # of few rows only
+    answers = problem.rows.fold(_doubt_block, memory, (problem.loss, band, not problem.rows.cached))
+    memory.sweeps -= problem.rows.cached  # of few rows only, unless all features were computed again for it
     force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
     more = _gathered(problem, [rows for _, rows in answers])
     settled = Settled(settled.force - force, settled.balance - balance, settled.level - level)
@@ -356,15 +378,15 @@ def _doubt_more(
 
 
 def _doubt_block(
-    block: Block, memory: BlockMemory, message: tuple[Loss, Array]
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, bool]
 ) -> tuple[tuple[Array, ...], list[Doubtful]]:
-    loss, band = message
+    loss, band, keep = message
     residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
     fresh = ~known & (loss.near_kink(residual, band) | ((dual * residual < 0) & (band > 0)))
-    rows = [_pick(block, fresh[:, k], dual[:, k]) for k in range(fresh.shape[1])]
+    rows = [_pick(block, fresh[:, k], dual[:, k], keep) for k in range(fresh.shape[1])]
     weighted = [part.share * part.anchor for part in rows]
     sums = (
-        np.column_stack([w @ part.features[0] for w, part in zip(weighted, rows, strict=True)]),
+        np.column_stack([w @ block.features[part.index] for w, part in zip(weighted, rows, strict=True)]),
         np.array([w.sum() for w in weighted]),
         np.array([w @ part.target for w, part in zip(weighted, rows, strict=True)]),
     )
