@@ -19,6 +19,9 @@ from quernel.rows import Memory
 
 Array = NDArray[np.floating]
 
+# Rows looked at together where whole columns need not exist at once.
+PART = 65_536
+
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
@@ -46,7 +49,9 @@ def null_model(problem: Problem) -> NullModel:
     target, share = problem.rows.target, problem.rows.share
     zero = np.zeros(problem.n_columns)
     constant = problem.loss.best_constant(target, share) if problem.fit_intercept else zero
-    return NullModel(constant, share @ problem.loss.value(target[:, None] - constant))
+    parts = [slice(start, start + PART) for start in range(0, len(target), PART)]
+    objective = sum(share[part] @ problem.loss.value(target[part, None] - constant) for part in parts)
+    return NullModel(constant, np.asarray(objective))
 
 
 def relative(gap: Array, objective: Array, null_objective: Array) -> Array:

@@ -204,14 +204,9 @@ def _predict(block: Block, coef: Array, intercept: Array) -> Array:
     return prediction
 
 
-def residuals(block: Block, coef: Array, intercept: Array) -> Array:
-    """y - Phi u - b of one block."""
-    prediction = _predict(block, coef, intercept)
-    return np.subtract(block.target[:, None], prediction, out=prediction)
-
-
 def _place(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
-    memory["residual"] = residuals(block, *message)
+    prediction = _predict(block, *message)
+    memory["residual"] = np.subtract(block.target[:, None], prediction, out=prediction)
     if "anchor" not in memory:
         memory["anchor"] = np.zeros_like(memory["residual"])
 

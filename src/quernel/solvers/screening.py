@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from quernel.certificate import NullModel, null_model, relative
 from quernel.features.blocks import strips
 from quernel.losses import Loss
-from quernel.problem import Problem, Settled, residuals
+from quernel.problem import Problem, Settled
 from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
 from quernel.solvers import newton
 from quernel.solvers.linesearch import exact_step
@@ -306,23 +306,23 @@ def _screen_block(
     block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array, bool]
 ) -> tuple[tuple[Array, ...], list[Doubtful]]:
     loss, coef, intercept, band, keep = message
-    residual = np.empty((len(block.target), len(band)), order="F")
+    q = len(band)
+    residual = np.empty((len(block.target), q), order="F")
     dual, doubt = np.empty_like(residual), np.empty(residual.shape, dtype=bool, order="F")
-    force = np.zeros_like(coef)
-    for strip in strips(*block.features.shape):  # features are read from memory once, and from cache the second time
-        features = block.features[strip]
-        residual[strip] = block.target[strip, None] - (coef.T @ features.T).T - intercept
-        doubt[strip] = loss.near_kink(residual[strip], band)
-        dual[strip] = np.where(doubt[strip], 0, loss.slope(residual[strip]))
-        force += ((dual[strip] * block.share[strip, None]).T @ features).T
+    value, force, balance, level = np.zeros(q), np.zeros_like(coef), np.zeros(q), np.zeros(q)
+    for strip in strips(*block.features.shape):  # everything is read from memory once, and from cache the second time
+        features, target, share = block.features[strip], block.target[strip], block.share[strip]
+        r = target[:, None] - (coef.T @ features.T).T - intercept
+        near = loss.near_kink(r, band)
+        v = np.where(near, 0, loss.slope(r))
+        weighted = v * share[:, None]
+        value += share @ loss.value(r)
+        force += (weighted.T @ features).T
+        balance += weighted.sum(axis=0)
+        level += target @ weighted
+        residual[strip], dual[strip], doubt[strip] = r, v, near
     memory["residual"], memory["dual"], memory["doubt"] = residual, dual, doubt
-    weighted = dual * block.share[:, None]
-    sums = (
-        block.share @ loss.value(residual),
-        force,
-        weighted.sum(axis=0),
-        block.target @ weighted,
-    )
+    sums = (value, force, balance, level)
     low, high = loss.domain
     return sums, [_pick(block, doubt[:, k], (low[k] + high[k]) / 2, keep) for k in range(len(low))]
 
@@ -356,13 +356,18 @@ def _verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> 
 
 def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array, Array]:
     loss, coef, intercept = message
-    residual = residuals(block, coef, intercept)
-    value, dual = loss.value(residual), memory["dual"]
-    slack = np.where(memory["doubt"], 0, value + loss.conjugate(dual) - dual * residual)
-    memory["change"] = memory["residual"] - residual
-    memory["residual"] = residual
-    wrong = np.where(slack > 0, np.abs(residual), 0)
-    return block.share @ value, block.share @ slack, wrong.max(axis=0)
+    memory["change"] = np.empty_like(memory["residual"])
+    total, missed, farthest = np.zeros_like(intercept), np.zeros_like(intercept), np.zeros_like(intercept)
+    for strip in strips(*block.features.shape):
+        r = block.target[strip, None] - (coef.T @ block.features[strip].T).T - intercept
+        value, v = loss.value(r), memory["dual"][strip]
+        slack = np.where(memory["doubt"][strip], 0, value + loss.conjugate(v) - v * r)
+        total += block.share[strip] @ value
+        missed += block.share[strip] @ slack
+        farthest = np.maximum(farthest, np.where(slack > 0, np.abs(r), 0).max(axis=0))
+        np.subtract(memory["residual"][strip], r, out=memory["change"][strip])
+        memory["residual"][strip] = r
+    return total, missed, farthest
 
 
 def _doubt_more(
