@@ -113,29 +113,27 @@ class Pinball:
 
     def best_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""
-        if np.all(share == share[0]):  # no need to sort all rows
-            return np.array([_middle_of_equals(target, level) for level in self.levels])
-        order = np.argsort(target, kind="stable")
-        reached = np.cumsum(share[order])
-        return np.array([_middle_quantile(target[order], reached, level) for level in self.levels])
+        return weighted_quantiles(target, share, self.levels)
 
     def take(self, columns: NDArray[np.intp]) -> Pinball:
         """The check losses of some of the levels."""
         return Pinball(self.levels[columns])
 
 
-def _middle_of_equals(values: Array, level: float) -> float:
-    """The same for equal weights, by partition."""
-    n = len(values)
-    lower, upper = int(np.ceil(level * n - 1e-9)) - 1, int(np.floor(level * n + 1e-9))
-    places = np.clip([lower, upper], 0, n - 1)
-    return float(np.partition(values, np.unique(places))[places].mean())
+# Sums of many shares are known to this, relative to the level they should reach.
+SUM_ROUNDING = 1e-11
 
 
-def _middle_quantile(ordered: Array, reached: Array, level: float) -> float:
-    """Middle of the values at which the cumulated weight passes `level`, rounding of the sums forgiven."""
-    slack = 1e-12
-    goal = level * reached[-1]
-    lower = np.searchsorted(reached, goal - slack)
-    upper = np.searchsorted(reached, goal + slack)
-    return float(ordered[lower] + ordered[min(upper, len(ordered) - 1)]) / 2
+def weighted_quantiles(values: Array, share: Array, levels: Array) -> Array:
+    """For each level, where the cumulated share passes it: the middle, where it is met exactly between two values."""
+    if np.all(share == share[0]):  # equal weights: no need to sort all values
+        n = len(values)
+        below = np.ceil(levels * n * (1 - SUM_ROUNDING)).astype(int) - 1
+        above = np.floor(levels * n * (1 + SUM_ROUNDING)).astype(int)
+        places = np.clip([below, above], 0, n - 1)
+        return np.partition(values, np.unique(places))[places].mean(axis=0)
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(share[order])
+    goal = levels * reached[-1]
+    places = np.searchsorted(reached, [goal * (1 - SUM_ROUNDING), goal * (1 + SUM_ROUNDING)])
+    return values[order[np.minimum(places, len(values) - 1)]].mean(axis=0)

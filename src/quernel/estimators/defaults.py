@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
+from quernel.losses import weighted_quantiles
+
 Array = NDArray[np.floating]
 
 N_COMPONENTS = 500
@@ -20,21 +22,12 @@ BANDWIDTH = 0.6
 SUBSAMPLE = 1000
 
 
-def weighted_quantile(values: Array, share: Array, level: float) -> float:
-    """The smallest value at which the cumulated share reaches the level; the middle where it is met exactly."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(share[order])
-    goal = level * reached[-1]
-    low, high = np.searchsorted(reached, [goal * (1 - 1e-12), goal * (1 + 1e-12)])
-    return float(values[order[low]] + values[order[min(high, len(values) - 1)]]) / 2
-
-
 def spread(y: Array, share: Array) -> float:
     """Interquartile range over 1.35; mean absolute deviation where that is 0; 1 if y is constant."""
-    quartiles = weighted_quantile(y, share, 0.75) - weighted_quantile(y, share, 0.25)
-    if quartiles > 0:
-        return quartiles / 1.349
-    deviation = float(share @ np.abs(y - weighted_quantile(y, share, 0.5)))
+    first, median, third = weighted_quantiles(y, share, np.array([0.25, 0.5, 0.75]))
+    if third > first:
+        return float(third - first) / 1.349
+    deviation = float(share @ np.abs(y - median))
     return deviation if deviation > 0 else 1.0
 
 
@@ -54,7 +47,8 @@ def auto_bandwidth(X: Array, share: Array) -> Array:
         return scales
     first, second = np.triu_indices(len(rows), 1)
     distances = pdist(rows / scales)
-    return BANDWIDTH * weighted_quantile(distances, weight[first] * weight[second], 0.5) * scales
+    median = weighted_quantiles(distances, weight[first] * weight[second], np.array([0.5]))[0]
+    return BANDWIDTH * median * scales
 
 
 def _distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:

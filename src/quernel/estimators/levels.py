@@ -66,12 +66,7 @@ class QuantileFunction:
                 f"Level {outside[0]:g} is outside the fitted range [{low:g}, {high:g}], and quernel does not "
                 "extrapolate. Fit with levels that enclose it."
             )
-        if len(self.levels) == 1:
-            return np.repeat(self.curves, len(wanted), axis=1)
-        right = np.clip(np.searchsorted(self.levels, wanted), 1, len(self.levels) - 1)
-        scores, goal = ndtri(self.levels), ndtri(wanted)
-        part = (goal - scores[right - 1]) / (scores[right] - scores[right - 1])
-        return (1 - part) * self.curves[:, right - 1] + part * self.curves[:, right]
+        return self._between(np.broadcast_to(wanted, (len(self.curves), len(wanted))))
 
     def cdf(self, y: Array) -> Array:
         """P(Y <= y) of each row, shape (n,): 0 below the lowest curve, 1 from the highest on."""
@@ -89,11 +84,13 @@ class QuantileFunction:
     def sample(self, n_samples: int, rng: np.random.Generator) -> Array:
         """Independent draws for each row, shape (n, n_samples)."""
         n = len(self.curves)
-        drawn = np.clip(rng.random((n, n_samples)), self.levels[0], self.levels[-1])
+        return self._between(np.clip(rng.random((n, n_samples)), self.levels[0], self.levels[-1]))
+
+    def _between(self, wanted: Array) -> Array:
+        """Quantiles at levels of shape (n, k), all within the fitted range: linear in the normal score."""
         if len(self.levels) == 1:
-            return np.repeat(self.curves, n_samples, axis=1)
-        right = np.clip(np.searchsorted(self.levels, drawn), 1, len(self.levels) - 1)
-        scores = ndtri(self.levels)
-        part = (ndtri(drawn) - scores[right - 1]) / (scores[right] - scores[right - 1])
-        rows = np.arange(n)[:, None]
+            return np.repeat(self.curves, wanted.shape[1], axis=1)
+        right = np.clip(np.searchsorted(self.levels, wanted), 1, len(self.levels) - 1)
+        scores, rows = ndtri(self.levels), np.arange(len(self.curves))[:, None]
+        part = (ndtri(wanted) - scores[right - 1]) / (scores[right] - scores[right - 1])
         return (1 - part) * self.curves[rows, right - 1] + part * self.curves[rows, right]
