@@ -27,6 +27,7 @@ def demo(
     picture = out / PICTURE
     if picture.exists() and not force:
         fail(f"{picture} exists already. Choose another --out, or add --force to replace it.")
+    _make_folder(out)
     wind = load_wind()
     speed = wind.X[:, :1]
     test = np.random.default_rng(0).random(len(speed)) < 0.25
@@ -45,13 +46,23 @@ def demo(
     console.print(f"Picture: [bold]{picture}[/]")
 
 
+def _make_folder(out: Path) -> None:
+    """The output folder, before any work."""
+    if out.exists() and not out.is_dir():
+        fail(f"{out} is a file, not a folder. Choose another --out.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"The folder {out} cannot be made: {error.strerror}. Choose another --out.")
+
+
 def _table(model: KernelQuantileRegressor, X: np.ndarray, y_train: np.ndarray, y: np.ndarray) -> Table:
     """Per level: held-out loss, the same of the unconditional quantile, rows below the curve, and the certified gap."""
     loss = pinball_loss(y, model.predict(X), LEVELS)
     constant = pinball_loss(y, np.tile(np.quantile(y_train, LEVELS), (len(y), 1)), LEVELS)
     below = np.mean(y[:, None] <= model.predict(X), axis=0)
     table = Table(title="Held-out rows")
-    for heading in ("level", "pinball loss", "of a constant", "rows below", "certified gap"):
+    for heading in ("level", "pinball loss", "best constant's", "rows below", "certified gap"):
         table.add_column(heading, justify="right")
     for k, level in enumerate(LEVELS):
         gap = f"{model.duality_gap_[k]:.0e}"
@@ -62,7 +73,7 @@ def _table(model: KernelQuantileRegressor, X: np.ndarray, y_train: np.ndarray, y
 def _summary(model: KernelQuantileRegressor, X: np.ndarray, y: np.ndarray, seconds: float) -> str:
     shares = [f"{coverage(y, *model.predict_interval(X, c).T):.1%} in the {c:.0%} interval" for c in (0.5, 0.9)]
     return (
-        f"Coverage: {', '.join(shares)}. Raw levels cross in {model.crossing_rate_:.1%} of rows, predictions in none.\n"
+        f"Coverage: {', '.join(shares)}. Before sorting, levels crossed in {model.crossing_rate_:.1%} of rows.\n"
         f"All {len(LEVELS)} levels fitted in {seconds:.2f} seconds with {model.n_components_} random features."
     )
 
@@ -70,8 +81,8 @@ def _summary(model: KernelQuantileRegressor, X: np.ndarray, y: np.ndarray, secon
 def _draw(model: KernelQuantileRegressor, speed: np.ndarray, power: np.ndarray, picture: Path) -> None:
     from quernel.plots import fan_chart, save_figure  # matplotlib is an extra
 
-    # To the 99.9th percentile only: beyond it a handful of storms would be drawn as if they were known.
-    grid = np.linspace(speed.min(), np.quantile(speed, 0.999), 400)
+    # To the 99.5th percentile only: beyond it a handful of storms would be drawn as if they were known.
+    grid = np.linspace(speed.min(), np.quantile(speed, 0.995), 400)
     axes = fan_chart(
         speed,
         power,
@@ -82,5 +93,4 @@ def _draw(model: KernelQuantileRegressor, speed: np.ndarray, power: np.ndarray, 
         y_label="Power (kW)",
         title="Wind power given wind speed, La Haute Borne",
     )
-    picture.parent.mkdir(parents=True, exist_ok=True)
     save_figure(axes.figure, picture)

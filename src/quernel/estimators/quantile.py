@@ -59,12 +59,13 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times 0.6 of the median
         distance between standardised rows, so that columns in different units need no scaling.
     n_components : int, "auto" or "exact", default="auto"
-        Number of random features M. "auto" is 500. "exact" uses the kernel itself through a pivoted Cholesky factor.
-        The linear kernel has its own features, and ignores it.
+        Number of random features M. "auto" is 500. "exact" uses the kernel itself through a pivoted Cholesky factor,
+        whose rank is small for smooth kernels in few columns and may reach n otherwise: then time grows like n^3. The
+        linear kernel has its own features, and ignores this argument.
     sampling : {"uniform"}, default="uniform"
         How random features are drawn.
     alpha : float or "auto", default="auto"
-        Weight of the ridge penalty, the paper's lambda. "auto" is 2e-5 over a robust spread of y, so that multiplying y
+        Weight of the ridge penalty, the paper's lambda. "auto" is 5e-5 over a robust spread of y, so that multiplying y
         by a constant multiplies the predictions by it.
     fit_intercept : bool, default=True
         Whether to add an unpenalised constant (the paper has none).
@@ -331,11 +332,11 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     def _warn_if_short(self) -> None:
         short = ~(self.duality_gap_ <= self.tol)  # so that a gap that is no number warns, too
         if short.any():
-            levels = ", ".join(f"{level:g}" for level in self.quantiles_[short])
+            levels, gap = ", ".join(f"{level:g}" for level in self.quantiles_[short]), self.duality_gap_.max()
+            accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
             warnings.warn(
-                f"The fit of level {levels} stopped at a relative duality gap of {self.duality_gap_.max():.1e}, above "
-                f"tol={self.tol:g}. Try a larger max_iter (now {self.max_iter}) or alpha (now {self.alpha_:.2g}), "
-                f"or accept the gap with tol={2 * self.duality_gap_.max():.0e}.",
+                f"The fit of level {levels} stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}. "
+                f"Try a larger max_iter (now {self.max_iter}) or a larger alpha (now {self.alpha_:.2g}){accept}.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

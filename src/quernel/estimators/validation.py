@@ -146,7 +146,7 @@ def _refuse_text(X: Any) -> None:
         if text is not None:
             raise ValueError(
                 f"Column {label} of X holds text (such as {text!r}), not numbers. Encode it first, for example with "
-                "scikit-learn's OneHotEncoder or TargetEncoder in a Pipeline."
+                "scikit-learn's OneHotEncoder(sparse_output=False) or TargetEncoder in a Pipeline."
             )
 
 

@@ -1,0 +1,5 @@
+"""`python -m quernel`."""
+
+from quernel.cli import main
+
+main()
