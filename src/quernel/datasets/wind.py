@@ -72,10 +72,12 @@ def load_wind(*, as_frame: bool = False) -> Wind:
 
 def _columns() -> dict[str, NDArray[Any]]:
     """Read the shipped file as named arrays; numbers come as float64."""
-    import pyarrow.parquet as pq  # here, because importing it takes longer than reading the file
+    import pyarrow as pa  # here, because importing it takes longer than reading the file
+    import pyarrow.parquet as pq
 
-    with resources.files("quernel.datasets").joinpath("data", "wind.parquet").open("rb") as file:
-        table = pq.ParquetFile(file).read()
+    # From a buffer and without Arrow's threads: with a Python file, those may abort the interpreter when it exits.
+    content = resources.files("quernel.datasets").joinpath("data", "wind.parquet").read_bytes()
+    table = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False).read(use_threads=False)
     # The logger writes two decimals and the file keeps 32 bits of them: rounding gives back the number that was logged.
     numbers = {name: table[name].to_numpy().astype(np.float64).round(2) for name in (*FEATURES, TARGET)}
     return {

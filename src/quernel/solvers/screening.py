@@ -37,6 +37,8 @@ Mask = NDArray[np.bool_]
 # The first sample has so many rows per feature, and each next one is so many times larger.
 FIRST_SAMPLE = 8
 GROWTH = 8
+# Problems up to this size (rows x features) are solved at once.
+SMALL = 2_000_000
 # Screening pays while the share of rows in doubt is below this.
 MOST = 0.25
 # Doubted are the rows within so many standard errors of the sample's fit, on either side.
@@ -80,7 +82,7 @@ def _together(parts: list[Doubtful]) -> Doubtful:
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`."""
     n, size = problem.rows.n_rows, FIRST_SAMPLE * problem.rows.n_features
-    if n < 2 * size or n * problem.rows.n_features <= newton.SMALL:  # small, or few rows per feature
+    if n < 2 * size or n * problem.rows.n_features <= SMALL:  # small, or few rows per feature
         return newton.solve(problem, tol=tol, max_iter=max_iter)
     rng = np.random.default_rng(0)
     sample = problem.sample(size, rng)
