@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def test_an_interval_needs_two_levels(table):
         model.predict_interval(X)
 
 
-def test_a_gap_that_is_no_number_warns(table, monkeypatch):
+def test_a_gap_that_is_no_number_warns(table):
     X, y = table
     model = KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
     model.duality_gap_ = np.array([np.nan])
@@ -135,24 +136,27 @@ def test_a_forked_process_can_use_threads_again():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's peak memory")
 def test_peak_memory_stays_near_the_size_of_phi():
     """Screening copies the rows in doubt of one level at a time, not of all."""
     import subprocess
     import sys
 
     code = """
-import resource, numpy as np
+import pathlib, re, numpy as np
 from quernel import KernelQuantileRegressor
 from quernel.datasets import make_homoscedastic
 X, y, _ = make_homoscedastic(200_000, random_state=0)
 KernelQuantileRegressor([0.5], n_components=10, random_state=0).fit(X[:5000], y[:5000])
 import quernel.features.cosine
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # not ru_maxrss, which remembers the process that started this one
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+before = peak()
 KernelQuantileRegressor(np.linspace(0.1, 0.9, 9), n_components=200, alpha=1e-4, random_state=0).fit(X, y)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (200_000 * 200 * 8))
+print((peak() - before) / (200_000 * 200 * 8))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    assert float(ran.stdout) < 2.0  # Phi, the band of one level, and (n, 9) residuals, duals and changes
+    assert 1.0 < float(ran.stdout) < 2.0  # Phi, the band of one level, and (n, 9) residuals, duals and changes
 
 
 def test_large_and_default(table):

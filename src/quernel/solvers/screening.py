@@ -15,17 +15,17 @@ to verify it. So they need not even be stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.certificate import NullModel, null_model, relative
-from quernel.features.blocks import strips
 from quernel.losses import Loss
 from quernel.problem import Problem, Settled
-from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
+from quernel.rows import Block, BlockMemory, Memory
 from quernel.solvers import newton
+from quernel.solvers.doubt import Doubtful, doubt_more, screen, small_problem, verify
 from quernel.solvers.linesearch import exact_step
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
@@ -50,33 +50,6 @@ FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
-
-
-@dataclass(frozen=True, eq=False)
-class Doubtful:
-    """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor.
-
-    Features are by far the largest part. Where all are stored they are picked up only while the column is solved, and
-    this list is empty; otherwise they are kept in the pieces in which they were met.
-    """
-
-    index: Index
-    features: list[Array]
-    target: Array
-    share: Array
-    anchor: Array
-
-    def and_also(self, others: Doubtful) -> Doubtful:
-        """These rows and others."""
-        return _together([self, others])
-
-
-def _together(parts: list[Doubtful]) -> Doubtful:
-    index, target, share, anchor = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
-    )
-    features = [piece for part in parts for piece in part.features if len(piece)]
-    return Doubtful(index, features, target, share, anchor)
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
@@ -145,7 +118,7 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
     q, null = problem.n_columns, null_model(problem)
     memory = problem.rows.new_memory()
     coef, intercept = guess.coef.copy(), guess.intercept.copy()
-    before, settled, doubtful = _screen(problem, memory, coef, intercept, band)
+    before, settled, doubtful = screen(problem, memory, coef, intercept, band)
     width = FIRST_WIDTH * band
     record = _Record(problem, null, tol)
     open_columns = np.arange(q)
@@ -154,7 +127,7 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
             problem, doubtful
         ):
             band = np.where(stuck, 2 * band, band)
-            settled, doubtful = _doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0))
+            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0))
         if _crowded(problem, doubtful):
             break
         move, shift, inner = np.zeros_like(coef), np.zeros_like(intercept), np.zeros(q)
@@ -163,13 +136,13 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
             start = newton.Start(
                 coef[:, column], intercept[column], doubtful[k].anchor[:, None], width[column], null.take(column)
             )
-            small = _small_problem(problem, column, settled, doubtful[k])
+            small = small_problem(problem, column, settled, doubtful[k])
             answer = newton.solve(small, tol=tol / 2, max_iter=min(MAX_STEPS, max_iter), start=start, polish=False)
             move[:, k], shift[k] = answer.coef[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
             inner[k] = answer.gap[0]
             doubtful[k] = replace(doubtful[k], anchor=answer.dual[:, 0])
             record.count(k, answer, len(doubtful[k].target))
-        loss, slack, farthest = _verify(problem, memory, coef + move, intercept + shift)
+        loss, slack, farthest = verify(problem, memory, coef + move, intercept + shift)
         after = loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
         done = record.enter(open_columns, coef + move, intercept + shift, after, inner + slack, memory, doubtful)
         worse = ~done & (after > before)
@@ -180,11 +153,11 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
             band = np.where(done, band, 2 * band)
             step = _step_back(problem, memory, coef, move, shift, worse)
             coef, intercept = coef + step * move, intercept + step * shift
-            before, settled, doubtful = _screen(problem, memory, coef, intercept, band)
+            before, settled, doubtful = screen(problem, memory, coef, intercept, band)
             width = FIRST_WIDTH * band
         else:
             coef, intercept, before = coef + move, intercept + shift, after
-            settled, doubtful = _doubt_more(
+            settled, doubtful = doubt_more(
                 problem, memory, settled, doubtful, np.where(done, -1.0, np.minimum(2 * farthest, band))
             )
             width = NEXT_WIDTH * band
@@ -278,128 +251,6 @@ def _solve_plainly(
     record.iterations[columns] += answer.iterations
     record.hessian_rows += answer.hessian_rows
     record.sweeps += answer.sweeps
-
-
-def _small_problem(problem: Problem, column: Index, settled: Settled, doubtful: Doubtful) -> Problem:
-    """One column on its rows in doubt, the settled ones as a linear term."""
-    features = doubtful.features or problem.rows.pick(doubtful.index)
-    source = ArrayRows(features[0], doubtful.target)
-    rows = LiftedRows(source, features=features, share=doubtful.share, threads=problem.rows.threads)
-    return Problem(
-        rows,
-        problem.loss.take(column),
-        problem.alpha[column],
-        fit_intercept=problem.fit_intercept,
-        settled=settled.take(column),
-    )
-
-
-def _screen(
-    problem: Problem, memory: Memory, coef: Array, intercept: Array, band: Array
-) -> tuple[Array, Settled, list[Doubtful]]:
-    """F, and all rows sorted into settled and doubtful by their residuals at (coef, intercept): one sweep."""
-    answers = problem.rows.fold(_screen_block, memory, (problem.loss, coef, intercept, band, not problem.rows.cached))
-    loss, force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
-    objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
-    return objective, Settled(force, balance, level), _gathered(problem, [rows for _, rows in answers])
-
-
-def _screen_block(
-    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array, bool]
-) -> tuple[tuple[Array, ...], list[Doubtful]]:
-    loss, coef, intercept, band, keep = message
-    q = len(band)
-    residual = np.empty((len(block.target), q), order="F")
-    dual, doubt = np.empty_like(residual), np.empty(residual.shape, dtype=bool, order="F")
-    value, force, balance, level = np.zeros(q), np.zeros_like(coef), np.zeros(q), np.zeros(q)
-    for strip in strips(*block.features.shape):  # everything is read from memory once, and from cache the second time
-        features, target, share = block.features[strip], block.target[strip], block.share[strip]
-        r = target[:, None] - (coef.T @ features.T).T - intercept
-        near = loss.near_kink(r, band)
-        v = np.where(near, 0, loss.slope(r))
-        weighted = v * share[:, None]
-        value += share @ loss.value(r)
-        force += (weighted.T @ features).T
-        balance += weighted.sum(axis=0)
-        level += target @ weighted
-        residual[strip], dual[strip], doubt[strip] = r, v, near
-    memory["residual"], memory["dual"], memory["doubt"] = residual, dual, doubt
-    sums = (value, force, balance, level)
-    low, high = loss.domain
-    return sums, [_pick(block, doubt[:, k], (low[k] + high[k]) / 2, keep) for k in range(len(low))]
-
-
-def _pick(block: Block, chosen: Mask, anchor: Array | float, keep: bool) -> Doubtful:
-    index = np.flatnonzero(chosen)
-    anchors = np.broadcast_to(anchor, chosen.shape)[index]
-    features = [block.features[index]] if keep else []
-    return Doubtful(index, features, block.target[index], block.share[index], anchors)
-
-
-def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
-    """The doubtful rows of each column over all blocks, numbered through."""
-    return [
-        _together(
-            [
-                replace(block[k], index=block[k].index + span.start)
-                for block, span in zip(answers, problem.rows.spans, strict=True)
-            ]
-        )
-        for k in range(problem.n_columns)
-    ]
-
-
-def _verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> tuple[Array, Array, Array]:
-    """The mean loss, what settled rows add to the gap, and how far any of them is on the wrong side: one sweep."""
-    answers = problem.rows.fold(_verify_block, memory, (problem.loss, coef, intercept))
-    losses, slacks, farthest = zip(*answers, strict=True)
-    return sum(losses), sum(slacks), np.max(farthest, axis=0)
-
-
-def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array, Array]:
-    loss, coef, intercept = message
-    memory["change"] = np.empty_like(memory["residual"])
-    total, missed, farthest = np.zeros_like(intercept), np.zeros_like(intercept), np.zeros_like(intercept)
-    for strip in strips(*block.features.shape):
-        r = block.target[strip, None] - (coef.T @ block.features[strip].T).T - intercept
-        value, v = loss.value(r), memory["dual"][strip]
-        slack = np.where(memory["doubt"][strip], 0, value + loss.conjugate(v) - v * r)
-        total += block.share[strip] @ value
-        missed += block.share[strip] @ slack
-        farthest = np.maximum(farthest, np.where(slack > 0, np.abs(r), 0).max(axis=0))
-        np.subtract(memory["residual"][strip], r, out=memory["change"][strip])
-        memory["residual"][strip] = r
-    return total, missed, farthest
-
-
-def _doubt_more(
-    problem: Problem, memory: Memory, settled: Settled, doubtful: list[Doubtful], band: Array
-) -> tuple[Settled, list[Doubtful]]:
-    """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
-    answers = problem.rows.fold(_doubt_block, memory, (problem.loss, band, not problem.rows.cached))
-    memory.sweeps -= problem.rows.cached  # of few rows only, unless all features were computed again for it
-    force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
-    more = _gathered(problem, [rows for _, rows in answers])
-    settled = Settled(settled.force - force, settled.balance - balance, settled.level - level)
-    return settled, [old.and_also(new) for old, new in zip(doubtful, more, strict=True)]
-
-
-def _doubt_block(
-    block: Block, memory: BlockMemory, message: tuple[Loss, Array, bool]
-) -> tuple[tuple[Array, ...], list[Doubtful]]:
-    loss, band, keep = message
-    residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
-    fresh = ~known & (loss.near_kink(residual, band) | ((dual * residual < 0) & (band > 0)))
-    rows = [_pick(block, fresh[:, k], dual[:, k], keep) for k in range(fresh.shape[1])]
-    weighted = [part.share * part.anchor for part in rows]
-    sums = (
-        np.column_stack([w @ block.features[part.index] for w, part in zip(weighted, rows, strict=True)]),
-        np.array([w.sum() for w in weighted]),
-        np.array([w @ part.target for w, part in zip(weighted, rows, strict=True)]),
-    )
-    memory["doubt"] = known | fresh
-    memory["dual"] = np.where(fresh, 0, dual)
-    return sums, rows
 
 
 def _step_back(problem: Problem, memory: Memory, coef: Array, move: Array, shift: Array, worse: Mask) -> Array:
