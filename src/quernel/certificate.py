@@ -85,6 +85,14 @@ def shrinkage(pull: Pull) -> tuple[Array, Array]:
     return _less(pull.positive, pull.balance), _less(pull.negative, -pull.balance)
 
 
+def balanced(dual: Array, share: Array, elsewhere: float) -> Array:
+    """One column's duals (m,), shrunk where that makes their sum and what is elsewhere zero."""
+    weighted = share * dual
+    positive, balance = np.maximum(weighted, 0).sum(), weighted.sum()
+    negative, surplus = positive - balance, balance + elsewhere
+    return np.where(dual > 0, _less(positive, surplus), _less(negative, -surplus)) * dual
+
+
 def _less(part: Array, surplus: Array) -> Array:
     """The factor that takes the surplus, if it is one, away from its part."""
     return np.divide(part - surplus, part, out=np.ones_like(part), where=(surplus > 0) & (part > 0)).clip(0, 1)

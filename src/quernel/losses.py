@@ -49,8 +49,15 @@ class Loss(Protocol):
     def domain(self) -> tuple[Array, Array]:
         """Lower and upper end of the duals with a finite conjugate, each of shape (q,)."""
 
-    def near_kink(self, residual: Array, distance: Array) -> NDArray[np.bool_]:
-        """Whether a kink of the loss is within this distance of r."""
+    @property
+    def lines(self) -> tuple[Array, Array]:
+        """Knots (q, p) in rising order, and the loss's slope (q, p + 1) before, between and after them.
+
+        Where the loss is no line the slope is nan.
+        """
+
+    def distance(self, residual: Array) -> Array:
+        """How far r is from the nearest knot."""
 
     def best_constant(self, target: Array, share: Array) -> Array:
         """argmin over b of  sum share loss(target - b),  shape (q,)."""
@@ -107,9 +114,14 @@ class Pinball:
         low, high = self.domain
         return np.where((dual >= low) & (dual <= high), 0.0, np.inf)
 
-    def near_kink(self, residual: Array, distance: Array) -> NDArray[np.bool_]:
-        """|r| <= distance."""
-        return np.abs(residual) <= distance
+    @property
+    def lines(self) -> tuple[Array, Array]:
+        """level - 1 before 0, level after it."""
+        return np.zeros((len(self.levels), 1)), np.column_stack(self.domain)
+
+    def distance(self, residual: Array) -> Array:
+        """|r|."""
+        return np.abs(residual)
 
     def best_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""

@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
+from quernel._threads import right_sized, spread
+from quernel.rows import blocks
+
 Array = NDArray[np.floating]
 
 
@@ -113,10 +116,15 @@ def check_weight(sample_weight: Any, n_rows: int) -> Array:
     return weight
 
 
+def _sum(X: Array) -> float:
+    with np.errstate(over="ignore", invalid="ignore"):  # threads do not inherit this setting
+        return float(X.sum())
+
+
 def _refuse_missing(X: Array, names: Any) -> None:
     """Say which columns hold NaN or infinity, and how many."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(X.sum()):  # one cheap pass decides almost always; an overflowing sum is looked at below
+    with right_sized(*X.shape) as threads:  # one cheap pass decides almost always; a sum may overflow, though
+        if np.isfinite(spread(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
             return
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
     bad = np.flatnonzero(missing + infinite)

@@ -11,9 +11,13 @@ BLOCK_ROWS = 4096
 STRIP_BYTES = 4 * 2**20
 
 
-def blocks(n_rows: int, n_features: int) -> Iterator[slice]:
-    """Consecutive slices of rows whose features take about BLOCK_BYTES, but at least BLOCK_ROWS of them."""
-    return _slices(n_rows, max(BLOCK_BYTES // (8 * max(n_features, 1)), BLOCK_ROWS))
+def blocks(n_rows: int, n_features: int, at_least: int = 1) -> Iterator[slice]:
+    """Consecutive slices of rows whose features take about BLOCK_BYTES, but at least BLOCK_ROWS of them.
+
+    There are at least so many slices, if there are rows for them.
+    """
+    size = max(BLOCK_BYTES // (8 * max(n_features, 1)), BLOCK_ROWS)
+    return _slices(n_rows, max(min(size, -(-n_rows // at_least)), 1))
 
 
 def strips(n_rows: int, n_features: int) -> Iterator[slice]:

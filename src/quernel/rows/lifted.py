@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import spread
-from quernel.features.blocks import blocks
+from quernel.features.blocks import blocks, strips
 from quernel.rows.arrays import ArrayRows
 from quernel.rows.memory import available_memory
 
@@ -25,9 +25,9 @@ CACHE_SHARE = 0.5
 # Features of this size are stored whatever the system says.
 ALWAYS_CACHED = 64 * 2**20
 SIZE_ROWS = 256
-PIECE_ROWS = 8192
-# Entries to go through from which waking another thread pays.
-SHARED_WORK = 10_000_000
+# Entries to go through from which waking another thread pays, and how many a visit of a row is worth.
+SHARED_WORK = 2_000_000
+VISIT_WORK = 20
 
 
 class FeatureMap(Protocol):
@@ -124,7 +124,8 @@ class LiftedRows:
         self.share = source.share() if share is None else share
         self.shuffled = shuffled
         self.threads = threads
-        self.spans = list(blocks(self.n_rows, self.n_features)) if self._pieces is None else _spans(self._pieces)
+        parts = threads if self.n_rows * self.n_features >= SHARED_WORK else 1
+        self.spans = _spans(self._pieces) if self._pieces else list(blocks(self.n_rows, self.n_features, parts))
 
     @property
     def cached(self) -> bool:
@@ -145,25 +146,44 @@ class LiftedRows:
             )
         return self._features
 
-    def sample(self, size: int, rng: np.random.Generator) -> LiftedRows:
-        """That many random rows; the first ones, without copying, where the rows are shuffled."""
+    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
+        """That many random rows: the first ones, where the rows are shuffled; with the features Phi B, if asked."""
         chosen: Any = slice(size) if self.shuffled else np.sort(rng.choice(self.n_rows, size, replace=False))
-        features = self._features[chosen] if self._features is not None else self._transform(chosen)
+        if basis is not None:
+            features = self.pick(np.arange(size) if self.shuffled else chosen, basis)
+        else:
+            features = self._some(chosen)
         weight = self.source.weight[chosen] if self.source.weight is not None else None
-        source = ArrayRows(self.source.X[chosen], self.source.y[chosen], weight)
+        source = ArrayRows(features, self.source.y[chosen], weight)  # X is needed no more
         return LiftedRows(source, features=features, shuffled=True, threads=self.threads)
 
     def size(self) -> float:
         """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
         some = slice(SIZE_ROWS)
         stored = max(self._pieces, key=len) if self._pieces is not None else self._features
-        features = stored[some] if stored is not None else self._transform(some)
+        features = stored[some] if stored is not None else self._some(some)
         return float(np.mean(np.einsum("ij,ij->i", features, features)))
 
-    def pick(self, index: NDArray[np.intp]) -> list[Array]:
-        """The stored features of these rows, in a few pieces."""
-        assert self._features is not None
-        return [self._features[part] for part in np.array_split(index, max(len(index) // PIECE_ROWS, 1))]
+    def pick(self, index: NDArray[np.intp], basis: Array | None = None) -> Array:
+        """The features of these rows, or Phi B of them."""
+        width = self.n_features if basis is None else basis.shape[1]
+        picked = np.empty((len(index), width))
+
+        def pick(part: slice) -> None:
+            some = self._some(index[part])
+            picked[part] = some if basis is None else some @ basis
+
+        # A strip at a time: what is projected is still in cache.
+        work = len(index) * self.n_features * (1 if basis is None else 4)
+        spread(pick, strips(len(index), self.n_features), self.threads if work >= SHARED_WORK else 1)
+        return picked
+
+    def within(self, basis: Array) -> LiftedRows:
+        """The same rows with the features Phi B."""
+        features = self.pick(np.arange(self.n_rows), basis)
+        return LiftedRows(
+            self.source, features=features, share=self.share, shuffled=self.shuffled, threads=self.threads
+        )
 
     def new_memory(self, **arrays: Array) -> Memory:
         """A memory for every block, of these arrays of shape (n, q)."""
@@ -183,7 +203,7 @@ class LiftedRows:
             span = self.spans[k]
             return step(Block(nothing, self.source.y[span], self.share[span]), memory.blocks[k], message)
 
-        return self._each(visit, 10 * self.n_rows)
+        return self._each(visit, VISIT_WORK * self.n_rows)
 
     def _each(self, function: Callable[[int], Any], work: int) -> list[Any]:
         """The function at every block number, by several threads where there is work for them."""
@@ -191,13 +211,13 @@ class LiftedRows:
 
     def _block(self, k: int) -> Block:
         span = self.spans[k]
-        if self._pieces is not None:
-            features = self._pieces[k]
-        else:
-            features = self._features[span] if self._features is not None else self._transform(span)
+        features = self._pieces[k] if self._pieces is not None else self._some(span)
         return Block(features, self.source.y[span], self.share[span])
 
-    def _transform(self, chosen: Any) -> Array:
+    def _some(self, chosen: Any) -> Array:
+        """Phi of some of the rows."""
+        if self._features is not None:
+            return self._features[chosen]
         assert self.feature_map is not None
         return self.feature_map.transform(self.source.X[chosen])
 

@@ -15,7 +15,7 @@ gains digits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,10 @@ class Start:
     anchor: Array
     width: Array
     null: NullModel
+
+    def within(self, basis: Array | None) -> Start:
+        """The same start in the coordinates z of u = B z."""
+        return self if basis is None else replace(self, coef=basis.T @ self.coef)
 
 
 def solve(

@@ -20,12 +20,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import NullModel, null_model, relative
+from quernel.certificate import NullModel, balanced, null_model, relative, stray
 from quernel.losses import Loss
 from quernel.problem import Problem, Settled
+from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
 from quernel.rows import Block, BlockMemory, Memory
 from quernel.solvers import newton
-from quernel.solvers.doubt import Doubtful, doubt_more, screen, small_problem, verify
+from quernel.solvers.compression import principal_basis
 from quernel.solvers.linesearch import exact_step
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
@@ -50,38 +51,50 @@ FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
+# Duals that sum to less than this are balanced.
+ROUNDING = 1e-12
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`."""
-    n, size = problem.rows.n_rows, FIRST_SAMPLE * problem.rows.n_features
-    if n < 2 * size or n * problem.rows.n_features <= SMALL:  # small, or few rows per feature
+    n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
+    if n < 2 * size or n * M <= SMALL:  # small, or few rows per feature
         return newton.solve(problem, tol=tol, max_iter=max_iter)
     rng = np.random.default_rng(0)
     sample = problem.sample(size, rng)
+    basis = principal_basis(sample, n, tol, null_model(sample).objective)
+    sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
-    work = [(size, result)]
+    work = [_work(sample, result)]
     while size < n:
         part, band = _band(sample, result)
         if not np.all(band > 0):  # a sample that tells nothing, such as one in which y is constant
             return newton.solve(problem, tol=tol, max_iter=max_iter)
         accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result.dual).max())
-        size = n if 2 * GROWTH * size > n else GROWTH * size
-        sample = problem if size == n else problem.sample(size, rng)
-        goal = tol if size == n else max(tol, accuracy / size)
-        if part.max() > MOST:  # too many rows in doubt for screening to pay
-            result = newton.solve(
-                sample, tol=goal, max_iter=max_iter, start=_warm_start(sample, result, band), polish=False
-            )
+        size = _next_size(size, n, float(part.max()))
+        goal = max(tol, accuracy / size)
+        if size < n:
+            sample = problem.sample(size, rng, basis)
+            result = _solve_stage(sample, None, result, band, part, goal, max_iter)
         else:
-            result = _solve_stage(sample, result, band, goal, max_iter)
-        work.append((size, result))
-    return replace(
-        result,
-        iterations=sum((stage.iterations for _, stage in work), start=np.zeros_like(result.iterations)),
-        sweeps=sum(rows * stage.sweeps for rows, stage in work) / n,
-        hessian_rows=sum(stage.hessian_rows for _, stage in work),
-    )
+            sample = problem
+            if basis is not None:
+                result = replace(result, coef=basis @ result.coef)
+            result = _solve_stage(problem, basis, result, band, part, tol, max_iter)
+        work.append(_work(sample, result))
+    iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
+    return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows)
+
+
+def _work(sample: Problem, result: Result) -> tuple[NDArray[np.intp], float, int]:
+    """Iterations, entries of features read, and rows of Hessians."""
+    return result.iterations, result.sweeps * sample.rows.n_rows * sample.rows.n_features, result.hessian_rows
+
+
+def _next_size(size: int, n: int, part: float) -> int:
+    """The rows of the next stage: all, unless a larger sample would save more doubtful rows than it has itself."""
+    saved = part * n * (1 - GROWTH**-0.5)
+    return n if 2 * saved <= GROWTH * size or 2 * GROWTH * size > n else GROWTH * size
 
 
 def _parameters(loss: Loss, dual: Array) -> Array:
@@ -113,12 +126,17 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     return part, np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
 
 
-def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_iter: int) -> Result:
-    """All columns on these rows, from the solution on fewer."""
+def _solve_stage(
+    problem: Problem, basis: Array | None, guess: Result, band: Array, part: Array, tol: float, max_iter: int
+) -> Result:
+    """All columns on these rows, from the solution on fewer that leaves this part of rows in doubt."""
+    if part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
+        start = _warm_start(problem, guess, band)
+        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
     q, null = problem.n_columns, null_model(problem)
     memory = problem.rows.new_memory()
     coef, intercept = guess.coef.copy(), guess.intercept.copy()
-    before, settled, doubtful = screen(problem, memory, coef, intercept, band)
+    before, settled, doubtful = screen(problem, memory, coef, intercept, band, basis)
     width = FIRST_WIDTH * band
     record = _Record(problem, null, tol)
     open_columns = np.arange(q)
@@ -127,38 +145,51 @@ def _solve_stage(problem: Problem, guess: Result, band: Array, tol: float, max_i
             problem, doubtful
         ):
             band = np.where(stuck, 2 * band, band)
-            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0))
+            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0), basis)
         if _crowded(problem, doubtful):
             break
-        move, shift, inner = np.zeros_like(coef), np.zeros_like(intercept), np.zeros(q)
+        move, shift = np.zeros_like(coef), np.zeros_like(intercept)
         for k in open_columns.tolist():
             column = np.array([k])
             start = newton.Start(
                 coef[:, column], intercept[column], doubtful[k].anchor[:, None], width[column], null.take(column)
             )
-            small = small_problem(problem, column, settled, doubtful[k])
-            answer = newton.solve(small, tol=tol / 2, max_iter=min(MAX_STEPS, max_iter), start=start, polish=False)
-            move[:, k], shift[k] = answer.coef[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
-            inner[k] = answer.gap[0]
-            doubtful[k] = replace(doubtful[k], anchor=answer.dual[:, 0])
-            record.count(k, answer, len(doubtful[k].target))
-        loss, slack, farthest = verify(problem, memory, coef + move, intercept + shift)
-        after = loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
-        done = record.enter(open_columns, coef + move, intercept + shift, after, inner + slack, memory, doubtful)
+            small = small_problem(problem, column, settled, doubtful[k], basis)
+            answer = newton.solve(
+                small, tol=tol / 2, max_iter=min(MAX_STEPS, max_iter), start=start.within(basis), polish=False
+            )
+            found = answer.coef if basis is None else basis @ answer.coef
+            move[:, k], shift[k] = found[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
+            dual = answer.dual[:, 0]
+            if problem.fit_intercept:
+                dual = balanced(dual, doubtful[k].share, settled.balance[k])
+            doubtful[k] = replace(doubtful[k], anchor=dual)
+            remember(problem, memory, k, doubtful[k].index, dual)
+            record.count(k, answer, small)
+        verdict = verify(problem, memory, coef + move, intercept + shift)
+        after = verdict.loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
+        astray = stray(problem, coef + move, settled.force + verdict.force)
+        gap = verdict.slack + astray
+        if problem.fit_intercept:
+            gap = np.where(np.abs(settled.balance + verdict.balance) <= ROUNDING, gap, np.inf)
+        done = record.enter(open_columns, coef + move, intercept + shift, after, gap, memory, doubtful)
         worse = ~done & (after > before)
         open_columns = np.flatnonzero(~done)
         if len(open_columns) == 0:
             break
-        if worse.any():  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
-            band = np.where(done, band, 2 * band)
+        narrow = basis is not None and bool(np.any(~done & (relative(astray, after, null.objective) > tol / 4)))
+        if narrow:  # directions were left out that do matter
+            basis = None
+        if worse.any() or narrow:  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
+            band = np.where(worse, 2 * band, band)
             step = _step_back(problem, memory, coef, move, shift, worse)
             coef, intercept = coef + step * move, intercept + step * shift
-            before, settled, doubtful = screen(problem, memory, coef, intercept, band)
+            before, settled, doubtful = screen(problem, memory, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:
             coef, intercept, before = coef + move, intercept + shift, after
             settled, doubtful = doubt_more(
-                problem, memory, settled, doubtful, np.where(done, -1.0, np.minimum(2 * farthest, band))
+                problem, memory, settled, doubtful, np.where(done, -1.0, np.minimum(2 * verdict.farthest, band)), basis
             )
             width = NEXT_WIDTH * band
     if len(open_columns):  # screening does not help here
@@ -172,17 +203,17 @@ class _Record:
 
     def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
         n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
-        self.null, self.tol, self.n_rows = null, tol, n
+        self.null, self.tol = null, tol
         self.coef, self.intercept, self.dual = np.zeros((M, q)), np.zeros(q), np.zeros((n, q), order="F")
         self.objective, self.gap = np.zeros(q), np.full(q, np.inf)
         self.iterations, self.doubtful = np.zeros(q, dtype=np.intp), np.zeros(q, dtype=np.intp)
         self.hessian_rows, self.sweeps = 0, 0.0
 
-    def count(self, k: int, answer: Result, rows: int) -> None:
+    def count(self, k: int, answer: Result, small: Problem) -> None:
         """Add the work of one solve of column k."""
         self.iterations[k] += answer.iterations[0]
         self.hessian_rows += answer.hessian_rows
-        self.sweeps += answer.sweeps * rows / self.n_rows
+        self.sweeps += answer.sweeps * small.rows.n_rows * small.rows.n_features / self.dual.shape[0] / len(self.coef)
 
     def enter(
         self,
@@ -199,7 +230,6 @@ class _Record:
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
             self.dual[:, k] = memory.column("dual", k)
-            self.dual[doubtful[k].index, k] = doubtful[k].anchor
             self.doubtful[k] = len(doubtful[k].target)
         rel = relative(self.gap, self.objective, self.null.objective)
         report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))

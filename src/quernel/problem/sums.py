@@ -77,6 +77,10 @@ class Settled:
         """The terms of some of the columns."""
         return Settled(self.force[:, columns], self.balance[columns], self.level[columns])
 
+    def within(self, basis: Array) -> Settled:
+        """The terms for the features Phi B."""
+        return Settled(basis.T @ self.force, self.balance, self.level)
+
 
 class Problem:
     """One fit per column over the same lifted rows.
@@ -112,9 +116,16 @@ class Problem:
         settled = self.settled.take(columns) if self.settled is not None else None
         return self._like(self.rows, columns, settled)
 
-    def sample(self, size: int, rng: np.random.Generator) -> Problem:
-        """The problem of some of the rows."""
-        return self._like(self.rows.sample(size, rng), np.arange(self.n_columns), None)
+    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> Problem:
+        """The problem of some of the rows, within a basis if there is one."""
+        return self._like(self.rows.sample(size, rng, basis), np.arange(self.n_columns), None)
+
+    def within(self, basis: Array | None) -> Problem:
+        """The problem of the coefficients u = B z, in z; B has orthonormal columns, so that the penalty is z'z."""
+        if basis is None:
+            return self
+        settled = self.settled.within(basis) if self.settled is not None else None
+        return self._like(self.rows.within(basis), np.arange(self.n_columns), settled)
 
     def _like(self, rows: LiftedRows, columns: NDArray[np.intp], settled: Settled | None) -> Problem:
         alpha = self.alpha[columns]

@@ -1,0 +1,244 @@
+"""Rows in doubt, and rows that are settled.
+
+`screen` sorts all rows by their residuals at a fit, `verify` looks at every row again at another one, and `doubt_more`
+takes further rows into doubt. Each is one sweep or less; what they know of single rows stays with the blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.features.blocks import strips
+from quernel.losses import Loss
+from quernel.problem.sums import Problem, Settled
+from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Doubtful:
+    """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor.
+
+    Features are by far the largest part. They are kept, in the pieces in which they were met, within a basis or where
+    they would have to be computed again; otherwise they are picked up only while the column is solved.
+    """
+
+    index: Index
+    features: list[Array]
+    target: Array
+    share: Array
+    anchor: Array
+
+    def and_also(self, others: Doubtful) -> Doubtful:
+        """These rows and others."""
+        return _together([self, others])
+
+
+def _together(parts: list[Doubtful]) -> Doubtful:
+    index, target, share, anchor = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
+    )
+    features = [piece for part in parts for piece in part.features if len(piece)]
+    return Doubtful(index, features, target, share, anchor)
+
+
+def remember(problem: Problem, memory: Memory, column: int, index: Index, dual: Array) -> None:
+    """Put the duals of one column's doubtful rows on record."""
+    for block, span in zip(memory.blocks, problem.rows.spans, strict=True):
+        here = (index >= span.start) & (index < span.stop)
+        block["dual"][index[here] - span.start, column] = dual[here]
+
+
+def small_problem(
+    problem: Problem, column: Index, settled: Settled, doubtful: Doubtful, basis: Array | None
+) -> Problem:
+    """One column on its rows in doubt, the settled ones as a linear term, within a basis if there is one."""
+    kept = doubtful.features
+    features = np.concatenate(kept) if kept else problem.rows.pick(doubtful.index, basis)
+    source = ArrayRows(features, doubtful.target)
+    rows = LiftedRows(source, features=features, share=doubtful.share, threads=problem.rows.threads)
+    settled = settled.take(column)
+    return Problem(
+        rows,
+        problem.loss.take(column),
+        problem.alpha[column],
+        fit_intercept=problem.fit_intercept,
+        settled=settled if basis is None else settled.within(basis),
+    )
+
+
+def screen(
+    problem: Problem, memory: Memory, coef: Array, intercept: Array, band: Array, basis: Array | None
+) -> tuple[Array, Settled, list[Doubtful]]:
+    """F, and all rows sorted into settled and doubtful by their residuals at (coef, intercept): one sweep."""
+    keep = _Keep(basis, not problem.rows.cached)
+    answers = problem.rows.fold(_screen_block, memory, (problem.loss, coef, intercept, band, keep))
+    loss, force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
+    objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
+    return objective, Settled(force, balance, level), _gathered(problem, [rows for _, rows in answers])
+
+
+@dataclass(frozen=True, eq=False)
+class _Keep:
+    """What to keep of doubtful rows' features: their part within a basis, all, or nothing."""
+
+    basis: Array | None
+    otherwise: bool
+
+    def __call__(self, features: Array, index: Index) -> list[Array]:
+        if self.basis is not None:
+            return [features[index] @ self.basis]
+        return [features[index]] if self.otherwise else []
+
+
+def _screen_block(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array, _Keep]
+) -> tuple[tuple[Array, ...], list[Doubtful]]:
+    from quernel.problem.sweeps import sort_rows
+
+    loss, coef, intercept, band, keep = message
+    m, q = len(block.target), len(band)
+    residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
+    force, (balance, level, value) = np.zeros(coef.T.shape), np.zeros((3, q))
+    kept: list[list[Array]] = [[] for _ in range(q)]
+    fit = _Fit.of(coef, intercept, loss)
+    for part in strips(m, len(coef)):
+        features = np.ascontiguousarray(block.features[part])
+        sort_rows(
+            features, block.target[part], block.share[part], *fit, band,
+            residual[:, part], dual[:, part], doubt[:, part], force, balance, level, value,
+        )  # fmt: skip
+        for k in range(q):  # while they are in cache
+            kept[k] += keep(features, np.flatnonzero(doubt[k, part]))
+    memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
+    low, high = loss.domain
+    rows = [_pick(block, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
+    value += _odd_rows(block, loss, residual, dual, doubt)[0]
+    return (value, force.T, balance, level), rows
+
+
+class _Fit(NamedTuple):
+    """A fit and its loss as `sweeps` read them."""
+
+    coef: Array
+    intercept: Array
+    knots: Array
+    slopes: Array
+    offsets: Array
+
+    @classmethod
+    def of(cls, coef: Array, intercept: Array, loss: Loss) -> _Fit:
+        knots, slopes = loss.lines
+        return cls(np.ascontiguousarray(coef.T), intercept, knots, slopes, loss.conjugate(slopes.T).T.copy())
+
+
+def _odd_rows(block: Block, loss: Loss, residual: Array, dual: Array, odd: Mask) -> tuple[Array, Array]:
+    """The odd rows' share of the mean loss, and of the mean slack loss + conjugate(v) - v r, which others have not."""
+    total, slack = np.empty((2, len(residual)))
+    for k in range(len(residual)):
+        rows, one = np.flatnonzero(odd[k]), loss.take(np.array([k]))
+        r, v = residual[k, rows, None], dual[k, rows, None]
+        value = one.value(r)
+        total[k] = block.share[rows] @ value[:, 0]
+        slack[k] = block.share[rows] @ (value + one.conjugate(v) - v * r)[:, 0]
+    return total, slack
+
+
+def _pick(block: Block, index: Index, anchor: Array | float, features: list[Array]) -> Doubtful:
+    anchors = np.broadcast_to(anchor, block.target.shape)[index]
+    return Doubtful(index, features, block.target[index], block.share[index], anchors)
+
+
+def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
+    """The doubtful rows of each column over all blocks, numbered through."""
+    return [
+        _together(
+            [
+                replace(block[k], index=block[k].index + span.start)
+                for block, span in zip(answers, problem.rows.spans, strict=True)
+            ]
+        )
+        for k in range(problem.n_columns)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What all rows say of a fit and their duals, one entry per column.
+
+    loss is the mean loss; slack is mean(loss + conjugate(v) - v r); force (M, q) and balance are the doubtful rows'
+    part of Phi'(w v)/W and mean v; farthest is how far any settled row is on the wrong side.
+    """
+
+    loss: Array
+    slack: Array
+    force: Array
+    balance: Array
+    farthest: Array
+
+
+def verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> Verdict:
+    """Look at every row again at (coef, intercept), with the duals on record: one sweep."""
+    answers = problem.rows.fold(_verify_block, memory, (problem.loss, coef, intercept))
+    loss, slack, force, balance, farthest = zip(*answers, strict=True)
+    return Verdict(sum(loss), sum(slack), sum(force), sum(balance), np.max(farthest, axis=0))
+
+
+def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, ...]:
+    from quernel.problem.sweeps import check_rows
+
+    loss, coef, intercept = message
+    residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
+    change, force, (balance, lines, farthest) = (
+        np.empty_like(residual),
+        np.zeros(coef.T.shape),
+        np.zeros((3, len(dual))),
+    )
+    fit = _Fit.of(coef, intercept, loss)
+    for part in strips(*block.features.shape):
+        check_rows(
+            np.ascontiguousarray(block.features[part]), block.target[part], block.share[part], *fit, dual[:, part],
+            doubt[:, part], residual[:, part], change[:, part], odd[:, part], force, balance, lines, farthest,
+        )  # fmt: skip
+    memory["change"] = change.T
+    off_line, slack = _odd_rows(block, loss, residual, dual, odd)
+    return lines + off_line, slack, force.T, balance, farthest
+
+
+def doubt_more(
+    problem: Problem, memory: Memory, settled: Settled, doubtful: list[Doubtful], band: Array, basis: Array | None
+) -> tuple[Settled, list[Doubtful]]:
+    """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
+    keep = _Keep(basis, not problem.rows.cached)
+    answers = problem.rows.fold(_doubt_block, memory, (problem.loss, band, keep))
+    memory.sweeps -= problem.rows.cached  # of few rows only, unless all features were computed again for it
+    force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
+    more = _gathered(problem, [rows for _, rows in answers])
+    settled = Settled(settled.force - force, settled.balance - balance, settled.level - level)
+    return settled, [old.and_also(new) for old, new in zip(doubtful, more, strict=True)]
+
+
+def _doubt_block(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, _Keep]
+) -> tuple[tuple[Array, ...], list[Doubtful]]:
+    loss, band, keep = message
+    residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
+    fresh = ~known & ((loss.distance(residual) <= band) | (memory["odd"] & (band > 0)))
+    chosen = [np.flatnonzero(fresh[:, k]) for k in range(fresh.shape[1])]
+    rows = [_pick(block, index, dual[:, k], keep(block.features, index)) for k, index in enumerate(chosen)]
+    weighted = [part.share * part.anchor for part in rows]
+    sums = (
+        np.column_stack([w @ block.features[part.index] for w, part in zip(weighted, rows, strict=True)]),
+        np.array([w.sum() for w in weighted]),
+        np.array([w @ part.target for w, part in zip(weighted, rows, strict=True)]),
+    )
+    memory["doubt"] = known | fresh
+    memory["dual"] = np.where(fresh, 0, dual)
+    return sums, rows

@@ -1,0 +1,90 @@
+"""One pass over the features, each row used twice while it is in cache.
+
+The loss enters as lines (`Loss.lines`): sorted knots, and between them slopes v with offsets conjugate(v), so that the
+loss is v r - conjugate(v) there; nan where it is curved. A row farther than `band` from every knot, on a line, is
+settled: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m). Compiled on first use and
+cached on disk. Loops are written out, for the compiler makes vector instructions of plain loops only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+FAST = {"contract", "reassoc", "nsz"}  # sums may be taken in any order; nan and infinity keep their meaning
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def sort_rows(
+    features: Any, target: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any, band: Any,
+    residual: Any, dual: Any, doubt: Any, force: Any, balance: Any, level: Any, loss: Any,
+) -> None:  # fmt: skip
+    """Fill residual, dual (0 for the doubtful) and doubt; sum the settled rows' force, balance, level and loss."""
+    n_columns, n_features = coef.shape
+    for i in range(len(target)):
+        for k in range(n_columns):
+            prediction = 0.0
+            for j in range(n_features):
+                prediction += features[i, j] * coef[k, j]
+            r = target[i] - prediction - intercept[k]
+            piece, nearest = 0, np.inf
+            for p in range(knots.shape[1]):
+                nearest = min(nearest, abs(r - knots[k, p]))
+                if r > knots[k, p]:
+                    piece = p + 1
+            v = slopes[k, piece]
+            doubtful = np.isnan(v) or nearest <= band[k]
+            if doubtful:
+                v = 0.0
+            else:
+                w = share[i] * v
+                balance[k] += w
+                level[k] += w * target[i]
+                loss[k] += w * r - share[i] * offsets[k, piece]
+                if w != 0.0:
+                    for j in range(n_features):
+                        force[k, j] += w * features[i, j]
+            residual[k, i] = r
+            dual[k, i] = v
+            doubt[k, i] = doubtful
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def check_rows(
+    features: Any, target: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any, dual: Any,
+    doubt: Any, residual: Any, change: Any, odd: Any, force: Any, balance: Any, loss: Any, farthest: Any,
+) -> None:  # fmt: skip
+    """Move residuals to a new fit and note the change.
+
+    Rows off their dual's line, and the doubtful, are odd; loss sums the others. force and balance sum the doubtful;
+    farthest is the largest distance from a knot of a settled row that is odd.
+    """
+    n_columns, n_features = coef.shape
+    for i in range(len(target)):
+        for k in range(n_columns):
+            prediction = 0.0
+            for j in range(n_features):
+                prediction += features[i, j] * coef[k, j]
+            r = target[i] - prediction - intercept[k]
+            change[k, i] = residual[k, i] - r
+            residual[k, i] = r
+            v = dual[k, i]
+            if doubt[k, i]:
+                odd[k, i] = True
+                w = share[i] * v
+                balance[k] += w
+                for j in range(n_features):
+                    force[k, j] += w * features[i, j]
+                continue
+            piece, nearest = 0, np.inf
+            for p in range(knots.shape[1]):
+                nearest = min(nearest, abs(r - knots[k, p]))
+                if r > knots[k, p]:
+                    piece = p + 1
+            odd[k, i] = slopes[k, piece] != v
+            if odd[k, i]:
+                farthest[k] = max(farthest[k], nearest)
+            else:
+                loss[k] += share[i] * (v * r - offsets[k, piece])
