@@ -287,7 +287,6 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         return self._lift_and_solve(source, kernel, loss, rng)
 
     def _lift_and_solve(self, source: ArrayRows, kernel: Kernel, loss: Pinball, rng: np.random.Generator) -> Result:
-        shuffled = False
         if isinstance(kernel, Linear):
             self.feature_map_ = ReadyFeatures().fit(source.X)
         elif self.n_components == "exact":
@@ -298,9 +297,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
             self.feature_map_ = RandomFeatures(
                 kernel, n_components, sampling=self.sampling, center=source.share() @ source.X, random_state=seed
             ).fit(source.X)
-            # In random order every first part is a random sample, for which the solver need not copy features.
-            source, shuffled = source.shuffled(rng), True
-        rows = LiftedRows(source, self.feature_map_, shuffled=shuffled, max_memory=self.max_memory)
+        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
         return self._solve_on(rows, loss, self.tol)
 
     def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Pinball) -> Result:

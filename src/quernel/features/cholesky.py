@@ -7,8 +7,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpstrf
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from quernel._threads import right_sized
 from quernel.kernels import Kernel, resolve
 
 Array = NDArray[np.floating]
@@ -60,6 +62,10 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
 
     def fit_transform(self, X: Array, y: Any = None, sample_weight: ArrayLike | None = None) -> Array:  # noqa: ARG002
         """Choose the landmarks and return G, shape (n, rank)."""
+        with right_sized(len(X), CANDIDATES):
+            return self._factor(np.asarray(X), sample_weight)
+
+    def _factor(self, X: Array, sample_weight: ArrayLike | None) -> Array:
         kernel, n = resolve(self.kernel), len(X)
         weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         diagonal = kernel.diagonal(X)
@@ -75,8 +81,8 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
             candidates = _candidates(residual, rng)
             known = G[candidates, :rank]
             small = kernel.gram(X[candidates], X[candidates]) - known @ known.T
-            chosen, lower = _leading_cholesky(small, FLOOR * diagonal[candidates], limit - rank)
-            if not chosen:
+            chosen, lower = _leading_cholesky(small, FLOOR * diagonal[candidates].max(), limit - rank)
+            if len(chosen) == 0:
                 break
             landmarks = candidates[chosen]
             columns = kernel.gram(X, X[landmarks])
@@ -116,28 +122,16 @@ def _candidates(residual: Array, rng: np.random.Generator) -> NDArray[np.intp]:
     return both[np.argsort(-residual[both], kind="stable")]
 
 
-def _leading_cholesky(matrix: Array, floor: Array, limit: int) -> tuple[list[int], Array]:
+def _leading_cholesky(matrix: Array, floor: float, limit: int) -> tuple[NDArray[np.intp], Array]:
     """Greedy pivots of a small matrix while they stay within a share of the first, and their Cholesky factor.
 
     Candidates of one block may be close to one another: after the first of a cluster is taken, the others have little
     left, and are better chosen anew from all rows.
     """
-    rest = np.array(matrix)
-    remaining = np.diag(rest).copy()
-    first = remaining.max()
-    chosen: list[int] = []
-    while len(chosen) < min(len(matrix), limit):
-        best = int(np.argmax(remaining))
-        if remaining[best] <= max(WORTHWHILE * first, floor[best]):
-            break
-        chosen.append(best)
-        column = rest[:, best] / np.sqrt(rest[best, best])
-        rest -= np.outer(column, column)
-        remaining = np.diag(rest).copy()
-        remaining[chosen] = -np.inf
-    if not chosen:
-        return [], np.empty((0, 0))
-    return chosen, np.linalg.cholesky(matrix[np.ix_(chosen, chosen)])
+    enough = max(WORTHWHILE * np.diag(matrix).max(), floor)
+    factor, pivots, rank, _ = dpstrf(matrix, lower=1, tol=enough)
+    rank = min(rank, limit) if np.diag(matrix).max() > floor else 0
+    return pivots[:rank] - 1, np.tril(factor[:rank, :rank])
 
 
 def _with_room(G: Array, columns: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +16,8 @@ from quernel.kernels import KERNELS, Kernel, ShiftInvariantKernel, resolve
 SAMPLINGS = ("uniform",)
 # Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
 COMPILE_FROM = 3_000_000
+# Columns of X up to which the compiled loop multiplies by the frequencies itself.
+FEW_COLUMNS = 8
 
 
 class RandomFeatures(TransformerMixin, BaseEstimator):
@@ -83,14 +85,18 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         self.n_components_ = self.n_components
         return self
 
-    def transform(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Phi, shape (n, M), in the floating type of X."""
+    def transform(self, X: NDArray[np.floating], order: NDArray[np.intp] | None = None) -> NDArray[np.floating]:
+        """Phi, shape (n, M), in the floating type of X; of the rows X[order], if an order is given."""
         X = np.asarray(X)
         dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
-        Phi = np.empty((len(X), self.n_components_), dtype=dtype)
-        self.prepare(len(X))
+        Phi = np.empty((len(X) if order is None else len(order), self.n_components_), dtype=dtype)
+        self.prepare(len(Phi))
+
+        def lift(block: slice) -> None:
+            self._lift(X[block] if order is None else X[order[block]], Phi[block])
+
         with right_sized(*Phi.shape) as threads:
-            spread(lambda block: self._lift(X[block], Phi[block]), blocks(*Phi.shape), threads)
+            spread(lift, blocks(*Phi.shape), threads)
         return Phi
 
     def prepare(self, n_rows: int) -> None:
@@ -101,26 +107,31 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
     def _lift(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
         """Phi of these rows, written into `out`; computed in double precision whatever the type of either."""
         scale = np.sqrt(2 / self.n_components_)
+        if _compiled is not None and X.shape[1] <= FEW_COLUMNS:
+            _compiled.scaled_cosine_of_few(
+                np.ascontiguousarray(X, dtype=float), self.frequencies_, self.phases_, scale, out
+            )
+            return
         for strip in strips(*out.shape):
             angle = np.asarray(X[strip], dtype=float) @ self.frequencies_
             if _compiled is not None:
-                _compiled(angle, self.phases_, scale, out[strip])
+                _compiled.scaled_cosine(angle, self.phases_, scale, out[strip])
             else:
                 angle += self.phases_
                 np.multiply(np.cos(angle, out=angle), scale, out=out[strip], casting="same_kind")
 
 
-_compiled: Callable[..., None] | None = None
+_compiled: ModuleType | None = None
 
 
 def _load_compiled() -> None:
     global _compiled
     if _compiled is None:
         try:
-            from quernel.features.cosine import scaled_cosine
+            from quernel.features import cosine
         except RuntimeError:  # numba finds no place to keep compiled code: numpy's cosine does the same, slower
             return
-        _compiled = scaled_cosine
+        _compiled = cosine
 
 
 def as_generator(random_state: Any) -> np.random.Generator:

@@ -23,11 +23,6 @@ class ArrayRows:
         """The number of rows."""
         return len(self.y)
 
-    def shuffled(self, rng: np.random.Generator) -> ArrayRows:
-        """The same rows in random order."""
-        order = rng.permutation(self.n_rows)
-        return ArrayRows(self.X[order], self.y[order], None if self.weight is None else self.weight[order])
-
     def share(self) -> Array:
         """Every row's part w_i / W of the total weight: sums over rows become means."""
         if self.weight is None:

@@ -37,8 +37,8 @@ ENOUGH = 0.1
 CONDITION = 1e-13
 # Problems up to this size (rows x features) are polished to rounding, for at most so many steps.
 SMALL = 2_000_000
-POLISH_STEPS = 20
-ROUNDING = 1e-20
+POLISH_STEPS = 12
+ROUNDING = 1e-16
 
 
 @dataclass
