@@ -4,29 +4,44 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks.machine import describe
-from benchmarks.page import page
-from benchmarks.speed import LINES
+from benchmarks import beside, peers, speed
+from benchmarks.page import measured, page
+from quernel.bench import describe
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", help="measure the lines whose name contains this")
+    parser.add_argument(
+        "--only", metavar="NAME", help="only the lines, comparisons or systems whose name contains this"
+    )
+    parser.add_argument("--systems", action="store_true", help="only the comparison with other systems")
+    parser.add_argument("--goals", action="store_true", help="only the lines that have a goal")
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args()
+    kept = json.loads((HERE / "results.json").read_text()) if (HERE / "results.json").exists() else {}
+    results, systems = kept.get("results", []), kept.get("systems", [])
+    if not options.systems:
+        results = _goals(options.only)
+    if not options.goals:
+        systems = list(beside.rows(options.only))
+    if not options.no_write and not options.only:
+        machine = describe()
+        everything = {"machine": machine, "results": results, "systems": systems}
+        (HERE / "results.json").write_text(json.dumps(everything, indent=1) + "\n")
+        (HERE.parent / "docs" / "benchmarks.md").write_text(page(machine, results, systems))
+
+
+def _goals(only: str | None) -> list[dict]:
     results = []
-    for line in LINES:
-        if options.only and options.only not in line.__name__:
+    for line in (*speed.LINES, *peers.LINES):
+        if only and only not in line.__name__:
             continue
         for row in line():
             results.append(row)
-            print(f"{row['what']:<86} {row['ratio']:>9.3g}  {row['unit']:<18} goal {row['goal']}", flush=True)
-    if not options.no_write and not options.only:
-        machine = describe()
-        (HERE / "results.json").write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
-        (HERE.parent / "docs" / "benchmarks.md").write_text(page(machine, results))
+            print(f"{row['what']:<86} {measured(row):>26}  goal {row['goal']}", flush=True)
+    return results
 
 
 if __name__ == "__main__":

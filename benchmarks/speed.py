@@ -1,47 +1,17 @@
-"""The lines of the speed table: each yields rows of what was measured, beside its goal."""
+"""Lines of the speed table: quernel beside itself, ridge regression and scikit-learn."""
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from quernel import KernelQuantileRegressor
+from benchmarks.goals import LEVELS, REPEATS, Row, at_most, times_faster
+from quernel import KernelQuantileRegressor, estimate_cost
+from quernel.bench import best
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-
-Row = dict[str, object]
-REPEATS = 3
-
-
-def best(function: Callable[[], object], repeats: int = REPEATS) -> tuple[float, object]:
-    """Shortest of several runs, and the last answer."""
-    shortest, answer = np.inf, None
-    for _ in range(repeats):
-        start = time.perf_counter()
-        answer = function()
-        shortest = min(shortest, time.perf_counter() - start)
-    return shortest, answer
-
-
-def at_most(what: str, ours: float, baseline: float, goal: float) -> Row:
-    """A time ratio that should be small."""
-    ratio = ours / baseline
-    return {
-        "what": what, "ratio": ratio, "unit": "x the time", "goal": f"<= {goal:g}", "met": ratio <= goal,
-        "ours": ours, "baseline": baseline,
-    }  # fmt: skip
-
-
-def times_faster(what: str, ours: float, baseline: float, goal: float) -> Row:
-    """A speed-up that should be large."""
-    ratio = baseline / ours
-    return {
-        "what": what, "ratio": ratio, "unit": "x faster", "goal": f">= {goal:g}", "met": ratio >= goal,
-        "ours": ours, "baseline": baseline,
-    }  # fmt: skip
 
 
 def lifted(n: int, M: int, bandwidth: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -85,7 +55,7 @@ def hard_fits_beside_ridge() -> Iterator[Row]:
 def levels_together() -> Iterator[Row]:
     Phi, y = lifted(200_000, 300)
     one, _ = best(lambda: on_ready_features(Phi, y, 0.5, 1e-4))
-    five, _ = best(lambda: on_ready_features(Phi, y, [0.1, 0.25, 0.5, 0.75, 0.9], 1e-4))
+    five, _ = best(lambda: on_ready_features(Phi, y, LEVELS, 1e-4))
     yield at_most("five levels together / one, n=200,000, M=300, alpha 1e-4", five, one, 2.5)
 
 
@@ -140,6 +110,21 @@ def exact_beside_libsvm() -> Iterator[Row]:
         yield times_faster(f"exact, against libsvm's SVR(epsilon=0), n={n:,}, alpha 1e-4", ours, baseline, goal)
 
 
+def estimates_beside_the_truth() -> Iterator[Row]:
+    """`estimate_cost` promises the order of magnitude."""
+    for n, M, levels in ((2_000, 500, 0.5), (20_000, 500, LEVELS), (500_000, 100, 0.5)):
+        X, y, _ = make_homoscedastic(n, random_state=0)
+        model = KernelQuantileRegressor(levels, n_components=M, random_state=0)
+        measured, _ = best(lambda model=model, X=X, y=y: model.fit(X, y))
+        predicted = estimate_cost(n, 3, M, np.size(levels)).seconds
+        ratio = predicted / measured
+        yield {
+            "what": f"estimate_cost, predicted / measured, n={n:,}, M={M}, levels: {np.size(levels)}", "ratio": ratio,
+            "unit": "x the time", "goal": "0.1 to 10", "met": 0.1 <= ratio <= 10, "ours": measured,
+            "baseline": predicted,
+        }  # fmt: skip
+
+
 def many_features_few_rows() -> Iterator[Row]:
     Phi, y = lifted(800, 2000)
     for level in (0.5, 0.01):
@@ -188,6 +173,7 @@ LINES = [
     growth,
     features_beside_scikit_learn,
     exact_beside_libsvm,
+    estimates_beside_the_truth,
     many_features_few_rows,
     peak_memory,
 ]

@@ -1,11 +1,16 @@
 """The command line as a person meets it: in a process of its own."""
 
+import importlib
+import json
 import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import quernel
+from quernel.bench import Task
+from quernel.cli import app
 
 pytest.importorskip("matplotlib")
 
@@ -64,6 +69,46 @@ def test_demo_into_an_impossible_folder_fails_in_one_line(tmp_path):
     assert ran.returncode == 1
     assert "Traceback" not in ran.stderr
     assert "Error:" in ran.stderr
+
+
+bench_module = importlib.import_module("quernel.cli.bench")  # the package's attribute of that name is the command
+TASK = Task(n=200, level=0.5, alpha=1e-6, M=5, repeats=1)
+
+
+def test_bench_for_machines(monkeypatch):
+    monkeypatch.setattr(bench_module, "SMALL_SET", ((TASK, ("QUERNEL", "RIDGE", "HIGHS")),))
+    ran = CliRunner().invoke(app, ["bench", "--json"])
+    report = json.loads(ran.stdout)
+    assert report["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    ours, ridge, linear_program = report["results"]
+    assert [row["status"] for row in report["results"]] == ["done"] * 3
+    assert ridge["objective"] is None
+    assert -1e-9 <= ours["excess"] <= 1e-6
+    assert -1e-9 <= linear_program["excess"] < 0.1
+
+
+def test_bench_prints_the_machine_and_a_table_of_what_became_of_everyone(monkeypatch):
+    row = {
+        "problem": str(TASK),
+        "status": "done",
+        "version": "7.1",
+        "seconds": 0.25,
+        "excess": 3e-7,
+        "note": "certified",
+    }
+    late = {"status": "timed out after 10 s", "version": "", "seconds": None, "excess": None, "note": ""}
+    monkeypatch.setattr(bench_module, "SMALL_SET", ((TASK, ()),))
+    monkeypatch.setattr(
+        bench_module, "beside", lambda *_, **__: [row | {"system": "us"}, row | {"system": "them"} | late]
+    )
+    monkeypatch.setattr(bench_module.console, "_width", 160)
+    ran = CliRunner().invoke(app, ["bench"])
+    assert ran.exit_code == 0, ran.output
+    lines = ran.stdout.splitlines()
+    assert "cores" in lines[0]
+    (us,), (them,) = ([line.split() for line in lines if name in line.split()] for name in ("us", "them"))
+    assert [word for word in us if word not in "│"] == ["us", "7.1", "0.25", "3e-07", "certified"]
+    assert "timed out after 10 s" in " ".join(them)
 
 
 def test_version():

@@ -1,4 +1,4 @@
-"""The command line: `quernel demo`, and `quernel --help` for the rest."""
+"""The command line: `quernel demo`, `quernel bench`, and `quernel --help` for the rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from quernel import __version__
+from quernel.cli.bench import bench
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(demo)
+app.command()(bench)
 
 
 def _version(wanted: bool) -> None:

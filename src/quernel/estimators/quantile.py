@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
+from quernel.estimators.cost import refuse_if_too_large
 from quernel.estimators.defaults import N_COMPONENTS, auto_alpha, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.levels import QuantileFunction, check_levels, rearranged
@@ -163,6 +164,14 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
         X, y, weight = check_training(self, X, y, sample_weight)
+        refuse_if_too_large(
+            *X.shape,
+            self.n_components,
+            len(levels),
+            linear=isinstance(kernel, Linear),
+            solver=self.solver,
+            max_memory=self.max_memory,
+        )
         source = ArrayRows(X, y, weight)
         kernel = self._with_bandwidth(kernel, source)
         self.alpha_ = auto_alpha(y, source.share()) if self.alpha == "auto" else float(self.alpha)

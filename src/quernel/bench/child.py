@@ -1,0 +1,60 @@
+"""`python -m quernel.bench.child module:NAME task answer`: fit one task with one system, and write down the outcome."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from quernel.bench.machine import installed
+from quernel.bench.task import Answer, System, Task
+
+
+def load(system: str) -> System:
+    """The system called "module:NAME"."""
+    module, name = system.split(":")
+    return getattr(import_module(module), name)
+
+
+def outcome(system: System, task: Task) -> dict[str, Any]:
+    """What the runner wants to know, as plain values."""
+    task.prepare()
+    try:
+        answer = system.fit(task)
+    except ImportError:
+        return {"system": system.name, "status": "not installed"}
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return {"system": system.name, "status": f"failed: {lines[-1]}"}
+    return {
+        "system": system.name,
+        "status": "done",
+        "version": answer.version or installed(system.package),
+        "seconds": answer.seconds,
+        "note": answer.note,
+    } | _judged(task, answer)
+
+
+def _judged(task: Task, answer: Answer) -> dict[str, float]:
+    """F in our convention, its first term and, where there is a certificate, a bound below it."""
+    if answer.fitted is None or answer.penalty is None:
+        return {}
+    objective, loss = task.objective(answer.fitted, answer.penalty), task.objective(answer.fitted, 0.0)
+    if answer.gap is None:
+        return {"objective": objective, "loss": loss}
+    gap = answer.gap * max(objective, task.null_objective() / 1000)  # what "relative" means
+    return {"objective": objective, "loss": loss, "lower_bound": objective - gap}
+
+
+def main() -> None:
+    """Read the request from the command line."""
+    system, task, answer = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    Path(answer).write_text(json.dumps(outcome(load(system), Task(**json.loads(task)))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`quernel bench`: how fast this machine fits, beside ridge regression and scikit-learn's linear program."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from quernel.bench import Task, beside, describe
+from quernel.cli.console import console, errors
+
+SYSTEMS = "quernel.bench.systems:"
+TIME_LIMIT = 10.0
+SMALL_SET = (
+    (Task(n=100_000, level=0.5, alpha=1e-4, M=100), ("QUERNEL", "RIDGE")),
+    (Task(n=2_000, level=0.5, alpha=1e-8, M=50, bandwidth=0.2), ("QUERNEL", "HIGHS", "HIGHS_IPM")),
+)
+
+
+def bench(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Time quernel on this machine beside ridge regression and scikit-learn, one thread each; under half a minute."""
+    machine, rows = describe(), []
+    for task, names in SMALL_SET:
+        rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_tell)
+    if as_json:
+        typer.echo(json.dumps({"machine": machine, "results": rows}, indent=1))
+        return
+    console.print("{processor}, {memory}, Python {python}; {packages}".format(**machine))
+    for task, _ in SMALL_SET:
+        console.print(_table(str(task), [row for row in rows if row["problem"] == str(task)]))
+    console.print(
+        "Seconds are the best of three. The excess is that of mean pinball loss + alpha |u|^2 over the bound that "
+        "quernel's certificate puts below it; systems that know no such penalty solve alpha = 0."
+    )
+
+
+def _tell(row: dict[str, Any]) -> None:
+    errors.print(f"{row['system']}: {row['status']}", highlight=False)
+
+
+def _table(title: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("system")
+    table.add_column("version")
+    for heading in ("seconds", "excess"):
+        table.add_column(heading, justify="right")
+    table.add_column("note")
+    for row in rows:
+        done = row["seconds"] is not None
+        table.add_row(
+            row["system"],
+            row["version"],
+            f"{row['seconds']:.3g}" if done else "",
+            f"{row['excess']:.0e}" if row["excess"] is not None else "",
+            row["note"] if done else row["status"],
+        )
+    return table

@@ -1,0 +1,215 @@
+"""What a fit will cost, before it is begun: memory, and time to its order of magnitude."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from quernel._threads import right_sized
+from quernel.estimators.defaults import N_COMPONENTS
+from quernel.estimators.validation import check_choice, check_positive
+from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
+from quernel.kernels import Kernel, Linear, resolve
+from quernel.rows import allowance, available_memory
+from quernel.solvers import SOLVERS
+
+NUMBER = 8  # bytes: everything is double precision
+
+# What a solve remembers of every row and level: residual, two duals, direction, and room to compute the next of them.
+STATE = 6
+# Newton copies the features of active rows, about two per feature, once as they are met and once side by side.
+ACTIVE_ROWS, ACTIVE_COPIES = 2, 2
+# The share of all rows whose features screening copies because their side of the fit is in doubt.
+DOUBTFUL = 0.05
+# The automatic bandwidth looks at the distances of 1,000 rows.
+LEAST = 20 * 2**20
+
+# Time is counted in floating-point operations of a matrix product that take as long: how fast those are is measured.
+COSINE = 60  # for an entry of Phi to be computed, besides w'x
+TOUCH = 40  # for an entry of Phi to be read in a sweep: it waits for memory
+NEXT_LEVEL = 0.4  # what a further level adds to a sweep: the features are read once for all
+# Sweeps over all rows: so many in any case, and so many more where there are too few rows for screening.
+FEWEST_SWEEPS, MORE_SWEEPS, SCREENED_FROM = 6, 100, 16
+HESSIANS = 6  # Newton matrices of as many rows as features, per level
+ADMM_SWEEPS = 600
+OVERHEAD = 0.02  # seconds of any fit
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fit will need.
+
+    memory is held in bytes during the whole fit: features, rows in random order, residuals and duals; peak_memory adds
+    the solver's copies, roughly. stored says whether the features are kept rather than recomputed block by block in
+    every sweep, and seconds is an order of magnitude, for this machine.
+    """
+
+    memory: int
+    peak_memory: int
+    stored: bool
+    seconds: float
+    features: int = 0  # bytes of the memory that are features
+
+    def __str__(self) -> str:
+        if self.stored:
+            memory = f"about {_size(self.features)} of features (stored) + {_size(self.peak_memory - self.features)}"
+        else:
+            memory = f"about {_size(self.peak_memory)}, features recomputed block by block"
+        return f"{memory}; some {_duration(self.seconds)} on this machine"
+
+
+def estimate_cost(
+    n: int,
+    d: int,
+    n_components: int | str = "auto",
+    n_levels: int = 1,
+    *,
+    kernel: str | Kernel = "gaussian",
+    solver: str = "newton",
+    max_memory: int | None = None,
+) -> Cost:
+    """Memory, and time to its order of magnitude, of ``KernelQuantileRegressor.fit`` before it is called.
+
+    Parameters
+    ----------
+    n, d : int
+        Rows and columns of X.
+    n_components : int or "auto", default="auto"
+        Number of features. How many "exact" would need is known only when the kernel has been factored: give the rank
+        you expect, some 200 for a smooth kernel in few columns and up to n for a rough one.
+    n_levels : int, default=1
+        How many quantile levels are fitted together.
+    kernel, solver, max_memory : as in `KernelQuantileRegressor`
+
+    Examples
+    --------
+    >>> from quernel import estimate_cost
+    >>> cost = estimate_cost(1_000_000, 3, n_components=300, n_levels=5, max_memory=4 * 10**9)
+    >>> cost.stored
+    True
+    >>> round(cost.features / 1e9, 1)  # 10^6 rows x 300 features x 8 bytes
+    2.4
+    """
+    for name, value in (("n", n), ("d", d), ("n_levels", n_levels)):
+        check_positive(name, value, integer=True)
+    check_choice("solver", solver, SOLVERS)
+    if max_memory is not None:
+        check_positive("max_memory", max_memory, instead=" of bytes, or None")
+    if isinstance(n_components, str) and n_components == "exact":
+        raise ValueError(
+            'The cost of n_components="exact" depends on the rank of the kernel, which is known only once it has been '
+            "factored. Give the rank you expect as a number: some 200 for a smooth kernel in few columns, up to n for "
+            "a rough one."
+        )
+    if not (isinstance(n_components, str) and n_components == "auto"):
+        check_positive("n_components", n_components, integer=True, instead=' or "auto"')
+    linear = isinstance(resolve(kernel), Linear)
+    M = d if linear else N_COMPONENTS if n_components == "auto" else int(n_components)
+    features = 0 if linear else NUMBER * n * M  # the linear kernel's are X itself
+    stored = linear or features <= allowance(max_memory)
+    with right_sized(n, M) as threads:
+        held = features if stored else threads * _block(n, M)
+        memory = held + _rows(n, d, n_levels, shuffled=not linear)
+        peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
+        seconds = _operations(n, d, M, n_levels, solver, stored, linear) / (threads * _speed()) + OVERHEAD
+    return Cost(int(memory), int(peak), stored, seconds, int(held))
+
+
+def refuse_if_too_large(
+    n: int,
+    d: int,
+    n_components: int | str,
+    n_levels: int,
+    *,
+    linear: bool,
+    solver: str,
+    max_memory: int | None,
+) -> None:
+    """Raise ValueError, before anything is allocated, for a fit that memory cannot hold."""
+    free = available_memory()
+    rows = _rows(n, d, n_levels, shuffled=not (linear or n_components == "exact"))
+    if rows > free:
+        raise ValueError(
+            f"{n:,} rows x {n_levels} levels need {_size(rows)} for residuals and duals alone, and {_size(free)} are "
+            "free. Fit fewer levels at a time, or fewer rows."
+        )
+    if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
+        return
+    M = N_COMPONENTS if n_components == "auto" else int(n_components)
+    features, allowed = NUMBER * n * M, allowance(max_memory)
+    what = f"{n:,} rows x {M:,} features need {_size(features)}"
+    if solver == "admm" and features > allowed:
+        raise ValueError(
+            f"The admm solver keeps all features in memory, but {what}, and {_size(allowed)} are allowed. "
+            "Use solver='newton', which can do without, fewer components, or raise max_memory."
+        )
+    if solver == "newton" and (max_memory is None or features > allowed):  # they are recomputed where they do not fit
+        return
+    twice = 2 if solver == "admm" else 1  # admm centres a copy of them
+    if twice * features + rows > free:
+        remedy = "Use solver='newton' or fewer components." if solver == "admm" else "Lower max_memory below that size."
+        raise ValueError(
+            f"{what}{' twice over' * (twice - 1)} and {_size(rows)} for the rows, but {_size(free)} are free. {remedy}"
+        )
+
+
+def _rows(n: int, d: int, q: int, *, shuffled: bool) -> int:
+    """Bytes of what is held per row: X and y in random order, shares of the weight, and the solver's state."""
+    return NUMBER * n * (shuffled * (d + 1) + 1 + STATE * q)
+
+
+def _block(n: int, M: int) -> int:
+    """Bytes of one block of features."""
+    return NUMBER * M * min(n, max(BLOCK_BYTES // (NUMBER * M), BLOCK_ROWS))
+
+
+def _copies(n: int, M: int, q: int, solver: str, stored: bool) -> float:
+    """Bytes of the features that a solver copies, and of its matrices."""
+    square = min(n, M) ** 2
+    if solver == "admm":
+        return NUMBER * (n * M + 2 * square)
+    active = ACTIVE_COPIES * q * min(n, ACTIVE_ROWS * M) * M
+    doubtful = DOUBTFUL * n * M * (1 if stored else q) if n >= SCREENED_FROM * M else 0
+    return NUMBER * (max(active, doubtful) + square)
+
+
+def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linear: bool) -> float:
+    """Operations of a matrix product that take as long as the fit."""
+    levels = 1 + NEXT_LEVEL * (q - 1)
+    make = 0 if linear else COSINE + 2 * d
+    small = min(n, M)
+    if solver == "admm":
+        return n * M * (make + ADMM_SWEEPS * TOUCH * levels) + 2 * n * M * small + 10 * small**3
+    sweeps = FEWEST_SWEEPS + MORE_SWEEPS * min(1.0, SCREENED_FROM * M / n)
+    return n * M * (make * (1 if stored else sweeps) + sweeps * TOUCH * levels) + 2 * HESSIANS * q * small**2 * M
+
+
+@cache
+def _speed() -> float:
+    """Operations per second of one thread's matrix product, from one of a few milliseconds."""
+    A = np.ones((256, 256))
+    shortest = np.inf
+    for _ in range(4):
+        start = time.perf_counter()
+        A @ A
+        shortest = min(shortest, time.perf_counter() - start)
+    return 2 * 256**3 / max(shortest, 1e-6)
+
+
+def _size(n_bytes: float) -> str:
+    """Bytes for people: 2.4 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= size or unit == "MB":
+            return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
+    raise AssertionError
+
+
+def _duration(seconds: float) -> str:
+    """Seconds for people, to one digit."""
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{float(f'{seconds / size:.1g}'):g} {unit}"
+    return f"{float(f'{seconds:.1g}'):g} s"
