@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -113,6 +114,9 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 raise ValueError(part.refused_samplings[self.sampling])  # type: ignore[attr-defined]
         if self.sampling == "leverage" and self.scores == "gram":
             kernel.check_diagonal()
+        alpha = self.leverage_alpha
+        if alpha is not None and not (isinstance(alpha, Real) and 0 < alpha < np.inf):
+            raise ValueError(f"leverage_alpha must be a positive number, or None in an estimator; got {alpha!r}.")
         if self.pool_size is not None and self.pool_size < self.n_components:
             raise ValueError(
                 f"pool_size must be at least n_components = {self.n_components}, of which it is the choice; got "
@@ -123,11 +127,10 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
     def _by_leverage(
         self, kernel: Kernel, X: NDArray[np.floating], rng: np.random.Generator, sample_weight: ArrayLike | None
     ) -> Draw:
-        alpha = self.leverage_alpha
-        if alpha is None or not 0 < alpha < np.inf:
+        if self.leverage_alpha is None:
             raise ValueError(
-                "sampling='leverage' needs leverage_alpha, a positive number: the ridge weight of the fit that will "
-                f"follow (an estimator gives its own); got {alpha!r}."
+                "sampling='leverage' needs leverage_alpha, the ridge weight of the fit that will follow; got None. "
+                "(An estimator gives its own.)"
             )
         share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
         return leverage(
@@ -135,7 +138,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             rng,
             self.n_components,
             X,
-            alpha=alpha,
+            alpha=self.leverage_alpha,
             share=share,
             pool_size=self.pool_size,
             scores=self.scores,
