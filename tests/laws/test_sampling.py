@@ -7,7 +7,17 @@ from quernel.features import SAMPLINGS, RandomFeatures
 from quernel.features.sampling.draw import shares
 from quernel.features.sampling.leverage import inclusion, leverage_scores, without_replacement
 from quernel.features.sampling.orthogonal import orthogonal_normals
-from quernel.kernels import ArcCosine, Cauchy, Gaussian, Laplacian, Linear, Matern, PeriodicSpline, SpectralKernel
+from quernel.kernels import (
+    ArcCosine,
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern,
+    PeriodicSpline,
+    ShiftInvariantKernel,
+    SpectralKernel,
+)
 
 
 def boxes(rng, n_components, n_columns):
@@ -149,6 +159,21 @@ def test_orthogonal_and_quasi_random_features_err_less(d, multiple):
         ours = errors(sampling)
         noise = np.hypot(uniform.std(), ours.std()) / np.sqrt(100)
         assert ours.mean() + 1.6 * noise < better * uniform.mean(), sampling
+
+
+@every_draw_of_some
+def test_moving_rows_and_center_together_changes_nothing(name, sampling):
+    kernel, X = KERNELS[name][0], rows(30, columns(name))
+    if name in ("arccosine 1", "spline 4", "mixed sum"):  # no waves, or not only
+        centered, plain = (drawn(kernel, 20, sampling, 0, X, center=c) for c in (X.mean(axis=0), None))
+        still = np.array([not isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts])
+        if sampling != "leverage":
+            kept = still[plain.terms_]
+            np.testing.assert_array_equal(centered.transform(X)[:, kept], plain.transform(X)[:, kept])
+        return
+    here, there = (drawn(kernel, 20, sampling, 0, X + c, center=X.mean(axis=0) + c) for c in (0.0, 4.0))
+    np.testing.assert_allclose(there.transform(X + 4), here.transform(X), atol=1e-9)
+    assert not np.allclose(drawn(kernel, 20, sampling, 0, X).transform(X), here.transform(X)), "negative control"
 
 
 # Orthogonal and quasi-random

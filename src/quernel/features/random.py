@@ -94,6 +94,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             drawn = self._by_leverage(kernel, X, rng, sample_weight)
         else:
             drawn = draw(kernel, STRATEGIES[self.sampling], rng, self.n_components, X.shape[1])
+            drawn = drawn.centered(kernel, self.center)
         self._keep(kernel, drawn)
         return self
 
@@ -140,25 +141,21 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             X,
             alpha=self.leverage_alpha,
             share=share,
+            center=self.center,
             pool_size=self.pool_size,
             scores=self.scores,
             replacement=self.replacement,
         )
 
     def _keep(self, kernel: Kernel, drawn: Draw) -> None:
-        phases, is_wave = drawn.phases, [isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts]
-        if self.center is not None:
-            shift = np.where(
-                np.array(is_wave)[drawn.terms], np.asarray(self.center, dtype=float) @ drawn.frequencies, 0
-            )
-            phases = np.where(shift != 0, (phases - shift) % (2 * np.pi), phases)
-        for array in (drawn.frequencies, phases, drawn.weights):
+        for array in (drawn.frequencies, drawn.phases, drawn.weights):
             array.flags.writeable = False
-        self.frequencies_, self.phases_ = drawn.frequencies, phases
+        self.frequencies_, self.phases_ = drawn.frequencies, drawn.phases
         self.weights_, self.terms_ = drawn.weights, drawn.terms
         self.n_components_ = self.n_components
         # Waves have a fast path of their own; where all have the same weight, it is part of it.
-        self._all_waves, self._equal = all(is_wave), bool(np.ptp(drawn.weights) == 0)
+        self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts)
+        self._equal = bool(np.ptp(drawn.weights) == 0)
 
     def transform(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
         """Phi, shape (n, M), in the floating type of X."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.kernels import IntegralKernel, Kernel
+from quernel.kernels import IntegralKernel, Kernel, ShiftInvariantKernel
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -27,6 +27,14 @@ class Draw:
     phases: Array
     weights: Array
     terms: Index
+
+    def centered(self, kernel: Kernel, center: Array | None) -> Draw:
+        """Waves of x - center; features that are no waves stay as they are."""
+        if center is None:
+            return self
+        is_wave = np.array([isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts])[self.terms]
+        shifted = (self.phases - np.asarray(center, dtype=float) @ self.frequencies) % (2 * np.pi)
+        return replace(self, phases=np.where(is_wave, shifted, self.phases))
 
     def take(self, index: Index, factor: Array) -> Draw:
         """Some of the features, their weights multiplied by a factor each."""

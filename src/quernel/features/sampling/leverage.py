@@ -20,7 +20,7 @@ SCORES = ("features", "gram")
 # The pool is so many times as large as what is kept of it.
 POOL = 10
 # Rows on which the scores are computed; more of them would hardly change them.
-ROWS = 2000
+ROWS = 1000
 
 
 def leverage(
@@ -31,13 +31,14 @@ def leverage(
     *,
     alpha: float,
     share: Array | None = None,
+    center: Array | None = None,
     pool_size: int | None = None,
     scores: str = "features",
     replacement: bool = True,
 ) -> Draw:
     """M features of a pool, sampled by their ridge leverage scores on (some of) the rows of X."""
     size = max(POOL * n_components if pool_size is None else pool_size, n_components)
-    pool = draw(kernel, uniform, rng, size, X.shape[1])
+    pool = draw(kernel, uniform, rng, size, X.shape[1]).centered(kernel, center)
     share = np.full(len(X), 1 / len(X)) if share is None else share
     rows, weight = distinct_rows(X[share > 0], share[share > 0], ROWS)
     weight = weight / weight.sum()
