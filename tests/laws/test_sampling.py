@@ -176,6 +176,15 @@ def test_moving_rows_and_center_together_changes_nothing(name, sampling):
     assert not np.allclose(drawn(kernel, 20, sampling, 0, X).transform(X), here.transform(X)), "negative control"
 
 
+@every_draw
+def test_one_or_two_features_are_possible(name, sampling):
+    kernel = KERNELS[name][0]
+    M = len(kernel.parts)
+    Phi = drawn(kernel, M, sampling, 0, rows(6, columns(name))).transform(rows(6, columns(name)))
+    assert Phi.shape == (6, M)
+    assert np.all(np.isfinite(Phi))
+
+
 # Orthogonal and quasi-random
 
 

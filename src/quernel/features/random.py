@@ -101,18 +101,18 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
     def check(self) -> Kernel:
         """The kernel, if it has random features and the settings make sense."""
         kernel = resolve(self.kernel)
-        if not all(isinstance(part, IntegralKernel) for _, part in kernel.parts):
-            able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, IntegralKernel))
-            raise ValueError(
-                f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
-                f'Use one of {able}, or the kernel itself with n_components="exact".'
-            )
         for name, given, known in (("sampling", self.sampling, SAMPLINGS), ("scores", self.scores, SCORES)):
             if given not in known:
                 raise ValueError(f"Unknown {name} {given!r}. Known: {', '.join(repr(one) for one in known)}.")
         for _, part in kernel.parts:
-            if self.sampling in part.refused_samplings:  # type: ignore[attr-defined]
-                raise ValueError(part.refused_samplings[self.sampling])  # type: ignore[attr-defined]
+            if not isinstance(part, IntegralKernel):
+                able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, IntegralKernel))
+                raise ValueError(
+                    f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
+                    f'Use one of {able}, or the kernel itself with n_components="exact".'
+                )
+            if self.sampling in part.refused_samplings:
+                raise ValueError(part.refused_samplings[self.sampling])
         if self.sampling == "leverage" and self.scores == "gram":
             kernel.check_diagonal()
         alpha = self.leverage_alpha

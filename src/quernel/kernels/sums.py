@@ -53,11 +53,8 @@ class Sum(Kernel):
 
     def with_bandwidth(self, bandwidth: ArrayLike) -> Sum:
         """The same sum, its open bandwidths filled in; those that are given stay."""
-        filled = ((c, kernel.with_bandwidth(bandwidth) if kernel.bandwidth_is_open else kernel) for c, kernel in self)
-        return Sum(tuple(filled))
-
-    def __iter__(self) -> Any:
-        return iter(self.summands)
+        filled = (k.with_bandwidth(bandwidth) if k.bandwidth_is_open else k for _, k in self.summands)
+        return Sum(tuple(zip((c for c, _ in self.summands), filled, strict=True)))
 
     def check_columns(self, n_columns: int) -> None:
         """Complain if a summand does."""
