@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import quernel.estimators.quantile
+import quernel.kernels.spectral
 from quernel.estimators import defaults
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,8 @@ def test_links_of_the_readme_lead_somewhere(name):
     assert name.startswith("http") or (ROOT / name).exists(), name
 
 
-def test_docstring_examples():
-    failed, tried = doctest.testmod(quernel.estimators.quantile)
+@pytest.mark.parametrize("module", [quernel.estimators.quantile, quernel.kernels.spectral])
+def test_docstring_examples(module):
+    failed, tried = doctest.testmod(module)
     assert tried > 3
     assert failed == 0

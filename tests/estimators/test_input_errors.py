@@ -10,7 +10,8 @@ import scipy.sparse
 from sklearn.exceptions import NotFittedError
 
 from quernel import KernelQuantileRegressor
-from quernel.kernels import KERNELS, Gaussian
+from quernel.features import SAMPLINGS, RandomFeatures
+from quernel.kernels import KERNELS, Gaussian, Linear, PeriodicSpline
 from quernel.solvers import SOLVERS
 
 N = 30
@@ -83,7 +84,7 @@ SETTINGS = [
     ("alpha text", {"alpha": "small"}, ["alpha", '"auto"', "'small'"]),
     ("alpha list", {"alpha": [1e-3, 1e-2]}, ["alpha", "number", "[0.001, 0.01]"]),
     ("kernel", {"kernel": "rbf"}, ["Unknown kernel 'rbf'", *map(repr, KERNELS), "quernel.kernels"]),
-    ("sampling", {"sampling": "magic"}, ["Unknown sampling 'magic'", "'uniform'"]),
+    ("sampling", {"sampling": "magic"}, ["Unknown sampling 'magic'", *map(repr, SAMPLINGS)]),
     ("solver", {"solver": "simplex"}, ["Unknown solver 'simplex'", *map(repr, SOLVERS)]),
     ("noncrossing", {"noncrossing": "sort"}, ["Unknown noncrossing 'sort'", "'rearrange'", "None"]),
     ("noncrossing False", {"noncrossing": False}, ["Unknown noncrossing False", "'rearrange'", "None"]),
@@ -94,6 +95,19 @@ SETTINGS = [
     ("bandwidth word", {"bandwidth": "wide"}, ["bandwidth 'wide'", "'auto'"]),
     ("bandwidth texts", {"bandwidth": ["a", "b", "c"]}, ["bandwidth", "'a'"]),
     ("bandwidth linear", {"kernel": "linear", "bandwidth": 1.0}, ["linear kernel has no bandwidth", "'auto'"]),
+    ("bandwidth spline", {"kernel": "spline", "bandwidth": 1.0}, ["spline kernel has no bandwidth", "'auto'"]),
+    ("bandwidth arccosine", {"kernel": "arccosine", "bandwidth": 1.0}, ["arccosine kernel has no bandwidth"]),
+    ("bandwidth sum", {"kernel": Gaussian(1.0) + Gaussian(2.0), "bandwidth": 1.0}, ["its own bandwidth", "'auto'"]),
+    ("spline exact", {"kernel": PeriodicSpline(1), "n_components": "exact"}, ["infinite where x = z", "order above 1"]),
+    ("spline orthogonal", {"kernel": "spline", "sampling": "orthogonal"}, ["unit cube", "'qmc'"]),
+    ("linear summand", {"kernel": Gaussian() + Linear()}, ["no spectral measure", "'gaussian'", '"exact"']),
+    ("too few for a sum", {"kernel": Gaussian() + Gaussian(2.0), "n_components": 1}, ["sum of 2 kernels"]),
+    (
+        "leverage_alpha",
+        {"sampling": RandomFeatures(sampling="leverage", leverage_alpha=0)},
+        ["leverage_alpha", "got 0"],
+    ),
+    ("sampling object", {"sampling": RandomFeatures(sampling="magic")}, ["Unknown sampling 'magic'", "'leverage'"]),
     ("bandwidth twice", {"kernel": Gaussian(2.0), "bandwidth": 1.0}, ["its own bandwidth", "'auto'"]),
     ("bandwidth of object short", {"kernel": Gaussian([1.0, 2.0])}, ["2 entries", "3 columns"]),
     ("n_components 0", {"n_components": 0}, ["n_components", "positive integer", '"auto" or "exact"', "got 0"]),

@@ -264,8 +264,11 @@ def test_attributes(kernel, n_components):
         assert model.bandwidth_ is None
     else:
         assert n_components in ("auto", "exact", M)
-        assert model.bandwidth_.shape == (2,)
-        assert np.all(model.bandwidth_ > 0)
+        if KERNELS[kernel]().takes_bandwidth:
+            assert model.bandwidth_.shape == (2,)
+            assert np.all(model.bandwidth_ > 0)
+        else:
+            assert model.bandwidth_ is None
     assert model.coef_.shape == (M, 2)
     for name in ("intercept_", "duality_gap_", "objective_"):
         assert getattr(model, name).shape == (2,), name

@@ -26,6 +26,7 @@ COLUMNS = ["wind", "load", "price"]
         KernelQuantileRegressor(n_components="exact"),
         KernelQuantileRegressor(kernel="linear"),
         KernelQuantileRegressor(fit_intercept=False),
+        KernelQuantileRegressor(kernel="matern", sampling="leverage", n_components=100),
         KernelQuantileRegressor(solver="admm", tol=1e-3, max_iter=5000),
     ]
 )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from quernel import KernelQuantileRegressor
-from quernel.kernels import KERNELS
+from quernel.features import RandomFeatures
+from quernel.kernels import KERNELS, Gaussian, Matern
 
 LEVELS = [0.05, 0.3, 0.5, 0.9]
 ALPHA = 1e-3
@@ -20,6 +21,14 @@ SETTINGS = {
     **{name: {"kernel": name, "n_components": 50, "random_state": 0} for name in KERNELS},
     **{f"{name}, exact": {"kernel": name, **EXACT} for name in KERNELS if name != "linear"},
     "gaussian, no intercept": {"n_components": 50, "random_state": 0, "fit_intercept": False},
+    "sum": {"kernel": Gaussian() + 0.5 * Matern(0.3), "n_components": 50, "random_state": 0},
+    **{f"gaussian, {way}": {"sampling": way, "n_components": 50, "random_state": 0} for way in ("orthogonal", "qmc")},
+    # With a leverage_alpha of its own: the laws that change alpha would draw other features otherwise.
+    "gaussian, leverage": {
+        "sampling": RandomFeatures(sampling="leverage", leverage_alpha=ALPHA),
+        "n_components": 50,
+        "random_state": 0,
+    },
 }
 WITH_INTERCEPT = {name: settings for name, settings in SETTINGS.items() if settings.get("fit_intercept", True)}
 ADMM = {

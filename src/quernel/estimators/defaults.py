@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
+from quernel.features.distinct import distinct_rows
 from quernel.losses import weighted_quantiles
 
 Array = NDArray[np.floating]
@@ -42,41 +43,13 @@ def column_scales(X: Array, share: Array) -> Array:
 def auto_bandwidth(X: Array, share: Array) -> Array:
     """One bandwidth per column: its standard deviation times 0.6 of the median distance between standardised rows."""
     scales = column_scales(X, share)
-    rows, weight = _distinct_rows(X, share, SUBSAMPLE)
+    rows, weight = distinct_rows(X, share, SUBSAMPLE)
     if len(rows) < 2:
         return scales
     first, second = np.triu_indices(len(rows), 1)
     distances = pdist(rows / scales)
     median = weighted_quantiles(distances, weight[first] * weight[second], np.array([0.5]))[0]
     return BANDWIDTH * median * scales
-
-
-def _distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
-    """Up to `limit` different rows, and the weight of all rows equal to each.
-
-    Which rows is decided by a hash of their values: as good as at random, but the same in whatever order they come and
-    however often each is repeated.
-    """
-    code = _row_hash(X)
-    nearest = np.sort(np.partition(code, 4 * limit)[: 4 * limit]) if len(code) > 8 * limit else np.sort(code)
-    different = np.unique(nearest)
-    if len(different) < limit < len(nearest) < len(code):  # many repeats: look at all rows after all
-        different = np.unique(code)
-    chosen = different[:limit]
-    picked = np.flatnonzero(code <= chosen[-1])
-    _, where, group = np.unique(code[picked], return_index=True, return_inverse=True)
-    return np.asarray(X[picked[where]], dtype=float), np.bincount(group, weights=share[picked]).astype(float)
-
-
-def _row_hash(X: Array) -> NDArray[np.uint64]:
-    """A 64-bit hash of each row's values (splitmix64, column by column)."""
-    code = np.zeros(len(X), dtype=np.uint64)
-    for column in np.asarray(X, dtype=float).T:
-        code += (column + 0.0).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # + 0.0 makes -0.0 equal to 0.0
-        code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        code ^= code >> np.uint64(31)
-    return code
 
 
 def auto_alpha(y: Array, share: Array) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
@@ -28,7 +28,7 @@ from quernel.estimators.validation import (
 )
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
-from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
+from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Pinball
 from quernel.metrics import crossing_rate
 from quernel.problem import Problem
@@ -53,8 +53,9 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     quantiles : float or sequence of floats, default=0.5
         Levels between 0 and 1. One number makes `predict` return shape (n,); a sequence, (n, q), also for one level.
     kernel : str or object of `quernel.kernels`, default="gaussian"
-        "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy", or "linear": the columns of X are the features as
-        they are.
+        "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a two-layer network with a fixed
+        first layer), "spline" (functions of period 1 in every column); or "linear": the columns of X are the features
+        as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
     bandwidth : "auto", float or one float per column, default="auto"
         The length over which the quantiles may vary, in units of the columns: "gaussian" is
         exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times 0.6 of the median
@@ -63,8 +64,10 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         Number of random features M. "auto" is 500. "exact" uses the kernel itself through a pivoted Cholesky factor,
         whose rank is small for smooth kernels in few columns and may reach n otherwise: then time grows like n^3. The
         linear kernel has its own features, and ignores this argument.
-    sampling : {"uniform"}, default="uniform"
-        How random features are drawn.
+    sampling : {"uniform", "orthogonal", "qmc", "leverage"} or a `RandomFeatures` object, default="uniform"
+        How random features are drawn: independently, orthogonally, quasi-randomly, or by the leverage scores that they
+        have on these rows at this `alpha`. An object, such as ``RandomFeatures(sampling="leverage",
+        leverage_alpha=1e-4)``, sets the details; its kernel and number of features are the estimator's.
     alpha : float or "auto", default="auto"
         Weight of the ridge penalty, the paper's lambda. "auto" is 5e-5 over a robust spread of y, so that multiplying y
         by a constant multiplies the predictions by it.
@@ -91,7 +94,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     coef_ : ndarray of shape (M, q)
     intercept_ : ndarray of shape (q,)
     alpha_ : float
-    bandwidth_ : float, ndarray of shape (n_features_in_,), or None for the linear kernel
+    bandwidth_ : float, ndarray of shape (n_features_in_,), None for a kernel that has none, a tuple of these for a sum
     n_components_ : int
     duality_gap_ : ndarray of shape (q,)
         Relative: no other coefficients could lower the objective by more than this share of it, or of a thousandth of
@@ -125,7 +128,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         kernel: str | Kernel = "gaussian",
         bandwidth: str | float | ArrayLike = "auto",
         n_components: int | str = "auto",
-        sampling: str = "uniform",
+        sampling: str | RandomFeatures = "uniform",
         alpha: float | str = "auto",
         fit_intercept: bool = True,
         noncrossing: str | None = "rearrange",
@@ -255,13 +258,18 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _check_parameters(self) -> Kernel:
         kernel = resolve(self.kernel)
-        check_choice("sampling", self.sampling, SAMPLINGS)
+        if not isinstance(self.sampling, RandomFeatures):
+            check_choice("sampling", self.sampling, SAMPLINGS)
         check_choice("solver", self.solver, SOLVERS)
         check_choice("noncrossing", self.noncrossing, ("rearrange", None))
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
             check_positive("alpha", self.alpha, instead=' or "auto"')
         if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
             check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
+        if self.n_components == "exact":
+            kernel.check_diagonal()
+        elif not isinstance(kernel, Linear):
+            self._random_features(kernel).check()
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
         check_positive("tol", self.tol)
@@ -270,9 +278,9 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
             check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
         if isinstance(self.bandwidth, str):
             check_choice("bandwidth", self.bandwidth, ("auto",))
-        elif not isinstance(kernel, ShiftInvariantKernel):
+        elif not kernel.takes_bandwidth:
             raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
-        elif kernel.bandwidth is not None:
+        elif not kernel.bandwidth_is_open:
             raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
         else:
             kernel = kernel.with_bandwidth(self.bandwidth)
@@ -280,13 +288,10 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _with_bandwidth(self, kernel: Kernel, source: ArrayRows) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered."""
-        if not isinstance(kernel, ShiftInvariantKernel):
-            self.bandwidth_ = None
-            return kernel
-        if kernel.bandwidth is None:
+        if kernel.bandwidth_is_open:
             kernel = kernel.with_bandwidth(auto_bandwidth(source.X, source.share()))
-        kernel.scale(source.X.shape[1])  # complains when there is not one per column
-        self.bandwidth_ = kernel.bandwidth
+        kernel.check_columns(source.X.shape[1])
+        self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
     def _solve(self, source: ArrayRows, kernel: Kernel, loss: Pinball, rng: np.random.Generator) -> Result:
@@ -301,13 +306,20 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         elif self.n_components == "exact":
             return self._solve_exactly(source, kernel, loss)
         else:
-            n_components = N_COMPONENTS if self.n_components == "auto" else int(self.n_components)
-            seed = int(rng.integers(2**63))
-            self.feature_map_ = RandomFeatures(
-                kernel, n_components, sampling=self.sampling, center=source.share() @ source.X, random_state=seed
-            ).fit(source.X)
+            self.feature_map_ = self._random_features(kernel).set_params(
+                center=source.share() @ source.X, random_state=int(rng.integers(2**63))
+            )
+            if self.feature_map_.leverage_alpha is None:
+                self.feature_map_.set_params(leverage_alpha=self.alpha_)
+            self.feature_map_.fit(source.X, sample_weight=source.weight)
         rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
         return self._solve_on(rows, loss, self.tol)
+
+    def _random_features(self, kernel: Kernel) -> RandomFeatures:
+        """Random features of this kernel, not drawn yet."""
+        given = self.sampling if isinstance(self.sampling, RandomFeatures) else RandomFeatures(sampling=self.sampling)
+        n_components = N_COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        return clone(given).set_params(kernel=kernel, n_components=n_components)
 
     def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Pinball) -> Result:
         self.feature_map_, result = solve_exactly(

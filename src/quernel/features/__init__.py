@@ -2,6 +2,8 @@
 
 from quernel.features.cholesky import PivotedCholesky
 from quernel.features.identity import ReadyFeatures
-from quernel.features.random import SAMPLINGS, RandomFeatures
+from quernel.features.nystroem import Nystroem
+from quernel.features.random import RandomFeatures
+from quernel.features.sampling import SAMPLINGS
 
-__all__ = ["SAMPLINGS", "PivotedCholesky", "RandomFeatures", "ReadyFeatures"]
+__all__ = ["SAMPLINGS", "Nystroem", "PivotedCholesky", "RandomFeatures", "ReadyFeatures"]

@@ -27,7 +27,7 @@ C0, C1, C2, C3, C4, C5, C6, C7 = _POLYNOMIAL.convert(kind=np.polynomial.Polynomi
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, inline="always")
-def _write(line: Any, scale: float, out: Any, i: int) -> None:
+def _write(line: Any, scale: Any, out: Any, i: int) -> None:
     """out[i] = scale * cos(line)."""
     too_large = 0  # counted rather than compared with the maximum, which the compiler would take one by one
     for j in range(len(line)):
@@ -39,15 +39,15 @@ def _write(line: Any, scale: float, out: Any, i: int) -> None:
             s = r * r
             cosine = C0 + s * (C1 + s * (C2 + s * (C3 + s * (C4 + s * (C5 + s * (C6 + s * C7))))))
             half = 0.5 * k
-            out[i, j] = (scale - 4.0 * scale * (half - np.floor(half))) * cosine  # minus for odd k
+            out[i, j] = scale[j] * (1.0 - 4.0 * (half - np.floor(half))) * cosine  # minus for odd k
     else:
         for j in range(len(line)):
-            out[i, j] = scale * math.cos(line[j])
+            out[i, j] = scale[j] * math.cos(line[j])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def scaled_cosine(z: Any, phase: Any, scale: float, out: Any) -> None:
-    """out[i, j] = scale * cos(z[i, j] + phase[j]); `out` may be `z`, or of another floating type."""
+def scaled_cosine(z: Any, phase: Any, scale: Any, out: Any) -> None:
+    """out[i, j] = scale[j] * cos(z[i, j] + phase[j]); `out` may be `z`, or of another floating type."""
     line = np.empty(z.shape[1])
     for i in range(len(z)):
         for j in range(len(line)):
@@ -56,7 +56,7 @@ def scaled_cosine(z: Any, phase: Any, scale: float, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def scaled_cosine_of_few(X: Any, frequencies: Any, phase: Any, scale: float, out: Any) -> None:
+def scaled_cosine_of_few(X: Any, frequencies: Any, phase: Any, scale: Any, out: Any) -> None:
     """scale * cos(X @ frequencies + phase) for few columns of X, whose products need no matrix of their own."""
     line = np.empty(frequencies.shape[1])
     for i in range(len(X)):

@@ -1,19 +1,20 @@
-"""Random Fourier features: sqrt(2 / M) cos(w'x + b)."""
+"""Random features: for most kernels waves, sqrt(2 / M) cos(w'x + b)."""
 
 from __future__ import annotations
 
+from numbers import Real
 from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._threads import right_sized, spread
 from quernel.features.blocks import blocks, strips
-from quernel.kernels import KERNELS, Kernel, ShiftInvariantKernel, resolve
+from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw, leverage
+from quernel.kernels import KERNELS, IntegralKernel, Kernel, ShiftInvariantKernel, resolve
 
-SAMPLINGS = ("uniform",)
 # Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
 COMPILE_FROM = 3_000_000
 # Columns of X up to which the compiled loop multiplies by the frequencies itself.
@@ -24,19 +25,31 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
     """The paper's features  phi(x) = sqrt(2 / M) (cos(w_1'x + b_1), ..., cos(w_M'x + b_M)).
 
     The frequencies w come from the kernel's spectral measure and the phases b are uniform on [0, 2 pi), so that
-    E phi(x)'phi(z) = K(x, z). Both are drawn once, by `fit`, and read-only from then on.
+    E phi(x)'phi(z) = K(x, z). Kernels that are no waves have features of their own (rectified units, splines), and
+    those of a sum stand side by side. All is drawn once, by `fit`, and read-only from then on.
 
     Parameters
     ----------
     kernel : str or kernel object, default="gaussian"
-        A shift-invariant kernel. Its bandwidth is 1 unless the object says otherwise.
+        Any but the linear one. Its bandwidth is 1 unless the object says otherwise.
     n_components : int, default=100
         The number of features, the paper's M.
-    sampling : {"uniform"}, default="uniform"
-        "uniform" draws independent frequencies from the spectral measure.
+    sampling : {"uniform", "orthogonal", "qmc", "leverage"}, default="uniform"
+        All meet the kernel on average. "uniform" draws independent frequencies from the spectral measure; "orthogonal"
+        makes them orthogonal in blocks and "qmc" spreads them by a scrambled Sobol sequence, either with less error;
+        "leverage" draws a pool and keeps the features that matter for the rows at hand.
+    leverage_alpha : float or None
+        For "leverage": the ridge weight of the fit that will follow. An estimator that is given None takes its own.
+    pool_size : int or None
+        For "leverage": the size of the pool, None being 10 times `n_components`.
+    scores : {"features", "gram"}, default="features"
+        For "leverage": scores from the features of the pool, as in the paper, or from the kernel's Gram matrix; they
+        agree as the pool grows.
+    replacement : bool, default=True
+        For "leverage": whether a feature can be drawn twice. False is never less precise.
     center : array of shape (n_columns,) or None
-        Where phases are counted from, None being 0: features of x - center, so that adding a constant to a column of X
-        and to its center changes nothing.
+        Where the phases of waves are counted from, None being 0: features of x - center, so that adding a constant to a
+        column of X and to its center changes nothing.
     random_state : int, numpy Generator, numpy RandomState or None
         The source of the draws; an integer makes them repeatable.
 
@@ -44,6 +57,10 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
     ----------
     frequencies_ : ndarray of shape (n_columns, n_components)
     phases_ : ndarray of shape (n_components,)
+    weights_ : ndarray of shape (n_components,)
+        What each wave is multiplied by; 1/sqrt(M) for the data-free kinds.
+    terms_ : ndarray of shape (n_components,)
+        Which summand of the kernel each feature belongs to.
     n_components_ : int
     """
 
@@ -53,37 +70,93 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         n_components: int = 100,
         *,
         sampling: str = "uniform",
+        leverage_alpha: float | None = None,
+        pool_size: int | None = None,
+        scores: str = "features",
+        replacement: bool = True,
         center: Any = None,
         random_state: Any = None,
     ) -> None:
         self.kernel = kernel
         self.n_components = n_components
         self.sampling = sampling
+        self.leverage_alpha = leverage_alpha
+        self.pool_size = pool_size
+        self.scores = scores
+        self.replacement = replacement
         self.center = center
         self.random_state = random_state
 
-    def fit(self, X: NDArray[np.floating], y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
-        """Draw frequencies and phases for the columns of X; the values of X are not looked at."""
-        kernel = resolve(self.kernel)
-        if not isinstance(kernel, ShiftInvariantKernel):
-            able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, ShiftInvariantKernel))
-            raise ValueError(
-                f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
-                f'Use one of {able}, or the kernel itself with n_components="exact".'
-            )
-        if self.sampling not in SAMPLINGS:
-            known = ", ".join(repr(name) for name in SAMPLINGS)
-            raise ValueError(f"Unknown sampling {self.sampling!r}. Known: {known}.")
-        rng = as_generator(self.random_state)
-        frequencies = np.ascontiguousarray(kernel.frequencies(rng, self.n_components, np.shape(X)[1]))
-        phases = rng.uniform(0, 2 * np.pi, self.n_components)
-        if self.center is not None:
-            phases = (phases - np.asarray(self.center, dtype=float) @ frequencies) % (2 * np.pi)
-        for drawn in (frequencies, phases):
-            drawn.flags.writeable = False
-        self.frequencies_, self.phases_ = frequencies, phases
-        self.n_components_ = self.n_components
+    def fit(self, X: NDArray[np.floating], y: Any = None, sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
+        """Draw the features for the columns of X; only "leverage" looks at its values, and at the rows' weights."""
+        kernel = self.check()
+        X, rng = np.asarray(X), as_generator(self.random_state)
+        kernel.check_columns(X.shape[1])
+        if self.sampling == "leverage":
+            drawn = self._by_leverage(kernel, X, rng, sample_weight)
+        else:
+            drawn = draw(kernel, STRATEGIES[self.sampling], rng, self.n_components, X.shape[1])
+            drawn = drawn.centered(kernel, self.center)
+        self._keep(kernel, drawn)
         return self
+
+    def check(self) -> Kernel:
+        """The kernel, if it has random features and the settings make sense."""
+        kernel = resolve(self.kernel)
+        for name, given, known in (("sampling", self.sampling, SAMPLINGS), ("scores", self.scores, SCORES)):
+            if given not in known:
+                raise ValueError(f"Unknown {name} {given!r}. Known: {', '.join(repr(one) for one in known)}.")
+        for _, part in kernel.parts:
+            if not isinstance(part, IntegralKernel):
+                able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, IntegralKernel))
+                raise ValueError(
+                    f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
+                    f'Use one of {able}, or the kernel itself with n_components="exact".'
+                )
+            if self.sampling in part.refused_samplings:
+                raise ValueError(part.refused_samplings[self.sampling])
+        if self.sampling == "leverage" and self.scores == "gram":
+            kernel.check_diagonal()
+        alpha = self.leverage_alpha
+        if alpha is not None and not (isinstance(alpha, Real) and 0 < alpha < np.inf):
+            raise ValueError(f"leverage_alpha must be a positive number, or None in an estimator; got {alpha!r}.")
+        if self.pool_size is not None and self.pool_size < self.n_components:
+            raise ValueError(
+                f"pool_size must be at least n_components = {self.n_components}, of which it is the choice; got "
+                f"{self.pool_size!r}. None is ten times as many."
+            )
+        return kernel
+
+    def _by_leverage(
+        self, kernel: Kernel, X: NDArray[np.floating], rng: np.random.Generator, sample_weight: ArrayLike | None
+    ) -> Draw:
+        if self.leverage_alpha is None:
+            raise ValueError(
+                "sampling='leverage' needs leverage_alpha, the ridge weight of the fit that will follow; got None. "
+                "(An estimator gives its own.)"
+            )
+        share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
+        return leverage(
+            kernel,
+            rng,
+            self.n_components,
+            X,
+            alpha=self.leverage_alpha,
+            share=share,
+            center=self.center,
+            pool_size=self.pool_size,
+            scores=self.scores,
+            replacement=self.replacement,
+        )
+
+    def _keep(self, kernel: Kernel, drawn: Draw) -> None:
+        for array in (drawn.frequencies, drawn.phases, drawn.weights):
+            array.flags.writeable = False
+        self.frequencies_, self.phases_ = drawn.frequencies, drawn.phases
+        self.weights_, self.terms_ = drawn.weights, drawn.terms
+        self.n_components_ = self.n_components
+        # Waves have a fast path of their own.
+        self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts)
 
     def transform(self, X: NDArray[np.floating], order: NDArray[np.intp] | None = None) -> NDArray[np.floating]:
         """Phi, shape (n, M), in the floating type of X; of the rows X[order], if an order is given."""
@@ -106,11 +179,15 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
 
     def _lift(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
         """Phi of these rows, written into `out`; computed in double precision whatever the type of either."""
-        scale = np.sqrt(2 / self.n_components_)
+        if not self._all_waves:
+            drawn = Draw(self.frequencies_, self.phases_, self.weights_, self.terms_)
+            for strip in strips(*out.shape):
+                out[strip] = drawn.waves(resolve(self.kernel), X[strip]) * self.weights_
+            return
+        scale = np.sqrt(2) * self.weights_
         if _compiled is not None and X.shape[1] <= FEW_COLUMNS:
-            _compiled.scaled_cosine_of_few(
-                np.ascontiguousarray(X, dtype=float), self.frequencies_, self.phases_, scale, out
-            )
+            few = np.ascontiguousarray(X, dtype=float)
+            _compiled.scaled_cosine_of_few(few, self.frequencies_, self.phases_, scale, out)
             return
         for strip in strips(*out.shape):
             angle = np.asarray(X[strip], dtype=float) @ self.frequencies_

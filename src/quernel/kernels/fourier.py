@@ -1,54 +1,29 @@
-"""Kernels: each knows its Gram matrix and how to draw the frequencies of its spectral measure.
+"""Shift-invariant kernels: each knows its Gram matrix and the law of the frequencies in its spectral measure.
 
 A shift-invariant kernel is the mean of a random wave (Bochner): K(x, z) = E cos(w'(x - z)), with w drawn from the
 kernel's spectral measure. `gram` evaluates the left side, `frequencies` draws from the right; a test holds one against
-the other. Every kernel measures distance after dividing each column by its bandwidth.
+the other. All measures here are normal laws of random scale. Every kernel measures distance after dividing each column
+by its bandwidth.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
+from scipy.special import chdtri, ndtri
+
+from quernel.kernels.base import IntegralKernel
 
 Array = NDArray[np.floating]
 
 
-class Kernel(ABC):
-    """A positive definite function K(x, z) of two rows."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def gram(self, X: Array, Z: Array) -> Array:
-        """K(x, z) for every row x of X and z of Z, shape (len(X), len(Z))."""
-
-    @abstractmethod
-    def diagonal(self, X: Array) -> Array:
-        """K(x, x) for every row x of X, shape (len(X),)."""
-
-
-@dataclass(frozen=True)
-class Linear(Kernel):
-    """K(x, z) = x'z: the columns are the features, as they are."""
-
-    name: ClassVar[str] = "linear"
-
-    def gram(self, X: Array, Z: Array) -> Array:
-        """K(x, z) = x'z."""
-        return np.asarray(X) @ np.asarray(Z).T
-
-    def diagonal(self, X: Array) -> Array:
-        """K(x, x) = |x|^2."""
-        return np.einsum("ij,ij->i", X, X)
-
-
 @dataclass(frozen=True, eq=False)
-class ShiftInvariantKernel(Kernel):
+class ShiftInvariantKernel(IntegralKernel):
     """K(x, z) = k((x - z) / bandwidth) with k(0) = 1.
 
     Parameters
@@ -58,6 +33,7 @@ class ShiftInvariantKernel(Kernel):
         estimator; used alone, None means 1.
     """
 
+    paired: ClassVar[bool] = True
     bandwidth: ArrayLike | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +59,16 @@ class ShiftInvariantKernel(Kernel):
         numbers = [None if value is None else np.asarray(value, dtype=float) for value in vars(self).values()]
         return hash((type(self), *(n if n is None else (n.shape, n.tobytes()) for n in numbers)))
 
+    @property
+    def takes_bandwidth(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def bandwidth_is_open(self) -> bool:
+        """Whether the bandwidth is None."""
+        return self.bandwidth is None
+
     def with_bandwidth(self, bandwidth: ArrayLike) -> Self:
         """The same kernel with another bandwidth."""
         return replace(self, bandwidth=bandwidth)
@@ -96,6 +82,10 @@ class ShiftInvariantKernel(Kernel):
             )
         return np.broadcast_to(width, (n_columns,))
 
+    def check_columns(self, n_columns: int) -> None:
+        """Complain if there is not one bandwidth per column."""
+        self.scale(n_columns)
+
     def _distance(self, X: Array, Z: Array, metric: str) -> Array:
         # Differences are taken entry by entry: |x|^2 + |z|^2 - 2x'z would lose the small distances that pivoted
         # Cholesky lives on.
@@ -106,13 +96,25 @@ class ShiftInvariantKernel(Kernel):
         """K(x, x) = 1."""
         return np.ones(len(X))
 
-    def frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        """Draws w_1, ..., w_M from the spectral measure, shape (n_columns, n_components)."""
-        return self._standard_frequencies(rng, n_components, n_columns) / self.scale(n_columns)[:, None]
+    def wave(self, X: Array, frequencies: Array, phases: Array) -> Array:
+        """sqrt(2) cos(w'x + b)."""
+        angle = np.asarray(X, dtype=float) @ frequencies
+        angle += phases
+        np.cos(angle, out=angle)
+        angle *= np.sqrt(2)
+        return angle
+
+    def phases_at(self, uniform: Array) -> Array:
+        """Uniform on [0, 2 pi)."""
+        return 2 * np.pi * uniform
+
+    def frequencies_from(self, normal: Array, mixing: Array) -> Array:
+        """The frequencies at bandwidth 1, divided by the bandwidth of each column."""
+        return self._standard_frequencies(normal, mixing) / self.scale(len(normal))[:, None]
 
     @abstractmethod
-    def _standard_frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        """The draws for bandwidth 1."""
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
+        """Frequencies (d, M) at bandwidth 1, from normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +129,8 @@ class Gaussian(ShiftInvariantKernel):
         squared *= -0.5
         return np.exp(squared, out=squared)
 
-    def _standard_frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        return rng.standard_normal((n_columns, n_components))
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:  # noqa: ARG002
+        return normal
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +143,22 @@ class Laplacian(ShiftInvariantKernel):
         """exp(-|x - z|_1) at bandwidth 1."""
         return np.exp(-self._distance(X, Z, "cityblock"))
 
-    def _standard_frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        return rng.standard_cauchy((n_columns, n_components))
+    def n_mixing(self, n_columns: int) -> int:
+        """One for every column."""
+        return n_columns
+
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
+        # The ratio of two independent normal numbers is Cauchy. So orthogonal normals can be used although the measure,
+        # a product, has no rotations: whatever one frequency's normals share with another's, its own law is exact.
+        return normal / -ndtri(mixing / 2)
+
+    def cube_dimension(self, n_columns: int) -> int:
+        """One uniform number for every column suffices."""
+        return n_columns
+
+    def frequencies_at(self, uniform: Array, n_columns: int) -> Array:
+        """tan(pi (u - 1/2)) at bandwidth 1."""
+        return np.tan(np.pi * (uniform - 0.5)) / self.scale(n_columns)[:, None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,10 +182,13 @@ class Matern(ShiftInvariantKernel):
         polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[self.nu]
         return polynomial * np.exp(-s)
 
-    def _standard_frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        normal = rng.standard_normal((n_columns, n_components))
+    def n_mixing(self, n_columns: int) -> int:  # noqa: ARG002
+        """One for all columns."""
+        return 1
+
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
         degrees = 2 * self.nu
-        return normal * np.sqrt(degrees / rng.chisquare(degrees, n_components))
+        return normal * np.sqrt(degrees / chdtri(degrees, mixing))  # a chi-square number by its inverse law
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,22 +201,10 @@ class Cauchy(ShiftInvariantKernel):
         """1 / (1 + |x - z|^2) at bandwidth 1."""
         return 1 / (1 + self._distance(X, Z, "sqeuclidean"))
 
-    def _standard_frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
+    def n_mixing(self, n_columns: int) -> int:  # noqa: ARG002
+        """One for all columns."""
+        return 1
+
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
         # 1/(1 + d^2) = E exp(-s d^2) with s exponential, and exp(-s d^2) is Gaussian with frequency variance 2s.
-        normal = rng.standard_normal((n_columns, n_components))
-        return normal * np.sqrt(2 * rng.standard_exponential(n_components))
-
-
-KERNELS: dict[str, type[Kernel]] = {kernel.name: kernel for kernel in (Gaussian, Laplacian, Matern, Cauchy, Linear)}
-
-
-def resolve(kernel: str | Kernel) -> Kernel:
-    """The kernel of that name, or the object itself."""
-    if isinstance(kernel, Kernel):
-        return kernel
-    if isinstance(kernel, str) and kernel in KERNELS:
-        return KERNELS[kernel]()
-    if isinstance(kernel, type) and issubclass(kernel, Kernel):
-        raise ValueError(f"kernel must be an object, not a class: write {kernel.__name__}().")
-    known = ", ".join(repr(name) for name in KERNELS)
-    raise ValueError(f"Unknown kernel {kernel!r}. Known kernels: {known}, or an object of quernel.kernels.")
+        return normal * np.sqrt(-2 * np.log1p(-mixing))

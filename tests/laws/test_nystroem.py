@@ -1,0 +1,102 @@
+"""Laws of Nystroem features: the kernel's projection on the landmarks, the better the better they are chosen."""
+
+import numpy as np
+import pytest
+
+from quernel.features import Nystroem
+from quernel.features.nystroem import LANDMARKS, row_leverage
+from quernel.kernels import ArcCosine, Gaussian, Laplacian, PeriodicSpline
+
+
+def rows(n, d=2, seed=41):
+    return np.random.default_rng(seed).uniform(size=(n, d))
+
+
+def fitted(landmarks, X, size=20, kernel=None, seed=0, weight=None):
+    kernel = Gaussian(0.4) if kernel is None else kernel
+    return Nystroem(kernel, size, landmarks=landmarks, alpha=1e-3, random_state=seed).fit(X, sample_weight=weight)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(0.4), Laplacian(0.5), PeriodicSpline(4), ArcCosine(1, bias=1.0)])
+@pytest.mark.parametrize("landmarks", LANDMARKS)
+def test_features_give_the_projected_kernel(landmarks, kernel):
+    X = rows(80)
+    features = fitted(landmarks, X, kernel=kernel)
+    P, Phi = features.landmarks_, features.transform(X)
+    across = kernel.gram(X, P)
+    np.testing.assert_allclose(Phi @ Phi.T, across @ np.linalg.pinv(kernel.gram(P, P), 1e-13) @ across.T, atol=1e-6)
+    on_landmarks = features.transform(P)
+    np.testing.assert_allclose(on_landmarks @ on_landmarks.T, kernel.gram(P, P), atol=1e-8)
+    left = kernel.gram(X, X) - Phi @ Phi.T
+    assert np.linalg.eigvalsh(left).min() > -1e-8
+    assert Phi.shape == (80, features.n_components_)
+    assert all(np.any(np.all(p == X, axis=1)) for p in P)
+
+
+@pytest.mark.parametrize("landmarks", LANDMARKS)
+def test_the_same_seed_makes_the_same_landmarks(landmarks):
+    X = rows(300)
+    one, again = (fitted(landmarks, X).landmarks_ for _ in range(2))
+    np.testing.assert_array_equal(one, again)
+    assert np.array_equal(fitted(landmarks, X, seed=1).landmarks_, one) == (landmarks == "greedy")
+
+
+def clusters(n=600):
+    """Nearly all rows in one spot, a few far away and apart: uniform landmarks miss them."""
+    rng = np.random.default_rng(0)
+    X = 0.05 * rng.standard_normal((n, 2))
+    X[:15] = rng.uniform(1, 6, (15, 2))
+    return X
+
+
+def test_chosen_landmarks_beat_uniform_ones_on_uneven_rows():
+    X, kernel = clusters(), Gaussian(0.4)
+    K, n = kernel.gram(X, X), len(X)
+    left = {}
+    for landmarks in LANDMARKS:
+        traces = []
+        for seed in range(10):
+            Phi = fitted(landmarks, X, seed=seed).transform(X)
+            traces.append(np.trace(K - Phi @ Phi.T) / n)
+        left[landmarks] = np.mean(traces)
+    assert left["greedy"] < left["leverage"] < 0.5 * left["uniform"]
+
+
+def test_recursive_scores_do_not_fall_below_the_true_ones():
+    X, kernel, alpha = rows(120), Gaussian(0.4), 1e-3
+    share = np.full(120, 1 / 120)
+    K = kernel.gram(X, X) / 120
+    true = np.diag(K @ np.linalg.inv(K + alpha * np.eye(120)))
+    exact = row_leverage(kernel, X, share, X, share, np.ones(120), alpha)
+    np.testing.assert_allclose(exact, true, rtol=1e-6)
+    few = row_leverage(kernel, X, share, X[:10], share[:10], np.ones(10), alpha)
+    assert np.all(few >= true * (1 - 1e-9))
+    assert np.any(few > 1.5 * true)
+
+
+@pytest.mark.parametrize("landmarks", LANDMARKS)
+def test_rows_without_weight_are_no_landmarks(landmarks):
+    X, weight = rows(200), np.ones(200)
+    X[::2] += 10
+    weight[::2] = 0
+    assert np.all(fitted(landmarks, X, weight=weight).landmarks_ < 5)
+    assert np.any(fitted(landmarks, X).landmarks_ > 5), "negative control"
+
+
+def test_duplicates_leave_no_empty_directions():
+    features = fitted("uniform", np.repeat(rows(5), 10, axis=0), size=30)
+    assert features.n_components_ <= 5
+    assert np.all(np.isfinite(features.transform(rows(4))))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"landmarks": "best"}, "Unknown landmarks 'best'.*'greedy'"),
+        ({"landmarks": "leverage"}, "needs alpha.*got None"),
+        ({"kernel": PeriodicSpline(1)}, "infinite where x = z"),
+    ],
+)
+def test_nonsense_is_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        Nystroem(**settings).fit(rows(5))
