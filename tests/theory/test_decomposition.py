@@ -90,7 +90,7 @@ def theorem_plan(n):
 
 @pytest.mark.slow
 def test_every_term_falls_at_its_predicted_rate(law):
-    """r/(2r + gamma) = 0.4 for the norm; `thm2` allows one factor log n, and errors may fall faster than their bound."""
+    """r/(2r + gamma) = 0.4 for the norm; `thm2` allows one factor log n, and errors may fall faster than that."""
     rate = R / (2 * R + GAMMA)
     logarithm = np.log(np.log(SIZES[-1]) / np.log(SIZES[0])) / np.log(SIZES[-1] / SIZES[0])
     falls = fall(law, theorem_plan, repeats=30)

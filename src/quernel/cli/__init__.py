@@ -1,4 +1,4 @@
-"""The command line: `quernel demo`, and `quernel --help` for the rest."""
+"""The command line: `quernel demo`, `quernel plan`, and `quernel --help` for the rest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from quernel import __version__
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
+from quernel.cli.plan import plan
 
 app = typer.Typer(
     name="quernel",
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(demo)
+app.command()(plan)
 
 
 def _version(wanted: bool) -> None:

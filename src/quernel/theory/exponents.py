@@ -156,6 +156,9 @@ def source_exponent(
     such energies fall like mu^(2r) (a source condition that holds for r and hardly more), until they sink in the noise.
     Where fewer than 4 bins rise above it, or the slope remains too uncertain, the exponent is undecided.
 
+    From features it is the exponent relative to K_M = Phi Phi', whose eigenfunctions are mixtures of the kernel's: with
+    few features smooth targets look rougher than they are. Prefer the Gram matrix of a subsample.
+
     Parameters
     ----------
     y : targets, shape (n,)
@@ -181,7 +184,9 @@ def source_exponent(
     name = f"source r at level {level:g}"
     if seen < MIN_BINS:
         return _undecided(
-            name, confidence, f"only {seen} of {len(mu)} leading eigenfunctions' bins rise above the noise"
+            name,
+            confidence,
+            f"only {seen} bins of the {len(mu)} leading eigenfunctions rise above the noise, {MIN_BINS} are needed",
         )
     value, half_width = _power(position[:seen], energy[:seen], error[:seen], confidence)
     if not half_width <= WIDEST / 2:

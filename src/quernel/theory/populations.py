@@ -164,8 +164,8 @@ class SampledPopulation:
     ----------
     kernel : name or kernel object
     quantile : function of X (m, d) that gives f* (m,)
-    X : array of shape (m, d), rows drawn from the law, apart from those of the fit and several times as many: the law is
-        known to a share sqrt(n / m) of what n rows of a fit miss of it; costs an (m, m) matrix
+    X : array of shape (m, d), rows drawn from the law, apart from those of the fit and several times as many: the law
+        is known to a share sqrt(n / m) of what n rows of a fit miss of it; costs an (m, m) matrix
     """
 
     def __init__(self, kernel: str | Kernel, quantile: object, X: Array) -> None:
