@@ -11,7 +11,7 @@ from quernel.theory.conditions import (
 )
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
 from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
-from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent, source_exponent
+from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
 from quernel.theory.methods import METHODS, Method
 from quernel.theory.planning import Exponents, Plan, estimate_exponents, plan
 from quernel.theory.populations import SampledPopulation, SplinePopulation
@@ -22,6 +22,7 @@ from quernel.theory.rates import (
     learning_rate,
     regularization,
 )
+from quernel.theory.source import source_exponent
 
 __all__ = [
     "DIMENSION_TOLERANCE",

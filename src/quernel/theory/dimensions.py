@@ -33,8 +33,8 @@ def effective_dimension(
 
     Examples
     --------
-    >>> effective_dimension(np.sqrt(3) * np.eye(3), alpha=1.0)
-    1.5
+    >>> effective_dimension(2 * np.eye(4), alpha=1.0)
+    2.0
     """
     alpha = check_alpha(alpha)
     mu = spectrum(features, gram=gram, sample_weight=sample_weight)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel, ShiftInvariantKernel
-from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent, source_exponent
+from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
 from quernel.theory.rates import features_needed, learning_rate, regularization
+from quernel.theory.source import source_exponent
 
 Array = NDArray[np.floating]
 
