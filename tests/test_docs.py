@@ -1,6 +1,7 @@
 """What the README and the docstrings show is what happens."""
 
 import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 import quernel.estimators.quantile
 import quernel.kernels.spectral
+from quernel import theory
 from quernel.estimators import defaults
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+THEORY = (ROOT / "docs" / "theory.md").read_text()
 
 
 def test_the_readme_example_runs_and_says_the_truth(capsys):
@@ -30,6 +33,28 @@ def test_the_readme_states_the_defaults():
     assert f"{defaults.BANDWIDTH} of the median distance" in README
 
 
+def test_the_theory_example_prints_what_the_page_shows(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", THEORY, re.S)
+    (shown,) = re.findall(r"```text\n(.*?)```", THEORY, re.S)
+    exec(compile(example, "theory.md", "exec"), {})
+    printed, shown = capsys.readouterr().out.split(), shown.split()
+    assert len(printed) == len(shown) == 30
+    for now, then in zip(printed, shown, strict=True):
+        decimals = re.fullmatch(r"\d+\.(\d+),?", then)
+        if decimals:  # the last digit may differ from one linear algebra library to another
+            last = 10.0 ** -len(decimals[1])
+            assert float(now.strip(",")) == pytest.approx(float(then.strip(",")), rel=0, abs=1.1 * last)
+        else:
+            assert now == then
+
+
+def test_the_theory_page_names_functions_that_exist():
+    table = [line for line in THEORY.splitlines() if line.startswith("| ")]
+    names = {name for line in table for name in re.findall(r"`(\w+)(?:\(.*?\))?`", line)}
+    assert len(names) > 15
+    assert names <= set(dir(theory))
+
+
 @pytest.mark.parametrize("name", re.findall(r"\]\(([^)#]+)\)", README))
 def test_links_of_the_readme_lead_somewhere(name):
     assert name.startswith("http") or (ROOT / name).exists(), name
@@ -39,4 +64,13 @@ def test_links_of_the_readme_lead_somewhere(name):
 def test_docstring_examples(module):
     failed, tried = doctest.testmod(module)
     assert tried > 3
+    assert failed == 0
+
+
+@pytest.mark.parametrize("module", ["rates", "dimensions", "conditions", "decomposition", "planning"])
+def test_docstring_examples_of_the_theory(module):
+    failed, tried = doctest.testmod(
+        importlib.import_module(f"quernel.theory.{module}"), extraglobs={"SplinePopulation": theory.SplinePopulation}
+    )
+    assert tried > 0
     assert failed == 0

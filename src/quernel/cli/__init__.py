@@ -1,4 +1,4 @@
-"""The command line: `quernel demo`, `quernel bench`, and `quernel --help` for the rest."""
+"""The command line: `quernel demo`, `quernel plan`, `quernel bench`, and `quernel --help` for the rest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from quernel import __version__
 from quernel.cli.bench import bench
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
+from quernel.cli.plan import plan
 
 app = typer.Typer(
     name="quernel",
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(bench)
+app.command()(plan)
 
 
 def _version(wanted: bool) -> None:

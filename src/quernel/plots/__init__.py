@@ -1,6 +1,7 @@
 """Pictures of quantiles, in one house style. Needs matplotlib: ``pip install 'quernel[plots]'``."""
 
 from quernel.plots.fan import fan_chart
+from quernel.plots.plan import exponent_grid, feature_map
 from quernel.plots.style import house_style, save_figure
 
-__all__ = ["fan_chart", "house_style", "save_figure"]
+__all__ = ["exponent_grid", "fan_chart", "feature_map", "house_style", "save_figure"]

@@ -1,0 +1,215 @@
+"""`quernel plan`: how much regularisation, how many features and how much memory, before anything is fitted."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table as RichTable
+
+from quernel.cli.console import console, errors, fail
+from quernel.cli.tables import Table, read_table
+from quernel.estimators.defaults import auto_bandwidth, spread
+from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
+from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
+from quernel.theory import plan as recommend
+from quernel.theory.rates import violations
+
+MIN_ROWS = 200
+SUBSAMPLE = 1000
+# Where data do not decide: a target that just lies in the kernel's space, and features in the worst case.
+USUAL_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
+# Estimates are read as exponents of the theory, which lie in this range.
+LEAST_SOURCE = 0.05
+PICTURES = (".png", ".pdf", ".svg")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The exponents to plan with and, for each, where it comes from."""
+
+    r: float
+    gamma: float
+    compatibility: float
+    origins: tuple[str, str, str]
+
+
+def plan(
+    data: Annotated[
+        Path | None, typer.Argument(help="CSV or Parquet file; without one, give --rows, --r and --gamma.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows to plan for; those of the file by default.", min=2)] = None,
+    r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None,
+    gamma: Annotated[
+        float | None, typer.Option(help="Capacity exponent: size of the kernel's space, in [0, 1].")
+    ] = None,
+    compatibility: Annotated[
+        float | None, typer.Option(help="Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="Quantile level at which r is estimated.")] = 0.5,
+    kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = "gaussian",
+    subsample: Annotated[int, typer.Option(help="Rows of the file used for the estimates.", min=MIN_ROWS)] = SUBSAMPLE,
+    seed: Annotated[int, typer.Option(help="Makes the subsample repeatable.", min=0)] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write the map of the features needed here (.png, .pdf).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier picture.")] = False,
+) -> None:
+    """Recommend the ridge weight and the number of random features, from exponents or from a data file."""
+    _check_options(kernel, level, plot, force)
+    if data is not None:
+        table = _table(data, target)
+        numbers = _numbers(table, r, gamma, compatibility, level, kernel, subsample, seed)
+        rows = len(table.y) if rows is None else rows
+        unit = spread(table.y, np.full(len(table.y), 1 / len(table.y)))
+    elif rows is None or r is None or gamma is None:
+        fail("Give a data file with --target, or --rows, --r and --gamma.")
+    else:
+        numbers, unit = _given(r, gamma, compatibility), 1.0
+    made, notes = _recommended(rows, numbers)
+    console.print(_exponents(numbers))
+    console.print(_recommendation(made, unit))
+    for note in (*notes, "Theory gives powers of n, not constants: read these as orders of magnitude to start from."):
+        console.print(note)
+    if plot is not None:
+        _draw(made, plot)
+        console.print(f"Map: [bold]{plot}[/]")
+
+
+def _check_options(kernel: str, level: float, plot: Path | None, force: bool) -> None:
+    """What can be said before any work."""
+    able = [name for name, known in KERNELS.items() if issubclass(known, ShiftInvariantKernel)]
+    if kernel not in able:
+        fail(f"--kernel must be one of {', '.join(able)}; got {kernel!r}.")
+    if not 0 < level < 1:
+        fail(f"--level must lie strictly between 0 and 1; got {level:g}.")
+    if plot is None:
+        return
+    if plot.suffix.lower() not in PICTURES:
+        fail(f"--plot must end in one of {', '.join(PICTURES)}; got {plot.name!r}.")
+    if plot.exists() and not force:
+        fail(f"{plot} exists already. Choose another --plot, or add --force to replace it.")
+    if not plot.parent.is_dir():
+        fail(f"The folder {plot.parent} of the picture is missing. Create it first.")
+
+
+def _given(r: float, gamma: float, compatibility: float | None) -> Numbers:
+    """Exponents from the user; features in the worst case unless they say otherwise."""
+    if compatibility is None:
+        return Numbers(r, gamma, WORST_COMPATIBILITY, ("given", "given", "worst case"))
+    return Numbers(r, gamma, compatibility, ("given", "given", "given"))
+
+
+def feature_bytes(n: int, n_components: int) -> int:
+    """Memory of the stored features: 8 bytes an entry."""
+    return 8 * n * n_components
+
+
+def _table(path: Path, target: str | None) -> Table:
+    if target is None:
+        fail("Name the column to predict with --target.")
+    table = read_table(path, target)
+    if len(table.y) < MIN_ROWS:
+        fail(f"{path} has {len(table.y)} complete rows; at least {MIN_ROWS} are needed to estimate exponents.")
+    if table.incomplete:
+        errors.print(f"{table.incomplete:,} rows with a missing value are left out.")
+    if table.ignored:
+        errors.print(f"Columns that hold no numbers are left out: {', '.join(table.ignored)}.")
+    return table
+
+
+def _numbers(
+    table: Table,
+    r: float | None,
+    gamma: float | None,
+    compatibility: float | None,
+    level: float,
+    kernel: str,
+    subsample: int,
+    seed: int,
+) -> Numbers:
+    """What the user gave, and estimates for the rest."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(table.y))[:subsample]
+    X, y = table.X[chosen], table.y[chosen]
+    errors.print(f"Estimating exponents on {len(y):,} of {len(table.y):,} rows ...")
+    bandwidth = auto_bandwidth(X, np.full(len(y), 1 / len(y)))
+    found: Exponents = estimate_exponents(
+        X,
+        y,
+        resolve(kernel).with_bandwidth(bandwidth),
+        level=level,
+        random_state=rng,  # type: ignore[attr-defined]
+    )
+    source, first = _choose(r, found.source, USUAL_SOURCE, LEAST_SOURCE)
+    capacity, second = _choose(gamma, found.capacity, 1.0, 0.0)
+    fit, third = _choose(compatibility, found.compatibility, WORST_COMPATIBILITY, 0.0)
+    return Numbers(source, capacity, fit, (first, second, third))
+
+
+def _choose(given: float | None, found: Exponent, usual: float, least: float) -> tuple[float, str]:
+    """The exponent and its origin."""
+    if given is not None:
+        return given, "given"
+    if not found.decided:
+        return usual, f"assumed: {found.reason}"
+    low, high = found.interval
+    return float(np.clip(found.value, least, 1)), f"estimated, {found.confidence:.0%} interval {low:.2f} to {high:.2f}"
+
+
+def _recommended(rows: int, numbers: Numbers) -> tuple[Plan, list[str]]:
+    """The plan; outside of the theorems still, if exponents were estimated, but said."""
+    arguments = rows, numbers.r, numbers.gamma, numbers.compatibility
+    if numbers.origins[:2] == ("given", "given"):
+        wrong = violations(*arguments[1:])
+        return recommend(*arguments) if not wrong else fail(f"Outside of the theorems: {'; '.join(wrong)}."), []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", OutsideTheoryWarning)
+        made = recommend(*arguments, strict=False)
+    return made, sorted({f"[yellow]Note:[/] {warning.message}" for warning in caught})
+
+
+def _exponents(numbers: Numbers) -> RichTable:
+    table = RichTable(title="Exponents")
+    table.add_column("exponent")
+    table.add_column("value", justify="right")
+    table.add_column("from")
+    names = ("source r", "capacity gamma", "compatibility")
+    for name, value, origin in zip(
+        names, (numbers.r, numbers.gamma, numbers.compatibility), numbers.origins, strict=True
+    ):
+        table.add_row(name, f"{value:.2f}", origin)
+    return table
+
+
+def _recommendation(made: Plan, unit: float) -> RichTable:
+    """Two columns, one for each way of sampling; alpha falls with the unit of y."""
+    table = RichTable(title=f"Plan for {made.n:,} rows")
+    table.add_column("")
+    for heading in ("uniform", "leverage"):
+        table.add_column(f"{heading} sampling", justify="right")
+    table.add_row("features M", f"{made.uniform:,}", f"{made.leverage:,}")
+    memory = [_size(feature_bytes(made.n, M)) for M in (made.uniform, made.leverage)]
+    table.add_row("memory of the features", *memory)
+    of = "y of unit spread" if unit == 1.0 else f"y of spread {unit:.3g}"
+    table.add_row(f"alpha, for {of}", *[f"{made.alpha / unit:.2e}"] * 2)
+    table.add_row("squared error falls like", *[f"n^-{made.rate:.2f}"] * 2)
+    return table
+
+
+def _size(count: float) -> str:
+    for name in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {name}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _draw(made: Plan, path: Path) -> None:
+    from quernel.plots import feature_map, save_figure  # matplotlib is an extra
+
+    inside = 0 < made.r <= 1 and 0 <= made.gamma <= 1
+    save_figure(feature_map((made.r, made.gamma) if inside else None), path)

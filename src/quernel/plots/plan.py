@@ -1,0 +1,95 @@
+"""The map of the paper's Figure 1: how many random features, as a power of the rows."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, INK, LINE, house_style, require_matplotlib
+from quernel.theory import feature_exponent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SILENT = "#f2f2f2"
+STEPS = 241
+# Lines on colours darker than those of this exponent are white.
+DARK_FROM = 0.75
+CASES = {"agnostic": (0.0, 0.5), "realizable": (0.5, 1.0)}
+SAMPLINGS = ("uniform", "leverage")
+
+
+def exponent_grid(case: str, sampling: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """r (s,), gamma (s,), and c in M = n^c, shape (s, s), one row per gamma; NaN where the theory is silent."""
+    if case not in CASES or sampling not in SAMPLINGS:
+        raise ValueError(
+            f"case must be one of {tuple(CASES)} and sampling one of {SAMPLINGS}; got {case!r}, {sampling!r}."
+        )
+    r, gamma = np.linspace(*CASES[case], STEPS), np.linspace(0, 1, STEPS)
+    R, G = np.meshgrid(r, gamma)
+    known = (2 * R + G >= 1 - 1e-12) & (R > 0)
+    c = np.full(R.shape, np.nan)
+    c[known] = feature_exponent(R[known], G[known], 1.0 if sampling == "uniform" else G[known])
+    return r, gamma, c
+
+
+def feature_map(point: tuple[float, float] | None = None) -> "Figure":
+    """Draw c in M = n^c over (r, gamma): uniform and leverage sampling, agnostic and realizable case.
+
+    Parameters
+    ----------
+    point : (r, gamma) to mark, or None
+
+    Returns
+    -------
+    The figure, for ``save_figure``.
+    """
+    require_matplotlib()
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    with house_style():
+        figure = Figure(figsize=(8.0, 7.4), layout="constrained")
+        axes = figure.subplots(2, 2, sharey=True)
+        colours = LinearSegmentedColormap.from_list("house", ["white", BAND_PALE, BAND_DARK, LINE])
+        colours = colours.with_extremes(bad=SILENT)
+        for row, case in zip(axes, CASES, strict=True):
+            for ax, sampling in zip(row, SAMPLINGS, strict=True):
+                image = _panel(ax, case, sampling, colours)
+                ax.set_title(f"{case.capitalize()}, {sampling} sampling", loc="left")
+                if point is not None:
+                    _mark(ax, case, point)
+            row[0].set_ylabel(r"capacity $\gamma$: size of the kernel's space")
+        for ax in axes[1]:
+            ax.set_xlabel("source $r$: smoothness of the target")
+        bar = figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02, ticks=np.linspace(0, 1, 6))
+        bar.set_label("$c$, where $M = n^c$ random features suffice")
+        bar.outline.set_visible(False)
+        figure.suptitle("Random features needed for the optimal rate", fontweight="bold", color=INK)
+    return figure
+
+
+def _panel(ax: "Axes", case: str, sampling: str, colours: object) -> object:
+    r, gamma, c = exponent_grid(case, sampling)
+    image = ax.pcolormesh(r, gamma, np.ma.masked_invalid(c), cmap=colours, vmin=0, vmax=1, rasterized=True)
+    levels = np.arange(1, 10) / 10
+    ink = [INK if level < DARK_FROM else "white" for level in levels]
+    lines = ax.contour(r, gamma, c, levels=levels, colors=ink, linewidths=0.6)
+    # In the middle of each line: matplotlib's own choice may lie on the frame, which cuts it.
+    middles = [part[len(part) // 2] for parts in lines.allsegs for part in parts if len(part) > 10]
+    ax.clabel(lines, fmt="%.1f", fontsize=8, manual=middles)
+    if case == "agnostic":
+        ax.fill([0, 0.5, 0], [0, 0, 1], color=SILENT, linewidth=0, zorder=1.5)  # a clean edge over the grid's steps
+        ax.text(0.16, 0.25, "$2r + \\gamma < 1$:\nno theorem", color=INK, fontsize=9, ha="center", va="center")
+    ax.set_xlim(*CASES[case])
+    ax.set_ylim(0, 1)
+    ax.spines[["top", "right"]].set_visible(False)
+    return image
+
+
+def _mark(ax: "Axes", case: str, point: tuple[float, float]) -> None:
+    """A dot at the point, in the panels to which it belongs."""
+    r, gamma = point
+    if (r < 0.5) == (case == "agnostic"):
+        ax.plot(r, gamma, "o", color=ACCENT, markersize=7, markeredgecolor="white", clip_on=False, zorder=5)

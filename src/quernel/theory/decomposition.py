@@ -1,0 +1,103 @@
+"""Where the error of a fit comes from (`lemA.1.1`): four estimators, and the three gaps between them and f*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quernel.losses import Loss, Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.rows.lifted import FeatureMap
+from quernel.solvers import SOLVERS
+from quernel.theory.dimensions import check_alpha
+from quernel.theory.populations import Population
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class ErrorDecomposition:
+    """L2 norms along the chain from the fit to the truth; `total` is at most the sum of the four others.
+
+    least_squares is |f_MD - f_MD'|, from the fitted loss to least squares without noise, on the same rows; empirical is
+    |f_MD' - f_M|, from the rows to their law; random_feature is |f_M - f_K|, from the features to the kernel;
+    approximation is |f_K - f*|, what the ridge takes; total is |f_MD - f*|.
+    """
+
+    total: float
+    least_squares: float
+    empirical: float
+    random_feature: float
+    approximation: float
+
+    @property
+    def bound(self) -> float:
+        """The sum of the four, at least the total (the triangle inequality)."""
+        return self.least_squares + self.empirical + self.random_feature + self.approximation
+
+
+def error_decomposition(
+    population: Population,
+    feature_map: FeatureMap,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    alpha: float,
+    loss: Loss | None = None,
+    tol: float = 1e-8,
+    max_iter: int = 1000,
+) -> ErrorDecomposition:
+    """Split the error of the fit to (X, y) as `lemA.1.1` does (and `thm3`'s proof, for another loss).
+
+    Parameters
+    ----------
+    population : the law behind the rows: `SplinePopulation` (exact) or `SampledPopulation` (large-sample quadrature)
+    feature_map : fitted features, an object with `transform` and `n_components_`
+    X, y : training rows (n, d) and targets (n,); the fit has no intercept, as in the paper
+    alpha : ridge weight of all four estimators
+    loss : the loss fitted, of one column; None is the check loss at level 1/2. f* must be its population minimiser
+    tol, max_iter : for the solver
+
+    Examples
+    --------
+    >>> law = SplinePopulation(r=0.5, gamma=0.25)
+    >>> X, y = law.sample(500, random_state=0)
+    >>> parts = error_decomposition(law, law.features(50, random_state=1), X, y, alpha=1e-3)
+    >>> parts.total <= parts.bound
+    True
+    """
+    if np.ndim(alpha) != 0:
+        raise ValueError(f"alpha must be one number here; got {alpha!r}.")
+    alpha = float(check_alpha(alpha))
+    X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
+    if X.ndim != 2 or y.shape != (len(X),):
+        raise ValueError(f"X must have shape (n, d) and y (n,); got {X.shape} and {y.shape}.")
+    Phi, S = feature_map.transform(X), population.lift(feature_map)
+    truth = population.target_vector
+    fitted = S @ _fit(Phi, X, y, alpha, loss, tol, max_iter)
+    on_rows = S @ _ridge(Phi / np.sqrt(len(X)), population.target(X) / np.sqrt(len(X)), alpha)
+    on_features = S @ _ridge(S, truth, alpha)
+    on_kernel = population.shrunk_target(alpha)
+    chain = [fitted, on_rows, on_features, on_kernel, truth]
+    steps = [float(np.linalg.norm(a - b)) for a, b in pairwise(chain)]
+    return ErrorDecomposition(float(np.linalg.norm(fitted - truth)), *steps)
+
+
+def _ridge(A: Array, b: Array, alpha: float) -> Array:
+    """argmin over u of |A u - b|^2 + alpha |u|^2, on the smaller side."""
+    if len(A) < A.shape[1]:
+        return A.T @ np.linalg.solve(A @ A.T + alpha * np.eye(len(A)), b)
+    return np.linalg.solve(A.T @ A + alpha * np.eye(A.shape[1]), A.T @ b)
+
+
+def _fit(Phi: Array, X: Array, y: Array, alpha: float, loss: Loss | None, tol: float, max_iter: int) -> Array:
+    """The coefficients (M,) of the fitted loss."""
+    loss = Pinball(np.array([0.5])) if loss is None else loss
+    problem = Problem(LiftedRows(ArrayRows(X, y), features=Phi), loss, alpha, fit_intercept=False)
+    if problem.n_columns != 1:
+        raise ValueError(f"The loss must have one column; got {problem.n_columns}. Decompose one level at a time.")
+    return SOLVERS["newton"](problem, tol=tol, max_iter=max_iter).coef[:, 0]

@@ -1,0 +1,213 @@
+"""Exponents of a kernel and its features, read off data: each with an interval, or the reason why it is undecided.
+
+- capacity, gamma:  N(alpha) grows like alpha^-gamma;
+- compatibility:    N_infinity(alpha) grows like alpha^-compatibility.
+
+An exponent describes a limit, and data show a stretch of the way there. Intervals therefore contain two errors: the
+sampling error, from leaving out groups of rows and of features (jackknife), and how much the slope changes within the
+stretch that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t as student
+
+from quernel.theory.dimensions import check_alpha, effective_dimension, leverage_scores, spectrum
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+MIN_ROWS = 200
+GROUPS = 10
+N_ALPHAS = 16
+# Slopes are read where the dimension lies between the first number and this share of the rows and features.
+LEAST_DIMENSION, MOST_DIMENSION = 4.0, 0.05
+# Ridge weights below this share of the largest eigenvalue meet rounding errors instead of eigenvalues.
+FLOOR = 1e-12
+# So many features stand for the one of largest leverage.
+TOP = 8
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """An estimate, its interval and, where the data do not decide, why (value and interval are then NaN)."""
+
+    name: str
+    value: float
+    interval: tuple[float, float]
+    confidence: float
+    reason: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data speak for a value."""
+        return not self.reason
+
+    def __str__(self) -> str:
+        if not self.decided:
+            return f"{self.name}: undecided ({self.reason})"
+        low, high = self.interval
+        return f"{self.name} = {self.value:.3f} ({self.confidence:.0%} interval {low:.3f} to {high:.3f})"
+
+
+def capacity_exponent(
+    features: ArrayLike | None = None,
+    *,
+    gram: ArrayLike | None = None,
+    alphas: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Exponent:
+    """gamma, the slope of log N(alpha) against log(1/alpha).
+
+    Parameters
+    ----------
+    features, gram : features (n, M) or a Gram matrix (n, n), one of the two, of at least 200 rows
+    alphas : ridge weights between which to read the slope, two or more; None chooses them where N lies between 4 and
+        a twentieth of the rows (and features), the part that such a sample shows reliably
+    confidence : of the interval
+
+    Examples
+    --------
+    >>> print(capacity_exponent(gram=kernel.gram(X, X)))  # doctest: +SKIP
+    capacity gamma = 0.251 (95% interval 0.243 to 0.259)
+    """
+    Phi, K = check_matrices(features, gram)
+    if Phi is not None and K is not None:
+        raise ValueError("Give either features (n, M) or gram=(n, n), one of the two.")
+
+    def curve(rows: Index, columns: Index, alpha: Array) -> Array:
+        return np.asarray(effective_dimension(*_part(Phi, rows, columns), gram=_corner(K, rows), alpha=alpha))
+
+    return _slope("capacity gamma", curve, Phi, K, alphas, confidence)
+
+
+def compatibility_exponent(
+    features: ArrayLike,
+    *,
+    gram: ArrayLike | None = None,
+    alphas: ArrayLike | None = None,
+    confidence: float = 0.95,
+) -> Exponent:
+    """The slope of log N_infinity(alpha) against log(1/alpha), from features and, better, the Gram matrix too.
+
+    The largest of many noisy leverage scores is too large. So features are chosen on one half of the rows, a few of the
+    largest together for steadiness, and their leverage is taken on the other half. Without a Gram matrix two thirds of
+    the features stand in for the kernel, one for each half. Parameters are those of `capacity_exponent`, but features
+    are always needed: it is their leverage that counts.
+    """
+    Phi, K = check_matrices(features, gram)
+    assert Phi is not None
+
+    def curve(rows: Index, columns: Index, alpha: Array) -> Array:
+        return _honest_maximum(Phi, K, rows, columns, alpha)
+
+    return _slope("compatibility", curve, Phi, K, alphas, confidence)
+
+
+def _honest_maximum(Phi: Array, K: Array | None, rows: Index, columns: Index, alpha: Array) -> Array:
+    """The leverage, on one half of the rows, of the features that have the largest on the other; one per alpha."""
+    row_half, column_third = rows // GROUPS % 2, columns // GROUPS % 3
+    candidates = columns if K is not None else columns[column_third == 2]
+    scores = []
+    for half in (0, 1):
+        part = rows[row_half == half]
+        stand_in = _part(Phi, part, columns[column_third == half])[0]
+        gram = K[np.ix_(part, part)] if K is not None else stand_in @ stand_in.T
+        scores.append(leverage_scores(_part(Phi, part, candidates)[0], gram=gram, alpha=alpha))
+    # A few of the largest: a single one changes with every row left out, and the error of its slope says little.
+    count = min(TOP, len(candidates))
+    top = [np.argpartition(-score, count - 1, axis=1)[:, :count] for score in scores]
+    logs = [np.log(np.take_along_axis(scores[1 - half], top[half], axis=1)).mean(axis=1) for half in (0, 1)]
+    return np.exp((logs[0] + logs[1]) / 2)
+
+
+def undecided(name: str, confidence: float, reason: str) -> Exponent:
+    """An exponent without a value."""
+    return Exponent(name, np.nan, (np.nan, np.nan), confidence, reason)
+
+
+def _slope(
+    name: str,
+    curve: Callable[[Index, Index, Array], Array],
+    Phi: Array | None,
+    K: Array | None,
+    alphas: ArrayLike | None,
+    confidence: float,
+) -> Exponent:
+    """Slope of the log of the curve, with jackknife error over rows and columns, and drift."""
+    rows = np.arange(len(Phi if Phi is not None else K))  # type: ignore[arg-type]
+    columns = np.arange(Phi.shape[1] if Phi is not None else 0)
+    check_confidence(confidence)
+    alpha = _chosen_alphas(Phi, K) if alphas is None else np.unique(check_alpha(alphas))[::-1]
+    if alphas is not None and len(alpha) < 2:
+        raise ValueError(f"alphas must hold two different ridge weights or more; got {alphas!r}.")
+    if len(alpha) < 2:
+        return undecided(name, confidence, "the eigenvalues fall too fast, or the rows are too few, to read a slope")
+    whole = np.log(curve(rows, columns, alpha))
+    value = _steepness(alpha, whole)
+    middle = (len(alpha) + 1) // 2
+    drift = abs(_steepness(alpha[:middle], whole[:middle]) - _steepness(alpha[-middle:], whole[-middle:]))
+    variance = _jackknife([_steepness(alpha, np.log(curve(r, columns, alpha))) for r in _without_groups(rows)])
+    if len(columns) >= 2 * GROUPS:
+        fewer = [_steepness(alpha, np.log(curve(rows, c, alpha))) for c in _without_groups(columns)]
+        variance += _jackknife(fewer)
+    half_width = student.ppf((1 + confidence) / 2, GROUPS - 1) * np.sqrt(variance) + drift
+    low, value, high = np.clip([value - half_width, value, value + half_width], 0, 1).tolist()  # by definition
+    return Exponent(name, value, (low, high), confidence)
+
+
+def _chosen_alphas(Phi: Array | None, K: Array | None) -> Array:
+    """Log-spaced ridge weights at which N runs from 4 to a twentieth of the smaller side; none if there is no room."""
+    mu = spectrum(Phi if K is None else None, gram=K)
+    side = min(Phi.shape) if Phi is not None else len(mu)
+    grid = np.geomspace(mu[0], FLOOR * mu[0], 400)
+    dimension = (mu / (mu + grid[:, None])).sum(axis=1)
+    inside = grid[(dimension >= LEAST_DIMENSION) & (dimension <= MOST_DIMENSION * side)]
+    return np.geomspace(inside[0], inside[-1], N_ALPHAS) if len(inside) > N_ALPHAS else np.empty(0)
+
+
+def _steepness(alpha: Array, log_curve: Array) -> float:
+    return float(-np.polyfit(np.log(alpha), log_curve, 1)[0]) if len(alpha) > 1 else np.nan
+
+
+def _without_groups(index: Index) -> list[Index]:
+    """All but every tenth: ten index sets, each of which leaves another tenth out."""
+    return [index[np.arange(len(index)) % GROUPS != g] for g in range(GROUPS)]
+
+
+def _jackknife(values: list[float]) -> float:
+    return (len(values) - 1) * float(np.var(values))
+
+
+def check_confidence(confidence: float) -> None:
+    """A share strictly between 0 and 1."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}.")
+
+
+def check_matrices(features: ArrayLike | None, gram: ArrayLike | None) -> tuple[Array | None, Array | None]:
+    """Features and Gram matrix as arrays of finite numbers, with enough rows; at least one of them."""
+    Phi = None if features is None else np.asarray(features, dtype=float)
+    K = None if gram is None else np.asarray(gram, dtype=float)
+    for name, matrix in (("features", Phi), ("gram", K)):
+        if matrix is not None and (matrix.ndim != 2 or len(matrix) < MIN_ROWS or not np.isfinite(matrix).all()):
+            raise ValueError(
+                f"{name} must be a matrix of finite numbers with at least {MIN_ROWS} rows; got {matrix.shape}."
+            )
+    if Phi is None and K is None:
+        raise ValueError("Give features (n, M), or gram=(n, n).")
+    return Phi, K
+
+
+def _part(Phi: Array | None, rows: Index, columns: Index) -> tuple[Array, ...]:
+    """Some rows and columns of the features, rescaled as if there had been only so many."""
+    return () if Phi is None else (Phi[np.ix_(rows, columns)] * np.sqrt(Phi.shape[1] / len(columns)),)
+
+
+def _corner(K: Array | None, rows: Index) -> Array | None:
+    return None if K is None else K[np.ix_(rows, rows)]

@@ -1,0 +1,163 @@
+"""The paper's Table 1 as data: what each method assumes, how many random features it asks for, how fast it learns.
+
+Table 1 prints the numbers of features of the KRR-RF rows with a minus sign in the exponent; that is a slip, and the
+sign is left out here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quernel.theory.rates import ROUNDING, violations
+
+Formula = Callable[[float, float, float], float]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of Table 1, or a theorem beside it.
+
+    name and source as printed; `label` is the paper's own label where the result is the paper's; r_range is
+    (lowest, highest, whether the lowest itself is allowed); joint says whether 2r + gamma >= 1 is asked; the logs are
+    powers of log n that multiply the number of features and the squared error.
+    """
+
+    name: str
+    source: str
+    loss: str
+    r_range: tuple[float, float, bool]
+    rate: Formula
+    features: Formula | None = None
+    joint: bool = False
+    label: str | None = None
+    in_table: bool = True
+    features_log: int = 0
+    rate_log: int = 0
+
+    @property
+    def conditions(self) -> str:
+        """The conditions on r and gamma in words."""
+        low, high, closed = self.r_range
+        r = f"r = {low:g}" if low == high else f"r in {'[' if closed else '('}{low:g}, {high:g}]"
+        return f"{r}, gamma in [0, 1]" + (", 2r + gamma >= 1" if self.joint else "")
+
+    def covers(self, r: float, gamma: float) -> bool:
+        """Whether (r, gamma) meets the conditions."""
+        low, high, closed = self.r_range
+        inside = (low <= r if closed else low < r) and r <= high
+        return inside and not violations(r, gamma, joint=self.joint)
+
+    def learning_rate(self, r: float, gamma: float) -> float:
+        """a in  squared error = O(n^-a)."""
+        self._check(r, gamma)
+        return float(self.rate(r, gamma, 1.0))
+
+    def feature_exponent(self, r: float, gamma: float, compatibility: float = 1.0) -> float | None:
+        """c in  M = n^c;  None for methods that use the kernel itself. Only `thm2` and `thm3` read `compatibility`."""
+        self._check(r, gamma, compatibility)
+        return None if self.features is None else float(self.features(r, gamma, compatibility))
+
+    def features_needed(self, n: float, r: float, gamma: float, compatibility: float = 1.0) -> int | None:
+        """M = n^c (log n)^power, rounded up; None for methods that use the kernel itself."""
+        exponent = self.feature_exponent(r, gamma, compatibility)
+        return None if exponent is None else max(1, math.ceil(n**exponent * math.log(n) ** self.features_log * ALMOST))
+
+    def _check(self, r: float, gamma: float, compatibility: float = 1.0) -> None:
+        wrong = [text for text in violations(r, gamma, compatibility, joint=False) if text.startswith("compat")]
+        if wrong or not self.covers(r, gamma):
+            reason = "; ".join(wrong) or f"it asks for {self.conditions}; got r={r!r}, gamma={gamma!r}"
+            raise ValueError(f"{self.name} ({self.source}) says nothing here: {reason}.")
+
+
+ALMOST = 1 - ROUNDING
+REALIZABLE = (0.5, 1.0, True)
+ALL = (0.0, 1.0, False)
+IN_SPACE = (0.5, 0.5, True)
+
+
+def _optimal_rate(r: float, gamma: float, _: float) -> float:
+    return 2 * r / (2 * r + gamma)
+
+
+def _half(r: float, gamma: float, _: float) -> float:  # noqa: ARG001
+    return 1 / 2
+
+
+def _half_gamma(r: float, gamma: float, _: float) -> float:  # noqa: ARG001
+    return gamma / 2
+
+
+def _compatible(r: float, gamma: float, compatibility: float) -> float:
+    """The exponent of `thm2`."""
+    if r < 1 / 2:
+        return compatibility / (2 * r + gamma)
+    return ((2 * r - 1) * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma)
+
+
+def _uniform(r: float, gamma: float, _: float) -> float:
+    """The exponent of `thm1`."""
+    return (1 if r < 1 / 2 else (2 * r - 1) * gamma + 1) / (2 * r + gamma)
+
+
+def _leverage(r: float, gamma: float, _: float) -> float:
+    """The exponent of `cor1`."""
+    return (gamma if r < 1 / 2 else 2 * r + gamma - 1) / (2 * r + gamma)
+
+
+RUDI, LI, LIP = "Rudi and Rosasco 2017", "Li and Liu 2023", "Li, Ton, Oglic and Sejdinovic 2021"
+OURS = "the paper"
+SQUARED, CHECK, LIPSCHITZ = "squared", "check", "Lipschitz"
+
+METHODS: dict[str, Method] = {
+    "krr_caponnetto": Method("KRR", "Caponnetto and De Vito 2007", SQUARED, REALIZABLE, _optimal_rate),
+    "krr_zhang": Method("KRR", "Zhang, Li and Lin 2023", SQUARED, ALL, _optimal_rate),
+    "krr_rf_uniform_rudi": Method(
+        "KRR-RF-Uniform", RUDI, SQUARED, REALIZABLE, _optimal_rate,
+        lambda r, gamma, _: ((2 * r - 1) * gamma + 1) / (2 * r + gamma),
+    ),
+    "krr_rf_leverage_rudi": Method(
+        "KRR-RF-Leverage", RUDI, SQUARED, REALIZABLE, _optimal_rate,
+        lambda r, gamma, _: (2 * r + gamma - 1) / (2 * r + gamma),
+    ),
+    "krr_rf_uniform_li": Method(
+        "KRR-RF-Uniform", LI, SQUARED, ALL, _optimal_rate, lambda r, gamma, _: 1 / (2 * r + gamma), joint=True
+    ),
+    "krr_rf_leverage_li": Method(
+        "KRR-RF-Leverage", LI, SQUARED, ALL, _optimal_rate, lambda r, gamma, _: gamma / (2 * r + gamma)
+    ),
+    "kqr_lian": Method("KQR", "Lian 2022", CHECK, REALIZABLE, _optimal_rate),
+    "lip_rf_uniform_rahimi": Method(
+        "Lip-RF-Uniform", "Rahimi and Recht 2008", LIPSCHITZ, IN_SPACE, _half, lambda *_: 1.0
+    ),
+    "lip_rf_leverage_bach": Method(
+        "Lip-RF-Leverage", "Bach 2017", LIPSCHITZ, IN_SPACE, _half, _half_gamma
+    ),
+    "lip_rf_uniform_li": Method("Lip-RF-Uniform", LIP, LIPSCHITZ, IN_SPACE, _half, lambda *_: 1.0),
+    "lip_rf_leverage_li": Method("Lip-RF-Leverage", LIP, LIPSCHITZ, IN_SPACE, _half, _half_gamma),
+    "ksvm_rf_sun": Method(
+        "KSVM-RF", "Sun, Gilbert and Tewari 2018", "hinge", IN_SPACE,
+        lambda _, gamma, __: 1 / (2 * gamma + 1), lambda _, gamma, __: 2 * gamma / (2 * gamma + 1),
+    ),
+    "thm2": Method("KQR-RF", OURS, CHECK, ALL, _optimal_rate, _compatible, joint=True, label="thm2", rate_log=2),
+    "thm1": Method("KQR-RF-Uniform", OURS, CHECK, ALL, _optimal_rate, _uniform, joint=True, label="thm1", rate_log=2),
+    "cor1": Method("KQR-RF-Leverage", OURS, CHECK, ALL, _optimal_rate, _leverage, joint=True, label="cor1", rate_log=2),
+    "exist_thm": Method(
+        "KQR-RF", LIP, LIPSCHITZ, IN_SPACE, _half, _half_gamma,
+        label="exist_thm", in_table=False, features_log=1,
+    ),
+    "thm3": Method(
+        "Lip-RF", OURS, LIPSCHITZ, ALL, _optimal_rate, _compatible,
+        joint=True, label="thm3", in_table=False, rate_log=1,
+    ),
+    "cor2": Method(
+        "Lip-RF-Uniform", OURS, LIPSCHITZ, ALL, _optimal_rate, _uniform,
+        joint=True, label="cor2", in_table=False, rate_log=1,
+    ),
+    "cor3": Method(
+        "Lip-RF-Leverage", OURS, LIPSCHITZ, ALL, _optimal_rate, _leverage,
+        joint=True, label="cor3", in_table=False, rate_log=1,
+    ),
+}  # fmt: skip
+"""By key; the rows of Table 1 in its order, then `exist_thm` and the Lipschitz results `thm3`, `cor2`, `cor3`."""

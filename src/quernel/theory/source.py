@@ -1,0 +1,144 @@
+"""The source exponent r, read off data: f* has energy like mu^(2r) around the eigenfunctions of eigenvalue mu."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t as student
+
+from quernel.losses import Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.solvers import SOLVERS
+from quernel.theory.exponents import FLOOR, Exponent, check_confidence, check_matrices, undecided
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+# Eigenfunctions looked at per row, growth of the bins, what counts as seen, and how many bins must be.
+LEADING = 0.1
+BIN_GROWTH = 1.5
+DETECTED = 2.5
+MIN_BINS = 4
+# The log energy of a single function scatters this much around its power law.
+IRREGULARITY = 0.3
+# A wider interval than this tells nothing about r.
+WIDEST = 0.8
+
+
+def source_exponent(
+    y: ArrayLike,
+    features: ArrayLike | None = None,
+    *,
+    gram: ArrayLike | None = None,
+    level: float = 0.5,
+    confidence: float = 0.95,
+    random_state: int | np.random.Generator | None = 0,
+) -> Exponent:
+    """r, from how the fitted quantile's coefficients in the eigenbasis of the kernel decay.
+
+    The quantile is fitted twice, on two halves of the rows, by the leading eigenfunctions. The product of a coefficient
+    with its twin estimates its square without bias from the noise. Summed over bins of eigenfunctions of growing size,
+    such energies fall like mu^(2r) (a source condition that holds for r and hardly more), until they sink in the noise.
+    Where fewer than 4 bins rise above it, or the slope remains too uncertain, the exponent is undecided.
+
+    From features it is the exponent relative to K_M = Phi Phi', whose eigenfunctions are mixtures of the kernel's: with
+    few features smooth targets look rougher than they are. Prefer the Gram matrix of a subsample.
+
+    Parameters
+    ----------
+    y : targets, shape (n,)
+    features, gram : features (n, M) or a Gram matrix (n, n), one of the two, of at least 200 rows
+    level : the quantile level
+    confidence : of the interval
+    random_state : decides the two halves
+    """
+    Phi, K = check_matrices(features, gram)
+    if (Phi is None) == (K is None):
+        raise ValueError("Give either features (n, M) or gram=(n, n), one of the two.")
+    n = len(Phi if Phi is not None else K)  # type: ignore[arg-type]
+    target = np.asarray(y, dtype=float)
+    if target.shape != (n,) or not np.isfinite(target).all():
+        raise ValueError(f"y must hold {n} finite numbers, one per row; got shape {target.shape}.")
+    check_confidence(confidence)
+    loss = Pinball(np.array([level]))
+    mu, basis = _eigenbasis(Phi, K, int(LEADING * n))
+    halves = np.array_split(np.random.default_rng(random_state).permutation(n), 2)
+    first, second = (_coefficients(basis[half], target[half], loss) for half in halves)
+    noise = _noise(first, second)
+    position, energy, error = _binned(mu, first, second, noise)
+    seen = int(np.argmin(np.append(energy > DETECTED * error, False)))  # bins before the first that is not seen
+    name = f"source r at level {level:g}"
+    if seen < MIN_BINS:
+        return undecided(
+            name,
+            confidence,
+            f"only {seen} bins of the {len(mu)} leading eigenfunctions rise above the noise, {MIN_BINS} are needed",
+        )
+    value, half_width = _power(position[:seen], energy[:seen], error[:seen], confidence)
+    if not half_width <= WIDEST / 2:
+        return undecided(name, confidence, f"{value:.2f} give or take {half_width:.2f} is too vague")
+    return Exponent(name, value, (value - half_width, value + half_width), confidence)
+
+
+def _eigenbasis(Phi: Array | None, K: Array | None, count: int) -> tuple[Array, Array]:
+    """The leading eigenvalues of K/n and eigenfunctions at the rows, (n, count), scaled to mean square 1."""
+    if K is not None:
+        n = len(K)
+        mu, vectors = np.linalg.eigh(K / n)
+    else:
+        assert Phi is not None
+        n = len(Phi)
+        vectors, singular, _ = np.linalg.svd(Phi, full_matrices=False)
+        mu, vectors = (singular**2 / n)[::-1], vectors[:, ::-1]
+    mu, vectors = mu[::-1][:count], vectors[:, ::-1][:, :count]
+    real = mu > FLOOR * mu[0]
+    return mu[real], np.sqrt(n) * vectors[:, real]
+
+
+def _coefficients(basis: Array, y: Array, loss: Pinball) -> Array:
+    """The quantile fit by eigenfunctions; the ridge is there for uniqueness only."""
+    scale = float(np.mean(np.abs(y - np.median(y)))) or 1.0
+    problem = Problem(LiftedRows(ArrayRows(basis, y), features=basis), loss, 1e-6 / scale, fit_intercept=False)
+    return SOLVERS["newton"](problem, tol=1e-6, max_iter=1000).coef[:, 0]
+
+
+def _noise(first: Array, second: Array) -> float:
+    """The noise variance of one coefficient, from the differences of twins; the median resists the few that differ."""
+    return float(np.median((first - second) ** 2)) / 0.4549 / 2  # 0.4549: median of a squared standard normal
+
+
+def _binned(mu: Array, first: Array, second: Array, noise: float) -> tuple[Array, Array, Array]:
+    """Per bin of eigenfunctions: mean log eigenvalue, energy, and its standard error."""
+    edges = _edges(mu)
+    starts, size = edges[:-1], np.diff(edges)
+    position = np.add.reduceat(np.log(mu), starts) / size
+    energy = np.add.reduceat(first * second, starts)
+    error = np.sqrt(size * noise**2 + 2 * noise * np.maximum(energy, 0))
+    # Bins are not all of the same width on the log scale of the eigenfunctions' numbers.
+    width = np.diff(np.log(edges + 0.5))
+    return position, energy / width, error / width
+
+
+def _edges(mu: Array) -> Index:
+    """Where bins begin and end: sizes grow, and cuts fall between eigenvalues that differ.
+
+    Eigenfunctions of nearly equal eigenvalues are mixed up by the sample; their energies belong in one bin.
+    """
+    nominal = np.round(3 * BIN_GROWTH ** np.arange(60)).astype(int)
+    drop = np.append(np.log(mu[:-1] / mu[1:]), 0.0)  # drop[i - 1]: from eigenvalue i - 1 to eigenvalue i
+    near = [edge + int(np.argmax(drop[edge - 2 : edge + 1])) - 1 for edge in nominal[nominal < len(mu) - 1]]
+    return np.unique([0, *near, len(mu)])
+
+
+def _power(position: Array, energy: Array, error: Array, confidence: float) -> tuple[float, float]:
+    """Half the slope of log energy against log eigenvalue, and half the width of its interval."""
+    weight = 1 / ((error / energy) ** 2 + IRREGULARITY**2)
+    centre = position - np.average(position, weights=weight)
+    log_energy = np.log(energy)
+    spread = np.sum(weight * centre**2)
+    slope = np.sum(weight * centre * log_energy) / spread
+    residual = log_energy - np.average(log_energy, weights=weight) - slope * centre
+    freedom = len(position) - 2
+    misfit = max(1.0, float(np.sum(weight * residual**2)) / freedom)
+    return float(slope) / 2, float(student.ppf((1 + confidence) / 2, freedom) * np.sqrt(misfit / spread)) / 2

@@ -1,0 +1,167 @@
+"""`quernel plan` as a person meets it."""
+
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quernel.cli import main
+from quernel.cli.tables import read_table
+
+
+class Ran(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, folder):
+    """The command as `main` runs it, in this process, from the folder of the data."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["quernel", "plan", *map(str, arguments)])
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Ran(ended.value.code or 0, said.out, said.err)
+
+    return run
+
+
+def refused(ran, *words):
+    assert ran.returncode == 1, ran.stdout
+    assert ran.stderr.startswith("Error:")
+    assert len(ran.stderr.strip().splitlines()) == 1
+    for word in words:
+        assert word in ran.stderr, word
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The same rows as CSV and as Parquet, with a column of text, one of 0/1 and a missing value."""
+    folder = tmp_path_factory.mktemp("plan")
+    rng = np.random.default_rng(0)
+    x = rng.random((400, 2))
+    y = 100 * np.abs(x[:, 0] - 0.5) + rng.standard_normal(400)
+    first = [None, *x[1:, 0].tolist()]
+    flag = (x[:, 1] > 0.5).tolist()
+    table = pa.table({"first": first, "second": x[:, 1], "flag": flag, "name": ["a"] * 400, "price": y})
+    pq.write_table(table, folder / "data.parquet")
+    lines = ["first,second,flag,name,price"]
+    for row in zip(first, x[:, 1].tolist(), flag, ["a"] * 400, y.tolist(), strict=True):
+        lines.append(",".join("" if value is None else str(value).lower() for value in row))
+    (folder / "data.csv").write_text("\n".join(lines) + "\n")
+    (folder / "few.csv").write_text("x,y\n" + "1,2\n" * 30)
+    (folder / "broken.csv").write_text("x,y\n1,2\n1,2,3\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "broken.parquet").write_bytes(b"not parquet")
+    return folder
+
+
+def test_from_exponents(run):
+    ran = run("--rows", 10_000, "--r", 0.5, "--gamma", 1)
+    assert ran.returncode == 0, ran.stderr
+    for text in ("10,000 rows", "100 ", "8 MB", "1.00e-02", "n^-0.50", "worst case"):
+        assert text in ran.stdout, text
+    better = run("--rows", 10_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.8)
+    for text in ("136 ", "22 ", "10.9 MB", "n^-0.67"):
+        assert text in better.stdout, text
+
+
+@pytest.mark.slow
+def test_from_a_file_and_with_a_map(run, folder):
+    pytest.importorskip("matplotlib")
+    plot = folder / "map.png"
+    ran = run(folder / "data.parquet", "--target", "price", "--plot", plot)
+    assert ran.returncode == 0, ran.stderr
+    for text in ("399 rows", "source r", "capacity gamma", "estimated", "interval", "alpha", "Map:"):
+        assert text in ran.stdout, text
+    assert "1 rows with a missing value" in ran.stderr
+    assert "name" in ran.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    plot.write_bytes(b"mine")
+    refused(run(folder / "data.parquet", "--target", "price", "--plot", plot), "--force")
+    assert plot.read_bytes() == b"mine"
+    given = "--r", 0.5, "--gamma", 0.5
+    forced = run("--rows", 1000, *given, "--plot", plot, "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_noise_is_said_to_leave_the_source_exponent_open(run, tmp_path):
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"x": rng.random(300), "y": rng.standard_normal(300)}), tmp_path / "noise.parquet")
+    ran = run(tmp_path / "noise.parquet", "--target", "y", "--rows", 5000)
+    assert ran.returncode == 0, ran.stderr
+    assert "assumed" in ran.stdout
+    assert "noise" in ran.stdout
+    assert "5,000 rows" in ran.stdout
+
+
+def test_csv_and_parquet_are_read_alike(folder):
+    tables = [read_table(folder / name, "price") for name in ("data.csv", "data.parquet")]
+    for table in tables:
+        assert table.names == ("first", "second", "flag")
+        assert table.ignored == ("name",)
+        assert table.incomplete == 1
+        assert table.X.shape == (399, 3)
+        assert set(table.X[:, 2]) == {0.0, 1.0}
+    np.testing.assert_array_equal(tables[0].X, tables[1].X)
+    np.testing.assert_array_equal(tables[0].y, tables[1].y)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--target", "--rows"]),
+        (["--rows", "1000"], ["--r and --gamma"]),
+        (["--rows", "1000", "--r", "0.2", "--gamma", "0.1"], ["2r + gamma must be at least 1, got 0.5"]),
+        (["--rows", "1000", "--r", "2", "--gamma", "0.1"], ["r must lie in (0, 1], got 2"]),
+        (["data.csv"], ["--target"]),
+        (["data.csv", "--target", "cost"], ["'cost'", "first, second, flag, name, price"]),
+        (["data.csv", "--target", "name"], ["'name'", "string"]),
+        (["data.csv", "--target", "price", "--kernel", "linear"], ["--kernel", "gaussian"]),
+        (["data.csv", "--target", "price", "--level", "1.5"], ["--level", "1.5"]),
+        (["few.csv", "--target", "y"], ["30 complete rows", "200"]),
+        (["broken.csv", "--target", "y"], ["cannot be read as CSV"]),
+        (["empty.csv", "--target", "y"], ["cannot be read as CSV"]),
+        (["broken.parquet", "--target", "y"], ["cannot be read as Parquet"]),
+        (["nowhere.csv", "--target", "y"], ["not a file"]),
+        (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "no/such/map.png"], ["folder", "missing"]),
+        (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "map.xyz"], ["--plot must end in one of", ".png"]),
+    ],
+)
+def test_what_a_user_can_mend_is_said_in_one_line(run, arguments, words):
+    refused(run(*arguments), *words)
+
+
+def test_an_unknown_format_is_refused(run, tmp_path):
+    (tmp_path / "data.xls").write_text("x")
+    refused(run(tmp_path / "data.xls", "--target", "y"), ".csv", ".parquet")
+
+
+def test_a_process_that_read_files_ends_well(folder):
+    """Arrow's threads can abort the interpreter when it exits: the exit code would tell."""
+    reading = "from pathlib import Path; from quernel.cli.tables import read_table as read; " + "; ".join(
+        f"print(len(read(Path('{name}'), 'price').y))" for name in ("data.csv", "data.parquet")
+    )
+    keep = {key: os.environ[key] for key in ("PYTHONPATH", "SYSTEMROOT") if key in os.environ}
+    ran = subprocess.run(
+        [sys.executable, "-c", reading],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+        check=False,
+        env={"PATH": "", "HOME": str(folder), **keep},
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["399", "399"]
