@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.goals import LEVELS, REPEATS, Row, at_most, times_faster
-from quernel import KernelQuantileRegressor, estimate_cost
+from quernel import KernelQuantileRegressor, estimate_cost, paths
 from quernel.bench import best
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
+from quernel.losses import Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
 
 
 def lifted(n: int, M: int, bandwidth: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -57,6 +60,18 @@ def levels_together() -> Iterator[Row]:
     one, _ = best(lambda: on_ready_features(Phi, y, 0.5, 1e-4))
     five, _ = best(lambda: on_ready_features(Phi, y, LEVELS, 1e-4))
     yield at_most("five levels together / one, n=200,000, M=300, alpha 1e-4", five, one, 2.5)
+
+
+def grid_beside_one_cell() -> Iterator[Row]:
+    Phi, y = lifted(10_000, 100)
+    alphas, levels = 10.0 ** (np.arange(-20, 3) / 2), [0.1, 0.25, 0.5, 0.75, 0.9]
+    cells = [best(lambda a=a, t=t: on_ready_features(Phi, y, t, a))[0] for a in alphas[::2] for t in levels]
+    rows = LiftedRows(ArrayRows(Phi, y), features=Phi)
+    problem = Problem(rows, Pinball(levels), 1.0, fit_intercept=False)
+    ours, answer = best(lambda: paths.solve(problem, alphas))
+    assert np.all(answer.relative_gap <= 1e-6)
+    what = "23 alphas x 5 levels by paths.solve / median cold fit of one cell, n=10,000, M=100"
+    yield at_most(what, ours, float(np.median(cells)), 25)
 
 
 def whole_fit_beside_scikit_learn() -> Iterator[Row]:
@@ -169,6 +184,7 @@ LINES = [
     fits_beside_ridge,
     hard_fits_beside_ridge,
     levels_together,
+    grid_beside_one_cell,
     whole_fit_beside_scikit_learn,
     growth,
     features_beside_scikit_learn,

@@ -39,6 +39,9 @@ class Loss(Protocol):
     def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """d dual / d r."""
 
+    def smooth(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
+        """Both of these, which the caller may overwrite."""
+
     def contact(self, dual: Array) -> Array:
         """A residual at which v is a slope of the loss."""
 
@@ -97,13 +100,22 @@ class Pinball:
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """clip(r / width + anchor, level - 1, level)."""
-        return np.clip(residual / width + anchor, *self.domain)
+        return self.smooth(residual, anchor, width)[0]
 
     def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """1 / width on the rows that are not clipped, else 0."""
-        line = residual / width + anchor
+        return self.smooth(residual, anchor, width)[1]
+
+    def smooth(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
+        """Dual and curvature."""
         low, high = self.domain
-        return np.where((line > low) & (line < high), 1 / width, 0.0)
+        line = residual / width
+        line += anchor
+        dual = np.maximum(line, low)
+        np.minimum(dual, high, out=dual)
+        inside = line > low  # strictly: an anchor at the end of the box is clipped
+        inside &= line < high
+        return dual, np.multiply(inside, 1 / np.asarray(width))
 
     def contact(self, dual: Array) -> Array:
         """0: every v of the box is a slope at the kink."""
@@ -112,7 +124,11 @@ class Pinball:
     def conjugate(self, dual: Array) -> Array:
         """0 in the box, infinite outside."""
         low, high = self.domain
-        return np.where((dual >= low) & (dual <= high), 0.0, np.inf)
+        outside = (dual < low) | (dual > high)
+        conjugate = np.zeros_like(dual)
+        if outside.any():
+            conjugate[outside] = np.inf
+        return conjugate
 
     @property
     def lines(self) -> tuple[Array, Array]:

@@ -73,7 +73,7 @@ BASE = {"n": 20_000, "d": 5, "n_components": 200, "n_levels": 3}
 @pytest.mark.parametrize("name", BASE)
 def test_more_of_anything_costs_more(name, solver):
     small, large = (estimate_cost(**{**BASE, name: factor * BASE[name]}, solver=solver) for factor in (1, 4))
-    assert large.memory > small.memory
+    assert large.memory > small.memory or (name == "d" and large.memory == small.memory)  # X itself is not copied
     assert large.peak_memory >= small.peak_memory
     assert large.seconds > small.seconds
 

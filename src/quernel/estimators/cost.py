@@ -16,7 +16,7 @@ from quernel.kernels import Kernel, Linear, resolve
 from quernel.rows import allowance, available_memory
 from quernel.solvers import SOLVERS
 
-NUMBER = 8  # bytes: everything is double precision
+NUMBER, SINGLE = 8, 4  # bytes: everything is double precision, except stored features if the user says so
 
 # What a solve remembers of every row and level: residual, two duals, direction, and room to compute the next of them.
 STATE = 6
@@ -42,7 +42,7 @@ OVERHEAD = 0.02  # seconds of any fit
 class Cost:
     """What a fit will need.
 
-    memory is held in bytes during the whole fit: features, rows in random order, residuals and duals; peak_memory adds
+    memory is held in bytes during the whole fit: features, residuals and duals; peak_memory adds
     the solver's copies, roughly. stored says whether the features are kept rather than recomputed block by block in
     every sweep, and seconds is an order of magnitude, for this machine.
     """
@@ -70,6 +70,7 @@ def estimate_cost(
     kernel: str | Kernel = "gaussian",
     solver: str = "newton",
     max_memory: int | None = None,
+    dtype: str = "float64",
 ) -> Cost:
     """Memory, and time to its order of magnitude, of ``KernelQuantileRegressor.fit`` before it is called.
 
@@ -82,7 +83,7 @@ def estimate_cost(
         you expect, some 200 for a smooth kernel in few columns and up to n for a rough one.
     n_levels : int, default=1
         How many quantile levels are fitted together.
-    kernel, solver, max_memory : as in `KernelQuantileRegressor`
+    kernel, solver, max_memory, dtype : as in `KernelQuantileRegressor`
 
     Examples
     --------
@@ -108,11 +109,12 @@ def estimate_cost(
         check_positive("n_components", n_components, integer=True, instead=' or "auto"')
     linear = isinstance(resolve(kernel), Linear)
     M = d if linear else N_COMPONENTS if n_components == "auto" else int(n_components)
-    features = 0 if linear else NUMBER * n * M  # the linear kernel's are X itself
+    check_choice("dtype", dtype, ("float64", "float32"))
+    features = 0 if linear else (SINGLE if dtype == "float32" else NUMBER) * n * M  # the linear kernel's are X itself
     stored = linear or features <= allowance(max_memory)
     with right_sized(n, M) as threads:
         held = features if stored else threads * _block(n, M)
-        memory = held + _rows(n, d, n_levels, shuffled=not linear)
+        memory = held + _rows(n, n_levels)
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
         seconds = _operations(n, d, M, n_levels, solver, stored, linear) / (threads * _speed()) + OVERHEAD
     return Cost(int(memory), int(peak), stored, seconds, int(held))
@@ -120,17 +122,17 @@ def estimate_cost(
 
 def refuse_if_too_large(
     n: int,
-    d: int,
     n_components: int | str,
     n_levels: int,
     *,
     linear: bool,
     solver: str,
     max_memory: int | None,
+    dtype: str = "float64",
 ) -> None:
     """Raise ValueError, before anything is allocated, for a fit that memory cannot hold."""
     free = available_memory()
-    rows = _rows(n, d, n_levels, shuffled=not (linear or n_components == "exact"))
+    rows = _rows(n, n_levels)
     if rows > free:
         raise ValueError(
             f"{n:,} rows x {n_levels} levels need {_size(rows)} for residuals and duals alone, and {_size(free)} are "
@@ -139,7 +141,7 @@ def refuse_if_too_large(
     if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
         return
     M = N_COMPONENTS if n_components == "auto" else int(n_components)
-    features, allowed = NUMBER * n * M, allowance(max_memory)
+    features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, allowance(max_memory)
     what = f"{n:,} rows x {M:,} features need {_size(features)}"
     if solver == "admm" and features > allowed:
         raise ValueError(
@@ -156,9 +158,9 @@ def refuse_if_too_large(
         )
 
 
-def _rows(n: int, d: int, q: int, *, shuffled: bool) -> int:
-    """Bytes of what is held per row: X and y in random order, shares of the weight, and the solver's state."""
-    return NUMBER * n * (shuffled * (d + 1) + 1 + STATE * q)
+def _rows(n: int, q: int) -> int:
+    """Bytes of what is held per row: shares of the weight, and the solver's state."""
+    return NUMBER * n * (1 + STATE * q)
 
 
 def _block(n: int, M: int) -> int:

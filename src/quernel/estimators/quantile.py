@@ -35,6 +35,7 @@ from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows, blocks
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.progress import Progress, listening
+from quernel.solvers.result import recertified
 
 Array = NDArray[np.floating]
 
@@ -83,6 +84,9 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         Newton steps of each stage (a large problem is solved on growing samples), or rounds of ADMM.
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Larger ones are recomputed block by block.
+    dtype : {"float64", "float32"}, default="float64"
+        How random features are stored. "float32" halves their memory; sums are still taken in float64, and the
+        duality gap is that of the unrounded features: it cannot always be as small as `tol`, and says so.
     random_state : int, RandomState, Generator or None, default=None
         Source of the random features; an integer makes fits repeatable.
     verbose : int, default=0
@@ -136,6 +140,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         tol: float = 1e-6,
         max_iter: int = 1000,
         max_memory: int | None = None,
+        dtype: str = "float64",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -151,6 +156,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         self.tol = tol
         self.max_iter = max_iter
         self.max_memory = max_memory
+        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
 
@@ -168,12 +174,13 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         kernel = self._check_parameters()
         X, y, weight = check_training(self, X, y, sample_weight)
         refuse_if_too_large(
-            *X.shape,
+            len(X),
             self.n_components,
             len(levels),
             linear=isinstance(kernel, Linear),
             solver=self.solver,
             max_memory=self.max_memory,
+            dtype=self.dtype,
         )
         source = ArrayRows(X, y, weight)
         kernel = self._with_bandwidth(kernel, source)
@@ -262,6 +269,9 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
             check_choice("sampling", self.sampling, SAMPLINGS)
         check_choice("solver", self.solver, SOLVERS)
         check_choice("noncrossing", self.noncrossing, ("rearrange", None))
+        check_choice("dtype", self.dtype, ("float64", "float32"))
+        if self.dtype == "float32" and self.solver != "newton":
+            raise ValueError(f"dtype='float32' is for solver='newton' only; got solver={self.solver!r}.")
         if not (isinstance(self.alpha, str) and self.alpha == "auto"):
             check_positive("alpha", self.alpha, instead=' or "auto"')
         if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
@@ -312,8 +322,20 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
             if self.feature_map_.leverage_alpha is None:
                 self.feature_map_.set_params(leverage_alpha=self.alpha_)
             self.feature_map_.fit(source.X, sample_weight=source.weight)
+            if self.dtype == "float32":
+                return self._solve_in_single(source, loss)
         rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
         return self._solve_on(rows, loss, self.tol)
+
+    def _solve_in_single(self, source: ArrayRows, loss: Pinball) -> Result:
+        """Solved on rounded features, which are half the size, and certified on those that predict."""
+        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory, dtype=np.float32)
+        result = self._solve_on(rows, loss, self.tol)
+        del rows
+        exact = LiftedRows(source, self.feature_map_, max_memory=0)
+        problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
+        with right_sized(exact.n_rows, exact.n_features) as exact.threads:
+            return recertified(problem, result, self.tol)
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
         """Random features of this kernel, not drawn yet."""

@@ -158,10 +158,22 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         # Waves have a fast path of their own.
         self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts)
 
-    def transform(self, X: NDArray[np.floating], order: NDArray[np.intp] | None = None) -> NDArray[np.floating]:
-        """Phi, shape (n, M), in the floating type of X; of the rows X[order], if an order is given."""
+    def transform(
+        self, X: NDArray[np.floating], *, order: NDArray[np.intp] | None = None, dtype: Any = None
+    ) -> NDArray[np.floating]:
+        """Phi, shape (n, M), computed in double precision.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+        order : array of integers or None
+            Lift the rows X[order].
+        dtype : float64, float32 or None
+            The type of Phi; None is that of X.
+        """
         X = np.asarray(X)
-        dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
+        if dtype is None:
+            dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
         Phi = np.empty((len(X) if order is None else len(order), self.n_components_), dtype=dtype)
         self.prepare(len(Phi))
 

@@ -224,9 +224,8 @@ def _place(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> N
 
 def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array, ...]:
     loss, width = message
-    residual, anchor = memory["residual"], memory["anchor"]
-    active = np.count_nonzero(loss.curvature(residual, anchor, width), axis=0)
-    return (*_sums(block, loss, residual, loss.dual(residual, anchor, width)), active)
+    dual, curvature = loss.smooth(memory["residual"], memory["anchor"], width)
+    return (*_sums(block, loss, memory["residual"], dual), np.count_nonzero(curvature, axis=0))
 
 
 def _anchored_pull(block: Block, memory: BlockMemory, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array, ...]:
@@ -237,17 +236,19 @@ def _anchored_pull(block: Block, memory: BlockMemory, message: tuple[Loss, tuple
 
 
 def _sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
-    value = loss.value(residual)
+    value, conjugate = loss.value(residual), loss.conjugate(dual)
     weighted = dual * block.share[:, None]
     balance = weighted.sum(axis=0)
     positive = np.maximum(weighted, 0).sum(axis=0)
+    conjugate += value
+    conjugate -= dual * residual
     return (
         (weighted.T @ block.features).T,
         balance,
         positive,
         positive - balance,
         block.share @ value,
-        block.share @ (value + loss.conjugate(dual) - dual * residual),
+        block.share @ conjugate,
     )
 
 
@@ -296,11 +297,13 @@ def _aim(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> Non
 
 def _probe(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
     loss, width, step = message
-    change, anchor = memory["change"], memory["anchor"]
-    residual = memory["residual"] - step * change
-    slope = -(block.share @ (change * loss.dual(residual, anchor, width)))
-    bend = block.share @ (change**2 * loss.curvature(residual, anchor, width))
-    return slope, bend
+    change, residual = memory["change"], step * memory["change"]
+    np.subtract(memory["residual"], residual, out=residual)
+    dual, curvature = loss.smooth(residual, memory["anchor"], width)
+    dual *= change
+    curvature *= change
+    curvature *= change
+    return -(block.share @ dual), block.share @ curvature
 
 
 def _advance(block: Block, memory: BlockMemory, step: Array) -> None:  # noqa: ARG001

@@ -35,7 +35,7 @@ class FeatureMap(Protocol):
 
     n_components_: int
 
-    def transform(self, X: Array) -> Array:
+    def transform(self, X: Array, **kind: Any) -> Array:
         """Phi for these rows."""
 
 
@@ -92,6 +92,8 @@ class LiftedRows:
     max_memory : int or None
         Bytes that stored features may take; None is half of the free memory. Features that fit are computed once and
         kept (`cached` is True); others are computed again in every sweep, block by block.
+    dtype : float64 or float32
+        The type in which computed features are stored; sums over them are taken in float64 all the same.
     threads : int
         How many threads share a sweep.
     """
@@ -105,13 +107,15 @@ class LiftedRows:
         share: Array | None = None,
         shuffled: bool = False,
         max_memory: int | None = None,
+        dtype: Any = float,
         threads: int = 1,
     ) -> None:
         if features is None:
             if feature_map is None:
                 raise ValueError("LiftedRows needs a feature_map or the features themselves.")
-            if 8 * source.n_rows * feature_map.n_components_ <= allowance(max_memory):
-                features = feature_map.transform(source.X)
+            if np.dtype(dtype).itemsize * source.n_rows * feature_map.n_components_ <= allowance(max_memory):
+                kind = {} if dtype is float else {"dtype": dtype}  # not every feature map knows of types
+                features = feature_map.transform(source.X, **kind)
             elif hasattr(feature_map, "prepare"):
                 feature_map.prepare(source.n_rows)
         self.source = source
@@ -152,7 +156,7 @@ class LiftedRows:
         if basis is not None:
             features = self.pick(np.arange(size) if self.shuffled else chosen, basis)
         else:
-            features = self._some(chosen)
+            features = np.asarray(self._some(chosen), dtype=float)
         weight = self.source.weight[chosen] if self.source.weight is not None else None
         source = ArrayRows(features, self.source.y[chosen], weight)  # X is needed no more
         return LiftedRows(source, features=features, shuffled=True, threads=self.threads)

@@ -8,6 +8,8 @@ directions below alpha can go. What they really cost is in the certificate, whic
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
@@ -22,18 +24,37 @@ COST = 0.05
 MOST = 0.8
 
 
-def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:
-    """An orthonormal basis (M, k) of all that can matter for `n_rows` rows like these, or None where k is near M."""
-    low, high = sample.loss.domain
-    spare = COST * 4 * tol * n_rows * float(np.min(sample.alpha * null_objective / (-low * high)))
-    features = sample.rows.resident("A basis needs the sample's features")
-    weighted = features * sample.rows.share[:, None]
-    gram = weighted.T @ features
-    M = len(gram)
-    # Pivoted Cholesky: gram[pivots, pivots] = R'R up to the rank at which no remaining diagonal exceeds its allowance.
-    factor, pivots, rank, _ = dpstrf(gram, tol=max(spare / M, np.finfo(float).eps * np.trace(gram)))
-    if rank > MOST * M:
-        return None
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Orthonormal directions (M, r) in the order of what they matter.
+
+    The first k of them leave no feature with more than left[k - 1] of its mean square.
+    """
+
+    basis: Array
+    left: Array
+
+    def needed(self, problem: Problem, n_rows: int, tol: float, null_objective: Array) -> int:
+        """How many suffice for `n_rows` rows like these and a relative gap of `tol`."""
+        low, high = problem.loss.domain
+        spare = COST * 4 * tol * n_rows * float(np.min(problem.alpha * null_objective / (-low * high)))
+        return min(int(np.count_nonzero(self.left > spare / len(self.basis))) + 1, len(self.left))
+
+
+def directions(features: Array, share: Array) -> Directions:
+    """Of these rows' features, by pivoted Cholesky of their second moments: gram[pivots, pivots] = R'R."""
+    gram = (features * share[:, None]).T @ features
+    factor, pivots, rank, _ = dpstrf(gram, tol=np.finfo(float).eps * max(np.trace(gram), np.finfo(float).tiny))
     R = np.triu(factor[: max(rank, 1)])
     R[:, pivots - 1] = R.copy()
-    return np.linalg.qr(R.T)[0]
+    # The next pivot is the largest mean square that is left.
+    left = np.append(np.diag(factor)[1 : len(R)] ** 2, 0.0)
+    return Directions(np.linalg.qr(R.T)[0], left)
+
+
+def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:
+    """A basis (M, k) of all that can matter for `n_rows` rows like the sample's, or None where k is near M."""
+    features = sample.rows.resident("A basis needs the sample's features")
+    found = directions(features, sample.rows.share)
+    k = found.needed(sample, n_rows, tol, null_objective)
+    return None if k > MOST * len(found.basis) else np.ascontiguousarray(found.basis[:, :k])

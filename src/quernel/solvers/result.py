@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import Certificate, NullModel
+from quernel.certificate import Certificate, NullModel, certify, null_model
 from quernel.problem import Problem
 from quernel.rows import Memory
 from quernel.solvers.progress import Progress, report
@@ -46,6 +46,12 @@ class Result:
     hessian_rows: int
     doubtful: tuple[int, ...] = ()
 
+    def take(self, columns: NDArray[np.intp]) -> Result:
+        """The fits of some of the columns; the work remains that of all."""
+        arrays = ("coef", "intercept", "dual", "objective", "gap", "relative_gap", "null_objective", "iterations")
+        some = {name: getattr(self, name)[..., columns] for name in arrays}
+        return replace(self, status=tuple(self.status[k] for k in columns), **some)
+
     @property
     def converged(self) -> bool:
         """Whether every column reached its tolerance."""
@@ -55,6 +61,21 @@ class Result:
 def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
     """The status that follows from each gap."""
     return tuple(Status.CONVERGED if gap <= tol else Status.ITERATION_LIMIT for gap in relative_gap)
+
+
+def recertified(problem: Problem, result: Result, tol: float) -> Result:
+    """The same fits and duals, with the certificate that this problem gives them."""
+    memory = problem.rows.new_memory(anchor=result.dual)
+    problem.place(memory, result.coef, result.intercept)
+    known = certify(problem, memory, result.coef, result.intercept, null_model(problem))
+    return replace(
+        result,
+        objective=known.objective,
+        gap=known.gap,
+        relative_gap=known.relative,
+        status=statuses(known.relative, tol),
+        sweeps=result.sweeps + memory.sweeps,
+    )
 
 
 class Ledger:

@@ -57,9 +57,9 @@ ROUNDING = 1e-12
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`."""
-    n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
-    if n < 2 * size or n * M <= SMALL:  # small, or few rows per feature
+    if is_small(problem):
         return newton.solve(problem, tol=tol, max_iter=max_iter)
+    n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
     sample = problem.sample(size, rng)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
@@ -86,6 +86,12 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows)
 
 
+def is_small(problem: Problem) -> bool:
+    """Whether screening would not pay: a small problem, or few rows per feature."""
+    n, M = problem.rows.n_rows, problem.rows.n_features
+    return n < 2 * FIRST_SAMPLE * M or n * M <= SMALL
+
+
 def _work(sample: Problem, result: Result) -> tuple[NDArray[np.intp], float, int]:
     """Iterations, entries of features read, and rows of Hessians."""
     return result.iterations, result.sweeps * sample.rows.n_rows * sample.rows.n_features, result.hessian_rows
@@ -104,7 +110,7 @@ def _parameters(loss: Loss, dual: Array) -> Array:
     return np.maximum(np.sum((dual > low + margin) & (dual < high - margin), axis=0), 1)
 
 
-def _warm_start(problem: Problem, guess: Result, band: Array) -> newton.Start:
+def warm_start(problem: Problem, guess: Result, band: Array) -> newton.Start:
     """The solution on fewer rows, as smooth as it is uncertain."""
     low, high = problem.loss.domain
     anchor = np.tile((low + high) / 2, (problem.rows.n_rows, 1))
@@ -131,8 +137,15 @@ def _solve_stage(
 ) -> Result:
     """All columns on these rows, from the solution on fewer that leaves this part of rows in doubt."""
     if part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
-        start = _warm_start(problem, guess, band)
+        start = warm_start(problem, guess, band)
         return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
+    return refine(problem, guess, band, basis=basis, tol=tol, max_iter=max_iter)
+
+
+def refine(
+    problem: Problem, guess: Result, band: Array, *, basis: Array | None = None, tol: float, max_iter: int
+) -> Result:
+    """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be."""
     q, null = problem.n_columns, null_model(problem)
     memory = problem.rows.new_memory()
     coef, intercept = guess.coef.copy(), guess.intercept.copy()

@@ -1,0 +1,157 @@
+"""Whole grids of fits over the same rows: every ridge weight with every level, each with its certificate.
+
+A small problem follows the ridge weight from large to small, all levels together: its rows are turned once into the
+directions that matter (see `solvers.compression`), each weight uses as many of them as it needs, and starts from the
+fit before. A large one hands whole groups of (weight, level) pairs to the screened solver, whose sweeps they share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quernel._threads import right_sized
+from quernel.certificate import null_model
+from quernel.losses import Loss, Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.solvers import newton, screening
+from quernel.solvers.compression import Directions, directions
+from quernel.solvers.result import Result, recertified
+
+Array = NDArray[np.floating]
+
+# The next weight's widths: the size of residual below which this share of rows lies.
+WARM_SHARE = 0.2
+WARM_ROWS = 4000
+# Numbers that a large grid may hold for its rows at a time (residuals, duals and changes of all its columns).
+GROUP_SIZE = 100_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Fits at a weights and q levels: coef (a, M, q); intercept, objective, gap and relative_gap (a, q).
+
+    gap >= F - min F; sweeps counts passes over all rows' features; iterations (a, q) are Newton's.
+    """
+
+    alphas: Array
+    coef: Array
+    intercept: Array
+    objective: Array
+    gap: Array
+    relative_gap: Array
+    iterations: NDArray[np.intp]
+    sweeps: float
+
+    def predict(self, features: Array) -> Array:
+        """Phi u + b of every fit, shape (a, n, q)."""
+        return features @ self.coef + self.intercept[:, None, :]
+
+
+def solve(
+    problem: Problem,
+    alphas: ArrayLike,
+    levels: ArrayLike | None = None,
+    *,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+) -> Grid:
+    """The problem at every one of these ridge weights and levels, to a relative gap of at most `tol`.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its rows and intercept are used, and its loss if there are no levels; its own alpha is not.
+    alphas : array-like of shape (a,), positive
+    levels : array-like of shape (q,) or None
+        Quantile levels; None keeps the problem's loss.
+    """
+    weights = np.asarray(alphas, dtype=float)
+    if weights.ndim != 1 or len(weights) == 0 or not np.all((weights > 0) & np.isfinite(weights)):
+        raise ValueError(f"alphas must be a list of positive, finite numbers; got {alphas!r}.")
+    loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
+    order = np.argsort(-weights, kind="stable")
+    walk = _follow if screening.is_small(problem) else _together
+    with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
+        cells, sweeps = walk(problem.rows, loss, weights[order], problem.fit_intercept, tol, max_iter)
+    back = np.argsort(order)
+    coef, intercept, objective, gap, relative_gap, iterations = (
+        np.stack([getattr(cell, name) for cell in cells])[back]
+        for name in ("coef", "intercept", "objective", "gap", "relative_gap", "iterations")
+    )
+    return Grid(weights, coef, intercept, objective, gap, relative_gap, iterations, sweeps)
+
+
+def solve_folds(
+    problem: Problem, alphas: ArrayLike, levels: ArrayLike | None, folds: Sequence[NDArray[np.intp]], **options: float
+) -> Iterator[Grid]:
+    """The grid on the rows of each fold in turn; the features of all rows are computed once."""
+    everything = problem.rows.pick(np.arange(problem.rows.n_rows))
+    source = problem.rows.source
+    for fold in folds:
+        weight = None if source.weight is None else source.weight[fold]
+        rows = LiftedRows(ArrayRows(everything[fold], source.y[fold], weight), features=everything[fold])
+        part = Problem(rows, problem.loss, problem.alpha, fit_intercept=problem.fit_intercept)
+        yield solve(part, alphas, levels, **options)  # type: ignore[arg-type]
+
+
+def _follow(
+    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+) -> tuple[list[Result], float]:
+    """One weight after the other, from the largest."""
+    features = rows.pick(np.arange(rows.n_rows))
+    found = directions(features, rows.share)
+    turned = features @ found.basis
+    cells: list[Result] = []
+    work = 0.0
+    for alpha in alphas:
+        whole = Problem(rows, loss, alpha, fit_intercept=fit_intercept)
+        null = null_model(whole)
+        k = found.needed(whole, rows.n_rows, tol, null.objective)
+        few = LiftedRows(ArrayRows(turned, rows.target), features=np.ascontiguousarray(turned[:, :k]), share=rows.share)
+        small = Problem(few, loss, alpha, fit_intercept=fit_intercept)
+        start = _warm_start(small, cells[-1], found, k) if cells else None
+        answer = newton.solve(small, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
+        work += answer.sweeps * k / rows.n_features
+        cell = recertified(whole, replace(answer, coef=found.basis[:, :k] @ answer.coef), tol)
+        if np.any(cell.relative_gap > tol) and answer.converged:  # directions were left out that do matter
+            begin = newton.Start(cell.coef, cell.intercept, cell.dual, _widths(whole, cell), null)
+            cell = newton.solve(whole, tol=tol, max_iter=max_iter, start=begin, polish=False)
+            work += cell.sweeps
+        cells.append(cell)
+    return cells, work
+
+
+def _warm_start(problem: Problem, before: Result, found: Directions, k: int) -> newton.Start | None:
+    """From the fit at the weight before, as smooth as the way to go is long."""
+    guess = replace(before, coef=found.basis[:, :k].T @ before.coef)
+    width = _widths(problem, guess)
+    return screening.warm_start(problem, guess, width) if np.all(width > 0) else None
+
+
+def _widths(problem: Problem, guess: Result) -> Array:
+    some = slice(None, None, max(problem.rows.n_rows // WARM_ROWS, 1))
+    memory = problem.rows.new_memory()
+    problem.place(memory, guess.coef, guess.intercept)
+    return np.quantile(problem.loss.distance(memory.collect("residual")[some]), WARM_SHARE, axis=0)
+
+
+def _together(
+    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+) -> tuple[list[Result], float]:
+    """Groups of weights as columns of one problem each."""
+    q = len(loss.domain[0])
+    size = max(1, GROUP_SIZE // (3 * rows.n_rows * q))
+    cells, sweeps = [], 0.0
+    for start in range(0, len(alphas), size):
+        group = alphas[start : start + size]
+        columns = np.tile(np.arange(q), len(group))
+        many = Problem(rows, loss.take(columns), np.repeat(group, q), fit_intercept=fit_intercept)
+        answer = screening.solve(many, tol=tol, max_iter=max_iter)
+        cells += [answer.take(np.arange(k * q, (k + 1) * q)) for k in range(len(group))]
+        sweeps += answer.sweeps
+    return cells, sweeps
