@@ -49,6 +49,8 @@ STAGE_ACCURACY = 0.02
 # Newton starts at this share of the band, or of it after a first solve.
 FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
+# The first round is solved no farther than this where no basis makes it cheap: another will follow.
+FIRST_GOAL = 1e-4
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
 # Duals that sum to less than this are balanced.
@@ -153,7 +155,8 @@ def refine(
     width = FIRST_WIDTH * band
     record = _Record(problem, null, tol)
     open_columns = np.arange(q)
-    for _ in range(MAX_ROUNDS):
+    for turn in range(MAX_ROUNDS):
+        goal = max(tol / 2, FIRST_GOAL) if turn == 0 and basis is None else tol / 2
         while (stuck := _unbalanced(problem, settled, doubtful, open_columns)).any() and not _crowded(
             problem, doubtful
         ):
@@ -169,7 +172,7 @@ def refine(
             )
             small = small_problem(problem, column, settled, doubtful[k], basis)
             answer = newton.solve(
-                small, tol=tol / 2, max_iter=min(MAX_STEPS, max_iter), start=start.within(basis), polish=False
+                small, tol=goal, max_iter=min(MAX_STEPS, max_iter), start=start.within(basis), polish=False
             )
             found = answer.coef if basis is None else basis @ answer.coef
             move[:, k], shift[k] = found[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
