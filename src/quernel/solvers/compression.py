@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
+from quernel.certificate import dual_variance
 from quernel.problem import Problem
 
 Array = NDArray[np.floating]
@@ -24,8 +25,8 @@ MOST = 0.8
 
 def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:
     """An orthonormal basis (M, k) of all that can matter for `n_rows` rows like these, or None where k is near M."""
-    low, high = sample.loss.domain
-    spare = COST * 4 * tol * n_rows * float(np.min(sample.alpha * null_objective / (-low * high)))
+    variance = np.maximum(dual_variance(sample), np.finfo(float).tiny)
+    spare = COST * 4 * tol * n_rows * float(np.min(sample.alpha * null_objective / variance))
     features = sample.rows.resident("A basis needs the sample's features")
     weighted = features * sample.rows.share[:, None]
     gram = weighted.T @ features
