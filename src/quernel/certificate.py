@@ -64,9 +64,7 @@ def dual_variance(problem: Problem) -> Array:
 def _mean_square_slope(problem: Problem, constant: Array) -> Array:
     share = problem.rows.share
     parts = [slice(start, start + PART) for start in range(0, len(share), PART)]
-    return np.asarray(
-        sum(share[part] @ problem.loss.slope(_residual(problem, part, constant)) ** 2 for part in parts)
-    )
+    return np.asarray(sum(share[part] @ problem.loss.slope(_residual(problem, part, constant)) ** 2 for part in parts))
 
 
 def _residual(problem: Problem, part: slice, constant: Array) -> Array:

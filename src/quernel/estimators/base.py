@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from quernel._threads import right_sized, spread
+from quernel.estimators.cost import refuse_if_too_large
 from quernel.estimators.defaults import N_COMPONENTS, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.validation import check_choice, check_positive
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
+from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
 from quernel.problem import Problem
@@ -119,7 +122,23 @@ class KernelEstimator(BaseEstimator):
     def _solve_on(self, rows: LiftedRows, loss: Loss, tol: float) -> Result:
         problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
         with right_sized(rows.n_rows, rows.n_features) as rows.threads:
-            return SOLVERS[self.solver](problem, tol=tol, max_iter=self.max_iter)
+            return self._solver()(problem, tol=tol, max_iter=self.max_iter)
+
+    def _solver(self) -> Callable[..., Result]:
+        return SOLVERS[self.solver]
+
+    def _fit_columns(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> None:
+        """Fit every column of the loss to the rows, and keep what was found."""
+        refuse_if_too_large(
+            *source.X.shape,
+            self.n_components,
+            loss.n_columns,
+            linear=isinstance(kernel, Linear),
+            solver=self.solver,
+            max_memory=self.max_memory,
+        )
+        kernel = self._with_bandwidth(kernel, source)
+        self._keep_result(self._solve(source, kernel, loss, as_generator(self.random_state)))
 
     def _keep_result(self, result: Result) -> None:
         self.n_components_ = self.feature_map_.n_components_

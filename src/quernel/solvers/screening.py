@@ -25,7 +25,7 @@ from quernel.losses import Loss
 from quernel.problem import Problem, Settled
 from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
 from quernel.rows import Block, BlockMemory, Memory
-from quernel.solvers import newton
+from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
 from quernel.solvers.linesearch import exact_step
 from quernel.solvers.progress import Progress, report
@@ -66,6 +66,9 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
     work = [_work(sample, result)]
+    if staged.curved(sample, result):  # no row can be settled
+        result, size = staged.finish(problem, basis, result, tol, max_iter), n
+        work.append(_work(problem, result))
     while size < n:
         part, band = _band(sample, result)
         if not np.all(band > 0):  # a sample that tells nothing, such as one in which y is constant
@@ -114,9 +117,11 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
 
     A quantile fitted with p parameters on m rows is off by about sqrt(tau (1 - tau) p / m) / density at a row, and the
     rows within that distance are 2 sqrt(tau (1 - tau) p / m) of all, whatever the density. For another loss the
-    variance of its duals takes the place of tau (1 - tau).
+    variance of its duals takes the place of tau (1 - tau), in units of the jump of its slope.
     """
-    variance = sample.rows.share @ result.dual**2
+    (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
+    jump = (high - low) / knots.shape[1]  # of the slope, at each knot
+    variance = sample.rows.share @ (result.dual / jump) ** 2
     error = np.sqrt(variance * _parameters(sample.loss, result.dual) / sample.rows.n_rows)
     part = np.minimum(2 * DOUBT * error, 0.5)
     memory = sample.rows.new_memory()
