@@ -50,8 +50,28 @@ def null_model(problem: Problem) -> NullModel:
     zero = np.zeros(problem.n_columns)
     constant = problem.loss.best_constant(target, share) if problem.fit_intercept else zero
     parts = [slice(start, start + PART) for start in range(0, len(target), PART)]
-    objective = sum(share[part] @ problem.loss.value(target[part, None] - constant) for part in parts)
+    objective = sum(share[part] @ problem.loss.value(_residual(problem, part, constant)) for part in parts)
     return NullModel(constant, np.asarray(objective))
+
+
+def dual_variance(problem: Problem) -> Array:
+    """mean v^2 of the slopes v at the best constant (at 0, where that fits exactly): duals that explain nothing."""
+    constant = problem.loss.best_constant(problem.rows.target, problem.rows.share)
+    variance = _mean_square_slope(problem, constant)
+    return np.where(variance > 0, variance, _mean_square_slope(problem, np.zeros_like(constant)))
+
+
+def _mean_square_slope(problem: Problem, constant: Array) -> Array:
+    share = problem.rows.share
+    parts = [slice(start, start + PART) for start in range(0, len(share), PART)]
+    return np.asarray(sum(share[part] @ problem.loss.slope(_residual(problem, part, constant)) ** 2 for part in parts))
+
+
+def _residual(problem: Problem, part: slice, constant: Array) -> Array:
+    """The residuals of some rows at a constant fit."""
+    target = problem.rows.target[part]
+    offset, sign = problem.loss.frame(target if target.ndim == 2 else target[:, None])
+    return offset - sign * constant
 
 
 def relative(gap: Array, objective: Array, null_objective: Array) -> Array:
@@ -86,11 +106,11 @@ def shrinkage(pull: Pull) -> tuple[Array, Array]:
 
 
 def balanced(dual: Array, share: Array, elsewhere: float) -> Array:
-    """One column's duals (m,), shrunk where that makes their sum and what is elsewhere zero."""
+    """One column's duals (m,), shrunk where that makes their sum and what is elsewhere zero; shares carry the signs."""
     weighted = share * dual
     positive, balance = np.maximum(weighted, 0).sum(), weighted.sum()
     negative, surplus = positive - balance, balance + elsewhere
-    return np.where(dual > 0, _less(positive, surplus), _less(negative, -surplus)) * dual
+    return np.where(weighted > 0, _less(positive, surplus), _less(negative, -surplus)) * dual
 
 
 def _less(part: Array, surplus: Array) -> Array:

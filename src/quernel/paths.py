@@ -27,6 +27,8 @@ Array = NDArray[np.floating]
 # The next weight's widths: the size of residual below which this share of rows lies.
 WARM_SHARE = 0.2
 WARM_ROWS = 4000
+# Weights further apart need too different directions to share a basis.
+GROUP_RANGE = 30.0
 # Numbers that a large grid may hold for its rows at a time (residuals, duals and changes of all its columns).
 GROUP_SIZE = 100_000_000
 
@@ -145,13 +147,20 @@ def _together(
 ) -> tuple[list[Result], float]:
     """Groups of weights as columns of one problem each."""
     q = len(loss.domain[0])
-    size = max(1, GROUP_SIZE // (3 * rows.n_rows * q))
     cells, sweeps = [], 0.0
-    for start in range(0, len(alphas), size):
-        group = alphas[start : start + size]
+    for group in _groups(alphas, max(1, GROUP_SIZE // (3 * rows.n_rows * q))):
         columns = np.tile(np.arange(q), len(group))
         many = Problem(rows, loss.take(columns), np.repeat(group, q), fit_intercept=fit_intercept)
         answer = screening.solve(many, tol=tol, max_iter=max_iter)
         cells += [answer.take(np.arange(k * q, (k + 1) * q)) for k in range(len(group))]
         sweeps += answer.sweeps
     return cells, sweeps
+
+
+def _groups(alphas: Array, most: int) -> Iterator[Array]:
+    """Falling weights, cut where a group would be too many or too far apart."""
+    start = 0
+    for k in range(1, len(alphas) + 1):
+        if k == len(alphas) or k - start == most or alphas[start] > GROUP_RANGE * alphas[k]:
+            yield alphas[start:k]
+            start = k

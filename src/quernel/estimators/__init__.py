@@ -1,6 +1,8 @@
 """scikit-learn estimators."""
 
+from quernel.estimators.classifier import KernelClassifier
 from quernel.estimators.cost import Cost, estimate_cost
 from quernel.estimators.quantile import KernelQuantileRegressor
+from quernel.estimators.regressor import KernelRegressor
 
-__all__ = ["Cost", "KernelQuantileRegressor", "estimate_cost"]
+__all__ = ["Cost", "KernelClassifier", "KernelQuantileRegressor", "KernelRegressor", "estimate_cost"]

@@ -6,12 +6,14 @@ twice, and a row of weight 0 like none.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from quernel.features.distinct import distinct_rows
-from quernel.losses import weighted_quantiles
+from quernel.losses import LOSSES, Loss, weighted_quantiles
 
 Array = NDArray[np.floating]
 
@@ -21,6 +23,10 @@ N_COMPONENTS = 500
 ALPHA = 5e-5
 BANDWIDTH = 0.6
 SUBSAMPLE = 1000
+# The lengths of losses given by name, in units of the spread of y. Half of it is 1.35 standard deviations of the noise,
+# the usual threshold, where a fit explains six sevenths of the variance.
+LENGTHS = {"huber": "threshold", "epsilon_insensitive": "epsilon", "smoothed_pinball": "width", "logcosh": "scale"}
+LENGTH = {"huber": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1, "logcosh": 0.5}
 
 
 def spread(y: Array, share: Array) -> float:
@@ -50,6 +56,18 @@ def auto_bandwidth(X: Array, share: Array) -> Array:
     distances = pdist(rows / scales)
     median = weighted_quantiles(distances, weight[first] * weight[second], np.array([0.5]))[0]
     return BANDWIDTH * median * scales
+
+
+def loss_named(name: str, scale: float) -> Loss:
+    """The loss of this name, its length (if it has one) in units of the scale of y, so that fit(a y) = a fit(y)."""
+    made = LOSSES[name]()
+    return replace(made, **{LENGTHS[name]: LENGTH[name] * scale}) if name in LENGTHS else made
+
+
+def alpha_for(loss: Loss, scale: float) -> float:
+    """`auto_alpha` for any loss, in units of what it is at residuals of the size of the scale: fit(a y) = a fit(y)."""
+    size = float(np.mean(loss.value(np.full((2, loss.n_columns), [[-scale], [scale]]))))
+    return 2 * ALPHA * size / scale**2
 
 
 def auto_alpha(y: Array, share: Array) -> float:

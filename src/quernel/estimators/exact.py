@@ -51,6 +51,7 @@ def solve_exactly(
             )
         result = solve(LiftedRows(source, features=features), tol / 2)
         missed = truncation(result.dual, share, feature_map.residual_, np.asarray(alpha))
+        missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # columns may be one problem
         scale = np.maximum(result.objective, result.null_objective / 1000)
         excess = np.max(np.divide(missed, scale * tol / 2, out=np.zeros_like(missed), where=scale > 0))
         if excess <= 1 or cut <= FLOOR:

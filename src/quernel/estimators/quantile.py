@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._threads import right_sized, spread
+from quernel.estimators.base import KernelEstimator
 from quernel.estimators.cost import refuse_if_too_large
-from quernel.estimators.defaults import N_COMPONENTS, auto_alpha, auto_bandwidth
-from quernel.estimators.exact import solve_exactly
+from quernel.estimators.defaults import auto_alpha
 from quernel.estimators.levels import QuantileFunction, check_levels, rearranged
 from quernel.estimators.validation import (
     check_choice,
@@ -26,16 +23,13 @@ from quernel.estimators.validation import (
     check_training,
     check_weight,
 )
-from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
+from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
-from quernel.kernels import Kernel, Linear, resolve
+from quernel.kernels import Kernel, Linear
 from quernel.losses import Pinball
 from quernel.metrics import crossing_rate
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows, blocks
-from quernel.solvers import SOLVERS, Result
-from quernel.solvers.progress import Progress, listening
-from quernel.solvers.result import recertified
+from quernel.rows import ArrayRows
+from quernel.solvers import Result
 
 Array = NDArray[np.floating]
 
@@ -43,7 +37,7 @@ Array = NDArray[np.floating]
 CROSSING_ROWS = 50_000
 
 
-class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
+class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     """Kernel quantile regression with random features, all levels at once, with a certificate.
 
     Minimises, for every level,  mean pinball loss of y - phi(x)'u - b  plus  alpha u'u,  where phi are random features
@@ -187,7 +181,7 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         self.alpha_ = auto_alpha(y, source.share()) if self.alpha == "auto" else float(self.alpha)
         result = self._solve(source, kernel, Pinball(levels), as_generator(self.random_state))
         self._keep(levels, result, X)
-        self._warn_if_short()
+        self._warn_if_short([f"level {level:g}" for level in levels])
         return self
 
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
@@ -264,135 +258,15 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
         return tags
 
     def _check_parameters(self) -> Kernel:
-        kernel = resolve(self.kernel)
-        if not isinstance(self.sampling, RandomFeatures):
-            check_choice("sampling", self.sampling, SAMPLINGS)
-        check_choice("solver", self.solver, SOLVERS)
         check_choice("noncrossing", self.noncrossing, ("rearrange", None))
-        check_choice("dtype", self.dtype, ("float64", "float32"))
-        if self.dtype == "float32" and self.solver != "newton":
-            raise ValueError(f"dtype='float32' is for solver='newton' only; got solver={self.solver!r}.")
-        if not (isinstance(self.alpha, str) and self.alpha == "auto"):
-            check_positive("alpha", self.alpha, instead=' or "auto"')
-        if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
-            check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
-        if self.n_components == "exact":
-            kernel.check_diagonal()
-        elif not isinstance(kernel, Linear):
-            self._random_features(kernel).check()
-        if not isinstance(self.fit_intercept, bool | np.bool_):
-            raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
-        check_positive("tol", self.tol)
-        check_positive("max_iter", self.max_iter, integer=True)
-        if self.max_memory is not None:
-            check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
-        if isinstance(self.bandwidth, str):
-            check_choice("bandwidth", self.bandwidth, ("auto",))
-        elif not kernel.takes_bandwidth:
-            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
-        elif not kernel.bandwidth_is_open:
-            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
-        else:
-            kernel = kernel.with_bandwidth(self.bandwidth)
-        return kernel
-
-    def _with_bandwidth(self, kernel: Kernel, source: ArrayRows) -> Kernel:
-        """The kernel with the bandwidth that will be used, which is also remembered."""
-        if kernel.bandwidth_is_open:
-            kernel = kernel.with_bandwidth(auto_bandwidth(source.X, source.share()))
-        kernel.check_columns(source.X.shape[1])
-        self.bandwidth_ = getattr(kernel, "bandwidth", None)
-        return kernel
-
-    def _solve(self, source: ArrayRows, kernel: Kernel, loss: Pinball, rng: np.random.Generator) -> Result:
-        if self.verbose:
-            with listening(_print_progress):
-                return self._lift_and_solve(source, kernel, loss, rng)
-        return self._lift_and_solve(source, kernel, loss, rng)
-
-    def _lift_and_solve(self, source: ArrayRows, kernel: Kernel, loss: Pinball, rng: np.random.Generator) -> Result:
-        if isinstance(kernel, Linear):
-            self.feature_map_ = ReadyFeatures().fit(source.X)
-        elif self.n_components == "exact":
-            return self._solve_exactly(source, kernel, loss)
-        else:
-            self.feature_map_ = self._random_features(kernel).set_params(
-                center=source.share() @ source.X, random_state=int(rng.integers(2**63))
-            )
-            if self.feature_map_.leverage_alpha is None:
-                self.feature_map_.set_params(leverage_alpha=self.alpha_)
-            self.feature_map_.fit(source.X, sample_weight=source.weight)
-            if self.dtype == "float32":
-                return self._solve_in_single(source, loss)
-        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
-        return self._solve_on(rows, loss, self.tol)
-
-    def _solve_in_single(self, source: ArrayRows, loss: Pinball) -> Result:
-        """Solved on rounded features, which are half the size, and certified on those that predict."""
-        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory, dtype=np.float32)
-        result = self._solve_on(rows, loss, self.tol)
-        del rows
-        exact = LiftedRows(source, self.feature_map_, max_memory=0)
-        problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
-        with right_sized(exact.n_rows, exact.n_features) as exact.threads:
-            return recertified(problem, result, self.tol)
-
-    def _random_features(self, kernel: Kernel) -> RandomFeatures:
-        """Random features of this kernel, not drawn yet."""
-        given = self.sampling if isinstance(self.sampling, RandomFeatures) else RandomFeatures(sampling=self.sampling)
-        n_components = N_COMPONENTS if self.n_components == "auto" else int(self.n_components)
-        return clone(given).set_params(kernel=kernel, n_components=n_components)
-
-    def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Pinball) -> Result:
-        self.feature_map_, result = solve_exactly(
-            source,
-            kernel,
-            self.alpha_,
-            self.tol,
-            lambda rows, tol: self._solve_on(rows, loss, tol),
-            max_memory=self.max_memory,
-        )
-        return result
-
-    def _solve_on(self, rows: LiftedRows, loss: Pinball, tol: float) -> Result:
-        problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
-        with right_sized(rows.n_rows, rows.n_features) as rows.threads:
-            return SOLVERS[self.solver](problem, tol=tol, max_iter=self.max_iter)
+        return super()._check_parameters()
 
     def _keep(self, levels: Array, result: Result, X: Array) -> None:
         self.quantiles_ = levels
-        self.n_components_ = self.feature_map_.n_components_
-        self.coef_, self.intercept_ = result.coef, result.intercept
-        self.duality_gap_, self.objective_ = result.relative_gap, result.objective
-        self.n_iter_ = int(result.iterations.max(initial=1))
+        self._keep_result(result)
         order = np.argsort(levels)
         some = X[:: -(-len(X) // CROSSING_ROWS)]
         self.crossing_rate_ = crossing_rate(self._raw_curves(some)[:, order]) if len(levels) > 1 else 0.0
-
-    def _warn_if_short(self) -> None:
-        short = ~(self.duality_gap_ <= self.tol)  # so that a gap that is no number warns, too
-        if short.any():
-            levels, gap = ", ".join(f"{level:g}" for level in self.quantiles_[short]), self.duality_gap_.max()
-            accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
-            warnings.warn(
-                f"The fit of level {levels} stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}. "
-                f"Try a larger max_iter (now {self.max_iter}) or a larger alpha (now {self.alpha_:.2g}){accept}.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
-    def _raw_curves(self, X: Array) -> Array:
-        """Phi u + b at the fitted levels, block by block."""
-        curves = np.empty((len(X), len(self.quantiles_)))
-
-        def fill(block: slice) -> None:
-            curves[block] = self.feature_map_.transform(X[block]) @ self.coef_ + self.intercept_
-
-        if hasattr(self.feature_map_, "prepare"):
-            self.feature_map_.prepare(len(X))
-        with right_sized(len(X), self.n_components_) as threads:
-            spread(fill, blocks(len(X), self.n_components_), threads)
-        return curves
 
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""
@@ -402,7 +276,3 @@ class KernelQuantileRegressor(RegressorMixin, BaseEstimator):
     def _distribution(self, X: Array) -> QuantileFunction:
         order = np.argsort(self.quantiles_)
         return QuantileFunction(self.quantiles_[order], np.sort(self._raw_curves(X), axis=1))
-
-
-def _print_progress(progress: Progress) -> None:
-    print(f"quernel: step {progress.iteration}, {progress.columns} levels at work, relative gap {progress.gap:.1e}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from quernel._threads import right_sized, spread
+from quernel.losses import LOSSES, Loss
 from quernel.rows import blocks
 
 Array = NDArray[np.floating]
@@ -54,15 +56,19 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> Array:
 
 
 def check_training(
-    estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None
-) -> tuple[Array, Array, Array | None]:
-    """X, y and weights for a fit; rows of weight zero are left out."""
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: ArrayLike | None,
+    read_target: Callable[[Any], NDArray[Any]] | None = None,
+) -> tuple[Array, NDArray[Any], Array | None]:
+    """X, y and weights for a fit; rows of weight zero are left out. `read_target` checks y; None wants numbers."""
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
         )
     rows = check_rows(estimator, X, reset=True)
-    target = check_target(y)
+    target = check_target(y) if read_target is None else read_target(y)
     check_lengths(rows, target)
     if sample_weight is None:
         return rows, target, None
@@ -89,6 +95,47 @@ def check_target(y: Any) -> Array:
             "Leave those rows out."
         )
     return target
+
+
+def check_labels(y: Any) -> NDArray[Any]:
+    """y as a one-dimensional array of class labels: numbers, text or truth values, all of one kind."""
+    labels = column_or_1d(y, warn=True)
+    if labels.dtype.kind == "O":
+        kinds = {"text" if isinstance(label, str) else type(label).__name__ for label in labels.tolist()}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"y mixes labels of different types ({', '.join(sorted(kinds))}). Make them all text, or all numbers."
+            )
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise ValueError(
+            f"Input y contains NaN or infinity: {np.sum(~np.isfinite(labels))} of {len(labels)} labels. "
+            "Leave those rows out."
+        )
+    try:
+        check_classification_targets(labels)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} y must hold class labels. For numbers to be predicted as such use KernelRegressor or "
+            "KernelQuantileRegressor."
+        ) from error
+    return labels
+
+
+def check_loss(loss: Any, *, margin: bool) -> None:
+    """A name or an object of `quernel.losses`, of the margin (for classes) or of the residual (for numbers)."""
+    names = [name for name, known in LOSSES.items() if known.margin == margin]
+    other, use = ("residual", "KernelRegressor") if margin else ("margin", "KernelClassifier")
+    listed = ", ".join(map(repr, names))
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise ValueError(f"Unknown loss {loss!r}. Known: {listed}, or an object of quernel.losses.")
+    if not isinstance(loss, str | Loss):
+        raise ValueError(f"loss must be one of {listed}, or an object of quernel.losses; got {loss!r}.")
+    if (LOSSES[loss].margin if isinstance(loss, str) else loss.margin) != margin:
+        raise ValueError(f"The loss {loss!r} is one of the {other}. Use {use} for it, or one of {listed}.")
+    if isinstance(loss, Loss) and loss.n_columns != 1:
+        raise ValueError(
+            f"The loss must be of one column here; got {loss!r} with {loss.n_columns}. Give one number only."
+        )
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> Array:

@@ -104,22 +104,23 @@ def _screen_block(
     from quernel.problem.sweeps import sort_rows
 
     loss, coef, intercept, band, keep = message
-    m, q = len(block.target), len(band)
+    m, q = len(block.share), len(band)
     residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
     force, (balance, level, value) = np.zeros(coef.T.shape), np.zeros((3, q))
     kept: list[list[Array]] = [[] for _ in range(q)]
+    offset, sign = _framed(block, loss)
     fit = _Fit.of(coef, intercept, loss)
     for part in strips(m, len(coef)):
         features = np.ascontiguousarray(block.features[part])
         sort_rows(
-            features, block.target[part], block.share[part], *fit, band,
+            features, offset[:, part], sign[:, part], block.share[part], *fit, band,
             residual[:, part], dual[:, part], doubt[:, part], force, balance, level, value,
         )  # fmt: skip
         for k in range(q):  # while they are in cache
             kept[k] += keep(features, np.flatnonzero(doubt[k, part]))
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
     low, high = loss.domain
-    rows = [_pick(block, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
+    rows = [_pick(block, k, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
     value += _odd_rows(block, loss, residual, dual, doubt)[0]
     return (value, force.T, balance, level), rows
 
@@ -151,9 +152,17 @@ def _odd_rows(block: Block, loss: Loss, residual: Array, dual: Array, odd: Mask)
     return total, slack
 
 
-def _pick(block: Block, index: Index, anchor: Array | float, features: list[Array]) -> Doubtful:
-    anchors = np.broadcast_to(anchor, block.target.shape)[index]
-    return Doubtful(index, features, block.target[index], block.share[index], anchors)
+def _framed(block: Block, loss: Loss) -> tuple[Array, Array]:
+    """Offset and sign of every row and column, each of shape (q, m)."""
+    shape = (len(block.share), len(loss.domain[0]))
+    offset, sign = loss.frame(block.targets)
+    return np.broadcast_to(offset, shape).T, np.broadcast_to(sign, shape).T
+
+
+def _pick(block: Block, k: int, index: Index, anchor: Array | float, features: list[Array]) -> Doubtful:
+    anchors = np.broadcast_to(anchor, block.share.shape)[index]
+    target = block.targets[index, k % block.targets.shape[1]]  # the only one, or the column's own
+    return Doubtful(index, features, target, block.share[index], anchors)
 
 
 def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
@@ -201,11 +210,13 @@ def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array,
         np.zeros(coef.T.shape),
         np.zeros((3, len(dual))),
     )
+    offset, sign = _framed(block, loss)
     fit = _Fit.of(coef, intercept, loss)
     for part in strips(*block.features.shape):
         check_rows(
-            np.ascontiguousarray(block.features[part]), block.target[part], block.share[part], *fit, dual[:, part],
-            doubt[:, part], residual[:, part], change[:, part], odd[:, part], force, balance, lines, farthest,
+            np.ascontiguousarray(block.features[part]), offset[:, part], sign[:, part], block.share[part], *fit,
+            dual[:, part], doubt[:, part], residual[:, part], change[:, part], odd[:, part],
+            force, balance, lines, farthest,
         )  # fmt: skip
     memory["change"] = change.T
     off_line, slack = _odd_rows(block, loss, residual, dual, odd)
@@ -232,13 +243,18 @@ def _doubt_block(
     residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
     fresh = ~known & ((loss.distance(residual) <= band) | (memory["odd"] & (band > 0)))
     chosen = [np.flatnonzero(fresh[:, k]) for k in range(fresh.shape[1])]
-    rows = [_pick(block, index, dual[:, k], keep(block.features, index)) for k, index in enumerate(chosen)]
-    weighted = [part.share * part.anchor for part in rows]
-    sums = (
-        np.column_stack([w @ block.features[part.index] for w, part in zip(weighted, rows, strict=True)]),
-        np.array([w.sum() for w in weighted]),
-        np.array([w @ part.target for w, part in zip(weighted, rows, strict=True)]),
-    )
+    rows = [_pick(block, k, index, dual[:, k], keep(block.features, index)) for k, index in enumerate(chosen)]
+    parts = [_settled_part(block, loss.take(np.array([k])), part) for k, part in enumerate(rows)]
+    force, balance, level = zip(*parts, strict=True)
+    sums = (np.column_stack(force), np.array(balance), np.array(level))
     memory["doubt"] = known | fresh
     memory["dual"] = np.where(fresh, 0, dual)
     return sums, rows
+
+
+def _settled_part(block: Block, loss: Loss, rows: Doubtful) -> tuple[Array, float, float]:
+    """What these rows of one column added to force, balance and level when they were settled."""
+    offset, sign = loss.frame(rows.target)
+    weighted = rows.share * rows.anchor
+    level = weighted @ np.broadcast_to(offset, weighted.shape) - rows.share @ loss.conjugate(rows.anchor[:, None])[:, 0]
+    return (weighted * sign) @ block.features[rows.index], float(np.sum(weighted * sign)), float(level)

@@ -2,7 +2,9 @@
 
     F(u, b) = (1/W) sum_i w_i loss(y_i - phi_i'u - b) + alpha u'u            one fit per column: u (M, q), b (q,)
 
-With a dual variable v per row (the anchor) and a width d, the smoothed objective
+or, for a loss of the margin, loss(1 - y_i (phi_i'u + b)). Both are residuals r_i = offset_i - s_i (phi_i'u + b) with a
+sign s_i (`Loss.frame`), and such a row enters the sums below as s_i phi_i. With a dual variable v per row (the anchor)
+and a width d, the smoothed objective
 
     F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - anchor_i)^2 / 2] + alpha u'u
 
@@ -25,7 +27,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Pull:
-    """Sums at the current residuals and duals v, one entry per column.
+    """Sums at the current residuals and duals v, one entry per column (v stands for s v where rows have signs).
 
     force (M, q) is Phi'(w v)/W; balance is mean v; positive and negative are the sizes of its two parts; loss is the
     mean loss; slack is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
@@ -65,8 +67,8 @@ class Curvature:
 class Settled:
     """Rows left out of a problem because their duals v are known: to the others they are one linear term.
 
-    force (M, q) is Phi'(w v)/W, balance (q,) is sum w v / W and level (q,) is sum w v y / W, over those rows; their
-    loss is level - force'u - balance b.
+    force (M, q) is Phi'(w s v)/W, balance (q,) is sum w s v / W and level (q,) is sum w (v offset - conjugate(v)) / W,
+    over those rows; their loss is level - force'u - balance b.
     """
 
     force: Array
@@ -129,7 +131,9 @@ class Problem:
 
     def _like(self, rows: LiftedRows, columns: NDArray[np.intp], settled: Settled | None) -> Problem:
         alpha = self.alpha[columns]
-        return Problem(rows, self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, settled=settled)
+        return Problem(
+            rows.take(columns), self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, settled=settled
+        )
 
     def objective(self, pull: Pull, coef: Array, intercept: Array) -> Array:
         """F at (coef, intercept), where `pull` was taken."""
@@ -143,7 +147,7 @@ class Problem:
 
     def place(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); anchors start at zero unless they are remembered."""
-        self.rows.fold(_place, memory, (coef, intercept))
+        self.rows.fold(_place, memory, (self.loss, coef, intercept))
 
     def pull(self, memory: Memory, width: Array) -> Pull:
         """The sums for the duals that maximise the smoothed loss."""
@@ -169,7 +173,7 @@ class Problem:
 
     def aim(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Remember how the predictions change along a direction."""
-        self.rows.fold(_aim, memory, (coef, intercept))
+        self.rows.fold(_aim, memory, (self.loss, coef, intercept))
 
     def probe(self, memory: Memory, width: Array, step: Array) -> tuple[Array, Array]:
         """Slope and curvature of the smoothed mean loss along the direction, at one step length per column."""
@@ -192,10 +196,10 @@ class Problem:
 
     def center(self, memory: Memory, columns: NDArray[np.bool_]) -> Array:
         """Move these intercepts to the middle between the rows above and below; return by how much."""
-        below, above = _nearest(self.rows.visit(_neighbours, memory))
+        below, above = _nearest(self.rows.visit(_neighbours, memory, self.loss))
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
-        self.rows.visit(_shift, memory, shift)
+        self.rows.visit(_shift, memory, (self.loss, shift))
         return shift
 
     def size(self) -> float:
@@ -215,9 +219,12 @@ def _predict(block: Block, coef: Array, intercept: Array) -> Array:
     return prediction
 
 
-def _place(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
-    prediction = _predict(block, *message)
-    memory["residual"] = np.subtract(block.target[:, None], prediction, out=prediction)
+def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> None:
+    loss, coef, intercept = message
+    prediction = _predict(block, coef, intercept)
+    offset, sign = loss.frame(block.targets)
+    prediction *= sign
+    memory["residual"] = np.subtract(offset, prediction, out=prediction)
     if "anchor" not in memory:
         memory["anchor"] = np.zeros_like(memory["residual"])
 
@@ -231,13 +238,15 @@ def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tup
 def _anchored_pull(block: Block, memory: BlockMemory, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array, ...]:
     loss, (positive, negative) = message
     anchor = memory["anchor"]
-    dual = np.where(anchor > 0, positive, negative) * anchor
+    _, sign = loss.frame(block.targets)
+    dual = np.where(sign * anchor > 0, positive, negative) * anchor
     return (*_sums(block, loss, memory["residual"], dual), np.zeros(dual.shape[1]))
 
 
 def _sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
     value, conjugate = loss.value(residual), loss.conjugate(dual)
-    weighted = dual * block.share[:, None]
+    _, sign = loss.frame(block.targets)
+    weighted = dual * block.share[:, None] * sign
     balance = weighted.sum(axis=0)
     positive = np.maximum(weighted, 0).sum(axis=0)
     conjugate += value
@@ -258,11 +267,13 @@ def _curvature(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Ar
     contact = loss.contact(anchor)
     at = np.where(anchored, contact, residual) if anchored.any() else residual
     h = loss.curvature(at, anchor, width) * block.share[:, None]
+    _, sign = loss.frame(block.targets)
+    turned = sign * (residual - contact)
     answers = []
     for k in range(len(few)):
         active = np.flatnonzero(h[:, k])
         rows, weight = block.features[active].astype(float, copy=False), h[active, k]
-        surplus = weight * (residual[active, k] - contact[active, k])
+        surplus = weight * turned[active, k]
         if few[k]:
             answers.append(Curvature(surplus, rows=rows, h=weight))
         else:
@@ -291,8 +302,10 @@ def _joined(parts: list[Curvature]) -> Curvature:
     return first
 
 
-def _aim(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
-    memory["change"] = _predict(block, *message)
+def _aim(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> None:
+    loss, coef, intercept = message
+    _, sign = loss.frame(block.targets)
+    memory["change"] = _predict(block, coef, intercept) * sign
 
 
 def _probe(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
@@ -316,12 +329,16 @@ def _settle(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array
     memory["anchor"] = dual if columns.all() else np.where(columns, dual, memory["anchor"])
 
 
-def _neighbours(block: Block, memory: BlockMemory, message: None) -> tuple[Array, Array]:  # noqa: ARG001
-    # The dual tells on which side a row is, also when it happens to lie exactly on the fit.
-    weighty, residual, anchor = block.share[:, None] > 0, memory["residual"], memory["anchor"]
-    below = np.max(residual, axis=0, initial=-np.inf, where=weighty & (anchor < 0))
-    above = np.min(residual, axis=0, initial=np.inf, where=weighty & (anchor > 0))
-    return below, above
+def _neighbours(block: Block, memory: BlockMemory, loss: Loss) -> tuple[Array, Array]:
+    """How far the intercept can go up and down before a row leaves its line of the loss."""
+    low, high = loss.room(memory["residual"], memory["anchor"])
+    _, sign = loss.frame(block.targets)
+    weighty, low, high = (
+        block.share[:, None] > 0,
+        np.minimum(sign * low, sign * high),
+        np.maximum(sign * low, sign * high),
+    )
+    return np.max(low, axis=0, initial=-np.inf, where=weighty), np.min(high, axis=0, initial=np.inf, where=weighty)
 
 
 def _nearest(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -329,5 +346,7 @@ def _nearest(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     return np.max(below, axis=0), np.min(above, axis=0)
 
 
-def _shift(block: Block, memory: BlockMemory, shift: Array) -> None:  # noqa: ARG001
-    memory["residual"] -= shift
+def _shift(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> None:
+    loss, shift = message
+    _, sign = loss.frame(block.targets)
+    memory["residual"] -= sign * shift

@@ -2,7 +2,8 @@
 
 The loss enters as lines (`Loss.lines`): sorted knots, and between them slopes v with offsets conjugate(v), so that the
 loss is v r - conjugate(v) there; nan where it is curved. A row farther than `band` from every knot, on a line, is
-settled: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m). Compiled on first use and
+settled: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m); a row's residual is
+offset - sign (phi'u + b). Compiled on first use and
 cached on disk. Loops are written out, for the compiler makes vector instructions of plain loops only.
 """
 
@@ -18,17 +19,18 @@ FAST = {"contract", "reassoc", "nsz"}  # sums may be taken in any order; nan and
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def sort_rows(
-    features: Any, target: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any, band: Any,
-    residual: Any, dual: Any, doubt: Any, force: Any, balance: Any, level: Any, loss: Any,
+    features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
+    band: Any, residual: Any, dual: Any, doubt: Any, force: Any, balance: Any, level: Any, loss: Any,
 ) -> None:  # fmt: skip
     """Fill residual, dual (0 for the doubtful) and doubt; sum the settled rows' force, balance, level and loss."""
     n_columns, n_features = coef.shape
-    for i in range(len(target)):
+    for i in range(len(share)):
         for k in range(n_columns):
             prediction = 0.0
             for j in range(n_features):
                 prediction += features[i, j] * coef[k, j]
-            r = target[i] - prediction - intercept[k]
+            s = sign[k, i]
+            r = offset[k, i] - s * (prediction + intercept[k])
             piece, nearest = 0, np.inf
             for p in range(knots.shape[1]):
                 nearest = min(nearest, abs(r - knots[k, p]))
@@ -39,10 +41,12 @@ def sort_rows(
             if doubtful:
                 v = 0.0
             else:
+                const = share[i] * offsets[k, piece]
                 w = share[i] * v
+                level[k] += w * offset[k, i] - const
+                loss[k] += w * r - const
+                w *= s
                 balance[k] += w
-                level[k] += w * target[i]
-                loss[k] += w * r - share[i] * offsets[k, piece]
                 if w != 0.0:
                     for j in range(n_features):
                         force[k, j] += w * features[i, j]
@@ -53,8 +57,8 @@ def sort_rows(
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def check_rows(
-    features: Any, target: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any, dual: Any,
-    doubt: Any, residual: Any, change: Any, odd: Any, force: Any, balance: Any, loss: Any, farthest: Any,
+    features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
+    dual: Any, doubt: Any, residual: Any, change: Any, odd: Any, force: Any, balance: Any, loss: Any, farthest: Any,
 ) -> None:  # fmt: skip
     """Move residuals to a new fit and note the change.
 
@@ -62,18 +66,19 @@ def check_rows(
     farthest is the largest distance from a knot of a settled row that is odd.
     """
     n_columns, n_features = coef.shape
-    for i in range(len(target)):
+    for i in range(len(share)):
         for k in range(n_columns):
             prediction = 0.0
             for j in range(n_features):
                 prediction += features[i, j] * coef[k, j]
-            r = target[i] - prediction - intercept[k]
+            s = sign[k, i]
+            r = offset[k, i] - s * (prediction + intercept[k])
             change[k, i] = residual[k, i] - r
             residual[k, i] = r
             v = dual[k, i]
             if doubt[k, i]:
                 odd[k, i] = True
-                w = share[i] * v
+                w = share[i] * v * s
                 balance[k] += w
                 for j in range(n_features):
                     force[k, j] += w * features[i, j]

@@ -12,7 +12,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class ArrayRows:
-    """Rows held in arrays: X (n, d), y (n,) and weights (n,) or None for equal weights."""
+    """Rows held in arrays: X (n, d), y (n,) or (n, q) for one per fit, and weights (n,) or None for equal weights."""
 
     X: Array
     y: Array

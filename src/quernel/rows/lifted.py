@@ -7,7 +7,8 @@ about single rows (residuals, dual variables) lives here with the rows, in `Memo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,11 +42,16 @@ class FeatureMap(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Consecutive rows: features (m, M), target (m,) and share (m,) of the total weight."""
+    """Consecutive rows: features (m, M), target (m,), or (m, q) for one per fit, and share (m,) of the total weight."""
 
     features: Array
     target: Array
     share: Array
+
+    @property
+    def targets(self) -> Array:
+        """The target as columns, shape (m, 1) or (m, q)."""
+        return self.target if self.target.ndim == 2 else self.target[:, None]
 
 
 # What a solver keeps of the rows of one block: arrays of shape (m, q) by name.
@@ -138,8 +144,16 @@ class LiftedRows:
 
     @property
     def target(self) -> Array:
-        """y, shape (n,)."""
+        """y, shape (n,), or (n, q) where every fit has its own."""
         return self.source.y
+
+    def take(self, columns: NDArray[np.intp]) -> LiftedRows:
+        """The rows for some of the fits."""
+        if self.source.y.ndim == 1:
+            return self
+        some = copy(self)
+        some.source = replace(self.source, y=self.source.y[:, columns])
+        return some
 
     def resident(self, reason: str) -> Array:
         """All features, shape (n, M), or an error that begins with the reason."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.certificate import NullModel, certify, null_model
+from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.solvers.result import Ledger, Result
 
@@ -58,8 +59,19 @@ class _Ridge:
         return coef, middle - self.mean @ coef
 
 
+def check_loss(loss: Loss) -> None:
+    """Refuse a loss whose duals cannot be drawn towards zero from both sides, which the certificate needs."""
+    low, high = loss.domain
+    if not (np.all(low < 0) and np.all(high > 0)):
+        raise ValueError(
+            f"The admm solver needs a loss of the residual, with slopes of either sign; {type(loss).__name__} is a "
+            "loss of the margin. Use solver='newton'."
+        )
+
+
 def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` rounds."""
+    check_loss(problem.loss)
     rows = problem.rows
     features = rows.resident("The admm solver keeps all features in memory")
     null = null_model(problem)
@@ -114,7 +126,7 @@ def _record(
     the few that are outside would cost |change|^2 / (4 alpha), far more when alpha is tiny.
     """
     low, high = problem.loss.domain
-    inside = np.minimum(1, 1 / np.maximum(np.max(implied / high, axis=0), np.max(implied / low, axis=0)))
+    inside = 1 / np.maximum(1, np.maximum(np.max(implied / high, axis=0), np.max(implied / low, axis=0)))
     memory = problem.rows.new_memory(anchor=np.clip(implied * inside, low, high))
     problem.place(memory, coef, intercept)
     certificate = certify(problem, memory, coef, intercept, null)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
+from quernel.certificate import dual_variance
 from quernel.problem import Problem
 
 Array = NDArray[np.floating]
@@ -36,8 +37,8 @@ class Directions:
 
     def needed(self, problem: Problem, n_rows: int, tol: float, null_objective: Array) -> int:
         """How many suffice for `n_rows` rows like these and a relative gap of `tol`."""
-        low, high = problem.loss.domain
-        spare = COST * 4 * tol * n_rows * float(np.min(problem.alpha * null_objective / (-low * high)))
+        variance = np.maximum(dual_variance(problem), np.finfo(float).tiny)
+        spare = COST * 4 * tol * n_rows * float(np.min(problem.alpha * null_objective / variance))
         return min(int(np.count_nonzero(self.left > spare / len(self.basis))) + 1, len(self.left))
 
 

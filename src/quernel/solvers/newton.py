@@ -8,6 +8,9 @@ Each column follows its smoothed objective F_d (see `problem`) as the width d sh
             width: those would be few, and the step wild;
 3. step     one Newton direction, and the exact minimum along it.
 
+A loss that is smooth by itself needs no width once the width is below its own: from there on this is Newton's method on
+F, damped by the exact step. For least squares the first step is the last.
+
 A column whose slack is within its goal stops shrinking and only removes what strays. It is finished when its
 certificate says so. Small problems then go on to rounding: by then the set of active rows is right, and every step
 gains digits.
@@ -20,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import NullModel, certify, null_model, relative, stray
+from quernel.certificate import NullModel, certify, dual_variance, null_model, relative, stray
 from quernel.problem import Problem, Pull
 from quernel.rows import Memory
 from quernel.solvers.linesearch import exact_step
@@ -33,8 +36,12 @@ Mask = NDArray[np.bool_]
 SHRINK = 0.3
 # An inner problem is solved well enough when Newton's decrement is this small against the slack.
 ENOUGH = 0.1
+# Of a smooth loss, a width up to so many of its own is not worth having.
+OWN_WIDTHS = 10
 # The ridge 2 alpha d / share_i of the row-side system stays this large against |phi|^2, or its solution is rounding.
 CONDITION = 1e-13
+# Residuals near a knot away from 0 are known to rounding only, of which a dual sees 1 / width.
+RESOLUTION = 1e-7
 # Problems up to this size (rows x features) are polished to rounding, for at most so many steps.
 SMALL = 2_000_000
 POLISH_STEPS = 12
@@ -108,7 +115,7 @@ def solve(
         if settled.any():
             columns.problem.settle(columns.memory, columns.width, settled)
             _certify(columns, pull, settled, ledger, iteration)
-            columns.width = np.where(settled, np.maximum(SHRINK * columns.width, columns.floor), columns.width)
+            columns.width = np.where(settled, _next_width(columns), columns.width)
         columns.polish = columns.polish - (columns.goal == ROUNDING)
         working = np.flatnonzero(columns.polish >= 0)
         if len(working) < len(columns.index):
@@ -129,10 +136,11 @@ def solve(
 def _cold_start(problem: Problem) -> Start:
     """The best constant, anchors at zero, and a width so wide that the first step is close to a ridge regression."""
     null = null_model(problem)
-    low, high = problem.loss.domain
     coef = np.zeros((problem.rows.n_features, problem.n_columns))
     anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
-    return Start(coef, null.constant, anchor, null.objective / (-low * high), null)
+    variance = dual_variance(problem)
+    width = np.divide(null.objective, variance, out=np.ones_like(variance), where=variance > 0)
+    return Start(coef, null.constant, anchor, width, null)
 
 
 def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:
@@ -140,13 +148,25 @@ def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns
     memory = problem.rows.new_memory(anchor=start.anchor)
     problem.place(memory, start.coef, start.intercept)
     floor = CONDITION * problem.size() * problem.rows.share.max(initial=0) / (2 * problem.alpha)
+    width, (knots, _) = _needed(problem, start.width), problem.loss.lines
+    coarse = RESOLUTION * np.max(np.abs(knots), axis=1, initial=0)
+    floor = np.maximum(np.minimum(floor, 1e-4 * width), np.minimum(coarse, width))
     columns = _Columns(
-        problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), start.width,
-        np.minimum(floor, 1e-4 * start.width), np.full(q, tol), np.full(q, POLISH_STEPS if polish and small else 0),
-        [None] * q,
+        problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), width,
+        np.where(problem.loss.own_width > 0, 0, floor), np.full(q, tol),
+        np.full(q, POLISH_STEPS if polish and small else 0), [None] * q,
     )  # fmt: skip
     # Where the best constant fits exactly there is nothing to do: F0 = 0 is the minimum.
     return columns.take(np.flatnonzero(start.null.objective > 0))
+
+
+def _needed(problem: Problem, width: Array) -> Array:
+    """The width, or 0 where the loss is about as smooth by itself."""
+    return np.where(width > OWN_WIDTHS * problem.loss.own_width, width, 0.0)
+
+
+def _next_width(columns: _Columns) -> Array:
+    return np.maximum(_needed(columns.problem, SHRINK * columns.width), columns.floor)
 
 
 def _gradient(columns: _Columns, pull: Pull) -> tuple[Array, Array]:
@@ -206,16 +226,17 @@ def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
     """One Newton step of every column."""
     problem, memory = columns.problem, columns.memory
     gradient, slope = _gradient(columns, pull)
-    curvatures = problem.curvature(memory, columns.width, pull.active <= problem.rows.n_features, settled)
+    anchored = settled & (columns.width > 0)
+    curvatures = problem.curvature(memory, columns.width, pull.active <= problem.rows.n_features, anchored)
     move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
     stuck = (pull.active == 0) & ~_even(columns, pull)
     for k, curvature in enumerate(curvatures):
         if stuck[k]:  # no row holds the intercept: move it alone, until one does
             columns.systems[k], gradient[:, k] = None, 0
-            shift[k] = -np.sign(slope[k]) * columns.width[k]
+            shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.own_width[k])
             continue
         columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
-        if settled[k]:
+        if anchored[k]:
             force, balance = system.surplus()
             gradient[:, k] -= force
             slope[k] -= balance if problem.fit_intercept else 0

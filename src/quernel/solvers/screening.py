@@ -25,7 +25,7 @@ from quernel.losses import Loss
 from quernel.problem import Problem, Settled
 from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
 from quernel.rows import Block, BlockMemory, Memory
-from quernel.solvers import newton
+from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
 from quernel.solvers.linesearch import exact_step
 from quernel.solvers.progress import Progress, report
@@ -68,6 +68,9 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
     work = [_work(sample, result)]
+    if staged.curved(sample, result):  # no row can be settled
+        result, size = staged.finish(problem, basis, result, tol, max_iter), n
+        work.append(_work(problem, result))
     while size < n:
         part, band = _band(sample, result)
         if not np.all(band > 0):  # a sample that tells nothing, such as one in which y is constant
@@ -107,9 +110,7 @@ def _next_size(size: int, n: int, part: float) -> int:
 
 def _parameters(loss: Loss, dual: Array) -> Array:
     """How many duals are strictly inside their box: about the number of parameters that the fit really uses."""
-    low, high = loss.domain
-    margin = 1e-9 * (high - low)
-    return np.maximum(np.sum((dual > low + margin) & (dual < high - margin), axis=0), 1)
+    return np.maximum(np.sum(loss.interior(dual), axis=0), 1)
 
 
 def warm_start(problem: Problem, guess: Result, band: Array) -> newton.Start:
@@ -123,14 +124,17 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     """The share of rows in doubt, and the size of residual below which they are.
 
     A quantile fitted with p parameters on m rows is off by about sqrt(tau (1 - tau) p / m) / density at a row, and the
-    rows within that distance are 2 sqrt(tau (1 - tau) p / m) of all, whatever the density.
+    rows within that distance are 2 sqrt(tau (1 - tau) p / m) of all, whatever the density. For another loss the
+    variance of its duals takes the place of tau (1 - tau), in units of the jump of its slope.
     """
-    low, high = sample.loss.domain
-    error = np.sqrt(-low * high * _parameters(sample.loss, result.dual) / sample.rows.n_rows)
+    (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
+    jump = (high - low) / knots.shape[1]  # of the slope, at each knot
+    variance = sample.rows.share @ (result.dual / jump) ** 2
+    error = np.sqrt(variance * _parameters(sample.loss, result.dual) / sample.rows.n_rows)
     part = np.minimum(2 * DOUBT * error, 0.5)
     memory = sample.rows.new_memory()
     sample.place(memory, result.coef, result.intercept)
-    size = np.abs(memory.collect("residual"))
+    size = sample.loss.distance(memory.collect("residual"))
     return part, np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
 
 
@@ -178,7 +182,8 @@ def refine(
             move[:, k], shift[k] = found[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
             dual = answer.dual[:, 0]
             if problem.fit_intercept:
-                dual = balanced(dual, doubtful[k].share, settled.balance[k])
+                _, sign = problem.loss.frame(doubtful[k].target)
+                dual = balanced(dual, doubtful[k].share * sign, settled.balance[k])
             doubtful[k] = replace(doubtful[k], anchor=dual)
             remember(problem, memory, k, doubtful[k].index, dual)
             record.count(k, answer, small)
@@ -272,8 +277,10 @@ def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], co
     if problem.fit_intercept:
         low, high = problem.loss.domain
         for k in columns.tolist():
-            weight = 0.9 * doubtful[k].share.sum()
-            stuck[k] = settled.balance[k] + low[k] * weight > 0 or settled.balance[k] + high[k] * weight < 0
+            _, sign = problem.loss.frame(doubtful[k].target)
+            ends = 0.9 * doubtful[k].share * np.outer([low[k], high[k]], np.broadcast_to(sign, doubtful[k].share.shape))
+            least, most = settled.balance[k] + ends.min(axis=0).sum(), settled.balance[k] + ends.max(axis=0).sum()
+            stuck[k] = least > 0 or most < 0
     return stuck
 
 

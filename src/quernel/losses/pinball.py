@@ -1,85 +1,33 @@
-"""Losses of a residual r = y - f, each as the maximum of its dual lines:  loss(r) = max over v of  v r - conjugate(v).
-
-What the solvers need of a loss is small. With an anchor v0 (the current dual variable) and a width d > 0 the smoothed
-loss is  max over v of  v r - conjugate(v) - d (v - v0)^2 / 2,  and
-
-- `dual(r, v0, d)`       is the maximising v: the slope of the smoothed loss at r;
-- `curvature(r, v0, d)`  is its derivative in r, between 0 and 1/d;
-- `value`, `conjugate`   give the certificate, because  value(r) + conjugate(v) - v r >= 0  for every v (Fenchel-Young).
-
-Columns are fits: r has shape (n, q), and a loss may differ from column to column.
-"""
+"""The check loss, and weighted quantiles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.losses.base import Loss, Parameter
+
 Array = NDArray[np.floating]
 
 
-class Loss(Protocol):
-    """A convex loss of the residual, for q columns at once."""
-
-    def value(self, residual: Array) -> Array:
-        """loss(r)."""
-
-    def slope(self, residual: Array) -> Array:
-        """A subgradient of the loss at r."""
-
-    def prox(self, residual: Array, width: Array | float) -> Array:
-        """argmin over z of  loss(z) + (z - r)^2 / (2 width)."""
-
-    def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
-        """argmax over v of  v r - conjugate(v) - width (v - anchor)^2 / 2."""
-
-    def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
-        """d dual / d r."""
-
-    def smooth(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
-        """Both of these, which the caller may overwrite."""
-
-    def contact(self, dual: Array) -> Array:
-        """A residual at which v is a slope of the loss."""
-
-    def conjugate(self, dual: Array) -> Array:
-        """max over r of  v r - loss(r);  inf outside the domain."""
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """Lower and upper end of the duals with a finite conjugate, each of shape (q,)."""
-
-    @property
-    def lines(self) -> tuple[Array, Array]:
-        """Knots (q, p) in rising order, and the loss's slope (q, p + 1) before, between and after them.
-
-        Where the loss is no line the slope is nan.
-        """
-
-    def distance(self, residual: Array) -> Array:
-        """How far r is from the nearest knot."""
-
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """argmin over b of  sum share loss(target - b),  shape (q,)."""
-
-    def take(self, columns: NDArray[np.intp]) -> Loss:
-        """The loss of some of the columns."""
-
-
 @dataclass(frozen=True, eq=False)
-class Pinball:
+class Pinball(Loss):
     """The check loss  rho(r) = r (level - 1{r < 0}),  one level per column."""
 
-    levels: Array
+    levels: Parameter = 0.5
 
     def __post_init__(self) -> None:
         levels = np.atleast_1d(np.asarray(self.levels, dtype=float))
         if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
             raise ValueError(f"Quantile levels must lie strictly between 0 and 1; got {self.levels!r}.")
-        object.__setattr__(self, "levels", levels)
+        super().__post_init__()
+
+    @property
+    def own_width(self) -> Array:
+        """0: there is a kink."""
+        return np.zeros(self.n_columns)
 
     @property
     def domain(self) -> tuple[Array, Array]:
@@ -93,10 +41,6 @@ class Pinball:
     def slope(self, residual: Array) -> Array:
         """level where r > 0, level - 1 where r < 0, and 0 at the kink."""
         return np.where(residual > 0, self.levels, np.where(residual < 0, self.levels - 1, 0.0))
-
-    def prox(self, residual: Array, width: Array | float) -> Array:
-        """r minus width times the slope at the answer, which is clip(r / width) to the box."""
-        return residual - width * np.clip(residual / width, *self.domain)
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """clip(r / width + anchor, level - 1, level)."""
@@ -133,7 +77,7 @@ class Pinball:
     @property
     def lines(self) -> tuple[Array, Array]:
         """level - 1 before 0, level after it."""
-        return np.zeros((len(self.levels), 1)), np.column_stack(self.domain)
+        return np.zeros((self.n_columns, 1)), np.column_stack(self.domain)
 
     def distance(self, residual: Array) -> Array:
         """|r|."""
@@ -142,10 +86,6 @@ class Pinball:
     def best_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""
         return weighted_quantiles(target, share, self.levels)
-
-    def take(self, columns: NDArray[np.intp]) -> Pinball:
-        """The check losses of some of the levels."""
-        return Pinball(self.levels[columns])
 
 
 # Sums of many shares are known to this, relative to the level they should reach.

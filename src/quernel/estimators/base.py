@@ -1,0 +1,195 @@
+"""What all estimators share: the constructor's words checked, the features made, the problem solved."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import ConvergenceWarning
+
+from quernel._threads import right_sized, spread
+from quernel.estimators.cost import refuse_if_too_large
+from quernel.estimators.defaults import N_COMPONENTS, auto_bandwidth
+from quernel.estimators.exact import solve_exactly
+from quernel.estimators.validation import check_choice, check_positive
+from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
+from quernel.features.random import as_generator
+from quernel.kernels import Kernel, Linear, resolve
+from quernel.losses import Loss
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows, blocks
+from quernel.solvers import SOLVERS, Result
+from quernel.solvers.progress import Progress, listening
+from quernel.solvers.result import recertified
+
+Array = NDArray[np.floating]
+
+
+class KernelEstimator(BaseEstimator):
+    """A fit of one or more columns on the features of a kernel; subclasses say which loss, and what is predicted."""
+
+    kernel: str | Kernel
+    bandwidth: str | float | ArrayLike
+    n_components: int | str
+    sampling: str | RandomFeatures
+    alpha: float | str
+    fit_intercept: bool
+    solver: str
+    tol: float
+    max_iter: int
+    max_memory: int | None
+    dtype: str
+    random_state: Any
+    verbose: int
+
+    def _check_parameters(self) -> Kernel:
+        kernel = resolve(self.kernel)
+        if not isinstance(self.sampling, RandomFeatures):
+            check_choice("sampling", self.sampling, SAMPLINGS)
+        check_choice("solver", self.solver, SOLVERS)
+        check_choice("dtype", self.dtype, ("float64", "float32"))
+        if self.dtype == "float32" and self.solver != "newton":
+            raise ValueError(f"dtype='float32' is for solver='newton' only; got solver={self.solver!r}.")
+        if not (isinstance(self.alpha, str) and self.alpha == "auto"):
+            check_positive("alpha", self.alpha, instead=' or "auto"')
+        if not (isinstance(self.n_components, str) and self.n_components in ("auto", "exact")):
+            check_positive("n_components", self.n_components, integer=True, instead=', "auto" or "exact"')
+        if self.n_components == "exact":
+            kernel.check_diagonal()
+        elif not isinstance(kernel, Linear):
+            self._random_features(kernel).check()
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
+        check_positive("tol", self.tol)
+        check_positive("max_iter", self.max_iter, integer=True)
+        if self.max_memory is not None:
+            check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
+        if isinstance(self.bandwidth, str):
+            check_choice("bandwidth", self.bandwidth, ("auto",))
+        elif not kernel.takes_bandwidth:
+            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
+        elif not kernel.bandwidth_is_open:
+            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
+        else:
+            kernel = kernel.with_bandwidth(self.bandwidth)
+        return kernel
+
+    def _with_bandwidth(self, kernel: Kernel, source: ArrayRows) -> Kernel:
+        """The kernel with the bandwidth that will be used, which is also remembered."""
+        if kernel.bandwidth_is_open:
+            kernel = kernel.with_bandwidth(auto_bandwidth(source.X, source.share()))
+        kernel.check_columns(source.X.shape[1])
+        self.bandwidth_ = getattr(kernel, "bandwidth", None)
+        return kernel
+
+    def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
+        if self.verbose:
+            with listening(_print_progress):
+                return self._lift_and_solve(source, kernel, loss, rng)
+        return self._lift_and_solve(source, kernel, loss, rng)
+
+    def _lift_and_solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
+        if isinstance(kernel, Linear):
+            self.feature_map_ = ReadyFeatures().fit(source.X)
+        elif self.n_components == "exact":
+            return self._solve_exactly(source, kernel, loss)
+        else:
+            self.feature_map_ = self._random_features(kernel).set_params(
+                center=source.share() @ source.X, random_state=int(rng.integers(2**63))
+            )
+            if self.feature_map_.leverage_alpha is None:
+                self.feature_map_.set_params(leverage_alpha=self.alpha_)
+            self.feature_map_.fit(source.X, sample_weight=source.weight)
+            if self.dtype == "float32":
+                return self._solve_in_single(source, loss)
+        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
+        return self._solve_on(rows, loss, self.tol)
+
+    def _solve_in_single(self, source: ArrayRows, loss: Loss) -> Result:
+        """Solved on rounded features, which are half the size, and certified on those that predict."""
+        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory, dtype=np.float32)
+        result = self._solve_on(rows, loss, self.tol)
+        del rows
+        exact = LiftedRows(source, self.feature_map_, max_memory=0)
+        problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
+        with right_sized(exact.n_rows, exact.n_features) as exact.threads:
+            return recertified(problem, result, self.tol)
+
+    def _random_features(self, kernel: Kernel) -> RandomFeatures:
+        """Random features of this kernel, not drawn yet."""
+        given = self.sampling if isinstance(self.sampling, RandomFeatures) else RandomFeatures(sampling=self.sampling)
+        n_components = N_COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        return clone(given).set_params(kernel=kernel, n_components=n_components)
+
+    def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:
+        self.feature_map_, result = solve_exactly(
+            source,
+            kernel,
+            self.alpha_,
+            self.tol,
+            lambda rows, tol: self._solve_on(rows, loss, tol),
+            max_memory=self.max_memory,
+        )
+        return result
+
+    def _solve_on(self, rows: LiftedRows, loss: Loss, tol: float) -> Result:
+        problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
+        with right_sized(rows.n_rows, rows.n_features) as rows.threads:
+            return self._solver()(problem, tol=tol, max_iter=self.max_iter)
+
+    def _solver(self) -> Callable[..., Result]:
+        return SOLVERS[self.solver]
+
+    def _fit_columns(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> None:
+        """Fit every column of the loss to the rows, and keep what was found."""
+        refuse_if_too_large(
+            source.n_rows,
+            self.n_components,
+            loss.n_columns,
+            linear=isinstance(kernel, Linear),
+            solver=self.solver,
+            max_memory=self.max_memory,
+            dtype=self.dtype,
+        )
+        kernel = self._with_bandwidth(kernel, source)
+        self._keep_result(self._solve(source, kernel, loss, as_generator(self.random_state)))
+
+    def _keep_result(self, result: Result) -> None:
+        self.n_components_ = self.feature_map_.n_components_
+        self.coef_, self.intercept_ = result.coef, result.intercept
+        self.duality_gap_, self.objective_ = result.relative_gap, result.objective
+        self.n_iter_ = int(result.iterations.max(initial=1))
+
+    def _warn_if_short(self, names: list[str]) -> None:
+        """Warn where the certificate is above `tol`, and say of which columns."""
+        short = ~(self.duality_gap_ <= self.tol)  # so that a gap that is no number warns, too
+        if short.any():
+            fits, gap = ", ".join(np.array(names)[short]), self.duality_gap_.max()
+            accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
+            warnings.warn(
+                f"The fit of {fits} stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}. "
+                f"Try a larger max_iter (now {self.max_iter}) or a larger alpha (now {self.alpha_:.2g}){accept}.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _raw_curves(self, X: Array) -> Array:
+        """Phi u + b for every column, block by block."""
+        curves = np.empty((len(X), self.coef_.shape[1]))
+
+        def fill(block: slice) -> None:
+            curves[block] = self.feature_map_.transform(X[block]) @ self.coef_ + self.intercept_
+
+        if hasattr(self.feature_map_, "prepare"):
+            self.feature_map_.prepare(len(X))
+        with right_sized(len(X), self.n_components_) as threads:
+            spread(fill, blocks(len(X), self.n_components_), threads)
+        return curves
+
+
+def _print_progress(progress: Progress) -> None:
+    print(f"quernel: step {progress.iteration}, {progress.columns} fits at work, relative gap {progress.gap:.1e}")

@@ -1,0 +1,242 @@
+"""KernelClassifier: any loss of the margin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin, clone
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from quernel.estimators.base import KernelEstimator
+from quernel.estimators.defaults import alpha_for
+from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows, check_training
+from quernel.features import RandomFeatures
+from quernel.kernels import Kernel
+from quernel.losses import LOSSES, Logistic, Loss
+from quernel.rows import ArrayRows
+from quernel.solvers import NEEDS, Result, multinomial
+
+Array = NDArray[np.floating]
+
+
+def _gives_probabilities(model: KernelClassifier) -> bool:
+    if model.loss == "logistic" or isinstance(model.loss, Logistic) or model.calibration is not None:
+        return True
+    raise AttributeError(
+        f"The loss {model.loss!r} gives no probabilities. Use loss='logistic', or calibration='sigmoid' or 'isotonic'."
+    )
+
+
+class KernelClassifier(ClassifierMixin, KernelEstimator):
+    """Kernel classification with random features: support vector machines and logistic regression, with a certificate.
+
+    Minimises, for labels y = -1 and +1,  mean loss(y f(x))  plus  alpha u'u  with  f(x) = phi(x)'u + b,  where phi are
+    random features of the kernel (or, with ``n_components="exact"``, the kernel's own), to a certified relative duality
+    gap of `tol`. In scikit-learn's words C = 1 / (2 n alpha). More than two classes are fitted together: each against
+    the rest or, for the logistic loss, all in one multinomial model.
+
+    Parameters
+    ----------
+    loss : str or object of `quernel.losses`, default="hinge"
+        "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, random_state, \
+    verbose :
+        as in `KernelQuantileRegressor`; the solver is "newton".
+    alpha : "auto" or float, default="auto"
+        The weight of u'u; "auto" is a constant in units of the loss.
+    multiclass : "auto", "ovr" or "multinomial", default="auto"
+        For three classes and more: one against the rest, or all together, which the logistic loss alone can. "auto" is
+        the second where it can be.
+    class_weight : None, "balanced" or dict, default=None
+        Weight of each class, times `sample_weight`. "balanced" gives all classes the same sum of weights.
+    calibration : None, "sigmoid" or "isotonic", default=None
+        `predict_proba` for losses that give no probabilities, by scikit-learn's CalibratedClassifierCV in five folds.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (K,)
+    loss_ : object of `quernel.losses`
+    coef_ : ndarray of shape (M, q); q is 1 for two classes and K for more
+    intercept_ : ndarray of shape (q,)
+    duality_gap_, objective_ : ndarrays of shape (q,), or (1,) for the multinomial model, which is one problem
+    alpha_, bandwidth_, n_components_, n_iter_, feature_map_ : as in `KernelQuantileRegressor`
+    n_features_in_, feature_names_in_ : as in scikit-learn
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from quernel import KernelClassifier
+    >>> X, y = make_moons(400, noise=0.2, random_state=0)
+    >>> model = KernelClassifier("logistic", random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95)
+    True
+    >>> model.predict_proba(X[:3]).shape
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss = "hinge",
+        *,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: str | float | ArrayLike = "auto",
+        n_components: int | str = "auto",
+        sampling: str | RandomFeatures = "uniform",
+        alpha: float | str = "auto",
+        fit_intercept: bool = True,
+        multiclass: str = "auto",
+        class_weight: str | dict[Any, float] | None = None,
+        calibration: str | None = None,
+        solver: str = "newton",
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        max_memory: int | None = None,
+        dtype: str = "float64",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.loss = loss
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_components = n_components
+        self.sampling = sampling
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.multiclass = multiclass
+        self.class_weight = class_weight
+        self.calibration = calibration
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_memory = max_memory
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit all classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        y : array-like of shape (n,), labels of at least two classes
+        sample_weight : array-like of shape (n,) or None
+            A weight of 2 counts like the row given twice, and 0 like leaving it out.
+        """
+        kernel, loss = self._check_parameters(), self._check_loss()
+        X, y, weight = check_training(self, X, y, sample_weight, check_labels)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"KernelClassifier needs rows of at least 2 classes; y has one class only, {self.classes_[0]!r}. "
+                "Is the table sorted by class and cut?"
+            )
+        self.alpha_ = alpha_for(loss, 1.0) if self.alpha == "auto" else float(self.alpha)
+        n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
+        self._together = n_columns > 1 and self._multinomial()
+        source = ArrayRows(X, _signs(codes, n_columns), self._weighted(codes, weight))
+        self._fit_columns(source, kernel, self.loss_)
+        self._warn_if_short(self._names())
+        if self.calibration is not None:
+            self.calibrated_ = self._calibrate(X, y, weight)
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """f(x): shape (n,) for two classes, positive for the second, and (n, K) for more."""
+        check_is_fitted(self)
+        scores = self._raw_curves(check_rows(self, X, reset=False))
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class with the largest decision function."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+    @available_if(_gives_probabilities)
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of every class, shape (n, K)."""
+        check_is_fitted(self)
+        if self.calibration is not None:
+            return self.calibrated_.predict_proba(check_rows(self, X, reset=False))
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.column_stack([expit(-scores), expit(scores)])
+        if self._together:
+            return softmax(scores, axis=1)
+        each = expit(scores)
+        return each / each.sum(axis=1, keepdims=True)
+
+    @available_if(_gives_probabilities)
+    def predict_log_proba(self, X: Any) -> Array:
+        """log of `predict_proba`."""
+        return np.log(self.predict_proba(X))
+
+    def _check_loss(self) -> Loss:
+        check_loss(self.loss, margin=True)
+        loss = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
+        check_choice("multiclass", self.multiclass, ("auto", "ovr", "multinomial"))
+        check_choice("calibration", self.calibration, (None, "sigmoid", "isotonic"))
+        if self.multiclass == "multinomial" and not isinstance(loss, Logistic):
+            raise ValueError(
+                f"multiclass='multinomial' needs loss='logistic'; got {self.loss!r}. Use multiclass='ovr', or the "
+                "logistic loss."
+            )
+        if self.class_weight is not None and not isinstance(self.class_weight, dict):
+            check_choice("class_weight", self.class_weight, (None, "balanced"))
+        if self.solver in NEEDS:
+            NEEDS[self.solver](loss)
+        return loss
+
+    def _multinomial(self) -> bool:
+        return isinstance(self.loss_, Logistic) and self.multiclass != "ovr"
+
+    def _weighted(self, codes: NDArray[np.intp], weight: Array | None) -> Array | None:
+        """The rows' weights times those of their classes."""
+        if self.class_weight is None:
+            return weight
+        weight = np.ones(len(codes)) if weight is None else weight
+        if isinstance(self.class_weight, dict):
+            factor = _given_weights(self.class_weight, self.classes_)
+        else:
+            total = np.bincount(codes, weight)
+            factor = total.sum() / (len(total) * total)
+        return weight * factor[codes]
+
+    def _names(self) -> list[str]:
+        if len(self.coef_.T) == 1 or self._together:
+            return [f"the {type(self.loss_).__name__} loss"]
+        return [f"class {label}" for label in self.classes_]
+
+    def _solver(self) -> Callable[..., Result]:
+        return multinomial.solve if self._together else super()._solver()
+
+    def _calibrate(self, X: Array, y: NDArray[Any], weight: Array | None) -> Any:
+        """Probabilities for the scores of this model, from folds that were predicted by models without them."""
+        from sklearn.calibration import CalibratedClassifierCV
+
+        model = clone(self).set_params(calibration=None, alpha=self.alpha_)
+        return CalibratedClassifierCV(model, method=self.calibration, ensemble=False).fit(X, y, sample_weight=weight)
+
+
+def _signs(codes: NDArray[np.intp], n_columns: int) -> Array:
+    """-1 and +1: shape (n,) for two classes, (n, K), one class against the rest, for more."""
+    if n_columns == 1:
+        return np.where(codes == 1, 1.0, -1.0)
+    return np.asfortranarray(np.where(codes[:, None] == np.arange(n_columns), 1.0, -1.0))
+
+
+def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:
+    known = classes.tolist()
+    strange = [label for label in given if label not in known]
+    if strange:
+        raise ValueError(f"class_weight names classes that y does not have: {strange}. y has {known}.")
+    weights = np.array([given.get(label, 1.0) for label in known], dtype=float)
+    if not np.all(np.isfinite(weights) & (weights > 0)):
+        raise ValueError(f"class_weight must be positive numbers; got {given}. Leave out rows to leave out a class.")
+    return weights

@@ -1,0 +1,149 @@
+"""KernelRegressor: any loss of the residual."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from quernel.estimators.base import KernelEstimator
+from quernel.estimators.defaults import alpha_for, loss_named, spread
+from quernel.estimators.validation import (
+    check_lengths,
+    check_loss,
+    check_rows,
+    check_target,
+    check_training,
+    check_weight,
+)
+from quernel.features import RandomFeatures
+from quernel.kernels import Kernel
+from quernel.losses import Loss
+from quernel.rows import ArrayRows
+from quernel.solvers import NEEDS
+
+Array = NDArray[np.floating]
+
+
+class KernelRegressor(RegressorMixin, KernelEstimator):
+    """Kernel regression with random features under a loss of your choice, with a certificate.
+
+    Minimises  mean loss(y - phi(x)'u - b)  plus  alpha u'u,  where phi are random features of the kernel (or, with
+    ``n_components="exact"``, the kernel's own), to a certified relative duality gap of `tol`.
+
+    Parameters
+    ----------
+    loss : str or object of `quernel.losses`, default="huber"
+        "huber", "epsilon_insensitive" (support vector regression), "absolute", "pinball" (at level 1/2),
+        "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh". A loss by name
+        has its length, such as Huber's threshold, in units of the spread of y; an object has its own, in units of y:
+        ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, random_state, \
+    verbose :
+        as in `KernelQuantileRegressor`. ``solver="admm"`` takes these losses, too.
+    alpha : "auto" or float, default="auto"
+        The weight of u'u. "auto" is a constant in units of the loss and of the spread of y, so that default fits obey
+        fit(a y) = a fit(y).
+
+    Attributes
+    ----------
+    loss_ : object of `quernel.losses`
+    coef_ : ndarray of shape (M, 1)
+    intercept_, duality_gap_, objective_ : ndarrays of shape (1,)
+    alpha_, bandwidth_, n_components_, n_iter_, feature_map_ : as in `KernelQuantileRegressor`
+    n_features_in_, feature_names_in_ : as in scikit-learn
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from quernel import KernelRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (300, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.standard_t(2, 300)
+    >>> model = KernelRegressor("huber", random_state=0).fit(X, y)
+    >>> bool(np.abs(model.predict(X) - np.sin(X[:, 0])).mean() < 0.05)
+    True
+    >>> bool(model.duality_gap_[0] <= 1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        loss: str | Loss = "huber",
+        *,
+        kernel: str | Kernel = "gaussian",
+        bandwidth: str | float | ArrayLike = "auto",
+        n_components: int | str = "auto",
+        sampling: str | RandomFeatures = "uniform",
+        alpha: float | str = "auto",
+        fit_intercept: bool = True,
+        solver: str = "newton",
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        max_memory: int | None = None,
+        dtype: str = "float64",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.loss = loss
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.n_components = n_components
+        self.sampling = sampling
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_memory = max_memory
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,) or None
+            A weight of 2 counts like the row given twice, and 0 like leaving it out.
+        """
+        kernel = self._check_parameters()
+        check_loss(self.loss, margin=False)
+        X, y, weight = check_training(self, X, y, sample_weight)
+        source = ArrayRows(X, y, weight)
+        scale = spread(y, source.share())
+        self.loss_ = loss_named(self.loss, scale) if isinstance(self.loss, str) else self.loss
+        if self.solver in NEEDS:
+            NEEDS[self.solver](self.loss_)
+        self.alpha_ = alpha_for(self.loss_, scale) if self.alpha == "auto" else float(self.alpha)
+        self._fit_columns(source, kernel, self.loss_)
+        self._warn_if_short([f"the {type(self.loss_).__name__} loss"])
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Phi u + b, shape (n,)."""
+        check_is_fitted(self)
+        return self._raw_curves(check_rows(self, X, reset=False))[:, 0]
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """D^2: the share of the best constant's loss that the model removes; R^2 for the squared loss."""
+        check_is_fitted(self)
+        X, y = check_rows(self, X, reset=False), check_target(y)
+        check_lengths(X, y)
+        weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
+        share = weight / weight.sum()
+        ours = float(share @ self.loss_.value(y[:, None] - self._raw_curves(X))[:, 0])
+        constant = float(share @ self.loss_.value(y[:, None] - self.loss_.best_constant(y, share))[:, 0])
+        return 1 - ours / constant if constant > 0 else float(ours == 0)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # As for quantiles: a good fit is a promise of alpha="auto" only.
+        tags.regressor_tags.poor_score = self.alpha != "auto"
+        return tags

@@ -1,0 +1,52 @@
+"""Losses: convex functions of a residual, each one small class, and their registry."""
+
+from quernel.losses.base import Loss
+from quernel.losses.margins import Hinge, Logistic, Margin, SmoothedHinge, SquaredHinge
+from quernel.losses.piecewise import Piecewise
+from quernel.losses.pinball import Pinball, weighted_quantiles
+from quernel.losses.regression import (
+    Absolute,
+    EpsilonInsensitive,
+    Expectile,
+    Huber,
+    LogCosh,
+    SmoothedPinball,
+    Squared,
+)
+from quernel.losses.smooth import Smooth
+
+LOSSES: dict[str, type[Loss]] = {
+    "pinball": Pinball,
+    "absolute": Absolute,
+    "huber": Huber,
+    "epsilon_insensitive": EpsilonInsensitive,
+    "smoothed_pinball": SmoothedPinball,
+    "squared": Squared,
+    "expectile": Expectile,
+    "logcosh": LogCosh,
+    "hinge": Hinge,
+    "squared_hinge": SquaredHinge,
+    "smoothed_hinge": SmoothedHinge,
+    "logistic": Logistic,
+}
+
+__all__ = [
+    "LOSSES",
+    "Absolute",
+    "EpsilonInsensitive",
+    "Expectile",
+    "Hinge",
+    "Huber",
+    "LogCosh",
+    "Logistic",
+    "Loss",
+    "Margin",
+    "Piecewise",
+    "Pinball",
+    "Smooth",
+    "SmoothedHinge",
+    "SmoothedPinball",
+    "Squared",
+    "SquaredHinge",
+    "weighted_quantiles",
+]

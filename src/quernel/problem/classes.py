@@ -1,0 +1,130 @@
+"""The multinomial logistic objective as sums over row blocks: all columns are one problem.
+
+    F(U, b) = (1/W) sum_i w_i [log sum_k exp f_ik - f_i,class(i)] + alpha |U|^2,      f_i = U'phi_i + b,  K classes
+
+The slope of a row's loss in f_i is -(v_i), v_i = e_class(i) - p_i with p = softmax(f). Every p in the simplex gives a
+bound, for  log sum exp f + sum p log p - p'f >= 0  (Fenchel-Young, with equality at the softmax).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, softmax, xlogy
+
+from quernel.rows import Block, BlockMemory, LiftedRows, Memory
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPull:
+    """Sums at the current scores f and probabilities p: force Phi'(w v)/W (M, K), balance mean v (K,), loss, slack."""
+
+    force: Array
+    balance: Array
+    loss: float
+    slack: float
+
+
+@dataclass(frozen=True, eq=False)
+class ClassProblem:
+    """Rows whose targets (n, K) are +1 at their class and -1 elsewhere."""
+
+    rows: LiftedRows
+    alpha: float
+    fit_intercept: bool
+
+    def place(self, memory: Memory, coef: Array, intercept: Array) -> None:
+        """Set scores and probabilities to those of (coef, intercept)."""
+        self.rows.fold(_place, memory, (coef, intercept))
+
+    def shares(self) -> Array:
+        """Each class's part of the weight, shape (K,)."""
+        return self.rows.share @ (self.rows.target > 0)
+
+    def pull(self, memory: Memory, mix: tuple[float, Array] | None = None) -> ClassPull:
+        """The sums at p or, with mix = (e, g), at (1 - e) p + e g."""
+        force, balance, loss, slack = zip(*self.rows.fold(_pull, memory, mix), strict=True)
+        return ClassPull(sum(force), sum(balance), float(sum(loss)), float(sum(slack)))
+
+    def objective(self, pull: ClassPull, coef: Array) -> float:
+        """F where `pull` was taken."""
+        return pull.loss + self.alpha * float(np.sum(coef**2))
+
+    def curvature(self, memory: Memory) -> tuple[Array, float]:
+        """The Gram matrix of (phi, 1), shape (M + 1, M + 1), and the mean p (1 - p): a rough Hessian of every class."""
+        gram, bend = zip(*self.rows.fold(_gram, memory), strict=True)
+        return sum(gram), float(sum(bend))
+
+    def product(self, memory: Memory, coef: Array, intercept: Array) -> tuple[Array, Array]:
+        """The Hessian of F applied to a direction."""
+        force, balance = zip(*self.rows.fold(_product, memory, (coef, intercept)), strict=True)
+        return 2 * self.alpha * coef + sum(force), sum(balance)
+
+    def aim(self, memory: Memory, coef: Array, intercept: Array) -> None:
+        """Remember how the scores change along a direction."""
+        self.rows.fold(_aim, memory, (coef, intercept))
+
+    def probe(self, memory: Memory, step: float) -> tuple[float, float]:
+        """Slope and curvature of the mean loss along the direction."""
+        slope, bend = zip(*self.rows.visit(_probe, memory, step), strict=True)
+        return float(sum(slope)), float(sum(bend))
+
+
+def _scores(block: Block, message: tuple[Array, Array]) -> Array:
+    coef, intercept = message
+    return block.features @ coef + intercept
+
+
+def _place(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
+    memory["score"] = _scores(block, message)
+    memory["chance"] = softmax(memory["score"], axis=1)
+
+
+def _pull(block: Block, memory: BlockMemory, mix: tuple[float, Array] | None) -> tuple[Array, Array, float, float]:
+    score, chance = memory["score"], memory["chance"]
+    if mix is not None:
+        part, constant = mix
+        chance = (1 - part) * chance + part * constant
+    own = block.target > 0
+    height = logsumexp(score, axis=1)
+    memory["dual"] = own - chance
+    weighted = memory["dual"] * block.share[:, None]
+    slack = height + np.sum(xlogy(chance, chance) - chance * score, axis=1)
+    return (
+        (weighted.T @ block.features).T,
+        weighted.sum(axis=0),
+        block.share @ (height - score[own]),
+        block.share @ slack,
+    )
+
+
+def _gram(block: Block, memory: BlockMemory, message: None) -> tuple[Array, float]:  # noqa: ARG001
+    weighted, chance = block.features * block.share[:, None], memory["chance"]
+    M = block.features.shape[1]
+    gram = np.empty((M + 1, M + 1))
+    gram[:M, :M] = weighted.T @ block.features
+    gram[:M, M] = gram[M, :M] = weighted.sum(axis=0)
+    gram[M, M] = block.share.sum()
+    return gram, block.share @ np.mean(chance * (1 - chance), axis=1)
+
+
+def _product(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> tuple[Array, Array]:
+    change, chance = _scores(block, message), memory["chance"]
+    bent = chance * (change - np.sum(chance * change, axis=1, keepdims=True)) * block.share[:, None]
+    return (bent.T @ block.features).T, bent.sum(axis=0)
+
+
+def _aim(block: Block, memory: BlockMemory, message: tuple[Array, Array]) -> None:
+    memory["change"] = _scores(block, message)
+
+
+def _probe(block: Block, memory: BlockMemory, step: float) -> tuple[float, float]:
+    change = memory["change"]
+    chance = softmax(memory["score"] + step * change, axis=1)
+    mean = np.sum(chance * change, axis=1)
+    slope = block.share @ (mean - change[block.target > 0])
+    return slope, block.share @ (np.sum(chance * change**2, axis=1) - mean**2)

@@ -1,0 +1,171 @@
+"""Multinomial logistic regression: damped Newton, each direction by conjugate gradients.
+
+The Hessian couples all classes, so it is never formed: a product with it is two sweeps that serve all classes at once.
+Conjugate gradients are helped by one Cholesky factor for every class, of the Gram matrix in place of the Hessian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+
+from quernel.certificate import null_model, relative
+from quernel.losses import Logistic
+from quernel.problem import Problem
+from quernel.problem.classes import ClassProblem, ClassPull
+from quernel.rows import Memory
+from quernel.solvers.compression import principal_basis
+from quernel.solvers.progress import Progress, report
+from quernel.solvers.result import Result, statuses
+
+Array = NDArray[np.floating]
+Point = tuple[Array, Array]
+
+# Rows per feature of the sample that shows which directions matter, and the size from which it is drawn.
+SAMPLE, SMALL = 8, 2_000_000
+# A direction is good enough when its residual is this share of the gradient, or less near the end.
+ENOUGH = 0.1
+MAX_PRODUCTS = 500
+FLAT, MAX_PROBES = 1e-2, 60
+
+
+def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
+    """Minimise F to a relative gap of at most `tol`: one problem, whose columns are the classes."""
+    if not isinstance(problem.loss, Logistic):
+        raise ValueError(f"The multinomial solver needs the Logistic loss; got {type(problem.loss).__name__}.")
+    rows, K = problem.rows, problem.n_columns
+    basis = None
+    if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * SAMPLE * rows.n_features and rows.cached:
+        sample = problem.sample(SAMPLE * rows.n_features, np.random.default_rng(0))
+        basis = principal_basis(sample, rows.n_rows, tol, null_model(sample).objective)
+    whole = ClassProblem(rows, float(problem.alpha[0]), problem.fit_intercept)
+    start: Point = np.zeros((rows.n_features, K)), np.zeros(K)
+    work = np.zeros(2, dtype=int)
+    if basis is not None:
+        inner = ClassProblem(rows.within(basis), whole.alpha, whole.fit_intercept)
+        found = _Descent(inner, (basis.T @ start[0], start[1]), tol / 2, max_iter)
+        start, work = (basis @ found.coef, found.intercept), work + found.work
+    found = _Descent(whole, start, tol, max_iter)
+    iterations, sweeps = work + found.work
+    null = np.array([found.null])
+    gap, objective = np.array([found.gap]), np.array([found.objective])
+    rel = relative(gap, objective, null)
+    return Result(
+        found.coef, found.intercept, found.memory.collect("dual"), objective, gap, rel, null, statuses(rel, tol),
+        np.array([iterations]), float(sweeps), 0,
+    )  # fmt: skip
+
+
+class _Descent:
+    """Newton steps until the certificate is within the tolerance."""
+
+    def __init__(self, problem: ClassProblem, start: Point, tol: float, max_iter: int) -> None:
+        self.problem, (self.coef, self.intercept) = problem, start
+        self.memory: Memory = problem.rows.new_memory()
+        shares = problem.shares()
+        self.null = float(-shares @ np.log(shares)) if problem.fit_intercept else float(np.log(len(shares)))
+        steps, solver = 0, None
+        for steps in range(max_iter + 1):
+            problem.place(self.memory, self.coef, self.intercept)
+            pull = problem.pull(self.memory)
+            if self._stray(pull) <= 0.9 * tol * self._scale(pull) or steps == max_iter:
+                self._certify(pull)
+                report(Progress(steps, len(shares), self.gap / self._scale(pull)))
+                if self.gap <= tol * self._scale(pull) or steps == max_iter:
+                    break
+            solver = solver or _preconditioner(*problem.curvature(self.memory), problem)
+            self._step(pull, solver)
+        self.work = np.array([steps, self.memory.sweeps])
+
+    def _scale(self, pull: ClassPull) -> float:
+        return max(self.problem.objective(pull, self.coef), self.null / 1000)
+
+    def _stray(self, pull: ClassPull) -> float:
+        """alpha |U - force / (2 alpha)|^2."""
+        gradient = 2 * self.problem.alpha * self.coef - pull.force
+        return float(np.sum(gradient**2)) / (4 * self.problem.alpha)
+
+    def _certify(self, pull: ClassPull) -> None:
+        """The gap, with probabilities whose mean is each class's share where there is an intercept.
+
+        They are mixed with as little as possible of a constant: (1 - e) p + e g with g = mean p + balance / e >= 0.
+        """
+        self.objective = self.problem.objective(pull, self.coef)
+        if self.problem.fit_intercept:
+            mean = self.problem.shares() - pull.balance
+            part = float(np.max(-pull.balance / np.maximum(mean, np.finfo(float).tiny)))
+            if part > 0:
+                part = min(part * (1 + 1e-12), 1.0)
+                pull = self.problem.pull(self.memory, (part, np.maximum(mean + pull.balance / part, 0)))
+        self.gap = max(pull.slack, 0.0) + self._stray(pull) + np.finfo(float).eps * self.objective
+
+    def _step(self, pull: ClassPull, solver: Callable[[Point], Point]) -> None:
+        problem, memory = self.problem, self.memory
+        slope = pull.balance if problem.fit_intercept else np.zeros_like(pull.balance)
+        fall = (pull.force - 2 * problem.alpha * self.coef, slope)  # minus the gradient
+        move, shift = _direction(problem, memory, fall, solver)
+        problem.aim(memory, move, shift)
+        step = _exact_step(problem, memory, self.coef, move, _dot(fall, (move, shift)))
+        self.coef, self.intercept = self.coef + step * move, self.intercept + step * shift
+
+
+def _preconditioner(gram: Array, bend: float, problem: ClassProblem) -> Callable[[Point], Point]:
+    """(X, z) -> the solution of (2 alpha I + bend gram) for every class."""
+    M = len(gram) - 1
+    matrix = bend * gram
+    matrix.flat[:: M + 2] += np.append(np.full(M, 2 * problem.alpha), 1e-12 * bend)
+    if not problem.fit_intercept:
+        matrix[M, :M] = matrix[:M, M] = 0
+    factor = cho_factor(matrix)
+
+    def solve(right: Point) -> Point:
+        answer = cho_solve(factor, np.vstack(right))
+        return answer[:M], answer[M] * problem.fit_intercept
+
+    return solve
+
+
+def _direction(problem: ClassProblem, memory: Memory, fall: Point, solver: Callable[[Point], Point]) -> Point:
+    """The Newton direction, by preconditioned conjugate gradients."""
+    x: Point = (np.zeros_like(fall[0]), np.zeros_like(fall[1]))
+    r, z = fall, solver(fall)
+    p, first = z, _dot(fall, z)
+    size = first
+    enough = min(ENOUGH, np.sqrt(first)) ** 2 * first
+    for _ in range(MAX_PRODUCTS):
+        if not size > enough:
+            break
+        push, turn = problem.product(memory, *p)
+        image = push, turn * problem.fit_intercept
+        length = size / _dot(p, image)
+        x, r = _add(x, p, length), _add(r, image, -length)
+        z = solver(r)
+        before, size = size, _dot(r, z)
+        p = _add(z, p, size / before)
+    return x
+
+
+def _exact_step(problem: ClassProblem, memory: Memory, coef: Array, move: Array, first: float) -> float:
+    """The step length at which the slope of F along the direction vanishes, by Newton's method inside a bracket."""
+    along, square = float(np.sum(coef * move)), float(np.sum(move**2))
+    low, high, step = 0.0, np.inf, 1.0
+    for _ in range(MAX_PROBES):
+        slope, bend = problem.probe(memory, step)
+        slope += 2 * problem.alpha * (along + step * square)
+        if abs(slope) <= FLAT * abs(first):
+            break
+        low, high = (step, high) if slope < 0 else (low, step)
+        newton = step - slope / (bend + 2 * problem.alpha * square)
+        step = newton if low < newton < high else (low + high) / 2 if np.isfinite(high) else 2 * step
+    return step
+
+
+def _dot(a: Point, b: Point) -> float:
+    return float(np.sum(a[0] * b[0]) + a[1] @ b[1])
+
+
+def _add(a: Point, b: Point, factor: float) -> Point:
+    return a[0] + factor * b[0], a[1] + factor * b[1]

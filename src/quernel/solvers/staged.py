@@ -1,0 +1,63 @@
+"""For losses that are curved where most rows lie: no row can be settled, but most directions can be left out.
+
+From the solution on a sample, Newton's method on all rows within the basis of the directions that matter, at a fraction
+of the price; then the certificate over all features. Where what was left out does matter, Newton goes on with all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.certificate import certify, null_model
+from quernel.problem import Problem
+from quernel.solvers import newton
+from quernel.solvers.result import Result, statuses
+
+Array = NDArray[np.floating]
+
+# The share of curved rows from which screening does not pay.
+MOST = 0.25
+
+
+def curved(sample: Problem, result: Result) -> bool:
+    """Whether the loss is curved where more than a few rows lie, at the solution on a sample."""
+    loss = sample.loss
+    if not np.all(loss.own_width > 0):
+        return False
+    memory = sample.rows.new_memory()
+    sample.place(memory, result.coef, result.intercept)
+    bent = loss.curvature(memory.collect("residual"), result.dual, 0.0) > 0
+    return bool(np.max(np.mean(bent, axis=0)) > MOST)
+
+
+def finish(problem: Problem, basis: Array | None, guess: Result, tol: float, max_iter: int) -> Result:
+    """All rows, from the solution `guess` on a sample of them, which is within the basis."""
+    if basis is not None and not problem.rows.cached:  # there is no room for other features either
+        guess, basis = replace(guess, coef=basis @ guess.coef), None
+    null, nothing = null_model(problem), np.zeros(problem.n_columns)
+    anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
+    start = newton.Start(guess.coef, guess.intercept, anchor, nothing, null)
+    result = newton.solve(problem.within(basis), tol=tol / 2, max_iter=max_iter, start=start, polish=False)
+    if basis is None:
+        return result
+    share = basis.shape[1] / basis.shape[0]
+    coef, memory = basis @ result.coef, problem.rows.new_memory(anchor=result.dual)
+    problem.place(memory, coef, result.intercept)
+    found = certify(problem, memory, coef, result.intercept, null)
+    whole = replace(
+        result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,
+        status=statuses(found.relative, tol), sweeps=share * result.sweeps + 1 + memory.sweeps,
+    )  # fmt: skip
+    if whole.converged:
+        return whole
+    start = newton.Start(coef, result.intercept, result.dual, nothing, null)
+    more = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
+    return replace(
+        more,
+        iterations=more.iterations + whole.iterations,
+        sweeps=more.sweeps + whole.sweeps,
+        hessian_rows=more.hessian_rows + whole.hessian_rows,
+    )

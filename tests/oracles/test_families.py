@@ -1,0 +1,130 @@
+"""Every loss against solvers that know nothing of this library: the same optimum, and a gap that is a bound."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from oracles.families import LENGTH, LEVEL, MARGIN, SPLITS, objective, optimum
+from quernel import losses
+from quernel.features import RandomFeatures
+from quernel.kernels import Gaussian
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.solvers import SOLVERS, newton
+
+MADE = {
+    "pinball": losses.Pinball(LEVEL),
+    "absolute": losses.Absolute(),
+    "huber": losses.Huber(LENGTH),
+    "epsilon_insensitive": losses.EpsilonInsensitive(LENGTH),
+    "smoothed_pinball": losses.SmoothedPinball(LENGTH, LEVEL),
+    "squared": losses.Squared(),
+    "expectile": losses.Expectile(LEVEL),
+    "logcosh": losses.LogCosh(LENGTH),
+    "hinge": losses.Hinge(),
+    "squared_hinge": losses.SquaredHinge(),
+    "smoothed_hinge": losses.SmoothedHinge(LENGTH),
+    "logistic": losses.Logistic(),
+}
+SEEDS = range(20)
+# What Clarabel leaves of its own problem, relative to the objective.
+ORACLE = 1e-8
+
+
+def drawn(seed, name):
+    """Features, target, alpha, weights and intercept of a random problem."""
+    rng = np.random.default_rng([7, seed])
+    n, M = (int(size) for size in np.exp(rng.uniform(np.log([25, 4]), np.log([160, 60]))))
+    X = rng.uniform(size=(n, 3))
+    features = RandomFeatures(Gaussian(rng.choice([0.3, 1.0])), M, random_state=seed).fit(X).transform(X)
+    y = 3 * np.sin(4 * X[:, 0]) + rng.standard_normal(n)
+    if name in MARGIN:
+        y = np.where(y > np.quantile(y, 0.4), 1.0, -1.0)
+    weight = [None, rng.integers(1, 4, n).astype(float), rng.uniform(0.1, 2, n)][seed % 3]
+    return features, y, float(10 ** rng.uniform(-6, -0.5)), weight, bool(seed % 2)
+
+
+def solved(name, features, y, alpha, weight, intercept, solver=newton.solve, **how):
+    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    return solver(Problem(rows, MADE[name], alpha, fit_intercept=intercept), **how)
+
+
+def test_every_loss_is_here():
+    assert {name: type(loss) for name, loss in MADE.items()} == losses.LOSSES
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_same_optimum_as_independent_solvers(name, seed):
+    features, y, alpha, weight, intercept = drawn(seed, name)
+    found = solved(name, features, y, alpha, weight, intercept)
+    assert found.converged
+    ours = objective(name, features, y, alpha, found.coef[:, 0], float(found.intercept[0]), weight)
+    assert found.objective[0] == pytest.approx(ours, rel=1e-10), "F is what it says"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an oracle that stops short: the better one counts
+        theirs = min(optimum(name, features, y, alpha, weight, intercept))
+    assert ours == pytest.approx(theirs, rel=1e-6)
+    assert found.gap[0] >= ours - theirs - ORACLE * theirs
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_gap_is_a_bound_wherever_the_solver_stops(name):
+    features, y, alpha, weight, intercept = drawn(1, name)
+    best = min(optimum(name, features, y, alpha, weight, intercept))
+    for steps in (1, 2, 3, 5):
+        early = solved(name, features, y, alpha, weight, intercept, tol=1e-14, max_iter=steps)
+        reached = objective(name, features, y, alpha, early.coef[:, 0], float(early.intercept[0]), weight)
+        assert early.gap[0] >= reached - best - ORACLE * best
+
+
+@pytest.mark.parametrize("name", [name for name in MADE if name not in MARGIN])
+def test_admm_takes_every_loss_of_the_residual(name):
+    features, y, _, weight, intercept = drawn(4, name)
+    found = solved(name, features, y, 1e-2, weight, intercept, SOLVERS["admm"], tol=1e-4, max_iter=20_000)
+    assert found.converged
+    best = min(optimum(name, features, y, 1e-2, weight, intercept))
+    assert found.objective[0] == pytest.approx(best, rel=2e-4)
+    assert found.gap[0] >= found.objective[0] - best - ORACLE * best
+
+
+@pytest.mark.parametrize("name", MARGIN)
+def test_admm_refuses_losses_of_the_margin_before_the_first_sweep(name):
+    features, y, alpha, weight, intercept = drawn(4, name)
+    with pytest.raises(ValueError, match=r"admm solver needs a loss of the residual.*Use solver='newton'"):
+        solved(name, features, y, alpha, weight, intercept, SOLVERS["admm"])
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_another_loss_has_another_optimum(name):
+    """The oracle can fail: no two losses have the same optimum on the same rows."""
+    features, y, alpha, weight, intercept = drawn(5, name)
+    found = solved(name, features, y, alpha, weight, intercept).objective[0]
+    for other in SPLITS:
+        if other != name and (other in MARGIN) == (name in MARGIN):
+            assert abs(min(optimum(other, features, y, alpha, weight, intercept)) / found - 1) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["squared"])
+def test_least_squares_takes_one_step(name):
+    features, y, alpha, weight, intercept = drawn(3, name)
+    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    found = newton.solve(Problem(rows, MADE[name], alpha, fit_intercept=intercept), tol=1e-6, polish=False)
+    assert found.iterations[0] == 1
+    assert found.relative_gap[0] < 1e-10
+
+
+@pytest.mark.parametrize("name", MARGIN)
+def test_columns_with_labels_of_their_own_do_not_mix(name):
+    """One against the rest, three classes together: the same as each alone."""
+    features, y, alpha, weight, intercept = drawn(7, "squared")
+    codes = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    targets = np.where(codes[:, None] == np.arange(3), 1.0, -1.0)
+    loss = MADE[name].take(np.zeros(3, dtype=int))
+    rows = LiftedRows(ArrayRows(features, targets, weight), features=features)
+    together = newton.solve(Problem(rows, loss, alpha, fit_intercept=intercept))
+    for k in range(3):
+        alone = solved(name, features, targets[:, k], alpha, weight, intercept)
+        assert together.objective[k] == pytest.approx(alone.objective[0], rel=1e-9)
+        np.testing.assert_allclose(together.coef[:, k], alone.coef[:, 0], atol=1e-6 * np.abs(alone.coef).max())
