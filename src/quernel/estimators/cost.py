@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from quernel._threads import right_sized
-from quernel.estimators.defaults import N_COMPONENTS
+from quernel.estimators.defaults import N_COMPONENTS, SIZES
 from quernel.estimators.validation import check_choice, check_positive
 from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
 from quernel.kernels import Kernel, Linear, resolve
@@ -78,8 +78,9 @@ def estimate_cost(
     n, d : int
         Rows and columns of X.
     n_components : int or "auto", default="auto"
-        Number of features. How many "exact" would need is known only when the kernel has been factored: give the rank
-        you expect, some 200 for a smooth kernel in few columns and up to n for a rough one.
+        Number of features. "auto" counts the most that may be chosen. How many "exact" would need is known only when
+        the kernel has been factored: give the rank you expect, some 200 for a smooth kernel in few columns and up to n
+        for a rough one.
     n_levels : int, default=1
         How many quantile levels are fitted together.
     kernel, solver, max_memory : as in `KernelQuantileRegressor`
@@ -107,7 +108,8 @@ def estimate_cost(
     if not (isinstance(n_components, str) and n_components == "auto"):
         check_positive("n_components", n_components, integer=True, instead=' or "auto"')
     linear = isinstance(resolve(kernel), Linear)
-    M = d if linear else N_COMPONENTS if n_components == "auto" else int(n_components)
+    most, _ = most_components(n, d, n_levels, solver=solver, max_memory=max_memory)
+    M = d if linear else most if n_components == "auto" else int(n_components)
     features = 0 if linear else NUMBER * n * M  # the linear kernel's are X itself
     stored = linear or features <= allowance(max_memory)
     with right_sized(n, M) as threads:
@@ -116,6 +118,25 @@ def estimate_cost(
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
         seconds = _operations(n, d, M, n_levels, solver, stored, linear) / (threads * _speed()) + OVERHEAD
     return Cost(int(memory), int(peak), stored, seconds, int(held))
+
+
+def most_components(n: int, d: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
+    """The largest number of features that n_components="auto" may choose for so many rows, and what limits it.
+
+    Newton recomputes features that do not fit, which is slow: that is worth it for the usual number, not for more. The
+    admm solver keeps them all, and a copy.
+    """
+    room = allowance(max_memory) / (NUMBER * n)
+    if solver == "admm":
+        rows = _rows(n, d, n_levels, shuffled=True)
+        room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
+    else:
+        room = max(room, N_COMPONENTS)
+    wanted = [size for size in SIZES if size <= max(n, N_COMPONENTS)]
+    allowed = [size for size in wanted if size <= room] or wanted[:1]
+    if allowed == wanted:
+        return wanted[-1], f"{wanted[-1]:,} are the most that are tried"
+    return allowed[-1], f"memory holds the features of {n:,} rows {allowed[-1]:,} at a time"
 
 
 def refuse_if_too_large(
@@ -138,7 +159,7 @@ def refuse_if_too_large(
         )
     if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
         return
-    M = N_COMPONENTS if n_components == "auto" else int(n_components)
+    M = SIZES[0] if n_components == "auto" else int(n_components)
     features, allowed = NUMBER * n * M, allowance(max_memory)
     what = f"{n:,} rows x {M:,} features need {_size(features)}"
     if solver == "admm" and features > allowed:
