@@ -55,10 +55,11 @@ class Cost:
 
     def __str__(self) -> str:
         if self.stored:
-            memory = f"about {_size(self.features)} of features (stored) + {_size(self.peak_memory - self.features)}"
+            rest = as_size(self.peak_memory - self.features)
+            memory = f"about {as_size(self.features)} of features (stored) + {rest}"
         else:
-            memory = f"about {_size(self.peak_memory)}, features recomputed block by block"
-        return f"{memory}; some {_duration(self.seconds)} on this machine"
+            memory = f"about {as_size(self.peak_memory)}, features recomputed block by block"
+        return f"{memory}; some {as_duration(self.seconds)} on this machine"
 
 
 def estimate_cost(
@@ -134,9 +135,9 @@ def most_components(n: int, d: int, n_levels: int, *, solver: str, max_memory: i
         room = max(room, N_COMPONENTS)
     wanted = [size for size in SIZES if size <= max(n, N_COMPONENTS)]
     allowed = [size for size in wanted if size <= room] or wanted[:1]
-    if allowed == wanted:
-        return wanted[-1], f"{wanted[-1]:,} are the most that are tried"
-    return allowed[-1], f"memory holds the features of {n:,} rows {allowed[-1]:,} at a time"
+    if allowed != wanted:
+        return allowed[-1], f"memory has no room for more features of {n:,} rows"
+    return wanted[-1], "no more are tried" if wanted == list(SIZES) else "no more are tried for so few rows"
 
 
 def refuse_if_too_large(
@@ -154,17 +155,17 @@ def refuse_if_too_large(
     rows = _rows(n, d, n_levels, shuffled=not (linear or n_components == "exact"))
     if rows > free:
         raise ValueError(
-            f"{n:,} rows x {n_levels} levels need {_size(rows)} for residuals and duals alone, and {_size(free)} are "
-            "free. Fit fewer levels at a time, or fewer rows."
+            f"{n:,} rows x {n_levels} levels need {as_size(rows)} for residuals and duals alone, and {as_size(free)} "
+            "are free. Fit fewer levels at a time, or fewer rows."
         )
     if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
         return
     M = SIZES[0] if n_components == "auto" else int(n_components)
     features, allowed = NUMBER * n * M, allowance(max_memory)
-    what = f"{n:,} rows x {M:,} features need {_size(features)}"
+    what = f"{n:,} rows x {M:,} features need {as_size(features)}"
     if solver == "admm" and features > allowed:
         raise ValueError(
-            f"The admm solver keeps all features in memory, but {what}, and {_size(allowed)} are allowed. "
+            f"The admm solver keeps all features in memory, but {what}, and {as_size(allowed)} are allowed. "
             "Use solver='newton', which can do without, fewer components, or raise max_memory."
         )
     if solver == "newton" and (max_memory is None or features > allowed):  # they are recomputed where they do not fit
@@ -173,7 +174,8 @@ def refuse_if_too_large(
     if twice * features + rows > free:
         remedy = "Use solver='newton' or fewer components." if solver == "admm" else "Lower max_memory below that size."
         raise ValueError(
-            f"{what}{' twice over' * (twice - 1)} and {_size(rows)} for the rows, but {_size(free)} are free. {remedy}"
+            f"{what}{' twice over' * (twice - 1)} and {as_size(rows)} for the rows, but {as_size(free)} are free. "
+            f"{remedy}"
         )
 
 
@@ -220,7 +222,7 @@ def _speed() -> float:
     return 2 * 256**3 / max(shortest, 1e-6)
 
 
-def _size(n_bytes: float) -> str:
+def as_size(n_bytes: float) -> str:
     """Bytes for people: 2.4 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= size or unit == "MB":
@@ -228,7 +230,7 @@ def _size(n_bytes: float) -> str:
     raise AssertionError
 
 
-def _duration(seconds: float) -> str:
+def as_duration(seconds: float) -> str:
     """Seconds for people, to one digit."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

@@ -122,7 +122,7 @@ def choose_components(
                     return ComponentsChoice(M, _settled(trials), tuple(trials), train.n_rows, held_out.n_rows)
             last = here
     if most > sample.n_rows:
-        limited_by = f"more features than the {sample.n_rows:,} sampled rows cannot be judged"
+        limited_by = "no more are tried for so few different rows"
     return ComponentsChoice(sizes[-1], _unsettled(trials, limited_by), tuple(trials), train.n_rows, held_out.n_rows)
 
 
