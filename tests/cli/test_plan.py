@@ -1,6 +1,7 @@
 """`quernel plan` as a person meets it."""
 
 import os
+import re
 import subprocess
 import sys
 from typing import NamedTuple
@@ -10,8 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import quernel.rows.lifted
+from quernel import estimate_cost
 from quernel.cli import main
 from quernel.cli.tables import read_table
+from quernel.estimators.cost import as_size
 
 
 class Ran(NamedTuple):
@@ -68,11 +72,36 @@ def folder(tmp_path_factory):
 def test_from_exponents(run):
     ran = run("--rows", 10_000, "--r", 0.5, "--gamma", 1)
     assert ran.returncode == 0, ran.stderr
-    for text in ("10,000 rows", "100 ", "8 MB", "1.00e-02", "n^-0.50", "worst case"):
+    for text in ("10,000 rows", "100 ", "8.0 MB", "1.00e-02", "n^-0.50", "worst case"):
         assert text in ran.stdout, text
     better = run("--rows", 10_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.8)
-    for text in ("136 ", "22 ", "10.9 MB", "n^-0.67"):
+    for text in ("136 ", "22 ", "11 MB", "1.8 MB", "n^-0.67"):
         assert text in better.stdout, text
+
+
+def cells(text, row):
+    """The two figures of a row of the plan."""
+    (line,) = [line for line in text.splitlines() if row in line]
+    return [cell.strip() for cell in line.split("│")[2:4]]
+
+
+def test_memory_and_time_are_those_of_the_fit_that_is_recommended(run, folder):
+    given = "--rows", 3_000_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.5
+    narrow, wide = run(*given).stdout, run(*given, "--columns", 400).stdout
+    uniform, leverage = (int(M.replace(",", "")) for M in cells(narrow, "features M"))
+    for M, shown in zip((uniform, leverage), cells(wide, "at its peak"), strict=True):
+        assert as_size(estimate_cost(3_000_000, 400, M).peak_memory) == shown
+    assert cells(narrow, "at its peak") == cells(run(*given, "--columns", 10).stdout, "at its peak")
+    assert cells(narrow, "at its peak") != cells(wide, "at its peak")
+    assert all(re.fullmatch(r"[\d.]+ (s|min|h)", cell) for cell in cells(narrow, "time of a fit"))
+
+
+def test_features_that_memory_cannot_store_are_said_to_be_recomputed(run, monkeypatch):
+    monkeypatch.setattr(quernel.rows.lifted, "available_memory", lambda: 2 * 10**9)
+    many = run("--rows", 1_000_000, "--r", 0.5, "--gamma", 0.5)
+    stored = cells(many.stdout, "features stored")
+    assert stored[0] == "no, recomputed"
+    assert stored[1].endswith("MB")
 
 
 @pytest.mark.slow

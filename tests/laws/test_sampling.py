@@ -176,6 +176,20 @@ def test_moving_rows_and_center_together_changes_nothing(name, sampling):
     assert not np.allclose(drawn(kernel, 20, sampling, 0, X).transform(X), here.transform(X)), "negative control"
 
 
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "own"])
+def test_uniform_features_for_m_are_the_first_of_those_for_more(name):
+    """Up to their weights, summand by summand; a user's own sampler may do as it likes."""
+    kernel, X = KERNELS[name][0], rows(8, columns(name))
+    few, many = (drawn(kernel, M, "uniform", 5, X) for M in (20, 40))
+    other = drawn(kernel, 40, "uniform", 6, X)
+    for term in range(len(kernel.parts)):
+        mine, theirs = few.terms_ == term, many.terms_ == term
+        first = np.flatnonzero(theirs)[: mine.sum()]
+        np.testing.assert_array_equal(few.frequencies_[:, mine], many.frequencies_[:, first])
+        np.testing.assert_array_equal(few.phases_[mine], many.phases_[first])
+        assert not np.allclose(few.frequencies_[:, mine], other.frequencies_[:, first])
+
+
 @every_draw
 def test_one_or_two_features_are_possible(name, sampling):
     kernel = KERNELS[name][0]

@@ -13,6 +13,8 @@ from rich.table import Table as RichTable
 
 from quernel.cli.console import console, errors, fail
 from quernel.cli.tables import Table, read_table
+from quernel.estimators import estimate_cost
+from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
@@ -25,6 +27,8 @@ SUBSAMPLE = 1000
 USUAL_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
 # Estimates are read as exponents of the theory, which lie in this range.
 LEAST_SOURCE = 0.05
+# Columns where nobody says: they matter little beside the features.
+COLUMNS = 10
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -44,6 +48,9 @@ def plan(
     ] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows to plan for; those of the file by default.", min=2)] = None,
+    columns: Annotated[
+        int | None, typer.Option(help=f"Columns of X; those of the file, or {COLUMNS}, by default.", min=1)
+    ] = None,
     r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None,
     gamma: Annotated[
         float | None, typer.Option(help="Capacity exponent: size of the kernel's space, in [0, 1].")
@@ -64,6 +71,7 @@ def plan(
         table = _table(data, target)
         numbers = _numbers(table, r, gamma, compatibility, level, kernel, subsample, seed)
         rows = len(table.y) if rows is None else rows
+        columns = table.X.shape[1] if columns is None else columns
         unit = spread(table.y, np.full(len(table.y), 1 / len(table.y)))
     elif rows is None or r is None or gamma is None:
         fail("Give a data file with --target, or --rows, --r and --gamma.")
@@ -71,7 +79,7 @@ def plan(
         numbers, unit = _given(r, gamma, compatibility), 1.0
     made, notes = _recommended(rows, numbers)
     console.print(_exponents(numbers))
-    console.print(_recommendation(made, unit))
+    console.print(_recommendation(made, unit, COLUMNS if columns is None else columns))
     for note in (*notes, "Theory gives powers of n, not constants: read these as orders of magnitude to start from."):
         console.print(note)
     if plot is not None:
@@ -101,11 +109,6 @@ def _given(r: float, gamma: float, compatibility: float | None) -> Numbers:
     if compatibility is None:
         return Numbers(r, gamma, WORST_COMPATIBILITY, ("given", "given", "worst case"))
     return Numbers(r, gamma, compatibility, ("given", "given", "given"))
-
-
-def feature_bytes(n: int, n_components: int) -> int:
-    """Memory of the stored features: 8 bytes an entry."""
-    return 8 * n * n_components
 
 
 def _table(path: Path, target: str | None) -> Table:
@@ -185,27 +188,21 @@ def _exponents(numbers: Numbers) -> RichTable:
     return table
 
 
-def _recommendation(made: Plan, unit: float) -> RichTable:
-    """Two columns, one for each way of sampling; alpha falls with the unit of y."""
+def _recommendation(made: Plan, unit: float, columns: int) -> RichTable:
+    """Two columns, one for each way of sampling; alpha falls with the unit of y. Costs are those of one level."""
     table = RichTable(title=f"Plan for {made.n:,} rows")
     table.add_column("")
     for heading in ("uniform", "leverage"):
         table.add_column(f"{heading} sampling", justify="right")
     table.add_row("features M", f"{made.uniform:,}", f"{made.leverage:,}")
-    memory = [_size(feature_bytes(made.n, M)) for M in (made.uniform, made.leverage)]
-    table.add_row("memory of the features", *memory)
+    costs = [estimate_cost(made.n, columns, M) for M in (made.uniform, made.leverage)]
+    table.add_row("features stored", *[as_size(cost.features) if cost.stored else "no, recomputed" for cost in costs])
+    table.add_row("memory of a fit, at its peak", *[as_size(cost.peak_memory) for cost in costs])
+    table.add_row("time of a fit, about", *[as_duration(cost.seconds) for cost in costs])
     of = "y of unit spread" if unit == 1.0 else f"y of spread {unit:.3g}"
     table.add_row(f"alpha, for {of}", *[f"{made.alpha / unit:.2e}"] * 2)
     table.add_row("squared error falls like", *[f"n^-{made.rate:.2f}"] * 2)
     return table
-
-
-def _size(count: float) -> str:
-    for name in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {name}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def _draw(made: Plan, path: Path) -> None:

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import refuse_if_too_large
-from quernel.estimators.defaults import N_COMPONENTS, auto_bandwidth
+from quernel.estimators.defaults import N_COMPONENTS, SIZES, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.validation import check_choice, check_positive
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
@@ -98,16 +98,36 @@ class KernelEstimator(BaseEstimator):
         elif self.n_components == "exact":
             return self._solve_exactly(source, kernel, loss)
         else:
-            self.feature_map_ = self._random_features(kernel).set_params(
-                center=source.share() @ source.X, random_state=int(rng.integers(2**63))
-            )
-            if self.feature_map_.leverage_alpha is None:
-                self.feature_map_.set_params(leverage_alpha=self.alpha_)
-            self.feature_map_.fit(source.X, sample_weight=source.weight)
+            self.feature_map_ = self._draw(source, kernel, loss, rng)
             if self.dtype == "float32":
                 return self._solve_in_single(source, loss)
         rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
         return self._solve_on(rows, loss, self.tol)
+
+    def _draw(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
+        """The random features of the fit; how many, if that is open, is decided first."""
+        features = self._random_features(kernel).set_params(
+            center=source.share() @ source.X, random_state=int(rng.integers(2**63))
+        )
+        if features.leverage_alpha is None:
+            features.set_params(leverage_alpha=self.alpha_)
+
+        def draw(n_components: int, rows: ArrayRows) -> RandomFeatures:
+            return clone(features).set_params(n_components=n_components).fit(rows.X, sample_weight=rows.weight)
+
+        if self.n_components == "auto":
+            return draw(self._choose_components(features, draw, source, loss), source)
+        return draw(int(self.n_components), source)
+
+    def _choose_components(
+        self,
+        features: RandomFeatures,  # noqa: ARG002
+        draw: Callable[[int, ArrayRows], RandomFeatures],  # noqa: ARG002
+        source: ArrayRows,  # noqa: ARG002
+        loss: Loss,  # noqa: ARG002
+    ) -> int:
+        """How many features n_components="auto" means: the usual number, unless a subclass knows better."""
+        return N_COMPONENTS
 
     def _solve_in_single(self, source: ArrayRows, loss: Loss) -> Result:
         """Solved on rounded features, which are half the size, and certified on those that predict."""
@@ -120,9 +140,9 @@ class KernelEstimator(BaseEstimator):
             return recertified(problem, result, self.tol)
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
-        """Random features of this kernel, not drawn yet."""
+        """Random features of this kernel, not drawn yet; as few as there may be, where their number is open."""
         given = self.sampling if isinstance(self.sampling, RandomFeatures) else RandomFeatures(sampling=self.sampling)
-        n_components = N_COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        n_components = SIZES[0] if self.n_components == "auto" else int(self.n_components)
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
     def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from quernel._threads import right_sized
-from quernel.estimators.defaults import N_COMPONENTS
+from quernel.estimators.defaults import N_COMPONENTS, SIZES
 from quernel.estimators.validation import check_choice, check_positive
 from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
 from quernel.kernels import Kernel, Linear, resolve
@@ -55,10 +55,11 @@ class Cost:
 
     def __str__(self) -> str:
         if self.stored:
-            memory = f"about {_size(self.features)} of features (stored) + {_size(self.peak_memory - self.features)}"
+            rest = as_size(self.peak_memory - self.features)
+            memory = f"about {as_size(self.features)} of features (stored) + {rest}"
         else:
-            memory = f"about {_size(self.peak_memory)}, features recomputed block by block"
-        return f"{memory}; some {_duration(self.seconds)} on this machine"
+            memory = f"about {as_size(self.peak_memory)}, features recomputed block by block"
+        return f"{memory}; some {as_duration(self.seconds)} on this machine"
 
 
 def estimate_cost(
@@ -79,8 +80,9 @@ def estimate_cost(
     n, d : int
         Rows and columns of X.
     n_components : int or "auto", default="auto"
-        Number of features. How many "exact" would need is known only when the kernel has been factored: give the rank
-        you expect, some 200 for a smooth kernel in few columns and up to n for a rough one.
+        Number of features. "auto" counts the most that may be chosen. How many "exact" would need is known only when
+        the kernel has been factored: give the rank you expect, some 200 for a smooth kernel in few columns and up to n
+        for a rough one.
     n_levels : int, default=1
         How many quantile levels are fitted together.
     kernel, solver, max_memory, dtype : as in `KernelQuantileRegressor`
@@ -108,7 +110,8 @@ def estimate_cost(
     if not (isinstance(n_components, str) and n_components == "auto"):
         check_positive("n_components", n_components, integer=True, instead=' or "auto"')
     linear = isinstance(resolve(kernel), Linear)
-    M = d if linear else N_COMPONENTS if n_components == "auto" else int(n_components)
+    most, _ = most_components(n, n_levels, solver=solver, max_memory=max_memory)
+    M = d if linear else most if n_components == "auto" else int(n_components)
     check_choice("dtype", dtype, ("float64", "float32"))
     features = 0 if linear else (SINGLE if dtype == "float32" else NUMBER) * n * M  # the linear kernel's are X itself
     stored = linear or features <= allowance(max_memory)
@@ -118,6 +121,25 @@ def estimate_cost(
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
         seconds = _operations(n, d, M, n_levels, solver, stored, linear) / (threads * _speed()) + OVERHEAD
     return Cost(int(memory), int(peak), stored, seconds, int(held))
+
+
+def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
+    """The largest number of features that n_components="auto" may choose for so many rows, and what limits it.
+
+    Newton recomputes features that do not fit, which is slow: that is worth it for the usual number, not for more. The
+    admm solver keeps them all, and a copy.
+    """
+    room = allowance(max_memory) / (NUMBER * n)
+    if solver == "admm":
+        rows = _rows(n, n_levels)
+        room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
+    else:
+        room = max(room, N_COMPONENTS)
+    wanted = [size for size in SIZES if size <= max(n, N_COMPONENTS)]
+    allowed = [size for size in wanted if size <= room] or wanted[:1]
+    if allowed != wanted:
+        return allowed[-1], f"memory has no room for more features of {n:,} rows"
+    return wanted[-1], "no more are tried" if wanted == list(SIZES) else "no more are tried for so few rows"
 
 
 def refuse_if_too_large(
@@ -135,17 +157,17 @@ def refuse_if_too_large(
     rows = _rows(n, n_levels)
     if rows > free:
         raise ValueError(
-            f"{n:,} rows x {n_levels} levels need {_size(rows)} for residuals and duals alone, and {_size(free)} are "
-            "free. Fit fewer levels at a time, or fewer rows."
+            f"{n:,} rows x {n_levels} levels need {as_size(rows)} for residuals and duals alone, and {as_size(free)} "
+            "are free. Fit fewer levels at a time, or fewer rows."
         )
     if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
         return
-    M = N_COMPONENTS if n_components == "auto" else int(n_components)
+    M = SIZES[0] if n_components == "auto" else int(n_components)
     features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, allowance(max_memory)
-    what = f"{n:,} rows x {M:,} features need {_size(features)}"
+    what = f"{n:,} rows x {M:,} features need {as_size(features)}"
     if solver == "admm" and features > allowed:
         raise ValueError(
-            f"The admm solver keeps all features in memory, but {what}, and {_size(allowed)} are allowed. "
+            f"The admm solver keeps all features in memory, but {what}, and {as_size(allowed)} are allowed. "
             "Use solver='newton', which can do without, fewer components, or raise max_memory."
         )
     if solver == "newton" and (max_memory is None or features > allowed):  # they are recomputed where they do not fit
@@ -154,7 +176,8 @@ def refuse_if_too_large(
     if twice * features + rows > free:
         remedy = "Use solver='newton' or fewer components." if solver == "admm" else "Lower max_memory below that size."
         raise ValueError(
-            f"{what}{' twice over' * (twice - 1)} and {_size(rows)} for the rows, but {_size(free)} are free. {remedy}"
+            f"{what}{' twice over' * (twice - 1)} and {as_size(rows)} for the rows, but {as_size(free)} are free. "
+            f"{remedy}"
         )
 
 
@@ -201,7 +224,7 @@ def _speed() -> float:
     return 2 * 256**3 / max(shortest, 1e-6)
 
 
-def _size(n_bytes: float) -> str:
+def as_size(n_bytes: float) -> str:
     """Bytes for people: 2.4 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= size or unit == "MB":
@@ -209,7 +232,7 @@ def _size(n_bytes: float) -> str:
     raise AssertionError
 
 
-def _duration(seconds: float) -> str:
+def as_duration(seconds: float) -> str:
     """Seconds for people, to one digit."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

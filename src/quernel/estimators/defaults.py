@@ -17,7 +17,9 @@ from quernel.losses import LOSSES, Loss, weighted_quantiles
 
 Array = NDArray[np.floating]
 
+# Features for tables too small to choose by, and the numbers that a search goes through for larger ones.
 N_COMPONENTS = 500
+SIZES = (125, 250, 500, 1000, 2000)
 # alpha = ALPHA / spread(y) and bandwidth = BANDWIDTH x median distance of standardised rows: a compromise. On eleven
 # public tables held-out loss was best around 1e-5 and 0.5 on average, but noisy small ones want ten times that alpha.
 ALPHA = 5e-5

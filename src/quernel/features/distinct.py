@@ -9,7 +9,14 @@ Array = NDArray[np.floating]
 
 
 def distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
-    """Up to `limit` different rows, and the weight of all rows equal to each.
+    """Up to `limit` different rows, and the weight of all rows equal to each."""
+    picked, code = sample_of_rows(X, limit)
+    _, where, group = np.unique(code, return_index=True, return_inverse=True)
+    return np.asarray(X[picked[where]], dtype=float), np.bincount(group, weights=share[picked]).astype(float)
+
+
+def sample_of_rows(X: Array, limit: int) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """Where up to `limit` different rows and all their equals are, and the code of each: equal rows have equal codes.
 
     Which rows is decided by a hash of their values: as good as at random, but the same in whatever order they come and
     however often each is repeated.
@@ -21,8 +28,7 @@ def distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
         different = np.unique(code)
     chosen = different[:limit]
     picked = np.flatnonzero(code <= chosen[-1])
-    _, where, group = np.unique(code[picked], return_index=True, return_inverse=True)
-    return np.asarray(X[picked[where]], dtype=float), np.bincount(group, weights=share[picked]).astype(float)
+    return picked, code[picked]
 
 
 def _row_hash(X: Array) -> NDArray[np.uint64]:

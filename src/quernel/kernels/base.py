@@ -72,6 +72,11 @@ class Kernel(ABC):
         """Complain if K(x, x) is infinite or unknown: then there are random features only."""
 
 
+def stream(rng: np.random.Generator) -> np.random.Generator:
+    """A generator of its own: however many numbers one purpose takes, those of the next stay the same."""
+    return np.random.default_rng(rng.integers(2**63))
+
+
 class IntegralKernel(Kernel):
     """K(x, z) = E phi(x, w) phi(z, w): the paper's integral representation, from which random features are drawn.
 
@@ -103,9 +108,9 @@ class IntegralKernel(Kernel):
         return 0
 
     def frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        """Independent draws w_1, ..., w_M, shape (n_columns, n_components)."""
-        normal = rng.standard_normal((n_columns, n_components))
-        return self.frequencies_from(normal, rng.random((self.n_mixing(n_columns), n_components)))
+        """Independent draws w_1, ..., w_M, shape (n_columns, n_components); the first M of those for more than M."""
+        normal = stream(rng).standard_normal((n_components, n_columns)).T
+        return self.frequencies_from(normal, stream(rng).random((n_components, self.n_mixing(n_columns))).T)
 
     def cube_dimension(self, n_columns: int) -> int:
         """How many uniform numbers make one frequency by its inverse law."""

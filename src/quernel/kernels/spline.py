@@ -67,7 +67,7 @@ class PeriodicSpline(IntegralKernel):
 
     def frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
         """Uniform on the unit cube."""
-        return rng.random((n_columns, n_components))
+        return rng.random((n_components, n_columns)).T
 
     def cube_dimension(self, n_columns: int) -> int:
         """The unit cube itself."""
