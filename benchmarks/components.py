@@ -65,9 +65,9 @@ DATA = {
 }
 
 
-def fitted(n_components: int | str, seed: int, levels, X, y, X_new, y_new) -> tuple[np.ndarray, int, float]:
+def fitted(settings: dict, levels, X, y, X_new, y_new) -> tuple[np.ndarray, int, float]:
     """The loss of every held-out row, mean over the levels; number of features; seconds of the fit."""
-    model = KernelQuantileRegressor(levels, n_components=n_components, random_state=seed)
+    model = KernelQuantileRegressor(levels, **settings)
     start = time.perf_counter()
     model.fit(X, y)
     seconds = time.perf_counter() - start
@@ -76,12 +76,15 @@ def fitted(n_components: int | str, seed: int, levels, X, y, X_new, y_new) -> tu
     return loss.mean(axis=1), model.n_components_, seconds
 
 
-def compare(name: str, n: int, repetitions: int, levels=LEVELS, numbers=("auto", MANY)) -> Comparison:
+def compare(name: str, n: int, repetitions: int, levels=LEVELS, numbers=("auto", MANY), tol=1e-6) -> Comparison:
     """Two numbers of features on the same rows, repeatedly."""
     runs = []
     for seed in range(repetitions):
         rows = DATA[name](n, seed)
-        runs.append([fitted(number, seed + 1000 * k, levels, *rows) for k, number in enumerate(numbers)])
+        settings = [
+            {"n_components": number, "random_state": seed + 1000 * k, "tol": tol} for k, number in enumerate(numbers)
+        ]
+        runs.append([fitted(one, levels, *rows) for one in settings])
     auto, many = (np.array([run[k][0] for run in runs]) for k in (0, 1))
     return Comparison(auto, many, [run[0][1] for run in runs], np.array([[one[2] for one in run] for run in runs]))
 

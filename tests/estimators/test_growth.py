@@ -131,13 +131,8 @@ def test_it_stops_where_dimension_and_loss_are_settled_and_not_before(d, kernel)
     assert choice.n_components == choice.trials[-1].n_components
 
 
-def test_rough_kernels_in_more_columns_get_more_features():
-    smooth = fitted(*table(2000, 1))
-    rough = fitted(*table(2000, 6), kernel="laplacian")
-    assert smooth.n_components_ <= 500
-    assert rough.n_components_ == 2000
-    assert "no more are tried;" in rough.n_components_choice_.reason
-    assert "still grew" in rough.n_components_choice_.reason
+def test_a_smooth_kernel_in_one_column_needs_few_features():
+    assert fitted(*table(1000, 1)).n_components_ <= 500
 
 
 def test_held_out_loss_has_a_say(monkeypatch):
@@ -188,7 +183,7 @@ def boxes(rng, n_components, n_columns):
         {"fit_intercept": False},
         {"solver": "admm"},
     ],
-    ids=str,
+    ids=lambda options: "-".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items()),
 )
 def test_every_kind_of_feature_can_be_counted(settings):
     X, y = table(1000)
@@ -218,7 +213,9 @@ def test_memory_limits_the_choice_and_the_estimate_is_an_upper_bound(solver, max
     X, y = table(2000, 6)
     model = fitted(X, y, kernel="laplacian", solver=solver, max_memory=max_memory)
     assert model.n_components_ == limit
-    assert ("memory" in model.n_components_choice_.reason) == (max_memory is not None)
+    reason = model.n_components_choice_.reason
+    assert reason.startswith("no more are tried;" if max_memory is None else "memory has no room")
+    assert "still grew" in reason
     memory = {"solver": solver, "max_memory": max_memory}
     assert estimate_cost(2000, 6, **memory).memory == estimate_cost(2000, 6, limit, **memory).memory
 
@@ -237,14 +234,14 @@ def test_it_prints_a_table_and_a_reason(plain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wind", "homoscedastic", "heteroscedastic"])
-def test_it_loses_no_more_than_a_standard_error_against_2000_features(name):
-    found = compare(name, 2000, 4, [0.5])
+@pytest.mark.parametrize(("name", "repetitions"), [("wind", 3), ("homoscedastic", 8), ("heteroscedastic", 8)])
+def test_it_loses_no_more_than_a_standard_error_against_2000_features(name, repetitions):
+    found = compare(name, 2000, repetitions, [0.5], tol=1e-4)
     print(name, found.chosen, f"excess {found.excess:.2g}, standard error {found.error:.2g}")
     assert found.excess <= found.error
 
 
 @pytest.mark.slow
 def test_too_few_features_would_be_noticed():
-    found = compare("wind", 2000, 2, [0.5], numbers=(125, 2000))
+    found = compare("wind", 2000, 2, [0.5], numbers=(125, 2000), tol=1e-4)
     assert found.excess > 2 * found.error
