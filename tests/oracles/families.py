@@ -105,17 +105,24 @@ def quadratic(name, features, y, alpha, weight=None, intercept=False):
     def pick(part, factor):
         return sparse.csc_matrix((np.full(n, factor), (np.arange(n), place[part] + np.arange(n))), shape=(n, total))
 
-    equalities, right = [split], [offset]
-    if not rules["length"]:
-        equalities, right = [*equalities, pick("a", 1.0)], [*right, 0 * one]
-    above = [pick("e", 1.0), pick("e", -1.0), pick("p", -1.0), pick("m", -1.0)]
-    bounds = [rules["tube"] * one, rules["tube"] * one, 0 * one, 0 * one]
+    above, bounds = [pick("p", -1.0)], [0 * one]
+    if rules["tube"]:
+        above, bounds = [*above, pick("e", 1.0), pick("e", -1.0)], [*bounds, rules["tube"] * one, rules["tube"] * one]
+    if rules["down"] or rules["down2"]:
+        equalities, right = [split], [offset]
+        above, bounds = [*above, pick("m", -1.0)], [*bounds, 0 * one]
+    else:  # m costs nothing: r <= a + e + p
+        equalities, right = [pick("m", 1.0)], [0 * one]
+        above, bounds = [*above, -(split + pick("m", 1.0))], [*bounds, -offset]
+    for part, rule in (("a", "length"), ("e", "tube")):
+        if not rules[rule]:
+            equalities, right = [*equalities, pick(part, 1.0)], [*right, 0 * one]
     solution = clarabel.DefaultSolver(
         sparse.diags(n * quadratic_cost, format="csc"),
         n * linear_cost,
         sparse.vstack([*equalities, *above], format="csc"),
         np.concatenate([*right, *bounds]),
-        [clarabel.ZeroConeT(n * len(equalities)), clarabel.NonnegativeConeT(4 * n)],
+        [clarabel.ZeroConeT(n * len(equalities)), clarabel.NonnegativeConeT(n * len(above))],
         _tight(),
     ).solve()
     point = np.array(solution.x)[:d]

@@ -33,13 +33,19 @@ class Piecewise(Loss):
         return above if np.array_equal(below, above) else np.where(sign < 0, below, above)
 
     def _free(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
-        """The maximising v if there was no box, and 1 / its derivative."""
+        """The maximising v if there was no box, and 1 / its derivative.
+
+        (r + width anchor) / (bend + width), written so that it is the anchor itself, to the last digit, at its contact.
+        """
         point = residual + width * anchor
+        flat = point == 0
         if self.tube is not None:
-            point = np.sign(point) * np.maximum(np.abs(point) - self.tube, 0)
-        length = self._bend(point) + width
+            flat = np.abs(point) <= self.tube
+            residual = residual - self.tube * np.sign(point)
+        bend = self._bend(point)
+        length = bend + width
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(point == 0, 0.0, point / length), length
+            return np.where(flat, 0.0, (residual - bend * anchor) / length + anchor), length
 
     @property
     def own_width(self) -> Array:

@@ -40,8 +40,6 @@ ENOUGH = 0.1
 OWN_WIDTHS = 10
 # The ridge 2 alpha d / share_i of the row-side system stays this large against |phi|^2, or its solution is rounding.
 CONDITION = 1e-13
-# Residuals near a knot away from 0 are known to rounding only, of which a dual sees 1 / width.
-RESOLUTION = 1e-7
 # Problems up to this size (rows x features) are polished to rounding, for at most so many steps.
 SMALL = 2_000_000
 POLISH_STEPS = 12
@@ -148,12 +146,10 @@ def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns
     memory = problem.rows.new_memory(anchor=start.anchor)
     problem.place(memory, start.coef, start.intercept)
     floor = CONDITION * problem.size() * problem.rows.share.max(initial=0) / (2 * problem.alpha)
-    width, (knots, _) = _needed(problem, start.width), problem.loss.lines
-    coarse = RESOLUTION * np.max(np.abs(knots), axis=1, initial=0)
-    floor = np.maximum(np.minimum(floor, 1e-4 * width), np.minimum(coarse, width))
+    width = _needed(problem, start.width)
     columns = _Columns(
         problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), width,
-        np.where(problem.loss.own_width > 0, 0, floor), np.full(q, tol),
+        np.where(problem.loss.own_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
         np.full(q, POLISH_STEPS if polish and small else 0), [None] * q,
     )  # fmt: skip
     # Where the best constant fits exactly there is nothing to do: F0 = 0 is the minimum.

@@ -9,6 +9,7 @@ from quernel.theory.conditions import (
     sufficient_features,
     sufficient_rows,
 )
+from quernel.theory.curves import ExcessRisk, excess_risk, excess_risk_curve
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
 from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
 from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
@@ -29,6 +30,7 @@ __all__ = [
     "METHODS",
     "ErrorBounds",
     "ErrorDecomposition",
+    "ExcessRisk",
     "Exponent",
     "Exponents",
     "LocalConvexity",
@@ -44,6 +46,8 @@ __all__ = [
     "error_bounds",
     "error_decomposition",
     "estimate_exponents",
+    "excess_risk",
+    "excess_risk_curve",
     "feature_exponent",
     "features_for_dimension",
     "features_needed",

@@ -99,7 +99,8 @@ def local_convexity(
     y, prediction : arrays of shape (n,)
     directions : array of shape (n, k), functions at the rows, such as features
     radius : the distance |f - f'|; below about 10 / sqrt(n) of the spread of y the answer is mostly noise
-    loss : None is the check loss at level 1/2
+    loss : any of `quernel.losses`, of one column (labels y are -1 and +1 for one of the margin); None is the check loss
+        at level 1/2
     truth : f* at the rows, shape (n,), for c4
     """
     y, prediction = _vector("y", y), _vector("prediction", prediction)
@@ -113,12 +114,12 @@ def local_convexity(
     if not np.all(size > 0):
         raise ValueError("Every direction must be different from 0 at some row; leave out zero columns.")
     radius = _distance("radius", radius, radius)
-    residual = (y - prediction)[:, None]
-    gains = [
-        np.mean(loss.value(residual - t * g[:, None]) - loss.value(residual))
-        for g in (G / size).T
-        for t in (radius, -radius)
-    ]
+    offset, sign = loss.frame(y[:, None])
+
+    def values(f: Array) -> Array:
+        return loss.value(offset - sign * f[:, None])
+
+    gains = [np.mean(values(prediction + t * g) - values(prediction)) for g in (G / size).T for t in (radius, -radius)]
     c3 = float(np.min(gains)) / radius**2
     if truth is None:
         return LocalConvexity(c3, None, radius)
