@@ -80,7 +80,7 @@ def test_a_gap_that_is_no_number_warns(table):
     model = KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
     model.duality_gap_ = np.array([np.nan])
     with pytest.warns(ConvergenceWarning):
-        model._warn_if_short(["level 0.5"])
+        model._warn_if_short(["0.5"])
 
 
 def blas_threads():

@@ -184,14 +184,14 @@ class KernelEstimator(BaseEstimator):
         self.duality_gap_, self.objective_ = result.relative_gap, result.objective
         self.n_iter_ = int(result.iterations.max(initial=1))
 
-    def _warn_if_short(self, names: list[str]) -> None:
+    def _warn_if_short(self, names: list[str], of: str = "") -> None:
         """Warn where the certificate is above `tol`, and say of which columns."""
         short = ~(self.duality_gap_ <= self.tol)  # so that a gap that is no number warns, too
         if short.any():
             fits, gap = ", ".join(np.array(names)[short]), self.duality_gap_.max()
             accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
             warnings.warn(
-                f"The fit of {fits} stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}. "
+                f"The fit of {of}{fits} stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}. "
                 f"Try a larger max_iter (now {self.max_iter}) or a larger alpha (now {self.alpha_:.2g}){accept}.",
                 ConvergenceWarning,
                 stacklevel=3,

@@ -188,7 +188,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.n_components_choice_: ComponentsChoice | None = None
         result = self._solve(source, kernel, Pinball(levels), as_generator(self.random_state))
         self._keep(levels, result, X)
-        self._warn_if_short([f"level {level:g}" for level in levels])
+        self._warn_if_short([f"{level:g}" for level in levels], of="level ")
         return self
 
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
