@@ -77,7 +77,7 @@ class _Descent:
             if self._stray(pull) <= 0.9 * tol * self._scale(pull) or steps == max_iter:
                 self._certify(pull)
                 report(Progress(steps, len(shares), self.gap / self._scale(pull)))
-                left -= self.gap <= tol * self._scale(pull)
+                left -= int(self.gap <= tol * self._scale(pull))
                 if left < 0 or steps == max_iter:
                     break
             solver = solver or _preconditioner(*problem.curvature(self.memory), problem)
