@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import beside, peers, speed
+from benchmarks import beside, family, peers, speed
 from benchmarks.page import measured, page
 from quernel.bench import describe
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 def _goals(only: str | None) -> list[dict]:
     results = []
-    for line in (*speed.LINES, *peers.LINES):
+    for line in (*speed.LINES, *peers.LINES, *family.LINES):
         if only and only not in line.__name__:
             continue
         for row in line():

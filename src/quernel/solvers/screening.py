@@ -51,6 +51,8 @@ FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
 # The first round is solved no farther than this where no basis makes it cheap: another will follow.
 FIRST_GOAL = 1e-4
+# Duals inside their box, per feature, that are believed of a rough solution.
+ROUGH = 3
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
 # Duals that sum to less than this are balanced.
@@ -75,7 +77,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
         part, band = _band(sample, result)
         if not np.all(band > 0):  # a sample that tells nothing, such as one in which y is constant
             return newton.solve(problem, tol=tol, max_iter=max_iter)
-        accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result.dual).max())
+        accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result).max())
         size = _next_size(size, n, float(part.max()))
         goal = max(tol, accuracy / size)
         if size < n:
@@ -108,9 +110,12 @@ def _next_size(size: int, n: int, part: float) -> int:
     return n if 2 * saved <= GROWTH * size or 2 * GROWTH * size > n else GROWTH * size
 
 
-def _parameters(loss: Loss, dual: Array) -> Array:
-    """How many duals are strictly inside their box: about the number of parameters that the fit really uses."""
-    return np.maximum(np.sum(loss.interior(dual), axis=0), 1)
+def _parameters(loss: Loss, result: Result) -> Array:
+    """How many duals are strictly inside their box: about the number of parameters that the fit really uses.
+
+    A solution that is only roughly one may have many more of them than features.
+    """
+    return np.clip(np.sum(loss.interior(result.dual), axis=0), 1, ROUGH * len(result.coef))
 
 
 def warm_start(problem: Problem, guess: Result, band: Array) -> newton.Start:
@@ -130,7 +135,7 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
     jump = (high - low) / knots.shape[1]  # of the slope, at each knot
     variance = sample.rows.share @ (result.dual / jump) ** 2
-    error = np.sqrt(variance * _parameters(sample.loss, result.dual) / sample.rows.n_rows)
+    error = np.sqrt(variance * _parameters(sample.loss, result) / sample.rows.n_rows)
     part = np.minimum(2 * DOUBT * error, 0.5)
     memory = sample.rows.new_memory()
     sample.place(memory, result.coef, result.intercept)

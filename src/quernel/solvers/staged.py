@@ -40,12 +40,14 @@ def finish(problem: Problem, basis: Array | None, guess: Result, tol: float, max
     null, nothing = null_model(problem), np.zeros(problem.n_columns)
     anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
     start = newton.Start(guess.coef, guess.intercept, anchor, nothing, null)
-    result = newton.solve(problem.within(basis), tol=tol / 2, max_iter=max_iter, start=start, polish=False)
+    inner = problem.within(basis)
+    result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
     if basis is None:
         return result
-    share = basis.shape[1] / basis.shape[0]
-    coef, memory = basis @ result.coef, problem.rows.new_memory(anchor=result.dual)
-    problem.place(memory, coef, result.intercept)
+    share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
+    memory = inner.rows.new_memory()
+    inner.place(memory, result.coef, result.intercept)  # the same residuals for less
+    memory = problem.rows.new_memory(anchor=result.dual, residual=memory.collect("residual"))
     found = certify(problem, memory, coef, result.intercept, null)
     whole = replace(
         result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,
