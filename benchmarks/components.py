@@ -94,11 +94,13 @@ def main() -> None:
     parser.add_argument("data", nargs="*", help=f"some of {', '.join(DATA)}; all, if none is named")
     parser.add_argument("--rows", type=int, default=8000)
     parser.add_argument("--repetitions", type=int, default=6)
+    parser.add_argument("--number", default="auto", help="a number of features to stand in the place of auto")
     options = parser.parse_args()
-    head = ("data", "rows", "M chosen (times)", "held-out loss", "auto - 2,000", "(se)", "seconds")
+    number = int(options.number) if options.number.isdigit() else options.number
+    head = ("data", "rows", "M (times)", "held-out loss of 2,000", f"{number} - 2,000", "(se)", "seconds")
     print(f"| {' | '.join(head)} |\n|{' --- |' * len(head)}")
     for name in options.data or DATA:
-        found = compare(name, options.rows, options.repetitions)
+        found = compare(name, options.rows, options.repetitions, numbers=(number, MANY))
         chosen = ", ".join(f"{M:,} ({times})" for M, times in sorted(Counter(found.chosen).items()))
         level = found.many.mean()
         differences = [f"{value / level:+.2%}" for value in (found.excess, found.error)]
