@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from quernel._threads import right_sized, spread
 from quernel.estimators.cost import refuse_if_too_large
 from quernel.estimators.defaults import N_COMPONENTS, SIZES, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
-from quernel.estimators.validation import check_choice, check_positive
+from quernel.estimators.validation import check_choice, check_positive, refuse_missing
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.losses import Loss
-from quernel.problem import Problem
+from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, LiftedRows, blocks
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.progress import Progress, listening
@@ -86,11 +87,17 @@ class KernelEstimator(BaseEstimator):
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
+    def _finds_missing(self, kernel: Kernel) -> bool:
+        """Whether the solver meets X itself, and so finds NaN and infinity without a pass of its own."""
+        return isinstance(kernel, Linear) and self.solver == "newton"
+
     def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
-        if self.verbose:
-            with listening(_print_progress):
+        try:
+            with listening(_print_progress) if self.verbose else nullcontext():
                 return self._lift_and_solve(source, kernel, loss, rng)
-        return self._lift_and_solve(source, kernel, loss, rng)
+        except NotFiniteError:
+            refuse_missing(self, source.X)
+            raise
 
     def _lift_and_solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
         if isinstance(kernel, Linear):

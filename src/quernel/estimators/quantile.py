@@ -172,7 +172,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         """
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
-        X, y, weight = check_training(self, X, y, sample_weight)
+        X, y, weight = check_training(self, X, y, sample_weight, finite=not self._finds_missing(kernel))
         refuse_if_too_large(
             len(X),
             self.n_components,

@@ -115,7 +115,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         """
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
-        X, y, weight = check_training(self, X, y, sample_weight)
+        X, y, weight = check_training(self, X, y, sample_weight, finite=not self._finds_missing(kernel))
         source = ArrayRows(X, y, weight)
         scale = spread(y, source.share())
         self.loss_ = loss_named(self.loss, scale) if isinstance(self.loss, str) else self.loss

@@ -17,6 +17,9 @@ from quernel.rows import blocks
 
 Array = NDArray[np.floating]
 
+# Entries of X that are looked through for NaN at once, even where a later pass would find them.
+QUICK_TO_READ = 2_000_000
+
 
 def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
     """A value that must be one of a few."""
@@ -47,11 +50,15 @@ def check_lengths(X: Array, y: Array) -> None:
         )
 
 
-def check_rows(estimator: Any, X: Any, *, reset: bool) -> Array:
-    """X as a float64 array with as many columns, of the same names, as the estimator knows."""
+def check_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> Array:
+    """X as a float64 array with as many columns, of the same names, as the estimator knows.
+
+    `finite` looks for NaN and infinity, which costs a pass over X.
+    """
     _refuse_text(X)
     array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
-    _refuse_missing(array, getattr(estimator, "feature_names_in_", None))
+    if finite or array.size <= QUICK_TO_READ:
+        refuse_missing(estimator, array)
     return array
 
 
@@ -61,13 +68,15 @@ def check_training(
     y: Any,
     sample_weight: ArrayLike | None,
     read_target: Callable[[Any], NDArray[Any]] | None = None,
+    *,
+    finite: bool = True,
 ) -> tuple[Array, NDArray[Any], Array | None]:
     """X, y and weights for a fit; rows of weight zero are left out. `read_target` checks y; None wants numbers."""
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
         )
-    rows = check_rows(estimator, X, reset=True)
+    rows = check_rows(estimator, X, reset=True, finite=finite)
     target = check_target(y) if read_target is None else read_target(y)
     check_lengths(rows, target)
     if sample_weight is None:
@@ -168,8 +177,9 @@ def _sum(X: Array) -> float:
         return float(X.sum())
 
 
-def _refuse_missing(X: Array, names: Any) -> None:
+def refuse_missing(estimator: Any, X: Array) -> None:
     """Say which columns hold NaN or infinity, and how many."""
+    names = getattr(estimator, "feature_names_in_", None)
     with right_sized(*X.shape) as threads:  # one cheap pass decides almost always; a sum may overflow, though
         if np.isfinite(spread(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
             return

@@ -106,6 +106,12 @@ class Loss:
         """
         return np.empty((self.n_columns, 0)), np.full((self.n_columns, 1), np.nan)
 
+    @property
+    def is_kink(self) -> bool:
+        """Whether the loss is two lines that meet at 0, in every column."""
+        knots, slopes = self.lines
+        return knots.shape[1] == 1 and not knots.any() and not np.isnan(slopes).any()
+
     def prox(self, residual: Array, width: Array | float) -> Array:
         """argmin over z of  loss(z) + (z - r)^2 / (2 width):  r minus width times the slope at the answer."""
         return residual - width * self.dual(residual, np.zeros_like(residual), width)

@@ -1,5 +1,5 @@
 """The objective as sums over row blocks, and what may be left out of them."""
 
-from quernel.problem.sums import Curvature, Problem, Pull, Settled
+from quernel.problem.sums import Curvature, NotFiniteError, Problem, Pull, Settled, require_finite
 
-__all__ = ["Curvature", "Problem", "Pull", "Settled"]
+__all__ = ["Curvature", "NotFiniteError", "Problem", "Pull", "Settled", "require_finite"]

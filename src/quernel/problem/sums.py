@@ -17,12 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from quernel.losses import Loss
 from quernel.rows import Block, BlockMemory, LiftedRows, Memory
 
 Array = NDArray[np.floating]
+
+# Columns of at least so many rows are worth a compiled step.
+COMPILED_ROWS = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,19 @@ class Settled:
     def within(self, basis: Array) -> Settled:
         """The terms for the features Phi B."""
         return Settled(basis.T @ self.force, self.balance, self.level)
+
+
+class NotFiniteError(ValueError):
+    """Some row has a residual that is no finite number."""
+
+
+def require_finite(numbers: ArrayLike) -> None:
+    """Numbers, or sums or maxima of them in which one NaN or infinity shows, must be finite."""
+    if not np.isfinite(numbers).all():
+        raise NotFiniteError(
+            "Some rows have residuals that are not finite: their features or targets hold NaN, infinity or numbers so "
+            "large that they overflow. Leave those rows out, or rescale their columns."
+        )
 
 
 class Problem:
@@ -147,7 +163,7 @@ class Problem:
 
     def place(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); anchors start at zero unless they are remembered."""
-        self.rows.fold(_place, memory, (self.loss, coef, intercept))
+        require_finite(self.rows.fold(_place, memory, (self.loss, coef, intercept)))
 
     def pull(self, memory: Memory, width: Array) -> Pull:
         """The sums for the duals that maximise the smoothed loss."""
@@ -219,7 +235,7 @@ def _predict(block: Block, coef: Array, intercept: Array) -> Array:
     return prediction
 
 
-def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> None:
+def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> float:
     loss, coef, intercept = message
     prediction = _predict(block, coef, intercept)
     offset, sign = loss.frame(block.targets)
@@ -227,12 +243,63 @@ def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]
     memory["residual"] = np.subtract(offset, prediction, out=prediction)
     if "anchor" not in memory:
         memory["anchor"] = np.zeros_like(memory["residual"])
+    return float(np.abs(prediction).max(initial=0))
 
 
 def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array, ...]:
     loss, width = message
+    if _compiled(loss, block):
+        return _kink_pull(block, memory, loss, width)
     dual, curvature = loss.smooth(memory["residual"], memory["anchor"], width)
     return (*_sums(block, loss, memory["residual"], dual), np.count_nonzero(curvature, axis=0))
+
+
+def _compiled(loss: Loss, block: Block) -> bool:
+    """Whether columns are long enough, and the loss simple enough, for the compiled steps."""
+    return len(block.share) >= COMPILED_ROWS and loss.is_kink
+
+
+def _column(array: Array, k: int) -> Array:
+    return np.ascontiguousarray(array[:, k])  # not a copy: columns are contiguous
+
+
+def _turned(block: Block, loss: Loss, k: int) -> Array:
+    """share x sign of one column."""
+    _, sign = loss.frame(block.targets)
+    return block.share if np.ndim(sign) == 0 else block.share * sign[:, k % sign.shape[1]]  # type: ignore[index,union-attr]
+
+
+def _kink_pull(block: Block, memory: BlockMemory, loss: Loss, width: Array) -> tuple[Array, ...]:
+    from quernel.problem.kinks import pull_column
+
+    residual, anchor, (low, high) = memory["residual"], memory["anchor"], loss.domain
+    weighted = np.empty((len(width), len(residual)))
+    balance, positive, value, slack, active = np.transpose(
+        [
+            pull_column(
+                _column(residual, k), _column(anchor, k), block.share, _turned(block, loss, k),
+                low[k], high[k], width[k], weighted[k],
+            )
+            for k in range(len(width))
+        ]
+    )  # fmt: skip
+    return (weighted @ block.features).T, balance, positive, positive - balance, value, slack, active
+
+
+def _kink_probe(block: Block, memory: BlockMemory, loss: Loss, width: Array, step: Array) -> tuple[Array, Array]:
+    from quernel.problem.kinks import probe_column
+
+    low, high = loss.domain
+    slope, bend = np.transpose(
+        [
+            probe_column(
+                *(_column(memory[name], k) for name in ("residual", "anchor", "change")), block.share,
+                low[k], high[k], width[k], step[k],
+            )
+            for k in range(len(width))
+        ]
+    )  # fmt: skip
+    return slope, bend
 
 
 def _anchored_pull(block: Block, memory: BlockMemory, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array, ...]:
@@ -263,23 +330,48 @@ def _sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array
 
 def _curvature(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array]) -> list[Curvature]:
     loss, width, few, anchored = message
-    residual, anchor = memory["residual"], memory["anchor"]
-    contact = loss.contact(anchor)
-    at = np.where(anchored, contact, residual) if anchored.any() else residual
-    h = loss.curvature(at, anchor, width) * block.share[:, None]
-    _, sign = loss.frame(block.targets)
-    turned = sign * (residual - contact)
+    active_ones = _kink_active if _compiled(loss, block) else _active
     answers = []
-    for k in range(len(few)):
-        active = np.flatnonzero(h[:, k])
-        rows, weight = block.features[active].astype(float, copy=False), h[active, k]
-        surplus = weight * turned[active, k]
+    for k, (active, weight, surplus) in enumerate(active_ones(block, memory, loss, width, anchored)):
+        rows = block.features[active].astype(float, copy=False)
         if few[k]:
             answers.append(Curvature(surplus, rows=rows, h=weight))
         else:
             cross, surplus = weight @ rows, np.append(surplus @ rows, surplus.sum())
             rows *= np.sqrt(weight)[:, None]
             answers.append(Curvature(surplus, gram=rows.T @ rows, cross=cross, total=float(weight.sum())))
+    return answers
+
+
+Active = tuple[NDArray[np.intp], Array, Array]
+
+
+def _active(block: Block, memory: BlockMemory, loss: Loss, width: Array, anchored: NDArray[np.bool_]) -> list[Active]:
+    """Of each column: the rows that have curvature, their weights h, and their surplus h (r - contact), turned."""
+    residual, anchor = memory["residual"], memory["anchor"]
+    contact = loss.contact(anchor)
+    at = np.where(anchored, contact, residual) if anchored.any() else residual
+    h = loss.curvature(at, anchor, width) * block.share[:, None]
+    _, sign = loss.frame(block.targets)
+    turned = sign * (residual - contact)
+    rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
+    return [(active, h[active, k], h[active, k] * turned[active, k]) for k, active in enumerate(rows)]
+
+
+def _kink_active(
+    block: Block, memory: BlockMemory, loss: Loss, width: Array, anchored: NDArray[np.bool_]
+) -> list[Active]:
+    from quernel.problem.kinks import active_rows
+
+    answers, (low, high) = [], loss.domain
+    for k in range(len(width)):
+        residual, anchor = _column(memory["residual"], k), _column(memory["anchor"], k)
+        at = np.zeros_like(residual) if anchored[k] else residual  # the contact is the kink
+        active = active_rows(at, anchor, low[k], high[k], width[k])
+        active = active[block.share[active] > 0]
+        answers.append(
+            (active, block.share[active] / width[k], _turned(block, loss, k)[active] * residual[active] / width[k])
+        )
     return answers
 
 
@@ -310,6 +402,8 @@ def _aim(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) 
 
 def _probe(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
     loss, width, step = message
+    if _compiled(loss, block):
+        return _kink_probe(block, memory, loss, width, step)
     change, residual = memory["change"], step * memory["change"]
     np.subtract(memory["residual"], residual, out=residual)
     dual, curvature = loss.smooth(residual, memory["anchor"], width)

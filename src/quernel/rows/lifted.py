@@ -71,9 +71,9 @@ class Memory:
         """One remembered array over all rows, shape (n, q)."""
         return np.concatenate([block[name] for block in self.blocks])
 
-    def column(self, name: str, k: int) -> Array:
+    def column(self, name: str, k: int, out: Array | None = None) -> Array:
         """One column of a remembered array, shape (n,)."""
-        return np.concatenate([block[name][:, k] for block in self.blocks])
+        return np.concatenate([block[name][:, k] for block in self.blocks], out=out)
 
     def take(self, columns: NDArray[np.intp]) -> Memory:
         """What is remembered of some of the columns."""
@@ -166,7 +166,7 @@ class LiftedRows:
 
     def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
         """That many random rows: the first ones, where the rows are shuffled; with the features Phi B, if asked."""
-        chosen: Any = slice(size) if self.shuffled else np.sort(rng.choice(self.n_rows, size, replace=False))
+        chosen: Any = slice(size) if self.shuffled else _one_of_each_stretch(self.n_rows, size, rng)
         if basis is not None:
             features = self.pick(np.arange(size) if self.shuffled else chosen, basis)
         else:
@@ -238,6 +238,12 @@ class LiftedRows:
             return self._features[chosen]
         assert self.feature_map is not None
         return self.feature_map.transform(self.source.X[chosen])
+
+
+def _one_of_each_stretch(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """A random row from each of `size` equal stretches: in order, none twice, and even where the file is sorted."""
+    ends = np.arange(size + 1) * n_rows // size
+    return rng.integers(ends[:-1], ends[1:])
 
 
 def _spans(pieces: list[Array]) -> list[slice]:

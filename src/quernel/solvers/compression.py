@@ -21,6 +21,8 @@ Array = NDArray[np.floating]
 
 # What left-out directions may cost, as a share of the tolerance: much less than what the rest of the gap takes.
 COST = 0.05
+# Duals are noise to a left-out direction only so far: their correlation with it is not counted on to be below this.
+SIGNAL = 0.002
 # A basis that keeps more than this share of the features saves too little.
 MOST = 0.8
 
@@ -38,7 +40,7 @@ class Directions:
     def needed(self, problem: Problem, n_rows: int, tol: float, null_objective: Array) -> int:
         """How many suffice for `n_rows` rows like these and a relative gap of `tol`."""
         variance = np.maximum(dual_variance(problem), np.finfo(float).tiny)
-        spare = COST * 4 * tol * n_rows * float(np.min(problem.alpha * null_objective / variance))
+        spare = COST * 4 * tol * min(n_rows, SIGNAL**-2) * float(np.min(problem.alpha * null_objective / variance))
         return min(int(np.count_nonzero(self.left > spare / len(self.basis))) + 1, len(self.left))
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from quernel.certificate import NullModel, balanced, null_model, relative, stray
 from quernel.losses import Loss
-from quernel.problem import Problem, Settled
+from quernel.problem import Problem, Settled, require_finite
 from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
 from quernel.rows import Block, BlockMemory, Memory
 from quernel.solvers import newton, staged
@@ -42,8 +42,9 @@ GROWTH = 8
 SMALL = 2_000_000
 # Screening pays while the share of rows in doubt is below this.
 MOST = 0.25
-# Doubted are the rows within so many standard errors of the sample's fit, on either side.
-DOUBT = 1.2
+# Doubted are the rows within so many standard errors of the sample's fit, on either side: more where that is still only
+# this share of the rows, for they cost little then, and a second round would cost a sweep over all.
+DOUBT, DOUBT_MORE, CHEAP = 1.2, 2.0, 0.065
 # A sample is solved to this share of its own statistical error.
 STAGE_ACCURACY = 0.02
 # Newton starts at this share of the band, or of it after a first solve.
@@ -66,6 +67,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
     sample = problem.sample(size, rng)
+    require_finite(sample.rows.resident("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
@@ -136,7 +138,7 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     jump = (high - low) / knots.shape[1]  # of the slope, at each knot
     variance = sample.rows.share @ (result.dual / jump) ** 2
     error = np.sqrt(variance * _parameters(sample.loss, result) / sample.rows.n_rows)
-    part = np.minimum(2 * DOUBT * error, 0.5)
+    part = np.minimum(np.clip(CHEAP, 2 * DOUBT * error, 2 * DOUBT_MORE * error), 0.5)
     memory = sample.rows.new_memory()
     sample.place(memory, result.coef, result.intercept)
     size = sample.loss.distance(memory.collect("residual"))
@@ -255,7 +257,7 @@ class _Record:
         for k in columns[gap[columns] < self.gap[columns]].tolist():
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
-            self.dual[:, k] = memory.column("dual", k)
+            memory.column("dual", k, out=self.dual[:, k])
             self.doubtful[k] = len(doubtful[k].target)
         rel = relative(self.gap, self.objective, self.null.objective)
         report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))
