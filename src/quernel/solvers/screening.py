@@ -133,14 +133,16 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     variance of its duals takes the place of tau (1 - tau), in units of the jump of its slope.
     """
     (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
-    jump = (high - low) / knots.shape[1]  # of the slope, at each knot
-    variance = sample.rows.share @ (result.dual / jump) ** 2
-    error = np.sqrt(variance * _parameters(sample.loss, result) / sample.rows.n_rows)
-    part = np.minimum(2 * DOUBT * error, 0.5)
+    spread = np.sqrt(sample.rows.share @ result.dual**2 * _parameters(sample.loss, result) / sample.rows.n_rows)
     memory = sample.rows.new_memory()
     sample.place(memory, result.coef, result.intercept)
     size = sample.loss.distance(memory.collect("residual"))
-    return part, np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
+    for kinks in (1, knots.shape[1]):  # seen from afar, knots that are close are one
+        part = np.minimum(2 * DOUBT * spread * kinks / (high - low), 0.5)
+        band = np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
+        if np.all(np.ptp(knots, axis=1) <= band):
+            break
+    return part, band
 
 
 def _solve_stage(
@@ -148,8 +150,7 @@ def _solve_stage(
 ) -> Result:
     """All columns on these rows, from the solution on fewer that leaves this part of rows in doubt."""
     if part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
-        start = warm_start(problem, guess, band)
-        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
+        return staged.solve_within(problem, basis, warm_start(problem, guess, band), tol, max_iter)
     return refine(problem, guess, band, basis=basis, tol=tol, max_iter=max_iter)
 
 
@@ -203,7 +204,8 @@ def refine(
         open_columns = np.flatnonzero(~done)
         if len(open_columns) == 0:
             break
-        narrow = basis is not None and bool(np.any(~done & (relative(astray, after, null.objective) > tol / 4)))
+        lacking = ~done & ~worse & (relative(astray, after, null.objective) > tol / 4)
+        narrow = basis is not None and bool(np.any(lacking))
         if narrow:  # directions were left out that do matter
             basis = None
         if worse.any() or narrow:  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
@@ -220,7 +222,7 @@ def refine(
             width = NEXT_WIDTH * band
     if len(open_columns):  # screening does not help here
         start = newton.Start(coef, intercept, record.dual, width, null)
-        _solve_plainly(problem, record, open_columns, start, tol, max_iter)
+        _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
 
 
@@ -290,7 +292,13 @@ def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], co
 
 
 def _solve_plainly(
-    problem: Problem, record: _Record, columns: Index, start: newton.Start, tol: float, max_iter: int
+    problem: Problem,
+    basis: Array | None,
+    record: _Record,
+    columns: Index,
+    start: newton.Start,
+    tol: float,
+    max_iter: int,
 ) -> None:
     """The open columns by Newton over all rows, from where screening left them."""
     begin = newton.Start(
@@ -300,7 +308,7 @@ def _solve_plainly(
         start.width[columns],
         start.null.take(columns),
     )
-    answer = newton.solve(problem.take(columns), tol=tol, max_iter=max_iter, start=begin, polish=False)
+    answer = staged.solve_within(problem.take(columns), basis, begin, tol, max_iter)
     better = answer.gap < record.gap[columns]
     place = columns[better]
     record.coef[:, place], record.intercept[place] = answer.coef[:, better], answer.intercept[better]
