@@ -19,8 +19,9 @@ from quernel.problem import Problem
 
 Array = NDArray[np.floating]
 
-# What left-out directions may cost, as a share of the tolerance: much less than what the rest of the gap takes.
-COST = 0.05
+# What left-out directions may cost, as a share of the tolerance: much less than what the rest of the gap takes. The best
+# function of a margin loss with a kink is a step: to the directions that make it sharp, duals are more than noise.
+COST, COST_OF_STEPS = 0.05, 0.001
 # A basis that keeps more than this share of the features saves too little.
 MOST = 0.8
 
@@ -38,7 +39,8 @@ class Directions:
     def needed(self, problem: Problem, n_rows: int, tol: float, null_objective: Array) -> int:
         """How many suffice for `n_rows` rows like these and a relative gap of `tol`."""
         variance = np.maximum(dual_variance(problem), np.finfo(float).tiny)
-        spare = COST * 4 * tol * n_rows * float(np.min(problem.alpha * null_objective / variance))
+        cost = COST_OF_STEPS if problem.loss.margin and not np.all(problem.loss.own_width > 0) else COST
+        spare = cost * 4 * tol * n_rows * float(np.min(problem.alpha * null_objective / variance))
         return min(int(np.count_nonzero(self.left > spare / len(self.basis))) + 1, len(self.left))
 
 

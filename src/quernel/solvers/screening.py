@@ -6,7 +6,8 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
 2. on a sample 8 times larger, doubt only the rows whose residual at that solution is small against its error. The
    others are settled: together they are one linear term. Newton solves for the rows in doubt;
 3. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
-   doubt the rows near the new fit too, and repeat;
+   doubt the rows that changed sides and those near the new fit too, and repeat. The lines of settled rows lie below
+   their losses: what Newton solves is a model from below, which each round mends where it was wrong;
 4. go on until the sample is the whole.
 
 The last stage reads the features of each row twice: once to find its residual and add it to the linear term, and once
@@ -24,10 +25,9 @@ from quernel.certificate import NullModel, balanced, null_model, relative, stray
 from quernel.losses import Loss
 from quernel.problem import Problem, Settled
 from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
-from quernel.rows import Block, BlockMemory, Memory
+from quernel.rows import Memory
 from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
-from quernel.solvers.linesearch import exact_step
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
 
@@ -40,8 +40,8 @@ FIRST_SAMPLE = 8
 GROWTH = 8
 # Problems up to this size (rows x features) are solved at once.
 SMALL = 2_000_000
-# Screening pays while the share of rows in doubt is below this.
-MOST = 0.25
+# Screening is begun while the share of rows in doubt is below this, and goes on while it is below that.
+MOST, CROWD = 0.25, 0.5
 # Doubted are the rows within so many standard errors of the sample's fit, on either side.
 DOUBT = 1.2
 # A sample is solved to this share of its own statistical error.
@@ -55,6 +55,8 @@ FIRST_GOAL = 1e-4
 ROUGH = 3
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
+# A band that holds no row but those that changed sides.
+TOUCHING = np.finfo(float).tiny
 # Duals that sum to less than this are balanced.
 ROUNDING = 1e-12
 
@@ -206,20 +208,17 @@ def refine(
             break
         lacking = ~done & ~worse & (relative(astray, after, null.objective) > tol / 4)
         narrow = basis is not None and bool(np.any(lacking))
+        # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
+        coef, intercept = np.where(worse, coef, coef + move), np.where(worse, intercept, intercept + shift)
+        before = np.where(worse, before, after)
         if narrow:  # directions were left out that do matter
-            basis = None
-        if worse.any() or narrow:  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
-            band = np.where(worse, 2 * band, band)
-            step = _step_back(problem, memory, coef, move, shift, worse)
-            coef, intercept = coef + step * move, intercept + step * shift
+            basis, band = None, np.where(worse, 2 * band, band)
             before, settled, doubtful = screen(problem, memory, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:
-            coef, intercept, before = coef + move, intercept + shift, after
-            settled, doubtful = doubt_more(
-                problem, memory, settled, doubtful, np.where(done, -1.0, np.minimum(2 * verdict.farthest, band)), basis
-            )
-            width = NEXT_WIDTH * band
+            more = np.where(worse, TOUCHING, np.minimum(2 * verdict.farthest, band))
+            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, more), basis)
+            width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
     if len(open_columns):  # screening does not help here
         start = newton.Start(coef, intercept, record.dual, width, null)
         _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
@@ -275,7 +274,7 @@ class _Record:
 
 def _crowded(problem: Problem, doubtful: list[Doubtful]) -> bool:
     """Whether so many rows are in doubt that screening them costs more than it saves."""
-    return max(len(rows.target) for rows in doubtful) > MOST * problem.rows.n_rows
+    return max(len(rows.target) for rows in doubtful) > CROWD * problem.rows.n_rows
 
 
 def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], columns: Index) -> Mask:
@@ -317,17 +316,3 @@ def _solve_plainly(
     record.iterations[columns] += answer.iterations
     record.hessian_rows += answer.hessian_rows
     record.sweeps += answer.sweeps
-
-
-def _step_back(problem: Problem, memory: Memory, coef: Array, move: Array, shift: Array, worse: Mask) -> Array:
-    """Where along the step F itself is least; the columns that are not worse take all of it."""
-    problem.rows.visit(_restore, memory)
-    tiny = np.full(problem.n_columns, np.finfo(float).tiny ** 0.5)
-    step = exact_step(problem, memory, tiny, coef, move, shift, np.zeros(problem.n_columns))
-    return np.where(worse, np.minimum(step, 1), 1.0)
-
-
-def _restore(block: Block, memory: BlockMemory, message: None) -> None:  # noqa: ARG001
-    """Residuals as before the step, and anchors at zero: a tiny width then makes the smoothed loss the loss itself."""
-    memory["residual"] = memory["residual"] + memory["change"]
-    memory["anchor"] = np.zeros_like(memory["residual"])
