@@ -21,10 +21,8 @@ SMALL = {"n_components": 60, "random_state": 0}
     [
         KernelClassifier(),
         KernelClassifier("logistic"),
-        KernelClassifier("logistic", multiclass="ovr", n_components=100),
         KernelClassifier("squared_hinge", n_components="exact"),
-        KernelClassifier("smoothed_hinge", kernel="linear"),
-        KernelClassifier("logistic", n_components="exact", fit_intercept=False),
+        KernelClassifier("logistic", multiclass="ovr", kernel="linear", fit_intercept=False),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check):
@@ -126,9 +124,9 @@ def test_multinomial_gap_is_a_bound_wherever_it_stops(iris):
 
 def test_multinomial_over_many_rows_leaves_directions_out():
     rng = np.random.default_rng(0)
-    X = rng.random((30_000, 2))
+    X = rng.random((26_000, 2))
     y = np.argmax(np.column_stack([X, np.full(len(X), 0.6)]) + 0.2 * rng.standard_normal((len(X), 3)), axis=1)
-    model = KernelClassifier("logistic", n_components=100, bandwidth=1.0, alpha=1e-4, random_state=0).fit(X, y)
+    model = KernelClassifier("logistic", n_components=80, bandwidth=1.0, alpha=1e-4, random_state=0).fit(X, y)
     assert model.duality_gap_[0] <= 1e-6
     Phi = model.feature_map_.transform(X)
     peer = LogisticRegression(C=1 / (2 * len(X) * 1e-4), tol=1e-8, max_iter=1000).fit(Phi, y)

@@ -21,8 +21,9 @@ Array = NDArray[np.floating]
 
 # What left-out directions may cost, as a share of the tolerance: much less than what the rest of the gap takes.
 COST = 0.05
-# Duals are noise to a left-out direction only so far: their correlation with it is not counted on to be below this.
-SIGNAL = 0.002
+# Duals are noise to a left-out direction only so far: their correlation with it is not counted on to be below this. The
+# best function of a margin loss with a kink is a step: to the directions that make it sharp, duals are far from noise.
+SIGNAL, SIGNAL_OF_STEPS = 0.002, 0.016
 # A basis that keeps more than this share of the features saves too little.
 MOST = 0.8
 
@@ -40,7 +41,8 @@ class Directions:
     def needed(self, problem: Problem, n_rows: int, tol: float, null_objective: Array) -> int:
         """How many suffice for `n_rows` rows like these and a relative gap of `tol`."""
         variance = np.maximum(dual_variance(problem), np.finfo(float).tiny)
-        spare = COST * 4 * tol * min(n_rows, SIGNAL**-2) * float(np.min(problem.alpha * null_objective / variance))
+        signal = SIGNAL_OF_STEPS if problem.loss.margin and not np.all(problem.loss.own_width > 0) else SIGNAL
+        spare = COST * 4 * tol * min(n_rows, signal**-2) * float(np.min(problem.alpha * null_objective / variance))
         return min(int(np.count_nonzero(self.left > spare / len(self.basis))) + 1, len(self.left))
 
 

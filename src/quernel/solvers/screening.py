@@ -6,7 +6,8 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
 2. on a sample 8 times larger, doubt only the rows whose residual at that solution is small against its error. The
    others are settled: together they are one linear term. Newton solves for the rows in doubt;
 3. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
-   doubt the rows near the new fit too, and repeat;
+   doubt the rows that changed sides and those near the new fit too, and repeat. The lines of settled rows lie below
+   their losses: what Newton solves is a model from below, which each round mends where it was wrong;
 4. go on until the sample is the whole.
 
 The last stage reads the features of each row twice: once to find its residual and add it to the linear term, and once
@@ -24,10 +25,9 @@ from quernel.certificate import NullModel, balanced, null_model, relative, stray
 from quernel.losses import Loss
 from quernel.problem import Problem, Settled, require_finite
 from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
-from quernel.rows import Block, BlockMemory, Memory
+from quernel.rows import Memory
 from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
-from quernel.solvers.linesearch import exact_step
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
 
@@ -40,8 +40,8 @@ FIRST_SAMPLE = 8
 GROWTH = 8
 # Problems up to this size (rows x features) are solved at once.
 SMALL = 2_000_000
-# Screening pays while the share of rows in doubt is below this.
-MOST = 0.25
+# Screening is begun while the share of rows in doubt is below this, and goes on while it is below that.
+MOST, CROWD = 0.25, 0.5
 # Doubted are the rows within so many standard errors of the sample's fit, on either side: more where that is still only
 # this share of the rows, for they cost little then, and a second round would cost a sweep over all.
 DOUBT, DOUBT_MORE, CHEAP = 1.2, 2.0, 0.065
@@ -56,6 +56,8 @@ FIRST_GOAL = 1e-4
 ROUGH = 3
 # A solve for doubtful rows that takes more steps than this has gone astray.
 MAX_STEPS = 60
+# A band that holds no row but those that changed sides.
+TOUCHING = np.finfo(float).tiny
 # Duals that sum to less than this are balanced.
 ROUNDING = 1e-12
 
@@ -135,14 +137,17 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     variance of its duals takes the place of tau (1 - tau), in units of the jump of its slope.
     """
     (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
-    jump = (high - low) / knots.shape[1]  # of the slope, at each knot
-    variance = sample.rows.share @ (result.dual / jump) ** 2
-    error = np.sqrt(variance * _parameters(sample.loss, result) / sample.rows.n_rows)
-    part = np.minimum(np.clip(CHEAP, 2 * DOUBT * error, 2 * DOUBT_MORE * error), 0.5)
+    spread = np.sqrt(sample.rows.share @ result.dual**2 * _parameters(sample.loss, result) / sample.rows.n_rows)
     memory = sample.rows.new_memory()
     sample.place(memory, result.coef, result.intercept)
     size = sample.loss.distance(memory.collect("residual"))
-    return part, np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
+    for kinks in (1, knots.shape[1]):  # seen from afar, knots that are close are one
+        error = spread * kinks / (high - low)
+        part = np.minimum(np.clip(CHEAP, 2 * DOUBT * error, 2 * DOUBT_MORE * error), 0.5)
+        band = np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
+        if np.all(np.ptp(knots, axis=1) <= band):
+            break
+    return part, band
 
 
 def _solve_stage(
@@ -150,8 +155,7 @@ def _solve_stage(
 ) -> Result:
     """All columns on these rows, from the solution on fewer that leaves this part of rows in doubt."""
     if part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
-        start = warm_start(problem, guess, band)
-        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
+        return staged.solve_within(problem, basis, warm_start(problem, guess, band), tol, max_iter)
     return refine(problem, guess, band, basis=basis, tol=tol, max_iter=max_iter)
 
 
@@ -205,24 +209,22 @@ def refine(
         open_columns = np.flatnonzero(~done)
         if len(open_columns) == 0:
             break
-        narrow = basis is not None and bool(np.any(~done & (relative(astray, after, null.objective) > tol / 4)))
+        lacking = ~done & ~worse & (relative(astray, after, null.objective) > tol / 4)
+        narrow = basis is not None and bool(np.any(lacking))
+        # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
+        coef, intercept = np.where(worse, coef, coef + move), np.where(worse, intercept, intercept + shift)
+        before = np.where(worse, before, after)
         if narrow:  # directions were left out that do matter
-            basis = None
-        if worse.any() or narrow:  # settled rows on the wrong side threw the fit away: go back, and doubt twice as many
-            band = np.where(worse, 2 * band, band)
-            step = _step_back(problem, memory, coef, move, shift, worse)
-            coef, intercept = coef + step * move, intercept + step * shift
+            basis, band = None, np.where(worse, 2 * band, band)
             before, settled, doubtful = screen(problem, memory, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:
-            coef, intercept, before = coef + move, intercept + shift, after
-            settled, doubtful = doubt_more(
-                problem, memory, settled, doubtful, np.where(done, -1.0, np.minimum(2 * verdict.farthest, band)), basis
-            )
-            width = NEXT_WIDTH * band
+            more = np.where(worse, TOUCHING, np.minimum(2 * verdict.farthest, band))
+            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, more), basis)
+            width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
     if len(open_columns):  # screening does not help here
         start = newton.Start(coef, intercept, record.dual, width, null)
-        _solve_plainly(problem, record, open_columns, start, tol, max_iter)
+        _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
 
 
@@ -275,7 +277,7 @@ class _Record:
 
 def _crowded(problem: Problem, doubtful: list[Doubtful]) -> bool:
     """Whether so many rows are in doubt that screening them costs more than it saves."""
-    return max(len(rows.target) for rows in doubtful) > MOST * problem.rows.n_rows
+    return max(len(rows.target) for rows in doubtful) > CROWD * problem.rows.n_rows
 
 
 def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], columns: Index) -> Mask:
@@ -292,7 +294,13 @@ def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], co
 
 
 def _solve_plainly(
-    problem: Problem, record: _Record, columns: Index, start: newton.Start, tol: float, max_iter: int
+    problem: Problem,
+    basis: Array | None,
+    record: _Record,
+    columns: Index,
+    start: newton.Start,
+    tol: float,
+    max_iter: int,
 ) -> None:
     """The open columns by Newton over all rows, from where screening left them."""
     begin = newton.Start(
@@ -302,7 +310,7 @@ def _solve_plainly(
         start.width[columns],
         start.null.take(columns),
     )
-    answer = newton.solve(problem.take(columns), tol=tol, max_iter=max_iter, start=begin, polish=False)
+    answer = staged.solve_within(problem.take(columns), basis, begin, tol, max_iter)
     better = answer.gap < record.gap[columns]
     place = columns[better]
     record.coef[:, place], record.intercept[place] = answer.coef[:, better], answer.intercept[better]
@@ -311,17 +319,3 @@ def _solve_plainly(
     record.iterations[columns] += answer.iterations
     record.hessian_rows += answer.hessian_rows
     record.sweeps += answer.sweeps
-
-
-def _step_back(problem: Problem, memory: Memory, coef: Array, move: Array, shift: Array, worse: Mask) -> Array:
-    """Where along the step F itself is least; the columns that are not worse take all of it."""
-    problem.rows.visit(_restore, memory)
-    tiny = np.full(problem.n_columns, np.finfo(float).tiny ** 0.5)
-    step = exact_step(problem, memory, tiny, coef, move, shift, np.zeros(problem.n_columns))
-    return np.where(worse, np.minimum(step, 1), 1.0)
-
-
-def _restore(block: Block, memory: BlockMemory, message: None) -> None:  # noqa: ARG001
-    """Residuals as before the step, and anchors at zero: a tiny width then makes the smoothed loss the loss itself."""
-    memory["residual"] = memory["residual"] + memory["change"]
-    memory["anchor"] = np.zeros_like(memory["residual"])

@@ -20,6 +20,8 @@ Array = NDArray[np.floating]
 
 # The share of curved rows from which screening does not pay.
 MOST = 0.25
+# Beyond the basis, kinked losses go on with this share of the width they began with.
+NEXT_WIDTH = 0.1
 
 
 def curved(sample: Problem, result: Result) -> bool:
@@ -35,28 +37,31 @@ def curved(sample: Problem, result: Result) -> bool:
 
 def finish(problem: Problem, basis: Array | None, guess: Result, tol: float, max_iter: int) -> Result:
     """All rows, from the solution `guess` on a sample of them, which is within the basis."""
-    if basis is not None and not problem.rows.cached:  # there is no room for other features either
-        guess, basis = replace(guess, coef=basis @ guess.coef), None
-    null, nothing = null_model(problem), np.zeros(problem.n_columns)
+    coef = guess.coef if basis is None else basis @ guess.coef
     anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
-    start = newton.Start(guess.coef, guess.intercept, anchor, nothing, null)
+    start = newton.Start(coef, guess.intercept, anchor, np.zeros(problem.n_columns), null_model(problem))
+    return solve_within(problem, basis, start, tol, max_iter)
+
+
+def solve_within(problem: Problem, basis: Array | None, start: newton.Start, tol: float, max_iter: int) -> Result:
+    """All rows, first within the basis if there is one, and beyond it where that does not suffice."""
+    if basis is None or not problem.rows.cached:  # there is no room for other features either
+        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
     inner = problem.within(basis)
-    result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
-    if basis is None:
-        return result
+    result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.within(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
     memory = inner.rows.new_memory()
     inner.place(memory, result.coef, result.intercept)  # the same residuals for less
     memory = problem.rows.new_memory(anchor=result.dual, residual=memory.collect("residual"))
-    found = certify(problem, memory, coef, result.intercept, null)
+    found = certify(problem, memory, coef, result.intercept, start.null)
     whole = replace(
         result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,
         status=statuses(found.relative, tol), sweeps=share * result.sweeps + 1 + memory.sweeps,
     )  # fmt: skip
     if whole.converged:
         return whole
-    start = newton.Start(coef, result.intercept, result.dual, nothing, null)
-    more = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
+    again = newton.Start(coef, result.intercept, result.dual, NEXT_WIDTH * start.width, start.null)
+    more = newton.solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False)
     return replace(
         more,
         iterations=more.iterations + whole.iterations,
