@@ -26,6 +26,8 @@ Array = NDArray[np.floating]
 
 # Columns of at least so many rows are worth a compiled step.
 COMPILED_ROWS = 2_000
+# Rows with new duals are summed by themselves up to this share of all.
+FEW_CHANGED = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +285,23 @@ def _kink_pull(block: Block, memory: BlockMemory, loss: Loss, width: Array) -> t
             for k in range(len(width))
         ]
     )  # fmt: skip
-    return (weighted @ block.features).T, balance, positive, positive - balance, value, slack, active
+    return _force(block, memory, weighted), balance, positive, positive - balance, value, slack, active
+
+
+def _force(block: Block, memory: BlockMemory, weighted: Array) -> Array:
+    """Phi' weighted, (M, q): from the last one and the few rows whose duals have changed since, if they are few.
+
+    Between two Newton steps most rows stay clipped at the same end of their box.
+    """
+    changed = np.arange(len(block.share))
+    if "force" in memory:
+        changed = np.flatnonzero(np.any(weighted != memory["weighted"].T, axis=0))
+    if len(changed) <= FEW_CHANGED * len(block.share):
+        force = memory["force"] + ((weighted - memory["weighted"].T)[:, changed] @ block.features[changed]).T
+    else:
+        force = (weighted @ block.features).T
+    memory["weighted"], memory["force"] = weighted.T, force
+    return force
 
 
 def _kink_probe(block: Block, memory: BlockMemory, loss: Loss, width: Array, step: Array) -> tuple[Array, Array]:

@@ -33,7 +33,7 @@ from quernel.solvers.system import NewtonSystem
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]
 
-SHRINK = 0.3
+SHRINK = 0.5
 # An inner problem is solved well enough when Newton's decrement is this small against the slack.
 ENOUGH = 0.1
 # Of a smooth loss, a width up to so many of its own is not worth having.
