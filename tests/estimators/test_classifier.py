@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_circles, make_moons
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_blobs, make_circles, make_moons
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
@@ -22,11 +22,35 @@ SMALL = {"n_components": 60, "random_state": 0}
         KernelClassifier(),
         KernelClassifier("logistic"),
         KernelClassifier("squared_hinge", n_components="exact"),
-        KernelClassifier("logistic", multiclass="ovr", kernel="linear", fit_intercept=False),
+        KernelClassifier("logistic", multiclass="ovr", kernel="linear"),
+        KernelClassifier("logistic", multiclass="ovr", fit_intercept=False),
     ]
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_extreme_class_weights_give_the_optimum_also_without_an_intercept(n_classes):
+    """A linear rule without an intercept calls x and -x different names, however heavy one class is.
+
+    So the optimum itself cannot give nearly all rows to that class, as scikit-learn's check of class weights expects
+    (its own LogisticRegression(fit_intercept=False) does not): that configuration is held against the optimum here,
+    and passes the check with an intercept.
+    """
+    X, y = make_blobs(centers=n_classes, random_state=0, cluster_std=20)
+    heavy = {0: 1000.0, 1: 1e-4, 2: 1e-4}
+    weight = np.array([heavy[label] for label in y])
+    how = {"kernel": "linear", "multiclass": "ovr", "class_weight": {k: heavy[k] for k in range(n_classes)}}
+    ours = KernelClassifier("logistic", fit_intercept=False, **how).fit(X, y)
+    assert np.all(ours.duality_gap_ <= 1e-6)
+    for column, label in enumerate([1] if n_classes == 2 else range(3)):
+        theirs = LogisticRegression(
+            C=1 / (2 * weight.sum() * ours.alpha_), fit_intercept=False, tol=1e-12, solver="newton-cholesky"
+        ).fit(X, y == label, sample_weight=weight)
+        np.testing.assert_allclose(ours.coef_[:, column], theirs.coef_[0], rtol=1e-6)
+    assert not np.any((ours.predict(X) == 0) & (ours.predict(-X) == 0))
+    assert np.mean(KernelClassifier("logistic", **how).fit(X, y).predict(X) == 0) == 1
 
 
 @pytest.fixture(scope="module")

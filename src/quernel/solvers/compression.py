@@ -19,8 +19,8 @@ from quernel.problem import Problem
 
 Array = NDArray[np.floating]
 
-# What left-out directions may cost, as a share of the tolerance: much less than what the rest of the gap takes. The best
-# function of a margin loss with a kink is a step: to the directions that make it sharp, duals are more than noise.
+# What left-out directions may cost, as a share of the tolerance: much less than what the rest of the gap takes. The
+# best function of a margin loss with a kink is a step: to the directions that make it sharp, duals are not noise alone.
 COST, COST_OF_STEPS = 0.05, 0.001
 # A basis that keeps more than this share of the features saves too little.
 MOST = 0.8
