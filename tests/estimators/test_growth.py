@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from benchmarks.components import compare
 
-from quernel import KernelQuantileRegressor, estimate_cost
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor, estimate_cost
 from quernel.estimators import growth
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Matern, SpectralKernel
@@ -228,6 +228,74 @@ def test_it_prints_a_table_and_a_reason(plain):
     assert lines[-1].startswith(f"{plain.n_components_:,} random features: beyond ")
     with pytest.raises(dataclasses.FrozenInstanceError):
         plain.n_components_choice_.n_components = 1
+
+
+# --- every estimator, with its own loss ------------------------------------------------------------------------------
+
+
+def labels(n_classes, n=1000):
+    X, y = table(n)
+    return X, np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+
+
+OTHERS = {
+    "huber": (KernelRegressor, "huber", table),
+    "squared": (KernelRegressor, "squared", table),
+    "hinge": (KernelClassifier, "hinge", lambda: labels(2)),
+    "logistic": (KernelClassifier, "logistic", lambda: labels(3)),
+}
+
+
+def other(name, X, y, weight=None, **settings):
+    made, loss, _ = OTHERS[name]
+    return made(loss, **{"random_state": 0, "tol": 0.1, **settings}).fit(X, y, sample_weight=weight)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_estimator_chooses_by_the_same_laws(name):
+    X, y = OTHERS[name][2]()
+    model = other(name, X, y)
+    choice = model.n_components_choice_
+    assert choice.n_components == model.n_components_ == len(model.coef_)
+    assert len(choice.trials) > 1
+    order = np.random.default_rng(3).permutation(len(y))
+    same(other(name, np.vstack([X, X[order]]), np.r_[y, y[order]]), model)
+    same(other(name, X[order], y[order], weight=np.full(len(y), 2.0)), model)
+    differ(other(name, X[order], y), model)
+    assert other(name, X, y, n_components=50).n_components_choice_ is None
+
+
+@pytest.mark.parametrize("name", ["huber", "squared"])
+def test_losses_are_in_units_of_their_own(name):
+    X, y = table()
+    plain = other(name, X, y)
+    large = other(name, X, 1000 * y)
+    same(large, plain, unit=1000.0**2)
+    with pytest.raises(AssertionError):
+        same(large, plain, unit=1000.0)
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared"])
+def test_their_held_out_loss_has_a_say(name, monkeypatch):
+    monkeypatch.setattr(growth, "RESOLVED", np.inf)
+    X, _ = table()
+    wavy = np.sin(15 * X[:, 0]) * np.cos(15 * X[:, 1])
+    coin = np.random.default_rng(2).standard_normal(len(X))
+    if name != "squared":
+        wavy, coin = wavy > 0, coin > 0
+    first = other(name, X, wavy, bandwidth=0.1).n_components_choice_
+    assert first.trials[1].gain > 3 * first.trials[1].error
+    assert first.n_components > 250
+    assert other(name, X, coin, bandwidth=0.5).n_components_ == 250
+
+
+def test_a_class_that_is_not_met_is_not_judged():
+    X, y = labels(2)
+    choices = [other("hinge", X, np.where(np.arange(1000) == row, 1, 0)).n_components_choice_ for row in range(3)]
+    assert {choice.n_components for choice in choices if not choice.trials} == {500}
+    assert any("rarer class" in choice.reason for choice in choices)
+    y[7] = 2
+    assert other("hinge", X, y).n_components_choice_.trials
 
 
 # --- what it is for --------------------------------------------------------------------------------------------------

@@ -92,6 +92,14 @@ def test_epsilon_insensitive_is_support_vector_regression(table):
     np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-3)
 
 
+def test_a_tube_that_holds_all_rows_leaves_the_constant(table):
+    X, y = table
+    model = KernelRegressor(EpsilonInsensitive(100.0), **SMALL).fit(X, y)
+    assert model.alpha_ > 0
+    assert model.objective_[0] == model.duality_gap_[0] == 0
+    assert np.ptp(model.predict(X)) == 0
+
+
 def test_expectiles_are_ordered(table):
     X, y = table
     low, high = (KernelRegressor(Expectile(level), **SMALL).fit(X, y).predict(X) for level in (0.1, 0.9))

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from oracles.families import LENGTH, LEVEL, MARGIN, SPLITS, objective, optimum
+from oracles.families import LENGTH, LEVEL, MARGIN, SPLITS, known_solver, objective, optimum
 from quernel import losses
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
@@ -67,6 +67,23 @@ def test_same_optimum_as_independent_solvers(name, seed):
         theirs = min(optimum(name, features, y, alpha, weight, intercept))
     assert ours == pytest.approx(theirs, rel=1e-6)
     assert found.gap[0] >= ours - theirs - ORACLE * theirs
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge", "epsilon_insensitive", "logistic"])
+def test_where_problems_coincide_libsvm_liblinear_and_scikit_learn_agree(name):
+    """They are among the oracles above, and it is seen here that they take part: they stop no lower, and near."""
+    excess = []
+    for seed in SEEDS:
+        features, y, alpha, weight, intercept = drawn(seed, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            known = known_solver(name, features, y, alpha, weight, intercept)
+        if known is not None:
+            ours = solved(name, features, y, alpha, weight, intercept).objective[0]
+            excess.append(objective(name, features, y, alpha, *known, weight) / ours - 1)
+    assert min(excess) >= -1e-9
+    assert np.count_nonzero(np.array(excess) <= 1e-6) >= 3
+    assert max(excess) <= 1e-4  # libsvm's own tolerance is on its gradient
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -13,9 +13,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from quernel._threads import right_sized, spread
-from quernel.estimators.cost import refuse_if_too_large
-from quernel.estimators.defaults import N_COMPONENTS, SIZES, auto_bandwidth
+from quernel.estimators.cost import most_components, refuse_if_too_large
+from quernel.estimators.defaults import SIZES, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
+from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.validation import check_choice, check_positive, refuse_missing
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
@@ -128,13 +129,26 @@ class KernelEstimator(BaseEstimator):
 
     def _choose_components(
         self,
-        features: RandomFeatures,  # noqa: ARG002
-        draw: Callable[[int, ArrayRows], RandomFeatures],  # noqa: ARG002
-        source: ArrayRows,  # noqa: ARG002
-        loss: Loss,  # noqa: ARG002
+        features: RandomFeatures,
+        draw: Callable[[int, ArrayRows], RandomFeatures],
+        source: ArrayRows,
+        loss: Loss,
     ) -> int:
-        """How many features n_components="auto" means: the usual number, unless a subclass knows better."""
-        return N_COMPONENTS
+        """As many as effective dimension and held-out loss ask for."""
+        most, limited_by = most_components(
+            source.n_rows, loss.n_columns, solver=self.solver, max_memory=self.max_memory
+        )
+        if features.pool_size is not None and features.pool_size < most:
+            most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
+        self.n_components_choice_ = choose_components(
+            source, draw, self._judged_by(loss), self.alpha_,
+            fit_intercept=self.fit_intercept, most=most, limited_by=limited_by,
+        )  # fmt: skip
+        return self.n_components_choice_.n_components
+
+    def _judged_by(self, loss: Loss) -> Loss:
+        """The loss by which the number of features is chosen: that of the fit."""
+        return loss
 
     def _solve_in_single(self, source: ArrayRows, loss: Loss) -> Result:
         """Solved on rounded features, which are half the size, and certified on those that predict."""
@@ -183,6 +197,7 @@ class KernelEstimator(BaseEstimator):
             dtype=self.dtype,
         )
         kernel = self._with_bandwidth(kernel, source)
+        self.n_components_choice_: ComponentsChoice | None = None
         self._keep_result(self._solve(source, kernel, loss, as_generator(self.random_state)))
 
     def _keep_result(self, result: Result) -> None:

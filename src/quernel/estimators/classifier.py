@@ -64,7 +64,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     coef_ : ndarray of shape (M, q); q is 1 for two classes and K for more
     intercept_ : ndarray of shape (q,)
     duality_gap_, objective_ : ndarrays of shape (q,), or (1,) for the multinomial model, which is one problem
-    alpha_, bandwidth_, n_components_, n_iter_, feature_map_ : as in `KernelQuantileRegressor`
+    alpha_, bandwidth_, n_components_, n_components_choice_, n_iter_, feature_map_ : as in `KernelQuantileRegressor`
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -221,6 +221,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         from sklearn.calibration import CalibratedClassifierCV
 
         model = clone(self).set_params(calibration=None, alpha=self.alpha_)
+        if self.n_components_choice_ is not None:
+            model.set_params(n_components=self.n_components_)
         return CalibratedClassifierCV(model, method=self.calibration, ensemble=False).fit(X, y, sample_weight=weight)
 
 

@@ -66,10 +66,18 @@ def loss_named(name: str, scale: float) -> Loss:
     return replace(made, **{LENGTHS[name]: LENGTH[name] * scale}) if name in LENGTHS else made
 
 
-def alpha_for(loss: Loss, scale: float) -> float:
-    """`auto_alpha` for any loss, in units of what it is at residuals of the size of the scale: fit(a y) = a fit(y)."""
+def alpha_unit(loss: Loss, scale: float) -> float:
+    """What alpha is measured in, so that fit(a y) = a fit(y): the loss at residuals of the size of the scale.
+
+    Where a tube holds all of these, the loss beyond it.
+    """
     size = float(np.mean(loss.value(np.full((2, loss.n_columns), [[-scale], [scale]]))))
-    return 2 * ALPHA * size / scale**2
+    return 2 * (size if size > 0 else scale * float(np.mean(loss.lipschitz()))) / scale**2
+
+
+def alpha_for(loss: Loss, scale: float) -> float:
+    """`auto_alpha` for any loss."""
+    return ALPHA * alpha_unit(loss, scale)
 
 
 def auto_alpha(y: Array, share: Array) -> float:

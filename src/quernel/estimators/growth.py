@@ -7,7 +7,8 @@ On a sample of rows the number of features M is doubled until, at the ridge weig
 
 The first looks at the rows X alone and sees what a large table would still resolve; the second knows y. Fits are made
 only where the dimension is resolved, so that most sizes cost one decomposition of a small matrix. Features for M and
-2 M come from the same seed: those drawn uniformly are then the same, and M more; other samplings draw them anew.
+2 M come from the same seed: those drawn uniformly are then the same, and M more; other samplings draw them anew. The
+loss is the fit's own, the mean over its columns; several classes are judged each against the rest.
 
 Sample and split depend on the values and weights of the rows only, never on their order, on repetition or on units.
 """
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import right_sized
-from quernel.estimators.defaults import N_COMPONENTS, SIZES, spread
+from quernel.estimators.defaults import N_COMPONENTS, SIZES, alpha_unit, spread
 from quernel.features import RandomFeatures
 from quernel.features.distinct import sample_of_rows
 from quernel.losses import Loss
@@ -102,8 +103,12 @@ def choose_components(
         M = min(N_COMPONENTS, most)
         return ComponentsChoice(M, f"too few different rows to choose by (below {FEW:,}).")
     train, held_out = _halves(sample)
-    # The ridge weight for y of unit spread: what is resolved must not depend on the unit of y.
-    ridge = alpha * spread(sample.y, sample.share())
+    if loss.margin:
+        train, held_out, loss = _seen(train, held_out, loss)
+        if loss.n_columns == 0:
+            return ComponentsChoice(min(N_COMPONENTS, most), "too few rows of the rarer class to choose by.")
+    # The ridge weight in its own unit: what is resolved must not depend on the units of y and of the loss.
+    ridge = alpha / alpha_unit(loss, 1.0 if loss.margin else spread(sample.y, sample.share()))
     trials: list[Trial] = []
     last: _Lifted | None = None
     sizes = [size for size in SIZES if size <= min(most, sample.n_rows)] or [most]
@@ -140,9 +145,10 @@ def _sample(source: ArrayRows) -> ArrayRows:
     share = source.share()
     picked, _ = sample_of_rows(source.X, ROWS)
     X, y = np.asarray(source.X[picked], dtype=float), source.y[picked]
-    order = np.lexsort((y, *X.T[::-1]))
+    order = np.lexsort((*np.atleast_2d(y.T), *X.T[::-1]))
     X, y = X[order], y[order]
-    new = np.r_[True, np.any(X[1:] != X[:-1], axis=1) | (y[1:] != y[:-1])]
+    both = np.column_stack([X, y])
+    new = np.r_[True, np.any(both[1:] != both[:-1], axis=1)]
     weight = np.add.reduceat(share[picked][order], np.flatnonzero(new))
     some = np.sort(np.random.default_rng(0).permutation(len(weight))[:ROWS])  # few different x, each with many y
     return ArrayRows(X[new][some], y[new][some], weight[some])
@@ -159,15 +165,26 @@ def _take(rows: ArrayRows, index: Index) -> ArrayRows:
     return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
 
 
+def _seen(train: ArrayRows, held_out: ArrayRows, loss: Loss) -> tuple[ArrayRows, ArrayRows, Loss]:
+    """Rows and loss of the columns in which the rows to fit have both labels."""
+    y = train.y.reshape(train.n_rows, -1)
+    columns = np.flatnonzero(y.min(axis=0) < y.max(axis=0))
+    train, held_out = (
+        ArrayRows(rows.X, rows.y.reshape(rows.n_rows, -1)[:, columns], rows.weight) for rows in (train, held_out)
+    )
+    return train, held_out, loss.take(columns)
+
+
 def _losses(
     lifted: _Lifted, train: ArrayRows, held_out: ArrayRows, loss: Loss, alpha: float, fit_intercept: bool
 ) -> Array:
-    """The loss of every held-out row, the mean over the levels, under the fit of the others."""
+    """The loss of every held-out row, the mean over the columns, under the fit of the others."""
     if lifted.losses is None:
         rows = LiftedRows(train, features=lifted.train)
         found = newton.solve(Problem(rows, loss, alpha, fit_intercept=fit_intercept), tol=TOL, polish=False)
         fitted = lifted.held_out @ found.coef + found.intercept
-        lifted.losses = loss.value(held_out.y[:, None] - fitted).mean(axis=1)
+        offset, sign = loss.frame(held_out.y.reshape(held_out.n_rows, -1))
+        lifted.losses = loss.value(offset - sign * fitted).mean(axis=1)
     return lifted.losses
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -11,9 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.cost import most_components, refuse_if_too_large
 from quernel.estimators.defaults import auto_alpha
-from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.levels import QuantileFunction, check_levels, middle_levels, rearranged
 from quernel.estimators.validation import (
     check_choice,
@@ -27,11 +24,10 @@ from quernel.estimators.validation import (
 )
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
-from quernel.kernels import Kernel, Linear
-from quernel.losses import Pinball
+from quernel.kernels import Kernel
+from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
 from quernel.rows import ArrayRows
-from quernel.solvers import Result
 
 Array = NDArray[np.floating]
 
@@ -173,21 +169,10 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
         X, y, weight = check_training(self, X, y, sample_weight, finite=not self._finds_missing(kernel))
-        refuse_if_too_large(
-            len(X),
-            self.n_components,
-            len(levels),
-            linear=isinstance(kernel, Linear),
-            solver=self.solver,
-            max_memory=self.max_memory,
-            dtype=self.dtype,
-        )
         source = ArrayRows(X, y, weight)
-        kernel = self._with_bandwidth(kernel, source)
         self.alpha_ = auto_alpha(y, source.share()) if self.alpha == "auto" else float(self.alpha)
-        self.n_components_choice_: ComponentsChoice | None = None
-        result = self._solve(source, kernel, Pinball(levels), as_generator(self.random_state))
-        self._keep(levels, result, X)
+        self._fit_columns(source, kernel, Pinball(levels))
+        self._keep(levels, X)
         self._warn_if_short([f"{level:g}" for level in levels], of="level ")
         return self
 
@@ -268,28 +253,13 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         check_choice("noncrossing", self.noncrossing, ("rearrange", None))
         return super()._check_parameters()
 
-    def _choose_components(
-        self,
-        features: RandomFeatures,
-        draw: Callable[[int, ArrayRows], RandomFeatures],
-        source: ArrayRows,
-        loss: Pinball,
-    ) -> int:
-        """As many as effective dimension and held-out loss ask for."""
-        most, limited_by = most_components(
-            source.n_rows, len(loss.levels), solver=self.solver, max_memory=self.max_memory
-        )
-        if features.pool_size is not None and features.pool_size < most:
-            most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
-        self.n_components_choice_ = choose_components(
-            source, draw, Pinball(middle_levels(loss.levels)), self.alpha_,
-            fit_intercept=self.fit_intercept, most=most, limited_by=limited_by,
-        )  # fmt: skip
-        return self.n_components_choice_.n_components
+    def _judged_by(self, loss: Loss) -> Loss:
+        """The middle of the levels, where held-out loss is known best."""
+        assert isinstance(loss, Pinball)
+        return Pinball(middle_levels(loss.levels))
 
-    def _keep(self, levels: Array, result: Result, X: Array) -> None:
+    def _keep(self, levels: Array, X: Array) -> None:
         self.quantiles_ = levels
-        self._keep_result(result)
         order = np.argsort(levels)
         some = X[:: -(-len(X) // CROSSING_ROWS)]
         self.crossing_rate_ = crossing_rate(self._raw_curves(some)[:, order]) if len(levels) > 1 else 0.0

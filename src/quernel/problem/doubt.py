@@ -219,20 +219,15 @@ def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array,
 
     loss, coef, intercept = message
     residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
-    change, force, (balance, lines, farthest) = (
-        np.empty_like(residual),
-        np.zeros(coef.T.shape),
-        np.zeros((3, len(dual))),
-    )
+    force, (balance, lines, farthest) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
     offset, sign = _framed(block, loss)
     fit = _Fit.of(coef, intercept, loss)
     for part in strips(*block.features.shape):
         check_rows(
             np.ascontiguousarray(block.features[part]), offset[:, part], sign[:, part], block.share[part], *fit,
-            dual[:, part], doubt[:, part], residual[:, part], change[:, part], odd[:, part],
+            dual[:, part], doubt[:, part], residual[:, part], odd[:, part],
             force, balance, lines, farthest,
         )  # fmt: skip
-    memory["change"] = change.T
     off_line, slack = _odd_rows(block, loss, residual, dual, odd)
     return lines + off_line, slack, force.T, balance, farthest
 

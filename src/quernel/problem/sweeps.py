@@ -58,9 +58,9 @@ def sort_rows(
 @njit(cache=True, nogil=True, fastmath=FAST)
 def check_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    dual: Any, doubt: Any, residual: Any, change: Any, odd: Any, force: Any, balance: Any, loss: Any, farthest: Any,
+    dual: Any, doubt: Any, residual: Any, odd: Any, force: Any, balance: Any, loss: Any, farthest: Any,
 ) -> None:  # fmt: skip
-    """Move residuals to a new fit and note the change.
+    """Move residuals to a new fit.
 
     Rows off their dual's line, and the doubtful, are odd; loss sums the others. force and balance sum the doubtful;
     farthest is the largest distance from a knot of a settled row that is odd.
@@ -73,7 +73,6 @@ def check_rows(
                 prediction += features[i, j] * coef[k, j]
             s = sign[k, i]
             r = offset[k, i] - s * (prediction + intercept[k])
-            change[k, i] = residual[k, i] - r
             residual[k, i] = r
             v = dual[k, i]
             if doubt[k, i]:
