@@ -311,7 +311,7 @@ def _kink_probe(block: Block, memory: BlockMemory, loss: Loss, width: Array, ste
     slope, bend = np.transpose(
         [
             probe_column(
-                *(_column(memory[name], k) for name in ("residual", "anchor", "change")), block.share,
+                _column(memory["residual"], k), _column(memory["anchor"], k), _column(memory["change"], k), block.share,
                 low[k], high[k], width[k], step[k],
             )
             for k in range(len(width))
@@ -346,7 +346,9 @@ def _sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array
     )
 
 
-def _curvature(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array]) -> list[Curvature]:
+def _curvature(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
+) -> list[Curvature]:
     loss, width, few, anchored = message
     active_ones = _kink_active if _compiled(loss, block) else _active
     answers = []
