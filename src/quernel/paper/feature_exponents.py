@@ -25,7 +25,14 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:  # noqa: ARG001
 
 def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
     """The map, some of its numbers, and whether leverage sampling ever asks for more."""
-    columns = {"r": "g", "gamma": "g", "c, uniform": ".3f", "c, leverage": ".3f", "M, uniform": ",d", "M, leverage": ",d"}
+    columns = {
+        "r": "g",
+        "gamma": "g",
+        "c, uniform": ".3f",
+        "c, leverage": ".3f",
+        "M, uniform": ",d",
+        "M, leverage": ",d",
+    }
     lines = []
     for r, gamma in CORNERS:
         both = METHODS["thm1"], METHODS["cor1"]
@@ -43,14 +50,18 @@ def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
         "The exponent c in M = |D|^c: uniform sampling (compatibility 1) on the left, leverage sampling "
         "(compatibility gamma) on the right; agnostic case above, realizable case below. Grey: no theorem.",
     )
-    numbers = sheet.table(columns, lines, "fig1-feature-exponents", f"Some points of the map; M = |D|^c at |D| = {ROWS:,}.")
+    numbers = sheet.table(
+        columns, lines, "fig1-feature-exponents", f"Some points of the map; M = |D|^c at |D| = {ROWS:,}."
+    )
     reported = [
         "The paper draws how many random features M = O(|D|^c) suffice for the optimal learning rate, over the source "
         "exponent r and the capacity exponent gamma: uniform sampling (Theorem 1) beside leverage sampling "
         "(Corollary 1), for the agnostic case r < 1/2 and the realizable case r >= 1/2.",
     ]
     holds = all(bool((difference >= -1e-12).all()) for difference in saved.values())
-    return Section(reported, [figure, numbers], [Verdict(text if holds else "Leverage sampling asks for more somewhere.", holds)])
+    return Section(
+        reported, [figure, numbers], [Verdict(text if holds else "Leverage sampling asks for more somewhere.", holds)]
+    )
 
 
 def _difference(case: str) -> np.ndarray:

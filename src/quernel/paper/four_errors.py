@@ -8,6 +8,7 @@ import numpy as np
 
 from quernel.paper.drawing import REFERENCE, SERIES, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.log_axes import log_log
 from quernel.paper.sheet import Section, Sheet, Verdict
 from quernel.paper.slopes import fit_slope, typical
 from quernel.plots import house_style
@@ -44,7 +45,9 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     M = int(task["constant"]) * features_needed(n, R, GAMMA, compatibility=GAMMA)
     X, y = LAW.sample(n, random_state=rng)
     parts = error_decomposition(LAW, LAW.features(M, rng), X, y, alpha=regularization(n, R, GAMMA), tol=1e-5)
-    return [{**task, "M": M, "total": parts.total, "bound": parts.bound, **{term: getattr(parts, term) for term in TERMS}}]
+    return [
+        {**task, "M": M, "total": parts.total, "bound": parts.bound, **{term: getattr(parts, term) for term in TERMS}}
+    ]
 
 
 def present(table: Table, sheet: Sheet) -> Section:
@@ -64,19 +67,45 @@ def present(table: Table, sheet: Sheet) -> Section:
     names = {**TERMS, "total": "total error"}
     last = max(table.values("n"))
     lines = [
-        [constant, names[term], float(np.exp(np.log(table.select(constant=constant, n=last).column(term)).mean())), slope.value, slope.low, slope.high, predicted]
+        [
+            constant,
+            names[term],
+            float(np.exp(np.log(table.select(constant=constant, n=last).column(term)).mean())),
+            slope.value,
+            slope.low,
+            slope.high,
+            predicted,
+        ]
         for (constant, term), slope in slopes.items()
     ]
-    columns = {"constant": "d", "term": "", f"norm at N = {last:,}": ".4f", "slope": ".2f", "low": ".2f", "high": ".2f", "theory": ".2f"}
-    numbers = sheet.table(columns, lines, "beyond-decomposition", "Slopes of the log norms against log N, 95 % intervals.")
-    slow = [names[term] for (constant, term), slope in slopes.items() if constant == CONSTANTS[0] and slope.lies_above(predicted)]
+    columns = {
+        "constant": "d",
+        "term": "",
+        f"norm at N = {last:,}": ".4f",
+        "slope": ".2f",
+        "low": ".2f",
+        "high": ".2f",
+        "theory": ".2f",
+    }
+    numbers = sheet.table(
+        columns, lines, "beyond-decomposition", "Slopes of the log norms against log N, 95 % intervals."
+    )
+    slow = [
+        names[term]
+        for (constant, term), slope in slopes.items()
+        if constant == CONSTANTS[0] and slope.lies_above(predicted)
+    ]
     tight = float(np.mean(table.column("total") / table.column("bound")))
     few = table.select(constant=CONSTANTS[1], n=last)
     share = float(np.mean(few.column("random_feature") / few.column("bound")))
     verdicts = [
         Verdict(
-            f"With M = {CONSTANTS[0]} N^c " + (f"these terms fall too slowly: {', '.join(slow)}." if slow else
-            f"no term falls more slowly than N^{predicted:.2f}, the rate of the norm.".replace("-", "\u2212")),
+            f"With M = {CONSTANTS[0]} N^c "
+            + (
+                f"these terms fall too slowly: {', '.join(slow)}."
+                if slow
+                else f"no term falls more slowly than N^{predicted:.2f}, the rate of the norm.".replace("-", "\u2212")
+            ),
             not slow,
         ),
         Verdict(
@@ -85,7 +114,7 @@ def present(table: Table, sheet: Sheet) -> Section:
         ),
         Verdict(
             f"With M = {CONSTANTS[1]} N^c the step from the features to the kernel is {share:.0%} of the sum at "
-            f"N = {last:,}: too few features show in that term, and in no amount of rows."
+            f"N = {last:,}: that is where too few features show."
         ),
     ]
     reported = [
@@ -110,10 +139,7 @@ def _figure(table: Table, predicted: float) -> Any:
                 ax.errorbar(sizes, centre, yerr=bars, label=words, markersize=4, linewidth=1.3, capsize=2, **style)
             line = total[0] * (np.array(sizes) / sizes[0]) ** predicted
             ax.plot(sizes, 1.25 * line, label=f"slope ${predicted:.2f}$", **REFERENCE)
-            ax.set_xscale("log")
-            ax.set_yscale("log")
-            ax.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
-            ax.minorticks_off()
+            log_log(ax, sizes, most=8)
             ax.set_xlabel("rows $N$")
             ax.set_title(f"$M = {constant}\\,N^c$", loc="left")
         axes[0, 0].set_ylabel("$L_2$ norm")

@@ -14,6 +14,7 @@ from quernel.kernels import Gaussian
 from quernel.losses import Loss, Pinball, Squared
 from quernel.paper.drawing import errorbars, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import VALIDATION, fit_each
 from quernel.paper.sheet import Section, Sheet, Verdict
 from quernel.paper.slopes import typical
@@ -28,9 +29,7 @@ REPETITIONS: dict[Size, int] = {"full": 20, "quick": 3}
 
 def tasks(size: Size) -> list[Task]:
     """One per noise, number of rows and repetition."""
-    return [
-        task for noise in NOISES for n in SIZES[size] for task in repetitions(REPETITIONS[size], noise=noise, n=n)
-    ]
+    return [task for noise in NOISES for n in SIZES[size] for task in repetitions(REPETITIONS[size], noise=noise, n=n)]
 
 
 def cost(task: Task) -> float:
@@ -115,10 +114,7 @@ def _figure(table: Table) -> Any:
             for series, method in enumerate(METHODS):
                 sizes, centre, bars = typical(table.select(noise=noise, method=method), "squared")
                 errorbars(ax, sizes, centre, bars, series=series, label=method)
-            ax.set_xscale("log")
-            ax.set_yscale("log")
-            ax.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
-            ax.minorticks_off()
+            log_log(ax, sizes, most=8)
             ax.set_xlabel("rows $N$")
             ax.set_title(f"{noise[0].upper()}{noise[1:]}", loc="left")
         axes[0, 0].set_ylabel(r"$\|f - f^*\|^2$, true median $f^*$")

@@ -9,8 +9,9 @@ import numpy as np
 from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
-from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
+from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import ALPHAS, VALIDATION, fit_each
 from quernel.paper.risk import check_excess
 from quernel.paper.sheet import Section, Sheet, Verdict
@@ -111,8 +112,12 @@ def present(table: Table, sheet: Sheet) -> Section:
             "Excess risk with lambda from theory and other numbers of features: M = ceil(constant N^c), and the kernel "
             "itself. Geometric means, bars of one standard error; dotted: the slope of the theorem.",
         ),
-        sheet.table(*_slopes_table(table, found), "fig_3-slopes", "Slopes of log error against log N, with 95 % intervals."),
-        sheet.table(*_points_table(table), "fig_3-points", "The points: geometric means over repetitions.", folded=True),
+        sheet.table(
+            *_slopes_table(table, found), "fig_3-slopes", "Slopes of log error against log N, with 95 % intervals."
+        ),
+        sheet.table(
+            *_points_table(table), "fig_3-points", "The points: geometric means over repetitions.", folded=True
+        ),
     ]
     reported = [
         "The paper fits KQR-RF at tau = 0.5 to N = 1,000, 2,000, ..., 10,000 rows of the spline design, M from Theorem "
@@ -165,10 +170,14 @@ def _explanation(table: Table, found: Found, r: float, gamma: float, ridge: str)
             continue
         slope, risk = found[key]["excess"], _geometric(here.select(features=features, ridge=key[3]))
         meets = "still above the theorem's" if slope.lies_above(bound) else "which meets the theorem"
-        parts.append(f"with {name} (lambda from {key[3]}) the slope is {slope}, {meets}, and the excess risk at N = {last:,} "
-                     f"falls from {main:.1e} to {risk:.1e}")
+        parts.append(
+            f"with {name} (lambda from {key[3]}) the slope is {slope}, {meets}, and the excess risk at N = {last:,} "
+            f"falls from {main:.1e} to {risk:.1e}"
+        )
     return (
-        f"M = {M} features at N = {last:,} are still too few: " + "; ".join(parts) + ". The theorem's M hides a constant "
+        f"M = {M} features at N = {last:,} are still too few: "
+        + "; ".join(parts)
+        + ". The theorem's M hides a constant "
         "and its bound a factor log^2 N, which alone makes up for "
         f"{2 * np.log(np.log(10_000) / np.log(1000)) / np.log(10):.2f} of slope between 1,000 and 10,000 rows."
     )
@@ -180,7 +189,7 @@ def _geometric(table: Table) -> float:
 
 def _main_figure(table: Table, found: Found) -> Any:
     with house_style():
-        figure, axes = panels(2, 4, size=(12.0, 6.6), sharex=True)
+        figure, axes = panels(2, 4, size=(12.0, 6.6), sharex=True, sharey="row")
         for column, (r, gamma) in enumerate(PAIRS):
             for line, (error, name) in enumerate(ERRORS.items()):
                 ax = axes[line, column]
@@ -191,12 +200,13 @@ def _main_figure(table: Table, found: Found) -> Any:
                     sizes, centre, bars = typical(points, error)
                     slope = found[r, gamma, MAIN, ridge][error]
                     errorbars(ax, sizes, centre, bars, series=series, label=words)
-                    where = {"xy": (0.03, 0.13 - 0.09 * series), "xycoords": "axes fraction", "fontsize": 8}
-                    ax.annotate(f"{ridge}: {slope}", color=("#08306b", "#b34700")[series], **where)
+                    where = {"xy": (0.98, 0.95 - 0.08 * series), "xycoords": "axes fraction", "ha": "right"}
+                    ax.annotate(f"{ridge}: {slope}", color=SERIES[series]["color"], fontsize=8, **where)
                     _reference(ax, sizes, centre, predicted_slope(r, gamma))
-                _log_axes(ax, name if column == 0 else None, last=line == 1)
-            outside = "\n(no theorem: $2r + \\gamma < 1$)" if violations(r, gamma) else "\n"
-            axes[0, column].set_title(f"$r = {r:g}$, $\\gamma = {gamma:g}${outside}", loc="left", fontsize=10)
+                log_log(ax, sizes, most=4)
+                axes[line, 0].set_ylabel(name)
+            axes[0, column].set_title(_title(r, gamma), loc="left", fontsize=10, fontweight="normal")
+            axes[1, column].set_xlabel("rows $N$")
         shared_legend(figure, axes[0, 0])
     return figure
 
@@ -204,17 +214,24 @@ def _main_figure(table: Table, found: Found) -> Any:
 def _constants_figure(table: Table) -> Any:
     labels = {"1": "constant 1", MAIN: "constant 5", "20": "constant 20", EXACT: "kernel itself"}
     with house_style():
-        figure, axes = panels(1, 4, size=(12.0, 4.0), sharex=True)
+        figure, axes = panels(1, 4, size=(12.0, 4.0), sharex=True, sharey=True)
         for ax, (r, gamma) in zip(axes[0], PAIRS, strict=True):
             for series, (features, words) in enumerate(labels.items()):
                 points = table.select(r=r, gamma=gamma, features=features, ridge="theory")
                 sizes, centre, bars = typical(points, "excess")
                 errorbars(ax, sizes, centre, bars, series=series, label=words)
             _reference(ax, sizes, centre, predicted_slope(r, gamma))
-            _log_axes(ax, "excess risk" if ax is axes[0, 0] else None, last=True)
-            ax.set_title(f"$r = {r:g}$, $\\gamma = {gamma:g}$", loc="left", fontsize=10)
+            log_log(ax, sizes, most=4)
+            ax.set_title(_title(r, gamma), loc="left", fontsize=10, fontweight="normal")
+            ax.set_xlabel("rows $N$")
+        axes[0, 0].set_ylabel("excess risk")
         shared_legend(figure, axes[0, 0], columns=5)
     return figure
+
+
+def _title(r: float, gamma: float) -> str:
+    outside = "(no theorem: $2r + \\gamma < 1$)" if violations(r, gamma) else ""
+    return f"$r = {r:g}$, $\\gamma = {gamma:g}$\n{outside}"
 
 
 def _reference(ax: Any, sizes: list[float], centre: np.ndarray, slope: float) -> None:
@@ -224,20 +241,6 @@ def _reference(ax: Any, sizes: list[float], centre: np.ndarray, slope: float) ->
     named = {line.get_label() for line in ax.lines}
     words = "slope of the theorem"
     ax.plot(x, height * (x / middle) ** slope, zorder=1, label=None if words in named else words, **REFERENCE)
-
-
-def _log_axes(ax: Any, y_label: str | None, *, last: bool) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xticks([1000, 2000, 5000, 10_000])
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    if last:
-        ax.set_xlabel("rows $N$")
-    if y_label is not None:
-        ax.set_ylabel(y_label)
 
 
 def _slopes_table(table: Table, found: Found) -> tuple[dict[str, str], list[list[Any]]]:
@@ -264,12 +267,14 @@ def _points_table(table: Table) -> tuple[dict[str, str], list[list[Any]]]:
         "excess risk": ".2e", "squared error": ".2e",
     }  # fmt: skip
     lines = [
-        [*key, int(part.column("M").max()), *(float(np.exp(np.mean(np.log(part.column(name))))) for name in ("alpha", *ERRORS))]
+        [
+            *key,
+            int(part.column("M").max()),
+            *(float(np.exp(np.mean(np.log(part.column(name))))) for name in ("alpha", *ERRORS)),
+        ]
         for key, part in table.groups("r", "gamma", "features", "ridge", "n")
     ]
     return columns, lines
 
 
-FIG_RATES = Experiment(
-    "fig_3", "fig_3", "Learning rates: log excess risk against log N", tasks, measure, present, cost
-)
+FIG_RATES = Experiment("fig_3", "fig_3", "Learning rates: log excess risk against log N", tasks, measure, present, cost)

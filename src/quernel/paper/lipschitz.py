@@ -14,11 +14,19 @@ from quernel.datasets.spline import SplineQuantile
 from quernel.losses import Hinge, Logistic, Loss
 from quernel.paper.drawing import REFERENCE, errorbars, panels
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import TOL, fit_each
 from quernel.paper.risk import hinge_excess, logistic_excess
 from quernel.paper.sheet import Section, Sheet, Verdict
 from quernel.paper.slopes import fit_slope, typical
-from quernel.paper.spline_design import CONSTANT, features_of_theorem, midpoints, predicted_slope, ridge_of_theorem, spline_features
+from quernel.paper.spline_design import (
+    CONSTANT,
+    features_of_theorem,
+    midpoints,
+    predicted_slope,
+    ridge_of_theorem,
+    spline_features,
+)
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
@@ -115,7 +123,11 @@ def present(table: Table, sheet: Sheet) -> Section:
             Verdict(
                 f"{name.capitalize()} loss: slope {slopes['excess']} of the excess risk, {slopes['squared']} of the "
                 f"squared error, theory {bound:.2f}".replace(" -", " \u2212")
-                + (": slower than the theorem's bound without its logarithm." if above else ": as fast as the theorem says, or faster."),
+                + (
+                    ": slower than the theorem's bound without its logarithm."
+                    if above
+                    else ": as fast as the theorem says, or faster."
+                ),
                 not above,
             )
         )
@@ -127,7 +139,16 @@ def present(table: Table, sheet: Sheet) -> Section:
         "theory; dotted: the theorem's slope. Right: errors against the number of features at a fixed number of rows; "
         "the vertical line marks the theorem's M. Geometric means, bars of one standard error.",
     )
-    columns = {"loss": "", "r": "g", "gamma": "g", "error": "", "slope": ".2f", "low": ".2f", "high": ".2f", "theory": ".2f"}
+    columns = {
+        "loss": "",
+        "r": "g",
+        "gamma": "g",
+        "error": "",
+        "slope": ".2f",
+        "low": ".2f",
+        "high": ".2f",
+        "theory": ".2f",
+    }
     numbers = sheet.table(columns, lines, "beyond-lipschitz", "Slopes of log error against log N, 95 % intervals.")
     reported = [
         "The paper proves its rates for every Lipschitz loss that is locally strongly convex (Theorem 3), without an "
@@ -165,16 +186,13 @@ def _figure(table: Table) -> Any:
                         slope = predicted_slope(design.r, design.gamma)
                         line = centre[0] * (np.array(sizes) / sizes[0]) ** slope
                         ax.plot(sizes, line, label=f"slope ${slope:.2f}$" if series else None, **REFERENCE)
-                ax.set_xscale("log")
-                ax.set_yscale("log")
-                ax.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
-                ax.minorticks_off()
+                log_log(ax, sizes, most=8)
                 ax.set_ylabel("error")
                 ax.legend()
             n = part.values("n")[0]
             row[1].axvline(features_of_theorem(n, design.r, design.gamma), **REFERENCE)
             row[0].set_title(f"{name.capitalize()} loss: rows", loc="left")
-            row[1].set_title(f"{name.capitalize()} loss: features, $N = {n:,}$", loc="left")
+            row[1].set_title(f"{name.capitalize()} loss: features, $N$ = {n:,}", loc="left")
             row[0].set_xlabel("rows $N$")
             row[1].set_xlabel("features $M$")
     return figure

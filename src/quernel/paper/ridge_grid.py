@@ -12,6 +12,7 @@ from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.rows.lifted import FeatureMap
+from quernel.solvers import SOLVERS
 
 Array = NDArray[np.floating]
 
@@ -41,9 +42,23 @@ class Fits:
 
 
 def fit_each(
-    feature_map: FeatureMap, X: Array, y: Array, loss: Loss, alphas: Array = ALPHAS, *, tol: float = TOL
+    feature_map: FeatureMap,
+    X: Array,
+    y: Array,
+    loss: Loss,
+    alphas: Array = ALPHAS,
+    *,
+    tol: float = TOL,
+    warm: bool = True,
 ) -> Fits:
-    """Fit the loss, of one column, at every weight, without intercept as in the paper."""
+    """Fit the loss, of one column, at every weight, without intercept as in the paper.
+
+    `warm` starts each fit from the one before. Features with poles make that slower than to begin anew.
+    """
     rows = LiftedRows(ArrayRows(X, y), features=feature_map.transform(X))
-    problem = Problem(rows, loss, float(alphas[0]), fit_intercept=False)
-    return Fits(feature_map, loss, np.asarray(alphas), paths.solve(problem, alphas, tol=tol).coef[:, :, 0])
+    if warm:
+        coef = paths.solve(Problem(rows, loss, float(alphas[0]), fit_intercept=False), alphas, tol=tol).coef[:, :, 0]
+    else:
+        problems = (Problem(rows, loss, float(alpha), fit_intercept=False) for alpha in alphas)
+        coef = np.stack([SOLVERS["newton"](problem, tol=tol).coef[:, 0] for problem in problems])
+    return Fits(feature_map, loss, np.asarray(alphas), coef)

@@ -12,7 +12,7 @@ Array = NDArray[np.floating]
 def check_excess(deviation: Array, *, level: float = 0.5, scale: float | Array = 1.0) -> Array:
     """E rho(y - q - d) - E rho(y - q)  for normal y with level-th quantile q, at every deviation d = f - q.
 
-        = s (z (F(z) - tau) + F'(z) - F'(z_tau)),    z = z_tau + d/s,    s the standard deviation: `scale`
+    = s (z (F(z) - tau) + F'(z) - F'(z_tau)),    z = z_tau + d/s,    s the standard deviation: `scale`
     """
     at_quantile = ndtri(level)
     z = at_quantile + deviation / scale
