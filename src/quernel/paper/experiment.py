@@ -39,7 +39,7 @@ class Table:
 
     def select(self, **where: Value) -> Table:
         """The rows in which these columns have these values."""
-        return Table([row for row in self.rows if all(row[name] == value for name, value in where.items())])
+        return Table([row for row in self.rows if all(row.get(name) == value for name, value in where.items())])
 
     def column(self, name: str) -> Any:
         """One column as an array."""
@@ -77,7 +77,8 @@ class Experiment:
     measure : the rows of one task; a function of a module, so that other processes find it. It draws from the generator
         alone, which depends on seed, experiment and task only
     present : figures, tables and verdicts from all rows
-    cost : of a task, in any unit: the dearest are begun first
+    cost : of a task, about so many seconds: the dearest are begun first
+    uses : other experiments whose rows it shows after its own
     data : the option that names the file it needs, such as "used_cars"; the runner hands its path over as task[data]
     version : raised by whoever changes what is measured: results of another version are not mixed with these
     """
@@ -89,6 +90,7 @@ class Experiment:
     measure: Callable[[Task, np.random.Generator], list[Row]]
     present: Callable[[Table, Sheet], Section]
     cost: Callable[[Task], float] = lambda task: 1.0  # noqa: ARG005
+    uses: tuple[str, ...] = ()
     data: str | None = None
     version: int = 1
 
@@ -96,3 +98,13 @@ class Experiment:
 def repetitions(count: int, **parameters: Value) -> list[Task]:
     """The same task so many times, told apart by "repetition"."""
     return [{**parameters, "repetition": k} for k in range(count)]
+
+
+def no_tasks(size: Size) -> list[Task]:  # noqa: ARG001
+    """The tasks of an item that measures nothing itself."""
+    return []
+
+
+def no_rows(task: Task, rng: np.random.Generator) -> list[Row]:  # noqa: ARG001
+    """What it would measure."""
+    return []
