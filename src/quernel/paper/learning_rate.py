@@ -127,8 +127,9 @@ def present(table: Table, sheet: Sheet) -> Section:
         "prints the slope constants 0.81, 1.21, 1.63, 0.95 of log excess risk. Theory says 0.80, 0.80, 0.91, 0.89 as "
         "an upper bound on the error: steeper is allowed.",
         f"The constant in M is not given; M = N^c alone would be 2 features at (0.5, 0.1). We take "
-        f"M = ceil({MAIN} N^c) with compatibility gamma, which is true of the spline, and show the constants 1 and 20 and the kernel itself "
-        "beside it. Excess risk is computed from the normal noise law in closed form, over a regular grid of x. "
+        f"M = ceil({MAIN} N^c) with compatibility gamma, which is true of the spline, and show the constants 1 "
+        "and 20 and the kernel itself beside it. Excess risk is computed from the normal noise law in closed form, "
+        "over a regular grid of x. "
         "The pair (0.2, 0.1) violates 2r + gamma >= 1: no theorem speaks of it.",
     ]
     return Section(reported, items, _verdicts(table, found))

@@ -137,8 +137,8 @@ def present(table: Table, sheet: Sheet) -> Section:
         _figure(table),
         "beyond-lipschitz",
         "Logistic (above) and hinge loss (below). Left: errors against the number of rows, M = ceil(5 N^c), lambda "
-        "from theory; dotted: the theorem's slope. Right: errors against the number of features at a fixed number of rows; "
-        "the vertical line marks the theorem's M. Geometric means, bars of one standard error.",
+        "from theory; dotted: the theorem's slope. Right: errors against the number of features at a fixed number of "
+        "rows; the vertical line marks the theorem's M. Geometric means, bars of one standard error.",
     )
     columns = {
         "loss": "",

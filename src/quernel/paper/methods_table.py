@@ -46,8 +46,8 @@ def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
         lines,
         "tab1-methods",
         "Table 1 from quernel.theory.METHODS: M = |D|^c random features give a squared error of |D|^-rate, logarithms "
-        "left out; alpha is the compatibility of the features. The last columns are the formulas at a realizable and an "
-        "agnostic point, KQR-RF at alpha = 1. A dash: no random features, or outside of the conditions.",
+        "left out; alpha is the compatibility of the features. The last columns are the formulas at a realizable and "
+        "an agnostic point, KQR-RF at alpha = 1. A dash: no random features, or outside of the conditions.",
     )
     others = [method for key, method in METHODS.items() if method.in_table and key not in PROMISE]
     fastest = max(method.learning_rate(*REALIZABLE) for method in others)

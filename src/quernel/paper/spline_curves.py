@@ -73,7 +73,7 @@ def present_true(table: Table, sheet: Sheet) -> Section:
         figure,
         "fig_1-true-curves",
         f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {POINTS} rows, the middle of each panel magnified. "
-        "Noise of standard deviation 0.1 sets the curves 0.067 apart; at r = 0 the median has a pole at x = 0 and 1, which the picture cuts.",
+        "Noise of standard deviation 0.1 sets the curves 0.067 apart; poles at x = 0 and 1 are cut.",
     )
     columns = {"case": "", "r": "g", "gamma": "g", "level": "g", "share below": ".3f", "in standard errors": "+.1f"}
     numbers = sheet.table(columns, lines, "fig_1-shares", "Share of the rows below each true curve.", folded=True)
@@ -82,8 +82,8 @@ def present_true(table: Table, sheet: Sheet) -> Section:
         "The paper draws the true quantile curves y = Lambda_(r/gamma + 1/2)(x, 0) + F^-1(tau), with noise N(0, 0.01), "
         "for the worst (r = 0, gamma = 1), a general (r = 1/2, gamma = 1) and the most benign case (r = 1, gamma = 0), "
         "N = 200.",
-        "We read |0|^-q in the spline sum as 1 and 0.01 as a variance. At r = 0 or gamma = 1 the orders are limits: the "
-        "median is unbounded at whole x.",
+        "We read |0|^-q in the spline sum as 1, and 0.01 as a variance. At r = 0 or gamma = 1 the orders are limits: "
+        "the median is unbounded at whole x.",
     ]
     return Section(reported, [picture, numbers], [Verdict(text, worst < 3.5)])
 
@@ -161,7 +161,7 @@ def present_fitted(table: Table, sheet: Sheet) -> Section:
         "functions very well.",
         "The constant in M is free: M = ceil(5 N^c), and N at most. For gamma = 1 the random features are "
         "Lambda_(1/2)(x, w), which are infinite at x = w: an estimate has a spike at each of them, "
-        "mostly a narrow one. r = 0 is a limit outside of the theorem, in which the target is not even square-integrable.",
+        "mostly a narrow one. r = 0 is a limit outside of the theorem, in which the target is not square-integrable.",
     ]
     return Section(reported, [picture, numbers], [Verdict(text, max(misses.values()) < 1)])
 
