@@ -94,7 +94,7 @@ def test_the_target_of_each_design_minimises_its_risk(name):
     truth = design.target(x)
     assert design.excess(truth, x) == pytest.approx(0, abs=1e-14)
     for shift in (-0.2, 0.2):
-        assert (design.excess(truth + shift, x) > 1e-3).all()
+        assert (design.excess(truth + shift, x) > 1e-4).all()
 
 
 def test_all_noises_have_median_zero():
@@ -187,11 +187,10 @@ def fabricated(slope):
     return Table(rows)
 
 
-@pytest.mark.slow
-def test_the_verdicts_of_the_learning_rates_follow_the_slopes(tmp_path):
-    good = rates.present(fabricated(-1.0), Sheet(tmp_path)).verdicts
+def test_the_verdicts_of_the_learning_rates_follow_the_slopes():
+    good = rates.verdicts(fabricated(-1.0))
     assert {verdict.holds for verdict in good} == {True, None}
-    bad = rates.present(fabricated(-0.3), Sheet(tmp_path)).verdicts
+    bad = rates.verdicts(fabricated(-0.3))
     assert [verdict.holds for verdict in bad].count(False) == 6  # three pairs with a theorem, two ways to lambda
     for verdict in bad:
         if verdict.holds is False:

@@ -96,10 +96,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present(table: Table, sheet: Sheet) -> Section:
     """Lines for the paper's setting, lines for the other constants, all slopes, and whether they meet the theorem."""
-    found = {
-        key: {error: fit_slope(part, error) for error in ERRORS}
-        for key, part in table.groups("r", "gamma", "features", "ridge")
-    }
+    found = all_slopes(table)
     items = [
         sheet.figure(
             _main_figure(table, found),
@@ -132,14 +129,24 @@ def present(table: Table, sheet: Sheet) -> Section:
         "over a regular grid of x. "
         "The pair (0.2, 0.1) violates 2r + gamma >= 1: no theorem speaks of it.",
     ]
-    return Section(reported, items, _verdicts(table, found))
+    return Section(reported, items, verdicts(table))
 
 
+# By (r, gamma, features, ridge) and error.
 Found = dict[tuple[Any, ...], dict[str, Slope]]
 
 
-def _verdicts(table: Table, found: Found) -> list[Verdict]:
-    verdicts = []
+def all_slopes(table: Table) -> Found:
+    """The slopes of both errors, for everything that was run."""
+    return {
+        key: {error: fit_slope(part, error) for error in ERRORS}
+        for key, part in table.groups("r", "gamma", "features", "ridge")
+    }
+
+
+def verdicts(table: Table) -> list[Verdict]:
+    """For each pair and way to the ridge weight: whether an interval lies wholly above the theorem's slope, and why."""
+    found, verdicts = all_slopes(table), []
     for r, gamma in PAIRS:
         bound, silent = predicted_slope(r, gamma), bool(violations(r, gamma))
         for ridge, words in RIDGES.items():
