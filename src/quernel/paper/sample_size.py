@@ -9,7 +9,7 @@ import numpy as np
 
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.paper import printed
-from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, shared_legend
+from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
 from quernel.paper.printed import EXACT, RF
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
@@ -166,6 +166,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     sizes = table.values("n")
     with house_style():
         figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+        share_scale(axes[1])
         for k, level in enumerate(LEVELS):
             above, below = axes[:, k]
             for series, method in enumerate((RF, EXACT)):

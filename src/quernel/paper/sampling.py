@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
-from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
+from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
 from quernel.paper.printed import REPETITIONS
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
@@ -156,6 +156,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     counts = table.values("M")
     with house_style():
         figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+        share_scale(axes[1])
         for k, level in enumerate(LEVELS):
             for series, method in enumerate(METHODS):
                 for ax, name, bar in ((axes[0, k], "pqe", "sd"), (axes[1, k], "excess", "se")):
