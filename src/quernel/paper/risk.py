@@ -9,7 +9,7 @@ from scipy.special import expit, ndtr, ndtri
 Array = NDArray[np.floating]
 
 
-def check_excess(deviation: Array, *, level: float = 0.5, scale: float | Array = 1.0) -> Array:
+def check_excess(deviation: Array, *, level: float | Array = 0.5, scale: float | Array = 1.0) -> Array:
     """E rho(y - q - d) - E rho(y - q)  for normal y with level-th quantile q, at every deviation d = f - q.
 
     = s (z (F(z) - tau) + F'(z) - F'(z_tau)),    z = z_tau + d/s,    s the standard deviation: `scale`

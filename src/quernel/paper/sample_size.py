@@ -11,6 +11,7 @@ from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.paper import printed
 from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
+from quernel.paper.log_axes import label_decades
 from quernel.paper.printed import EXACT, RF
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.simulated import KERNEL, Trial, bayes_risk, make_trial
@@ -186,6 +187,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
             below.minorticks_off()
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
+        label_decades(axes[1, 0])
         shared_legend(figure, axes[0, 0], columns=5)
     return sheet.figure(
         figure,

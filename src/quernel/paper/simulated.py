@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
+from scipy.stats import norm
 
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.kernels import Gaussian
 from quernel.paper.experiment import Row
+from quernel.paper.risk import check_excess
 from quernel.paper.validated import LEVELS, Chosen, fit_and_choose, pinball
 
 Array = NDArray[np.floating]
@@ -60,7 +62,7 @@ class Trial:
         levels, predicted = np.asarray(LEVELS), test @ chosen.coef
         y, scale = self.y[self.test], self.scale[self.test]
         pqe = pinball((y if y.ndim == 2 else y[:, None]) - predicted, levels).mean(axis=0)
-        excess = normal_excess_risk(predicted - self.truth[self.test], scale[:, None], levels).mean(axis=0)
+        excess = check_excess(predicted - self.truth[self.test], level=levels, scale=scale[:, None]).mean(axis=0)
         return [
             {"level": LEVELS[k], "pqe": pqe[k], "excess": excess[k], "alpha": chosen.alpha[k], "gap": chosen.gap[k]}
             for k in range(len(LEVELS))
@@ -80,21 +82,6 @@ def make_trial(simulation: str, n_train: int, rng: np.random.Generator) -> Trial
     return Trial(n_train, X, moved, np.repeat(location[:, None], len(levels), axis=1), scale)
 
 
-def normal_excess_risk(deviation: Array, scale: Array, level: Array) -> Array:
-    """E rho(s (e - z) - d) - E rho(s (e - z)) for e standard normal and z its quantile at the level:
-
-    s [density(t) - density(z) + t (F(t) - tau)]  with  t = z + d / s.
-    """
-    z = ndtri(level)
-    t = z + deviation / scale
-    return scale * (normal_density(t) - normal_density(z) + t * (ndtr(t) - level))
-
-
 def bayes_risk(simulation: str, level: float) -> float:
     """The least expected PQE that any method can have: E s times the density at the level's normal quantile."""
-    return MEAN_SCALE[simulation] * float(normal_density(ndtri(level)))
-
-
-def normal_density(x: Array) -> Array:
-    """exp(-x^2/2) / sqrt(2 pi)."""
-    return np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+    return MEAN_SCALE[simulation] * norm.pdf(norm.ppf(level))
