@@ -7,11 +7,10 @@ from scipy import integrate, stats
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
 from quernel.paper import EXPERIMENTS, Table, printed
-from quernel.paper.ridge_grid import ALPHAS
-from quernel.paper.risk import check_excess
+from quernel.paper.risk import normal_excess_risk
 from quernel.paper.sampling import literal_factor
 from quernel.paper.simulated import SIMULATIONS, bayes_risk, make_trial
-from quernel.paper.validated import LEVELS, fit_and_choose
+from quernel.paper.validated import ALPHAS, LEVELS, fit_and_choose
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.solvers import newton
@@ -34,10 +33,10 @@ def expected_loss(shift, level, scale):
 @pytest.mark.parametrize("shift", [-0.8, -0.01, 0.003, 0.4])
 def test_excess_risk_is_the_integral_over_the_noise(level, scale, shift):
     exact = expected_loss(shift, level, scale) - expected_loss(0.0, level, scale)
-    found = check_excess(np.array(shift), level=level, scale=scale)
+    found = normal_excess_risk(np.array(shift), scale, level)
     assert found == pytest.approx(exact, abs=1e-11)
     assert found > 0
-    assert abs(check_excess(np.array(shift), level=level + 0.02, scale=scale) - exact) > 1e-9
+    assert abs(normal_excess_risk(np.array(shift), scale, level + 0.02) - exact) > 1e-9
 
 
 @pytest.mark.parametrize("simulation", SIMULATIONS)

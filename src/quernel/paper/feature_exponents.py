@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task
+from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
 from quernel.paper.sheet import Section, Sheet, Verdict
 from quernel.plots import exponent_grid, feature_map
 from quernel.theory import METHODS
 
 CORNERS = [(0.25, 0.5), (0.5, 0.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.0), (1.0, 0.5), (1.0, 1.0)]
 ROWS = 10_000
-
-
-def tasks(size: Size) -> list[Task]:  # noqa: ARG001 (a formula has one size)
-    """None: the map is a formula."""
-    return []
-
-
-def measure(task: Task, rng: np.random.Generator) -> list[Row]:  # noqa: ARG001
-    """Nothing."""
-    return []
 
 
 def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
@@ -70,4 +60,4 @@ def _difference(case: str) -> np.ndarray:
     return (uniform - leverage)[np.isfinite(uniform)]
 
 
-FIG1 = Experiment("fig1", "fig1", "How many random features: the exponent c in M = |D|^c", tasks, measure, present)
+FIG1 = Experiment("fig1", "fig1", "How many random features: the exponent c in M = |D|^c", no_tasks, no_rows, present)

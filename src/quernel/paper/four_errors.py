@@ -121,8 +121,8 @@ def present(table: Table, sheet: Sheet) -> Section:
         "Not in the paper's experiments: its proof splits the error of KQR-RF into four terms (Lemma A.1): from the "
         "check loss to least squares without noise, from the rows to their law, from the random features to the "
         "kernel, and from the kernel to the truth. In the spline design all four can be computed.",
-        f"lambda = N^(-1/(2r + gamma)) and M = {CONSTANTS[0]} N^c or {CONSTANTS[1]} N^c with compatibility gamma. The norms, not "
-        f"their squares, should fall like N^(-r/(2r + gamma)) = N^{predicted:.2f} or faster, up to logarithms.",
+        f"lambda = N^(-1/(2r + gamma)) and M = {CONSTANTS[0]} N^c or {CONSTANTS[1]} N^c with compatibility gamma. The "
+        f"norms, not their squares, should fall like N^(-r/(2r + gamma)) = N^{predicted:.2f} up to logarithms.",
     ]
     return Section(reported, [figure, numbers], verdicts)
 

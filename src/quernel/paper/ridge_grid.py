@@ -1,4 +1,4 @@
-"""The paper's choice of the ridge weight: a grid, and rows that the fits have not seen."""
+"""All fits of the paper's grid of ridge weights, for any loss: to be chosen from on rows that they have not seen."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from quernel import paths
 from quernel.losses import Loss
+from quernel.paper.validated import ALPHAS
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.rows.lifted import FeatureMap
@@ -16,8 +17,6 @@ from quernel.solvers import SOLVERS
 
 Array = NDArray[np.floating]
 
-# {10^(s/2): s = -20, ..., 2}
-ALPHAS = 10.0 ** (np.arange(-20, 3) / 2)
 VALIDATION = 1000
 TOL = 1e-5
 

@@ -1,4 +1,4 @@
-"""Excess risks in closed form: the noise law is known, so none of them is an error on test rows minus a constant."""
+"""Excess risks of classifiers in closed form, from the known probabilities of the labels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scipy.special import expit, ndtr, ndtri
 Array = NDArray[np.floating]
 
 
-def check_excess(deviation: Array, *, level: float | Array = 0.5, scale: float | Array = 1.0) -> Array:
-    """E rho(y - q - d) - E rho(y - q)  for normal y with level-th quantile q, at every deviation d = f - q.
+def normal_excess_risk(deviation: Array, scale: float | Array, level: float | Array) -> Array:
+    """E rho(s (e - z) - d) - E rho(s (e - z)) for e standard normal, z its quantile at the level, d = f - f*:
 
-    = s (z (F(z) - tau) + F'(z) - F'(z_tau)),    z = z_tau + d/s,    s the standard deviation: `scale`
+    s [F'(t) - F'(z) + t (F(t) - tau)]  with  t = z + d / s.
     """
-    at_quantile = ndtri(level)
-    z = at_quantile + deviation / scale
-    return scale * (z * (ndtr(z) - level) + _density(z) - _density(at_quantile))
+    z = ndtri(level)
+    t = z + deviation / scale
+    return scale * (_density(t) - _density(z) + t * (ndtr(t) - level))
 
 
 def logistic_excess(f: Array, truth: Array) -> Array:

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.kernels import Gaussian
 from quernel.paper.experiment import Row
-from quernel.paper.risk import check_excess
+from quernel.paper.risk import normal_excess_risk
 from quernel.paper.validated import LEVELS, Chosen, fit_and_choose, pinball
 
 Array = NDArray[np.floating]
@@ -62,7 +62,7 @@ class Trial:
         levels, predicted = np.asarray(LEVELS), test @ chosen.coef
         y, scale = self.y[self.test], self.scale[self.test]
         pqe = pinball((y if y.ndim == 2 else y[:, None]) - predicted, levels).mean(axis=0)
-        excess = check_excess(predicted - self.truth[self.test], level=levels, scale=scale[:, None]).mean(axis=0)
+        excess = normal_excess_risk(predicted - self.truth[self.test], scale[:, None], levels).mean(axis=0)
         return [
             {"level": LEVELS[k], "pqe": pqe[k], "excess": excess[k], "alpha": chosen.alpha[k], "gap": chosen.gap[k]}
             for k in range(len(LEVELS))

@@ -1,4 +1,4 @@
-"""What the experiments with the spline kernel share: the number of features, the features, and where risks are taken."""
+"""What the experiments with the spline kernel share: numbers of features, the features, and where risks are taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONSTANT = 5
 
 
 def features_of_theorem(n: int, r: float, gamma: float, constant: float = CONSTANT) -> int:
-    """ceil(constant n^c) with the compatibility of the spline design, gamma (`thm2`; its formula where it is silent)."""
+    """ceil(constant n^c) with the compatibility of the spline design, gamma (`thm2`, also where it is silent)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutsideTheoryWarning)
         return math.ceil(constant * n ** float(feature_exponent(r, gamma, gamma, strict=False)))

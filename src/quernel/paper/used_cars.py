@@ -15,10 +15,9 @@ from quernel.kernels import Gaussian
 from quernel.paper import printed
 from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.ridge_grid import ALPHAS
 from quernel.paper.sampling import literal_factor
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
-from quernel.paper.validated import fit_and_choose, pinball
+from quernel.paper.validated import ALPHAS, fit_and_choose, pinball
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]

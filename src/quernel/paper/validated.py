@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.losses import Pinball
-from quernel.paper.ridge_grid import ALPHAS
 from quernel.paths import solve
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
@@ -17,6 +16,8 @@ from quernel.rows import ArrayRows, LiftedRows
 Array = NDArray[np.floating]
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+# {10^(s/2): s = -20, ..., 2}, as in section 5 and the appendix.
+ALPHAS = 10.0 ** (0.5 * np.arange(-20, 3))
 # Relative duality gaps: enough to choose among the weights of the grid, and of the fits that are chosen.
 GRID_TOL, TOL = 1e-3, 1e-6
 MAX_ITER = 500
