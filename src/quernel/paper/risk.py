@@ -1,4 +1,4 @@
-"""Excess risks of classifiers in closed form, from the known probabilities of the labels."""
+"""Excess risks in closed form: the law of the noise, or of the labels, is known."""
 
 from __future__ import annotations
 
