@@ -147,7 +147,7 @@ def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: 
         done["cost"] += cost
         done["seconds"] += finished.seconds
         pace = done["seconds"] / done["cost"]
-        return f"about {as_duration(max(0.0, sum(to_do) - done['cost']) * pace / workers)} left"
+        return f"about {as_duration(max(1.0, (sum(to_do) - done['cost']) * pace / workers))} left"
 
     if not errors.is_terminal:
 

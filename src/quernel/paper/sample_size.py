@@ -102,9 +102,10 @@ def _close_to_print(simulation: str, table: Table) -> Verdict:
 def _exact_is_no_worse(table: Table) -> Verdict:
     worse, most = _worse(table, "excess")
     at_best, most_at_best = _worse(table, "least_excess")
+    pairs = len(LEVELS) * len(table.values("n"))
     text = (
-        f"Excess risk of exact KQR against KQR-RF, {len(list(table.groups('level', 'n')))} pairs of level and N: larger by "
-        f"more than two standard errors {worse or 'nowhere'} (at most {most:.1f} of them). With the weight of the grid "
+        f"Excess risk of exact KQR against KQR-RF, {pairs} pairs of level and N: larger by more than two standard "
+        f"errors {worse or 'nowhere'} (at most {most:.1f} of them). With the weight of the grid "
         f"that is best for the true risk, instead of validation's choice: {at_best or 'nowhere'} (at most "
         f"{most_at_best:.1f})."
     )
