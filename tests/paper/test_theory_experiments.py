@@ -15,8 +15,7 @@ from quernel.paper.heavy_tails import NOISES
 from quernel.paper.lipschitz import DESIGNS
 from quernel.paper.methods_table import FORMULAS
 from quernel.paper.ridge_grid import fit_each
-from quernel.paper.risk import hinge_excess, logistic_excess
-from quernel.paper.simulated import normal_excess_risk
+from quernel.paper.risk import hinge_excess, logistic_excess, normal_excess_risk
 from quernel.paper.slopes import fit_slope
 from quernel.paper.spline_design import (
     features_of_theorem,

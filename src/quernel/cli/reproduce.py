@@ -58,7 +58,7 @@ def reproduce(
     if listing:
         console.print(_list(EXPERIMENTS))
         return
-    chosen = [_find(item, EXPERIMENTS) for item in items] if items else list(EXPERIMENTS)
+    chosen = _find(items, EXPERIMENTS) if items else list(EXPERIMENTS)
     size = "quick" if quick else "full"
     plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _data(used_cars))  # type: ignore[arg-type]
     _check(plan, named=bool(items), force=force)
@@ -80,13 +80,14 @@ def reproduce(
         console.print(f"Summary: [bold]{summary / 'README.md'}[/]")
 
 
-def _find(item: str, known: Sequence[Experiment]) -> Experiment:
-    """The experiment of this name, or with this label of the paper."""
-    words = {word: one for one in known for word in (*one.label.split(", "), one.name)}
-    if item not in words:
-        near = get_close_matches(item, words, n=1, cutoff=0.0)[0]
-        fail(f"There is no item {item!r}. Did you mean {near!r}? `quernel reproduce --list` shows all.")
-    return words[item]
+def _find(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
+    """The experiments with these names, or these labels of the paper, in the order of the page."""
+    words = {word for one in known for word in (one.label, one.name)}
+    for item in items:
+        if item not in words:
+            near = get_close_matches(item, words, n=1, cutoff=0.0)[0]
+            fail(f"There is no item {item!r}. Did you mean {near!r}? `quernel reproduce --list` shows all.")
+    return [one for one in known if one.name in items or one.label in items]
 
 
 def _data(used_cars: Path | None) -> dict[str, str]:
@@ -146,7 +147,7 @@ def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: 
         done["cost"] += cost
         done["seconds"] += finished.seconds
         pace = done["seconds"] / done["cost"]
-        return f"about {as_duration((sum(to_do) - done['cost']) * pace / workers)} left"
+        return f"about {as_duration(max(1.0, (sum(to_do) - done['cost']) * pace / workers))} left"
 
     if not errors.is_terminal:
 

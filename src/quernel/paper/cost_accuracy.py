@@ -16,8 +16,8 @@ from quernel.paper.drawing import SERIES, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
 from quernel.paper.log_axes import label_decades
 from quernel.paper.ridge_grid import VALIDATION, fit_each
+from quernel.paper.risk import normal_excess_risk
 from quernel.paper.sheet import Section, Sheet, Verdict
-from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.validated import ALPHAS
 from quernel.plots import house_style
 

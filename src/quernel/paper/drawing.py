@@ -20,6 +20,7 @@ SERIES: tuple[dict[str, Any], ...] = (
     {"color": "#56a0d3", "marker": "^", "linestyle": "-."},
     {"color": "#7f7f7f", "marker": "D", "linestyle": ":"},
 )
+DODGE = 1.04
 # A bound or a truth that the series are held against.
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}
 
@@ -37,8 +38,21 @@ def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any
 
 
 def errorbars(ax: Axes, x: Sequence[float], mean: Any, error: Any, *, series: int, label: str | None = None) -> None:
-    """Means with a bar of one `error` either side (say in the caption which)."""
-    ax.errorbar(x, mean, yerr=np.asarray(error), label=label, markersize=4, linewidth=1.3, capsize=2, **SERIES[series])
+    """Means with a bar of one `error` either side (say in the caption which), for a logarithmic axis of x.
+
+    The series are moved apart a little, so that their bars can be told apart.
+    """
+    moved = np.asarray(x, dtype=float) * DODGE ** (series - 1)
+    ax.errorbar(
+        moved, mean, yerr=np.asarray(error), label=label, markersize=4, linewidth=1.3, capsize=2, **SERIES[series]
+    )
+
+
+def share_scale(axes: Sequence[Axes]) -> None:
+    """One vertical axis for a row of panels, labelled at the first."""
+    for ax in axes[1:]:
+        ax.sharey(axes[0])
+        ax.tick_params(labelleft=False)
 
 
 def shared_legend(figure: Figure, ax: Axes, columns: int = 4) -> None:

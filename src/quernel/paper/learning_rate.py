@@ -13,8 +13,8 @@ from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, shared_l
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
 from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import VALIDATION, fit_each
+from quernel.paper.risk import normal_excess_risk
 from quernel.paper.sheet import Section, Sheet, Verdict
-from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import Slope, fit_slope, typical
 from quernel.paper.spline_design import (
     features_of_theorem,

@@ -71,6 +71,7 @@ def _figure(table: Table, sheet: Sheet) -> Item:
             side = {"x": 0.97, "ha": "right"} if scale == RAW else {"x": 0.03, "ha": "left"}
             ax.text(y=0.95, s=text, va="top", transform=ax.transAxes, color=LINE, **side)
             ax.set(xlabel=AXES[scale], ylabel="cars")
+            ax.yaxis.set_major_formatter("{x:,.0f}")
             ax.set_title(scale.capitalize(), loc="left")
     caption = "Prices of the used cars and their logarithms. Kurtosis is 3 for a normal law."
     return sheet.figure(figure, "used_car_prices", caption)

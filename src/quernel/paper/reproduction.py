@@ -40,6 +40,7 @@ class Reproduction:
 
     def open(self, *, discard: bool = False) -> dict[str, tuple[Experiment, Results, list[Task]]]:
         """The results of every experiment whose rows are needed; refuses what another kind of run has left."""
+        replace_text(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
         prints = {name: fingerprint(Path(path)) for name, path in self.data.items()}
         needed = {name for one in self.chosen if self.possible(one) for name in (one.name, *one.uses)}
         work = {}
@@ -47,7 +48,6 @@ class Reproduction:
             if one.name in needed and (tasks := one.tasks(self.size)):
                 stamped = stamp(one, self.seed, self.size, prints.get(one.data) if one.data else None)
                 work[one.name] = (one, Results(self.folder / "results" / one.name, stamped, discard=discard), tasks)
-        replace_text(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
         return work
 
     def about(self) -> dict[str, Any]:

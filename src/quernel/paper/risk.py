@@ -1,12 +1,22 @@
-"""Excess risks of classifiers in closed form, from the known probabilities of the labels."""
+"""Excess risks in closed form: the law of the noise, or of the labels, is known."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, ndtr, ndtri
 
 Array = NDArray[np.floating]
+
+
+def normal_excess_risk(deviation: Array, scale: float | Array, level: float | Array) -> Array:
+    """E rho(s (e - z) - d) - E rho(s (e - z)) for e standard normal, z its quantile at the level, d = f - f*:
+
+    s [F'(t) - F'(z) + t (F(t) - tau)]  with  t = z + d / s.
+    """
+    z = ndtri(level)
+    t = z + deviation / scale
+    return scale * (_density(t) - _density(z) + t * (ndtr(t) - level))
 
 
 def logistic_excess(f: Array, truth: Array) -> Array:
@@ -22,3 +32,7 @@ def hinge_excess(f: Array, p: Array) -> Array:
 
 def _log_loss(f: Array, p: Array) -> Array:
     return p * np.logaddexp(0, -f) + (1 - p) * np.logaddexp(0, f)
+
+
+def _density(z: Array | float) -> Array:
+    return np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)

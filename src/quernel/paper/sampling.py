@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
-from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
+from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
+from quernel.paper.log_axes import label_decades
 from quernel.paper.printed import REPETITIONS
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
@@ -156,6 +157,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     counts = table.values("M")
     with house_style():
         figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+        share_scale(axes[1])
         for k, level in enumerate(LEVELS):
             for series, method in enumerate(METHODS):
                 for ax, name, bar in ((axes[0, k], "pqe", "sd"), (axes[1, k], "excess", "se")):
@@ -169,6 +171,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
             axes[1, k].minorticks_off()
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
+        label_decades(axes[1, 0])
         shared_legend(figure, axes[0, 0])
     return sheet.figure(
         figure,

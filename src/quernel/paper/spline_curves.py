@@ -11,8 +11,8 @@ from quernel.losses import Pinball
 from quernel.paper.drawing import panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task
 from quernel.paper.ridge_grid import VALIDATION, fit_each
+from quernel.paper.risk import normal_excess_risk
 from quernel.paper.sheet import Section, Sheet, Verdict
-from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.spline_design import features_of_theorem, midpoints, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT

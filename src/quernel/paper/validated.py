@@ -25,11 +25,15 @@ MAX_ITER = 500
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Per level: the ridge weight that validation chose, its coefficients (M, q), and the certified relative gap."""
+    """Per level: the ridge weight that validation chose, its coefficients (M, q), and the certified relative gap.
+
+    `grid` (a, M, q) are the coefficients at all weights, less exact.
+    """
 
     alpha: Array
     coef: Array
     gap: Array
+    grid: Array
 
 
 def fit_and_choose(
@@ -56,7 +60,7 @@ def fit_and_choose(
         own = _problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
         parts.append(solve(own, [alpha], levels[column : column + 1], tol=tol, max_iter=MAX_ITER))
     coef = np.stack([part.coef[0, :, 0] for part in parts], axis=1)
-    return Chosen(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]))
+    return Chosen(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 
 
 def _problem(features: Array, y: Array, levels: Sequence[float]) -> Problem:
