@@ -133,7 +133,7 @@ def present_fitted(table: Table, sheet: Sheet) -> Section:
             part = table.select(r=r, gamma=gamma)
             first = part.rows[0]
             ax.plot(part.column("x"), part.column("truth"), color=LINE, linewidth=2.4, alpha=0.85, label="true median")
-            ax.plot(part.column("x"), part.column("estimate"), color=ACCENT, linestyle="--", label="estimated median")
+            ax.plot(part.column("x"), part.column("estimate"), color=ACCENT, linewidth=1.1, label="estimated median")
             _name(ax, r, gamma, case, part.column("truth"))
             lines.append([case, r, gamma, first["M"], first["alpha"], first["excess"], first["spread"]])
         axes[0, 0].set_ylabel("response $y$")
