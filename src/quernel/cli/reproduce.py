@@ -204,7 +204,10 @@ def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
     """The summary's first page: how it was made, time per item, and every verdict."""
     lines = ["# The paper, reproduced: summary", "", *(f"{text}\n" for text in heading)]
     lines += ["| item | in the paper | seconds of one core |", "| --- | --- | ---: |"]
-    lines += [f"| {one.experiment.title} | {one.experiment.label} | {one.seconds:.0f} |" for one in chapters]
+    titles = [one.experiment.title.replace("|", "\\|") for one in chapters]
+    lines += [
+        f"| {title} | {one.experiment.label} | {one.seconds:.0f} |" for title, one in zip(titles, chapters, strict=True)
+    ]
     lines += [f"| all | | {sum(one.seconds for one in chapters):.0f} |", ""]
     for chapter in (one for one in chapters if one.section is not None):
         assert chapter.section is not None

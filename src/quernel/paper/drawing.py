@@ -40,9 +40,9 @@ def panels(rows: int, columns: int, *, size: tuple[float, float], **options: Any
 def errorbars(ax: Axes, x: Sequence[float], mean: Any, error: Any, *, series: int, label: str | None = None) -> None:
     """Means with a bar of one `error` either side (say in the caption which), for a logarithmic axis of x.
 
-    The series are moved apart a little, so that their bars can be told apart.
+    The first series stands where it belongs, the others a little to the right, so that bars can be told apart.
     """
-    moved = np.asarray(x, dtype=float) * DODGE ** (series - 1)
+    moved = np.asarray(x, dtype=float) * DODGE**series
     ax.errorbar(
         moved, mean, yerr=np.asarray(error), label=label, markersize=4, linewidth=1.3, capsize=2, **SERIES[series]
     )

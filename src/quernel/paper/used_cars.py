@@ -193,7 +193,7 @@ def _bandwidth_figure(table: Table, sheet: Sheet) -> Item:
         figure, axes = panels(1, 1, size=(6.5, 3.8))
         ax = axes[0, 0]
         for series, (method, label) in enumerate(
-            ((EXACT, f"the kernel itself (at most {MOST} features)"), (UNIFORM, f"uniform features, M = {M}"))
+            ((EXACT, f"exact KQR (at most {MOST} features)"), (UNIFORM, f"uniform features, M = {M}"))
         ):
             cells = [table.select(method=method, bandwidth=width).summary("pqe") for width in widths]
             errorbars(ax, widths, [c.mean for c in cells], [2 * c.se for c in cells], series=series, label=label)
@@ -201,7 +201,7 @@ def _bandwidth_figure(table: Table, sheet: Sheet) -> Item:
         ax.set(xscale="log", xlabel="bandwidth (columns scaled to [0, 1])", ylabel="PQE of the log price")
         ax.set_xticks(widths, [f"{width:g}" for width in widths])
         ax.minorticks_off()
-        shared_legend(figure, ax, columns=3)
+        shared_legend(figure, ax, columns=2)
     caption = f"PQE at level {LEVEL} against the bandwidth of the Gaussian kernel; bars of two standard errors. "
     caption += "Other bandwidths than the paper's 1 are fitted around the median of the training rows."
     return sheet.figure(figure, "used_cars_bandwidth", caption)
