@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 MINUS = "\u2212"
+# Multiples of a decade that are named, coarse before fine.
+STEPS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), tuple(np.arange(10, 100) / 10))
 
 
 def log_log(ax: Any, sizes: Sequence[float], *, most: int = 6) -> None:
@@ -22,17 +24,22 @@ def log_log(ax: Any, sizes: Sequence[float], *, most: int = 6) -> None:
 
 
 def label_decades(ax: Any) -> None:
-    """Whole decades on a long vertical axis; 1, 2 and 5 times them on one that would have a single label otherwise."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
+    """Whole decades on a long vertical axis, and finer steps on one that would have a single label otherwise.
 
+    It looks at the limits of the axis: call it when all is drawn.
+    """
     low, high = ax.get_ylim()
-    steps = (1.0,) if np.floor(np.log10(high)) - np.ceil(np.log10(low)) >= 1 else (1.0, 2.0, 5.0)
-    ax.yaxis.set_major_locator(LogLocator(subs=steps))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for steps in STEPS:
+        ticks = np.outer(decades, steps).ravel()
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+        if len(ticks) >= 2:
+            break
+    ax.set_yticks(ticks, [_power(tick) for tick in ticks])
     ax.yaxis.minorticks_off()
 
 
 def _power(value: float) -> str:
     exponent = int(np.floor(np.log10(value) + 1e-9))
-    factor = round(value / 10.0**exponent)
-    return rf"$10^{{{exponent}}}$" if factor == 1 else rf"${factor} \cdot 10^{{{exponent}}}$"
+    factor = f"{value / 10.0**exponent:.2g}"
+    return rf"$10^{{{exponent}}}$" if factor == "1" else rf"${factor} \cdot 10^{{{exponent}}}$"
