@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import quernel.datasets.spline
 import quernel.estimators.quantile
 import quernel.kernels.spectral
 from quernel import theory
@@ -61,7 +60,7 @@ def test_links_of_the_readme_lead_somewhere(name):
     assert name.startswith("http") or (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("module", [quernel.estimators.quantile, quernel.kernels.spectral, quernel.datasets.spline])
+@pytest.mark.parametrize("module", [quernel.estimators.quantile, quernel.kernels.spectral])
 def test_docstring_examples(module):
     failed, tried = doctest.testmod(module)
     assert tried > 3

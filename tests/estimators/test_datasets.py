@@ -1,5 +1,7 @@
 """The simulations follow their own true quantiles; the wind sample is what its description says."""
 
+import doctest
+import importlib
 import pickle
 import subprocess
 import sys
@@ -258,3 +260,8 @@ def test_files_that_are_no_used_cars_are_refused_with_advice(tmp_path, text, wor
         load_used_cars(path)
     with pytest.raises(FileNotFoundError, match=r"There are no used cars at .*kaggle.com"):
         load_used_cars(tmp_path / "nowhere.csv")
+
+
+def test_the_example_of_make_spline():
+    failed, tried = doctest.testmod(importlib.import_module("quernel.datasets.spline"))
+    assert (failed, tried) == (0, 2)
