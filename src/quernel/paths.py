@@ -67,7 +67,8 @@ def solve(
     Parameters
     ----------
     problem : Problem
-        Its rows and intercept are used, and its loss if there are no levels; its own alpha is not.
+        Its rows and intercept are used, and its loss if there are no levels; its own alpha is not. Targets (n, q) give
+        each level its own.
     alphas : array-like of shape (a,), positive
     levels : array-like of shape (q,) or None
         Quantile levels; None keeps the problem's loss.
@@ -77,7 +78,8 @@ def solve(
         raise ValueError(f"alphas must be a list of positive, finite numbers; got {alphas!r}.")
     loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
     order = np.argsort(-weights, kind="stable")
-    walk = _follow if screening.is_small(problem) else _together
+    # Columns of one large problem would have to repeat targets of their own.
+    walk = _follow if screening.is_small(problem) or problem.rows.target.ndim == 2 else _together
     with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
         cells, sweeps = walk(problem.rows, loss, weights[order], problem.fit_intercept, tol, max_iter)
     back = np.argsort(order)
@@ -139,7 +141,8 @@ def _widths(problem: Problem, guess: Result) -> Array:
     some = slice(None, None, max(problem.rows.n_rows // WARM_ROWS, 1))
     memory = problem.rows.new_memory()
     problem.place(memory, guess.coef, guess.intercept)
-    return np.quantile(problem.loss.distance(memory.collect("residual")[some]), WARM_SHARE, axis=0)
+    with np.errstate(invalid="ignore"):  # a loss without kinks is infinitely far from them: no width, no warm start
+        return np.quantile(problem.loss.distance(memory.collect("residual")[some]), WARM_SHARE, axis=0)
 
 
 def _together(

@@ -1,5 +1,7 @@
 """The simulations follow their own true quantiles; the wind sample is what its description says."""
 
+import doctest
+import importlib
 import pickle
 import subprocess
 import sys
@@ -8,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from quernel.datasets import load_wind, make_heteroscedastic, make_homoscedastic
+from quernel.datasets import load_used_cars, load_wind, make_heteroscedastic, make_homoscedastic, make_spline
 
 MAKERS = {
     "homoscedastic": make_homoscedastic,
@@ -16,6 +18,9 @@ MAKERS = {
     "heteroscedastic at 0.1": lambda n, **options: make_heteroscedastic(n, 0.1, **options),
     "heteroscedastic, 5 features": lambda n, **options: make_heteroscedastic(n, 0.75, n_features=5, **options),
     "homoscedastic, 5 features": lambda n, **options: make_homoscedastic(n, n_features=5, **options),
+    "spline": lambda n, **options: make_spline(n, 0.5, 0.25, **options),
+    "spline, worst case": lambda n, **options: make_spline(n, 0, 1, **options),
+    "spline, most benign case": lambda n, **options: make_spline(n, 1, 0, **options),
 }
 LEVELS = np.array([0.05, 0.25, 0.5, 0.9])
 
@@ -189,3 +194,74 @@ else:
 
 def test_wind_loads_without_pandas():
     subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], check=True)
+
+
+@pytest.mark.parametrize(("r", "gamma"), [(0.5, 0.25), (0.8, 0.2), (1, 0.5)])
+def test_the_spline_median_is_its_series(r, gamma):
+    X, y, quantile = make_spline(50, r, gamma, random_state=2)
+    k = np.arange(1, 4001)
+    series = 1 + 2 * np.cos(2 * np.pi * X * k) @ k ** -(r / gamma + 0.5)
+    np.testing.assert_allclose(quantile(X, 0.5), series, atol=1e-4)
+    assert not np.allclose(quantile(X, 0.5), 1 + 2 * np.cos(2 * np.pi * X * k) @ k ** -(r / gamma), atol=1e-2)
+    rng = np.random.default_rng(2)
+    np.testing.assert_array_equal(X, rng.random((50, 1)))
+    np.testing.assert_allclose(y - quantile(X, 0.5), 0.1 * rng.standard_normal(50), atol=1e-12)
+
+
+def test_spline_limits_and_what_it_refuses():
+    X, _, quantile = make_spline(20, 1, 0, random_state=0)
+    np.testing.assert_allclose(quantile(X, 0.5), 1 + 2 * np.cos(2 * np.pi * X[:, 0]), rtol=1e-12)
+    assert np.isfinite(make_spline(5, 0, 1, random_state=0).quantile([[0.0], [1.0]], 0.5)).all()
+    for r, gamma in ((-0.1, 0.5), (0.5, 1.1), (0, 0), (np.nan, 0.5), (0.5, [0.1])):
+        with pytest.raises(ValueError, match="make_spline needs r >= 0 and gamma in"):
+            make_spline(5, r, gamma)
+    with pytest.raises(ValueError, match="n must be an integer"):
+        make_spline(0, 0.5, 0.5)
+    assert pickle.loads(pickle.dumps(quantile)) == quantile
+
+
+CARS = "carID,brand,year,mileage,tax,mpg,engineSize"
+ROWS = ["7,audi,2015,1000,20,50.5,1.5", "3,vw,2018,,145,60,1.0", "5,ford,2019,30,145,40.1,2.0"]
+
+
+def test_used_cars_from_one_file_and_from_the_folder_agree(tmp_path):
+    one = tmp_path / "cars.csv"
+    prices = {"7": 9000, "3": 8000, "5": 20000}
+    one.write_text("\n".join([f"{CARS},price", *(f"{row},{prices[row.split(',')[0]]}" for row in ROWS)]))
+    folder = tmp_path / "kaggle"
+    folder.mkdir()
+    (folder / "X_train.csv").write_text("\n".join([CARS, *ROWS[:2]]))
+    (folder / "y_train.csv").write_text("carID,price\n3,8000\n7,9000")  # in another order
+    (folder / "X_test.csv").write_text("\n".join([CARS, ROWS[2]]))
+    (folder / "y_test.csv").write_text("carID,price\n5,20000")
+    for cars in (load_used_cars(one), load_used_cars(str(folder))):
+        np.testing.assert_array_equal(cars.X, [[2015, 1000, 20, 50.5, 1.5], [2019, 30, 145, 40.1, 2.0]])
+        np.testing.assert_array_equal(cars.y, [9000, 20000])
+        assert cars.feature_names == ("year", "mileage", "tax", "mpg", "engineSize")
+    (folder / "y_test.csv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"y_test\.csv is missing\. .*kaggle\.com"):
+        load_used_cars(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (f"{CARS}\n{ROWS[0]}", "has no column price"),
+        (f"{CARS},price\n{ROWS[0]},cheap", "Column price of .* holds string, not numbers"),
+        (f"{CARS},price\n{ROWS[1]},5", "got 0 complete rows"),
+        (f"{CARS},price\n{ROWS[0]},0", "prices above 0"),
+        ("", "cannot be read as CSV"),
+    ],
+)
+def test_files_that_are_no_used_cars_are_refused_with_advice(tmp_path, text, word):
+    path = tmp_path / "cars.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"{word}.*kaggle.com"):
+        load_used_cars(path)
+    with pytest.raises(FileNotFoundError, match=r"There are no used cars at .*kaggle.com"):
+        load_used_cars(tmp_path / "nowhere.csv")
+
+
+def test_the_example_of_make_spline():
+    failed, tried = doctest.testmod(importlib.import_module("quernel.datasets.spline"))
+    assert (failed, tried) == (0, 2)

@@ -78,3 +78,18 @@ def test_a_constant_target_is_fitted_by_the_constant():
 def test_bad_weights(alphas):
     with pytest.raises(ValueError, match="alphas must be a list of positive, finite numbers"):
         paths.solve(problem(100, 10), alphas, LEVELS)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_levels_may_have_targets_of_their_own(weighted):
+    whole = problem(1500, 40, weighted=weighted)
+    y = whole.rows.target
+    own = np.column_stack([y, 3 - y, y**2])
+    source = ArrayRows(whole.rows.source.X, own, whole.rows.source.weight)
+    grid = paths.solve(Problem(LiftedRows(source, features=source.X), Pinball([0.5]), 1.0), ALPHAS, LEVELS)
+    for k, level in enumerate(LEVELS):
+        single = ArrayRows(source.X, own[:, k], source.weight)
+        rows = LiftedRows(single, features=source.X)
+        alone = paths.solve(Problem(rows, Pinball([0.5]), 1.0), ALPHAS, [level])
+        np.testing.assert_allclose(grid.objective[:, k], alone.objective[:, 0], rtol=2e-6)
+        assert not np.allclose(grid.objective[:, k], grid.objective[:, (k + 1) % 3], rtol=1e-3)

@@ -15,7 +15,7 @@ PACKAGES = ("quernel", "numpy", "scipy", "scikit-learn", "numba")
 def describe() -> dict[str, str]:
     """Processor, memory, Python and the packages that matter."""
     return {
-        "processor": f"{_processor()}, {_cores()} cores",
+        "processor": f"{_processor()}, {cores()} cores",
         "memory": _memory(),
         "python": platform.python_version(),
         "packages": ", ".join(f"{name} {installed(name)}" for name in PACKAGES),
@@ -39,7 +39,8 @@ def _processor() -> str:
     return models[0] if models else platform.processor() or "unknown processor"
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

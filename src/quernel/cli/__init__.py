@@ -1,4 +1,4 @@
-"""The command line: `quernel demo`, `quernel plan`, `quernel bench`, and `quernel --help` for the rest."""
+"""The command line: `quernel demo`, `plan`, `reproduce` and `bench`, and `quernel --help` for the rest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from quernel.cli.bench import bench
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
 from quernel.cli.plan import plan
+from quernel.cli.reproduce import reproduce
 
 app = typer.Typer(
     name="quernel",
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(bench)
 app.command()(plan)
+app.command()(reproduce)
 
 
 def _version(wanted: bool) -> None:

@@ -45,7 +45,7 @@ class HomoscedasticQuantile:
 
     def __call__(self, X: ArrayLike, level: ArrayLike) -> NDArray[np.float64]:
         """Shape (n,) for a scalar level, (n, q) for a sequence of q levels."""
-        X, z = _points(X, self.n_features), ndtri(_levels(level))
+        X, z = check_points(X, self.n_features), ndtri(check_levels(level))
         return np.add.outer(self.location(X), z)
 
 
@@ -67,7 +67,7 @@ class HeteroscedasticQuantile:
 
     def __call__(self, X: ArrayLike, level: ArrayLike) -> NDArray[np.float64]:
         """Shape (n,) for a scalar level, (n, q) for a sequence of q levels."""
-        X, z = _points(X, self.n_features), ndtri(_levels(level)) - ndtri(self.tau)
+        X, z = check_points(X, self.n_features), ndtri(check_levels(level)) - ndtri(self.tau)
         spread = np.multiply.outer(self.scale(X), z)
         return self.location(X).reshape(len(X), *(1,) * z.ndim) + spread
 
@@ -93,7 +93,7 @@ def make_homoscedastic(
     >>> quantile(X, 0.9).shape, quantile(X, [0.1, 0.9]).shape
     ((5,), (5, 2))
     """
-    n, n_features = _count("n", n, least=1), _count("n_features", n_features, least=3)
+    n, n_features = check_count("n", n, least=1), check_count("n_features", n_features, least=3)
     rng = np.random.default_rng(random_state)
     X = rng.random((n, n_features))
     noise = rng.standard_normal(n)
@@ -128,7 +128,7 @@ def make_heteroscedastic(
     >>> quantile(X, [0.1, 0.25, 0.9]).shape
     (5, 3)
     """
-    n, n_features = _count("n", n, least=1), _count("n_features", n_features, least=3)
+    n, n_features = check_count("n", n, least=1), check_count("n_features", n_features, least=3)
     if not (np.ndim(tau) == 0 and 0 < tau < 1):
         raise ValueError(f"tau must be one level strictly between 0 and 1; got {tau!r}. Use 0.5 for the median.")
     rng = np.random.default_rng(random_state)
@@ -139,13 +139,15 @@ def make_heteroscedastic(
     return Simulation(X, quantile.location(X) + quantile.scale(X) * (noise - ndtri(tau)), quantile)
 
 
-def _count(name: str, value: int, *, least: int) -> int:
+def check_count(name: str, value: int, *, least: int) -> int:
+    """The count, if it is a whole number that is large enough."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     return int(value)
 
 
-def _points(X: ArrayLike, n_features: int) -> NDArray[np.float64]:
+def check_points(X: ArrayLike, n_features: int) -> NDArray[np.float64]:
+    """X as an array of points with so many columns."""
     points = np.asarray(X, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != n_features:
         raise ValueError(
@@ -154,7 +156,8 @@ def _points(X: ArrayLike, n_features: int) -> NDArray[np.float64]:
     return points
 
 
-def _levels(level: ArrayLike) -> NDArray[np.float64]:
+def check_levels(level: ArrayLike) -> NDArray[np.float64]:
+    """The level, or levels, as an array of numbers between 0 and 1."""
     levels = np.asarray(level, dtype=np.float64)
     if levels.ndim > 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(f"level must be one level, or a flat sequence of levels, between 0 and 1; got {level!r}.")

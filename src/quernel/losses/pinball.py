@@ -85,6 +85,9 @@ class Pinball(Loss):
 
     def best_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""
+        if target.ndim == 2:  # a column of its own for each level
+            own = zip(target.T, self.levels, strict=True)
+            return np.array([weighted_quantiles(column, share, level) for column, level in own])
         return weighted_quantiles(target, share, self.levels)
 
 

@@ -1,0 +1,223 @@
+"""`quernel reproduce`: the paper's experiments, tables and figures, and a page to judge them on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table as RichTable
+
+from quernel import __version__
+from quernel.bench import describe
+from quernel.bench.machine import cores
+from quernel.cli.console import console, errors, fail
+from quernel.estimators.cost import as_duration
+
+if TYPE_CHECKING:
+    from quernel.paper import Experiment, Task
+    from quernel.paper.page import Chapter
+    from quernel.paper.reproduction import Reproduction
+    from quernel.paper.results import Finished, Results
+    from quernel.paper.runner import Listener
+
+REPORT_EVERY = 20
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None, typer.Argument(help="Names or labels of the paper (tab.2); all of them by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, figures, tables and index.html.")] = Path(
+        "reproduction"
+    ),
+    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions and small sizes: about two minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.", min=1)] = None,
+    used_cars: Annotated[
+        Path | None, typer.Option(help="The UK used cars: CSV file, or the folder from Kaggle.")
+    ] = None,
+    summary: Annotated[
+        Path | None, typer.Option(help="Also copy tables and figures into this folder, with a README.md.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="Print the items and exit.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write into a folder that is not ours, and discard unlike results in it.")
+    ] = False,
+) -> None:
+    """Run the paper's numerical work and write a page with its numbers beside ours; an interrupted run goes on."""
+    from quernel.paper import EXPERIMENTS  # loads the whole library, which the other commands need not wait for
+    from quernel.paper.reproduction import Reproduction, summarise
+
+    if listing:
+        console.print(_list(EXPERIMENTS))
+        return
+    chosen = _find(items, EXPERIMENTS) if items else list(EXPERIMENTS)
+    size = "quick" if quick else "full"
+    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _data(used_cars))  # type: ignore[arg-type]
+    _check(plan, named=bool(items), force=force)
+    command = _command(items, quick=quick, seed=seed, used_cars=used_cars is not None)
+    work = plan.open(discard=force)
+    workers = jobs or cores()
+    try:
+        with _progress(work, workers) as listener:
+            plan.measure(work, jobs=workers, listener=listener)
+    except KeyboardInterrupt:
+        fail(f"Interrupted. What is finished is kept in {out}: the same command goes on from there.")
+    heading = _heading(command, plan, workers)
+    chapters = plan.present(work, heading)
+    for chapter in chapters:
+        console.print(f"{chapter.experiment.name}: {_told(chapter)}", highlight=False)
+    console.print(f"Page: [bold]{out / 'index.html'}[/]")
+    if summary is not None:
+        summarise(out, summary, _readme(heading, chapters))
+        console.print(f"Summary: [bold]{summary / 'README.md'}[/]")
+
+
+def _find(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
+    """The experiments with these names, or these labels of the paper, in the order of the page."""
+    words = {word for one in known for word in (one.label, one.name)}
+    for item in items:
+        if item not in words:
+            near = get_close_matches(item, words, n=1, cutoff=0.0)[0]
+            fail(f"There is no item {item!r}. Did you mean {near!r}? `quernel reproduce --list` shows all.")
+    return [one for one in known if one.name in items or one.label in items]
+
+
+def _data(used_cars: Path | None) -> dict[str, str]:
+    """Paths by the name of their option, read once before any work."""
+    if used_cars is None:
+        return {}
+    from quernel.datasets import load_used_cars
+
+    load_used_cars(used_cars)
+    return {"used_cars": str(used_cars.resolve())}
+
+
+def _check(plan: Reproduction, *, named: bool, force: bool) -> None:
+    from quernel.datasets.used_cars import ADVICE
+    from quernel.paper.reproduction import MARKER
+    from quernel.plots.style import require_matplotlib
+
+    require_matplotlib()
+    wanting = [one.name for one in plan.chosen if not plan.possible(one)]
+    if wanting and named:
+        fail(f"{wanting[0]} needs --used-cars PATH. {ADVICE}")
+    for name in wanting:
+        errors.print(f"{name} is left out: it needs --used-cars PATH. {ADVICE}", highlight=False, soft_wrap=True)
+    out = plan.folder
+    if out.exists() and not out.is_dir():
+        fail(f"{out} is a file, not a folder. Choose another --out.")
+    if out.is_dir() and any(out.iterdir()) and not (out / MARKER).exists() and not force:
+        fail(f"{out} has files that `quernel reproduce` did not make. Choose another --out, or add --force.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"The folder {out} cannot be made: {error.strerror}. Choose another --out.")
+
+
+def _list(known: Sequence[Experiment]) -> RichTable:
+    table = RichTable("item", "in the paper", "what it is")
+    for one in known:
+        table.add_row(one.name, one.label, one.title)
+    return table
+
+
+@contextmanager
+def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: int) -> Iterator[Listener]:
+    """A bar with the time left on a terminal, a line now and then elsewhere."""
+    from quernel.paper.results import key
+
+    to_do = [
+        one.cost(task) for one, results, tasks in work.values() for task in tasks if key(task) not in results.finished
+    ]
+    already = sum(len(tasks) for _, _, tasks in work.values()) - len(to_do)
+    if already:
+        errors.print(f"{already} tasks were finished before; {len(to_do)} are left.", highlight=False)
+    done = {"tasks": 0, "cost": 0.0, "seconds": 0.0}
+
+    def enter(finished: Finished, cost: float) -> str:
+        done["tasks"] += 1
+        done["cost"] += cost
+        done["seconds"] += finished.seconds
+        pace = done["seconds"] / done["cost"]
+        return f"about {as_duration(max(1.0, (sum(to_do) - done['cost']) * pace / workers))} left"
+
+    if not errors.is_terminal:
+
+        def tell(experiment: Experiment, finished: Finished, cost: float) -> None:
+            left = enter(finished, cost)
+            if done["tasks"] % max(1, len(to_do) // REPORT_EVERY) == 0:
+                errors.print(f"{done['tasks']} of {len(to_do)} tasks, {experiment.name}, {left}", highlight=False)
+
+        yield tell
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Bars(*columns, console=errors) as bars:
+        bar = bars.add_task("starting", total=len(to_do), left="")
+
+        def show(experiment: Experiment, finished: Finished, cost: float) -> None:
+            bars.update(bar, advance=1, description=experiment.name, left=enter(finished, cost))
+
+        yield show
+
+
+def _command(items: list[str] | None, *, quick: bool, seed: int, used_cars: bool) -> str:
+    words = ["quernel", "reproduce", *(items or ()), *(["--quick"] if quick else []), "--seed", str(seed)]
+    return shlex.join(words) + (" --used-cars PATH" if used_cars else "")
+
+
+def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
+    machine = describe()
+    size = "a quick one, with few repetitions and small sizes" if plan.size == "quick" else "the full size of the paper"
+    return [
+        'Every numerical item of the paper "Optimal Kernel Quantile Learning with Random Features", run with quernel, '
+        "and some beyond it. PQE is the paper's predicted quantile error, the mean check loss on test rows. Excess "
+        "risk is computed from the known law of the noise at the test rows, so that test noise does not enter. "
+        "Standard errors (s.e.) are those of means over repetitions: the standard deviation (sd) over the root of "
+        "their number.",
+        f"Made by `{command}`, quernel {__version__}; this run is {size}. {machine['processor']}, {workers} worker "
+        f"processes with one thread each, Python {machine['python']}; {machine['packages']}.",
+    ]
+
+
+def _told(chapter: Chapter) -> str:
+    if chapter.section is None:
+        return chapter.left_out
+    held = [verdict.holds for verdict in chapter.section.verdicts]
+    return f"{held.count(True)} shown, {held.count(False)} not shown; {as_duration(chapter.seconds)} of one core"
+
+
+def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
+    """The summary's first page: how it was made, time per item, and every verdict."""
+    lines = ["# The paper, reproduced: summary", "", *(f"{text}\n" for text in heading)]
+    lines += ["| item | in the paper | seconds of one core |", "| --- | --- | ---: |"]
+    titles = [one.experiment.title.replace("|", "\\|") for one in chapters]
+    lines += [
+        f"| {title} | {one.experiment.label} | {one.seconds:.0f} |" for title, one in zip(titles, chapters, strict=True)
+    ]
+    lines += [f"| all | | {sum(one.seconds for one in chapters):.0f} |", ""]
+    for chapter in (one for one in chapters if one.section is not None):
+        assert chapter.section is not None
+        lines += [f"## {chapter.experiment.title} ({chapter.experiment.label})", ""]
+        words = {True: "**Shown.** ", False: "**Not shown.** ", None: ""}
+        lines += [f"- {words[verdict.holds]}{verdict.text}" for verdict in chapter.section.verdicts]
+        for item in chapter.section.items:
+            if "<img" in item.html:
+                lines += ["", f"![{item.caption}](figures/{item.name}.png)"]
+            else:
+                lines += ["", f"[{item.caption}](tables/{item.name}.md)"]
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""The paper's numerical work, run with this library: one module per item, one runner, one page."""
+
+from quernel.paper import (
+    cost_accuracy,
+    feature_exponents,
+    four_errors,
+    heavy_tails,
+    learning_rate,
+    lipschitz,
+    methods_table,
+    prices,
+    sample_size,
+    sampling,
+    spline_curves,
+    used_cars,
+)
+from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
+from quernel.paper.sheet import Item, Section, Sheet, Verdict
+
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "Item",
+    "Row",
+    "Section",
+    "Sheet",
+    "Size",
+    "Summary",
+    "Table",
+    "Task",
+    "Verdict",
+    "no_rows",
+    "no_tasks",
+    "repetitions",
+]
+
+# In the order of the page.
+EXPERIMENTS: tuple[Experiment, ...] = (
+    feature_exponents.FIG1,
+    methods_table.TABLE1,
+    spline_curves.FIG_FITTED,
+    learning_rate.FIG_RATES,
+    sampling.FEATURE_COUNT,
+    *sample_size.EXPERIMENTS,
+    *sampling.EXPERIMENTS,
+    prices.PRICES,
+    used_cars.USED_CARS,
+    spline_curves.FIG_TRUE,
+    four_errors.FOUR_ERRORS,
+    lipschitz.LIPSCHITZ,
+    heavy_tails.HEAVY_TAILS,
+    cost_accuracy.COST,
+)

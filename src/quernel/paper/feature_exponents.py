@@ -1,0 +1,63 @@
+"""The map of the exponent c in M = |D|^c (`fig1`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
+from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.plots import exponent_grid, feature_map
+from quernel.theory import METHODS
+
+CORNERS = [(0.25, 0.5), (0.5, 0.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.0), (1.0, 0.5), (1.0, 1.0)]
+ROWS = 10_000
+
+
+def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
+    """The map, some of its numbers, and whether leverage sampling ever asks for more."""
+    columns = {
+        "r": "g",
+        "gamma": "g",
+        "c, uniform": ".3f",
+        "c, leverage": ".3f",
+        "M, uniform": ",d",
+        "M, leverage": ",d",
+    }
+    lines = []
+    for r, gamma in CORNERS:
+        both = METHODS["thm1"], METHODS["cor1"]
+        exponents = [method.feature_exponent(r, gamma) for method in both]
+        lines.append([r, gamma, *exponents, *(method.features_needed(ROWS, r, gamma) for method in both)])
+    saved = {case: _difference(case) for case in ("agnostic", "realizable")}
+    text = (
+        "Leverage sampling asks for at most as many features as uniform sampling at every (r, gamma): the exponent "
+        f"falls by up to {saved['agnostic'].max():.2f} in the agnostic and {saved['realizable'].max():.2f} in the "
+        "realizable case; at gamma = 1 both samplings need the same."
+    )
+    figure = sheet.figure(
+        feature_map(),
+        "fig1-feature-exponents",
+        "The exponent c in M = |D|^c: uniform sampling (compatibility 1) on the left, leverage sampling "
+        "(compatibility gamma) on the right; agnostic case above, realizable case below. Grey: no theorem.",
+    )
+    numbers = sheet.table(
+        columns, lines, "fig1-feature-exponents", f"Some points of the map; M = |D|^c at |D| = {ROWS:,}."
+    )
+    reported = [
+        "The paper draws how many random features M = O(|D|^c) suffice for the optimal learning rate, over the source "
+        "exponent r and the capacity exponent gamma: uniform sampling (Theorem 1) beside leverage sampling "
+        "(Corollary 1), for the agnostic case r < 1/2 and the realizable case r >= 1/2.",
+    ]
+    holds = all(bool((difference >= -1e-12).all()) for difference in saved.values())
+    return Section(
+        reported, [figure, numbers], [Verdict(text if holds else "Leverage sampling asks for more somewhere.", holds)]
+    )
+
+
+def _difference(case: str) -> np.ndarray:
+    """c of uniform minus c of leverage sampling, wherever there is a theorem."""
+    uniform, leverage = (exponent_grid(case, sampling)[2] for sampling in ("uniform", "leverage"))
+    return (uniform - leverage)[np.isfinite(uniform)]
+
+
+FIG1 = Experiment("fig1", "fig1", "How many random features: the exponent c in M = |D|^c", no_tasks, no_rows, present)

@@ -1,0 +1,128 @@
+"""Beyond the paper: noise with heavy tails, where KQR-RF meets KRR-RF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import cauchy, norm
+from scipy.stats import t as student
+
+from quernel.datasets import make_homoscedastic
+from quernel.features import RandomFeatures
+from quernel.kernels import Gaussian
+from quernel.losses import Loss, Pinball, Squared
+from quernel.paper.drawing import errorbars, panels, shared_legend
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.log_axes import log_log
+from quernel.paper.ridge_grid import VALIDATION, fit_each
+from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.slopes import typical
+from quernel.plots import house_style
+
+NOISES = {"normal": norm, "Student t, 2 degrees": student(2), "Cauchy": cauchy}
+METHODS: dict[str, Loss] = {"KQR-RF": Pinball(np.array([0.5])), "KRR-RF": Squared()}
+FEATURES, TEST = 100, 2000
+SIZES: dict[Size, list[int]] = {"full": [500, 1000, 2000, 5000, 10_000], "quick": [500, 1000, 2000]}
+REPETITIONS: dict[Size, int] = {"full": 20, "quick": 3}
+
+
+def tasks(size: Size) -> list[Task]:
+    """One per noise, number of rows and repetition."""
+    return [task for noise in NOISES for n in SIZES[size] for task in repetitions(REPETITIONS[size], noise=noise, n=n)]
+
+
+def cost(task: Task) -> float:
+    """Seconds, about."""
+    return 0.25 + float(task["n"]) / 10_000
+
+
+def measure(task: Task, rng: np.random.Generator) -> list[Row]:
+    """Both methods on the same rows and features; each chooses lambda by its own loss, and once more by the truth."""
+    n = int(task["n"])
+    X, _, quantile = make_homoscedastic(n + VALIDATION + TEST, random_state=rng)
+    truth = quantile(X, 0.5)
+    y = truth + NOISES[str(task["noise"])].ppf(rng.random(len(X)))
+    training, validation, test = slice(0, n), slice(n, n + VALIDATION), slice(n + VALIDATION, None)
+    features = RandomFeatures(Gaussian(1.0), FEATURES, random_state=rng).fit(X)
+    rows: list[Row] = []
+    for method, loss in METHODS.items():
+        fits = fit_each(features, X[training], y[training], loss)
+        best = fits.best_on(X[validation], y[validation])
+        errors = np.mean((fits.predict(X[test]) - truth[test, None]) ** 2, axis=0)
+        common = {**task, "method": method, "alpha": float(fits.alphas[best])}
+        rows.append({**common, "squared": float(errors[best]), "least": float(errors.min())})
+    return rows
+
+
+def present(table: Table, sheet: Sheet) -> Section:
+    """Errors against N for the three noises, and who is nearer to the truth."""
+    last = max(table.values("n"))
+    lines = []
+    for (noise, method, n), part in table.groups("noise", "method", "n"):
+        squared, least = np.sqrt(part.column("squared")), np.sqrt(part.column("least"))
+        lines.append([noise, method, n, squared.mean(), _sd(squared), _sd(squared) / np.sqrt(len(part)), least.mean()])
+    columns = {
+        "noise": "", "method": "", "N": ",d", "|f - f*|": ".3f", "sd": ".3f", "s.e.": ".3f",
+        "with the best lambda": ".3f",
+    }  # fmt: skip
+    numbers = sheet.table(
+        columns,
+        lines,
+        "beyond-heavy-tails",
+        "Root mean squared distance to the true median. The last column chooses lambda from the grid by the truth, "
+        "which no method knows: what the choice on noisy validation rows costs is not in it.",
+    )
+    figure = sheet.figure(
+        _figure(table),
+        "beyond-heavy-tails",
+        f"Squared distance to the true function, homoscedastic simulation with three noises, M = {FEATURES}: geometric "
+        "means over repetitions, bars of one standard error.",
+    )
+    reported = [
+        "The paper motivates quantile regression by heavy-tailed noise, for which KRR-RF is not made, without an "
+        "experiment. Here the homoscedastic simulation has standard normal noise, Student t noise with 2 degrees of "
+        "freedom (a mean, no variance) and Cauchy noise (no mean). In all three the median is the same function, which "
+        "is also the mean where there is one.",
+        f"Both methods see the same rows and the same {FEATURES} random features; each takes lambda from the paper's "
+        "23-point grid by its own loss on 1,000 validation rows.",
+    ]
+    return Section(reported, [figure, numbers], [_verdict(table, noise, last) for noise in NOISES])
+
+
+def _verdict(table: Table, noise: str, n: int) -> Verdict:
+    here = table.select(noise=noise, n=n)
+    quantile, ridge = (np.log(here.select(method=method).column("squared")) for method in METHODS)
+    gain = ridge - quantile  # paired: the same rows
+    error = _sd(gain) / np.sqrt(len(gain))
+    factor = float(np.exp(gain.mean()))
+    words = f"{factor:.3g} times that of KQR-RF" if factor >= 1 else f"{factor:.2f} of that of KQR-RF"
+    text = (
+        f"{noise[0].upper()}{noise[1:]} noise, N = {n:,}: the squared error of KRR-RF is {words}, "
+        f"{abs(gain.mean()) / error:.1f} standard errors of the logarithm from equal."
+    )
+    return Verdict(text, None if noise == "normal" else bool(gain.mean() > 2 * error))
+
+
+def _sd(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+
+
+def _figure(table: Table) -> Any:
+    with house_style():
+        figure, axes = panels(1, 3, size=(10.5, 4.0), sharex=True)
+        for ax, noise in zip(axes[0], NOISES, strict=True):
+            for series, method in enumerate(METHODS):
+                sizes, centre, bars = typical(table.select(noise=noise, method=method), "squared")
+                errorbars(ax, sizes, centre, bars, series=series, label=method)
+            log_log(ax, sizes, most=8)
+            ax.set_xlabel("rows $N$")
+            ax.set_title(f"{noise[0].upper()}{noise[1:]}", loc="left")
+        axes[0, 0].set_ylabel(r"$\|f - f^*\|^2$, true median $f^*$")
+        shared_legend(figure, axes[0, 0])
+    return figure
+
+
+HEAVY_TAILS = Experiment(
+    "heavy_tails", "beyond the paper", "Heavy-tailed noise: KQR-RF meets KRR-RF", tasks, measure, present, cost
+)

@@ -1,0 +1,45 @@
+"""Logarithmic axes with the sizes that were run on one of them, and labelled ticks on the other however short it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+MINUS = "\u2212"
+# Multiples of a decade that are named, coarse before fine.
+STEPS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0), tuple(np.arange(10, 100) / 10))
+
+
+def log_log(ax: Any, sizes: Sequence[float], *, most: int = 6) -> None:
+    """Both axes logarithmic; at most so many of the sizes are named, the ends among them."""
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    named = np.geomspace(sizes[0], sizes[-1], min(most, len(sizes)))
+    ticks = sorted({min(sizes, key=lambda size: abs(np.log(size / at))) for at in named})
+    ax.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+    ax.xaxis.minorticks_off()
+    label_decades(ax)
+
+
+def label_decades(ax: Any) -> None:
+    """Whole decades on a long vertical axis, and finer steps on one that would have a single label otherwise.
+
+    It looks at the limits of the axis: call it when all is drawn.
+    """
+    low, high = ax.get_ylim()
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for steps in STEPS:
+        ticks = np.outer(decades, steps).ravel()
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+        if len(ticks) >= 2:
+            break
+    ax.set_yticks(ticks, [_power(tick) for tick in ticks])
+    ax.yaxis.minorticks_off()
+
+
+def _power(value: float) -> str:
+    exponent = int(np.floor(np.log10(value) + 1e-9))
+    factor = f"{value / 10.0**exponent:.2g}"
+    return rf"$10^{{{exponent}}}$" if factor == "1" else rf"${factor} \cdot 10^{{{exponent}}}$"

@@ -1,0 +1,98 @@
+"""A whole reproduction in one folder: results, tidy tables, figures, the page, and the summary worth keeping."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quernel import __version__
+from quernel.paper.experiment import Experiment, Size, Table, Task
+from quernel.paper.page import Chapter, page
+from quernel.paper.results import Results, replace_text, stamp
+from quernel.paper.runner import Listener, fingerprint, run
+from quernel.paper.sheet import Sheet
+
+# Its presence says that a folder is ours to write into.
+MARKER = "reproduction.json"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Some experiments at one size and seed; `known` are all there are, among them those whose rows others show.
+
+    `data` maps the name of an option to a path, for experiments that need a file.
+    """
+
+    folder: Path
+    chosen: Sequence[Experiment]
+    known: Sequence[Experiment]
+    size: Size
+    seed: int
+    data: dict[str, str] = field(default_factory=dict)
+
+    def possible(self, experiment: Experiment) -> bool:
+        """Whether the file that it needs, if any, was given."""
+        return experiment.data is None or experiment.data in self.data
+
+    def open(self, *, discard: bool = False) -> dict[str, tuple[Experiment, Results, list[Task]]]:
+        """The results of every experiment whose rows are needed; refuses what another kind of run has left."""
+        replace_text(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
+        prints = {name: fingerprint(Path(path)) for name, path in self.data.items()}
+        needed = {name for one in self.chosen if self.possible(one) for name in (one.name, *one.uses)}
+        work = {}
+        for one in self.known:
+            if one.name in needed and (tasks := one.tasks(self.size)):
+                stamped = stamp(one, self.seed, self.size, prints.get(one.data) if one.data else None)
+                work[one.name] = (one, Results(self.folder / "results" / one.name, stamped, discard=discard), tasks)
+        return work
+
+    def about(self) -> dict[str, Any]:
+        """What made the folder."""
+        return {"made by": f"quernel reproduce {__version__}", "size": self.size, "seed": self.seed}
+
+    def measure(
+        self, work: dict[str, tuple[Experiment, Results, list[Task]]], *, jobs: int, listener: Listener
+    ) -> None:
+        """Do what is not finished."""
+        run(list(work.values()), seed=self.seed, jobs=jobs, data=self.data, listener=listener)
+
+    def present(self, work: dict[str, tuple[Experiment, Results, list[Task]]], heading: Sequence[str]) -> list[Chapter]:
+        """Tables, figures and the page, from what was measured."""
+        for name, (_, results, tasks) in work.items():
+            _write_tidy(results.table(tasks), self.folder / "rows" / f"{name}.parquet")
+        chapters = [self._chapter(one, work) for one in self.chosen]
+        replace_text(self.folder / "index.html", page(chapters, heading))
+        return chapters
+
+    def _chapter(self, one: Experiment, work: dict[str, tuple[Experiment, Results, list[Task]]]) -> Chapter:
+        if not self.possible(one):
+            option = f"--{(one.data or '').replace('_', '-')}"
+            return Chapter(one, None, left_out=f"Left out: it needs a file, which {option} names.")
+        sources = [work[name] for name in (one.name, *one.uses) if name in work]
+        rows = [row for _, results, tasks in sources for row in results.table(tasks).rows]
+        seconds = sum(results.seconds(tasks) for source, results, tasks in sources if source is one)
+        return Chapter(one, one.present(Table(rows), Sheet(self.folder)), seconds)
+
+
+def summarise(folder: Path, target: Path, readme: str) -> None:
+    """Copy tables and figures, which are small, and say in a README how they were made."""
+    for part, endings in (("tables", (".csv", ".md")), ("figures", (".png",))):
+        (target / part).mkdir(parents=True, exist_ok=True)
+        for path in sorted((folder / part).glob("*")):
+            if path.suffix in endings:
+                shutil.copyfile(path, target / part / path.name)
+    replace_text(target / "README.md", readme)
+
+
+def _write_tidy(table: Table, path: Path) -> None:
+    import pyarrow as pa  # here, because importing it takes long
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = list(dict.fromkeys(name for row in table.rows for name in row))
+    columns = {name: [row.get(name) for row in table.rows] for name in names}
+    pq.write_table(pa.table(columns), str(path))

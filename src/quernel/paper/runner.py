@@ -1,0 +1,118 @@
+"""Tasks in worker processes: seeded one by one, the dearest first, each on one thread, each result kept at once."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quernel.paper.experiment import Experiment, Row, Task
+from quernel.paper.results import Finished, Results, key
+
+# Told after every task: the experiment, what was done, and what it was expected to cost.
+Listener = Callable[[Experiment, Finished, float], None]
+# Tasks handed to each worker ahead of time: enough that none waits, few enough that Ctrl-C ends soon.
+AHEAD = 2
+
+
+def generator(seed: int, experiment: str, task: Task) -> np.random.Generator:
+    """The task's own random numbers: they depend on seed, experiment and task, not on order or processes."""
+    digest = hashlib.sha256(f"{experiment} {key(task)}".encode()).digest()
+    return np.random.default_rng([seed, *np.frombuffer(digest[:16], dtype=np.uint32).tolist()])
+
+
+def run(
+    work: Sequence[tuple[Experiment, Results, list[Task]]],
+    *,
+    seed: int,
+    jobs: int,
+    data: dict[str, str],
+    listener: Listener = lambda experiment, done, cost: None,  # noqa: ARG005
+) -> None:
+    """Do what is not finished yet of all experiments together."""
+    waiting = [
+        (experiment, results, task)
+        for experiment, results, tasks in work
+        for task in tasks
+        if key(task) not in results.finished
+    ]
+    waiting.sort(key=lambda one: -one[0].cost(one[2]))
+    if not waiting:
+        return
+    workers = min(jobs, len(waiting))
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
+        under_way: dict[Future[Finished], tuple[Experiment, Results]] = {}
+        try:
+            while waiting or under_way:
+                while waiting and len(under_way) < AHEAD * workers:
+                    experiment, results, task = waiting.pop(0)
+                    extra = {experiment.data: data[experiment.data]} if experiment.data else {}
+                    future = pool.submit(measured, experiment.name, experiment.measure, seed, task, extra)
+                    under_way[future] = (experiment, results)
+                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                for future in done:
+                    experiment, results = under_way.pop(future)
+                    finished = future.result()
+                    results.add(finished)
+                    listener(experiment, finished, experiment.cost(finished.task))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def measured(
+    name: str,
+    measure: Callable[[Task, np.random.Generator], list[Row]],
+    seed: int,
+    task: Task,
+    extra: dict[str, str],
+) -> Finished:
+    """One task, timed; its numbers as plain ones that JSON keeps to the last digit."""
+    start = time.perf_counter()
+    rows = measure({**task, **extra}, generator(seed, name, task))
+    plain = [{column: _plain(value) for column, value in row.items()} for row in rows]
+    return Finished(task, time.perf_counter() - start, plain)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def fingerprint(path: Path) -> str:
+    """A file's content, or that of a folder's CSV files, in few letters."""
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _begin_worker() -> None:
+    """One thread per process, and none of them outlives its parent."""
+    from threadpoolctl import threadpool_limits
+
+    os.environ["NUMBA_NUM_THREADS"] = "1"
+    if "numba" in sys.modules:
+        sys.modules["numba"].set_num_threads(1)
+    import scipy.linalg  # noqa: F401  so that its BLAS is there to be limited
+
+    threadpool_limits(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot tell its workers to stop."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

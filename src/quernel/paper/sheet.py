@@ -1,0 +1,122 @@
+"""What an item shows: figures, tables and verdicts, each written to the disk in the forms that readers want."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quernel.plots.style import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MISSING, MINUS = "\u2013", "\u2212"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A figure or table with its caption, ready for the page."""
+
+    name: str
+    caption: str
+    html: str
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One sentence made of the numbers; `holds`: whether what was to be shown is shown, None where it is a remark."""
+
+    text: str
+    holds: bool | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One item of the page: what the paper reports (and how it is read), what we found, and what to think of it.
+
+    `reported` are paragraphs of plain text.
+    """
+
+    reported: Sequence[str]
+    items: Sequence[Item]
+    verdicts: Sequence[Verdict] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Where an item puts its figures (PNG and SVG) and tables (CSV and Markdown)."""
+
+    folder: Path
+
+    def figure(self, figure: Figure, name: str, caption: str) -> Item:
+        """Save a figure made within `quernel.plots.house_style`."""
+        place = self.folder / "figures"
+        place.mkdir(parents=True, exist_ok=True)
+        save_figure(figure, place / f"{name}.svg")
+        picture = save_figure(figure, place / f"{name}.png")
+        coded = base64.b64encode(picture.read_bytes()).decode()
+        return Item(name, caption, f'<img alt="{escape(caption)}" src="data:image/png;base64,{coded}">')
+
+    def table(
+        self,
+        columns: dict[str, str],
+        rows: Sequence[Sequence[Any]],
+        name: str,
+        caption: str,
+        *,
+        folded: bool = False,
+    ) -> Item:
+        """Save a table.
+
+        Parameters
+        ----------
+        columns : heading of each column and how its numbers are written, such as {"level": "g", "mean": ".4f"}; the
+            CSV file has them in full
+        rows : one sequence of values per row, None for what is not known
+        folded : whether the page shows it only when asked
+        """
+        place = self.folder / "tables"
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([[_plain(value) for value in row] for row in rows])
+        cells = [[shown(value, spec) for value, spec in zip(row, columns.values(), strict=True)] for row in rows]
+        (place / f"{name}.md").write_text(_markdown(list(columns), cells))
+        return Item(name, caption, _html(list(columns), cells), folded)
+
+
+def shown(value: Any, spec: str) -> str:
+    """A value as people read it: a true minus sign, and a dash for what is not known."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return MISSING
+    if isinstance(value, str):
+        return value
+    return format(value, spec).replace("-", MINUS) if spec else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """For the CSV file: ten digits, beyond which nothing is repeatable on other machines."""
+    if value is None:
+        return ""
+    return float(f"{value:.10g}") if isinstance(value, float) else value
+
+
+def _markdown(columns: list[str], cells: list[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *cells]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _html(columns: list[str], cells: list[list[str]]) -> str:
+    def line(tag: str, words: list[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(word)}</{tag}>" for word in words) + "</tr>"
+
+    body = "".join(line("td", row) for row in cells)
+    return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,57 @@
+"""How fast errors fall: the slope of log error against log n, with an interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from quernel.paper.experiment import Table
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A mean slope over independent repetitions, and its interval."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float = 0.95
+
+    def lies_above(self, bound: float) -> bool:
+        """Whether the whole interval does: the error falls too slowly. Steeper than the bound is allowed."""
+        return self.low > bound
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]".replace("-", "\u2212")
+
+
+def fit_slope(table: Table, error: str, *, against: str = "n", confidence: float = 0.95) -> Slope:
+    """Each repetition has its own line through its points; the interval is Student's for the mean of their slopes.
+
+    Repetitions are independent of each other, points of one of them need not be. The logarithm is taken before the
+    mean: the theorems bound the error with high probability, and a rare failure of the features must not decide.
+    """
+    slopes = [
+        np.polyfit(np.log(points.column(against).astype(float)), np.log(points.column(error)), 1)[0]
+        for _, points in table.groups("repetition")
+    ]
+    if len(slopes) < 2:
+        raise ValueError(f"A slope's interval needs at least 2 repetitions; got {len(slopes)}.")
+    half = student.ppf((1 + confidence) / 2, len(slopes) - 1) * np.std(slopes, ddof=1) / np.sqrt(len(slopes))
+    value = float(np.mean(slopes))
+    return Slope(value, value - float(half), value + float(half), confidence)
+
+
+def typical(table: Table, error: str, *, against: str = "n") -> tuple[list[float], np.ndarray, np.ndarray]:
+    """Sizes, geometric mean of the error at each, and (2, k) distances to one standard error below and above."""
+    sizes, centre, lower, upper = [], [], [], []
+    for (size,), points in table.groups(against):
+        logs = np.log(points.column(error))
+        middle, se = logs.mean(), (logs.std(ddof=1) if len(logs) > 1 else 0.0) / np.sqrt(len(logs))
+        sizes.append(float(size))
+        centre.append(np.exp(middle))
+        lower.append(np.exp(middle) - np.exp(middle - se))
+        upper.append(np.exp(middle + se) - np.exp(middle))
+    return sizes, np.array(centre), np.array([lower, upper])

@@ -1,0 +1,128 @@
+"""`quernel reproduce` as a person meets it, and its numbers beside those of the committed full run."""
+
+import csv
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+SUMMARY = Path(__file__).parents[2] / "docs" / "reproduction" / "tables"
+# Another seed than the full run's: the quick run's rows are not among those that it is held against.
+SEED = 1
+ITEMS = ("tab.2", "tab.3", "fig3", "fig4")
+# Where KQR-RF means stand, and the columns that name them.
+MEANS = [
+    (f"sample_size_{simulation}.csv", ("level", "N"), "KQR-RF") for simulation in ("homoscedastic", "heteroscedastic")
+] + [(f"sampling_{simulation}.csv", ("level", "M"), "uniform") for simulation in ("homoscedastic", "heteroscedastic")]
+
+
+def run(*arguments, cwd):
+    kept = ("PYTHONPATH", "PATH", "HOME", "NUMBA_CACHE_DIR")
+    return subprocess.run(
+        [sys.executable, "-c", "from quernel.cli import main; main()", "reproduce", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=cwd,
+        check=False,
+        env={name: os.environ[name] for name in kept if name in os.environ} | {"COLUMNS": "100"},
+    )
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quick")
+    ran = run(*ITEMS, "--quick", "--seed", SEED, "--out", folder / "out", "--summary", folder / "kept", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    return folder, ran
+
+
+def means(path, names, method):
+    """(mean, sd, repetitions) of the PQE by level and size."""
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == method]
+    return {
+        tuple(float(row[name]) for name in names): (float(row["mean PQE"]), float(row["sd"]), int(row["repetitions"]))
+        for row in rows
+    }
+
+
+def standard_errors_off(few, full):
+    """The difference of two means over sd_full sqrt(1/n_quick + 1/n_full)."""
+    return abs(few[0] - full[0]) / (full[1] * math.sqrt(1 / few[2] + 1 / full[2]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SUMMARY.is_dir(), reason="the full run's summary, docs/reproduction, is not there yet")
+@pytest.mark.parametrize(("name", "columns", "method"), MEANS)
+def test_quick_means_agree_with_the_full_run(quick, name, columns, method):
+    few = means(quick[0] / "out" / "tables" / name, columns, method)
+    full = means(SUMMARY / name, columns, method)
+    assert len(few) == 10, "five levels, two sizes"
+    for key, mean in few.items():
+        assert standard_errors_off(mean, full[key]) < 3, key
+    small, large = (sorted({key[1] for key in few})[k] for k in (0, -1))
+    swapped = [standard_errors_off(few[level, small], full[level, large]) for level, size in few if size == small]
+    assert max(swapped) > 3, "the other size would be noticed"
+
+
+@pytest.mark.slow
+def test_quick_writes_the_page_the_tables_the_figures_and_the_summary(quick):
+    folder, ran = quick
+    out, kept = folder / "out", folder / "kept"
+    page = (out / "index.html").read_text()
+    assert page.count("<h2>") == len(ITEMS)
+    assert page.count('src="data:image/png;base64,') == len(ITEMS)
+    assert "http" not in page.replace("https://www.kaggle.com", "")
+    for kind, ending in (("figures", "png"), ("figures", "svg"), ("tables", "csv"), ("tables", "md")):
+        assert (out / kind / f"sample_size_homoscedastic.{ending}").stat().st_size > 500
+    assert (out / "rows" / "sampling_homoscedastic.parquet").exists()
+    assert "tasks" in ran.stderr, "progress does not mix with results"
+    assert "Bayes risk" in page
+    assert "below the Bayes risk" in page
+    readme = (kept / "README.md").read_text()
+    assert f"quernel reproduce {' '.join(ITEMS)} --quick --seed {SEED}" in readme
+    for line in readme.splitlines():
+        if "](" in line:
+            assert (kept / line.split("](")[1].rstrip(")")).exists(), line
+
+
+@pytest.mark.slow
+def test_a_second_run_measures_nothing_again(quick):
+    folder, _ = quick
+    ran = run(*ITEMS, "--quick", "--seed", SEED, "--out", folder / "out", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert "24 tasks were finished before; 0 are left" in ran.stderr
+
+
+def test_the_list_names_every_item_and_its_label(tmp_path):
+    ran = run("--list", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    for word in ("tab.2", "tab.3", "tab.4", "fig2", "fig3", "fig4", "price_fig", "used_cars", "beyond the paper"):
+        assert word in ran.stdout, word
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tab.22"], ("no item 'tab.22'", "Did you mean 'tab.2'")),
+        (["used_cars"], ("--used-cars", "kaggle.com")),
+        (["tab.4", "--used-cars", "nowhere.csv"], ("no used cars at nowhere.csv", "kaggle.com")),
+        (["tab.2", "--out", "mine"], ("did not make", "--force")),
+        (["tab.2", "--out", "mine/note.txt"], ("is a file",)),
+    ],
+)
+def test_what_a_person_can_mend_is_said_before_any_work(tmp_path, arguments, words):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "note.txt").write_text("mine")
+    ran = run(*arguments, "--quick", cwd=tmp_path)
+    assert ran.returncode == 1
+    for word in words:
+        assert word in ran.stderr, ran.stderr
+    assert ran.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
