@@ -19,7 +19,7 @@ from quernel.problem.sweeps import FAST
 def pull_column(
     residual: Any, anchor: Any, share: Any, turned: Any, low: float, high: float, width: float, weighted: Any
 ) -> tuple[float, float, float, float, int]:
-    """Fill weighted = turned v (turned = share sign); sum it, its positive part, loss and slack; count the free rows."""
+    """Fill weighted = turned v (turned = share sign); sum it, its positive part, loss and slack; count the free."""
     balance, positive, loss, slack, active = 0.0, 0.0, 0.0, 0.0, 0
     scale = 1 / width
     for i in range(len(residual)):
