@@ -1,0 +1,1 @@
+"""Tables with columns of any kind: read, turned into numbers, predicted from."""

@@ -1,0 +1,135 @@
+"""An ONNX graph says what the model says."""
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+import quernel
+from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+X_NEW, Y_NEW = rows(80, seed=2)
+SPREAD = float(np.std(Y_NEW))
+
+
+def run(path, **inputs):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def held_against_onnx(model, path, X=X_NEW):
+    """The answers of the graph, after they were found equal to the model's."""
+    quernel.to_onnx(model, path, overwrite=True)
+    said = run(path, X=X)
+    if isinstance(model, KernelClassifier):
+        np.testing.assert_array_equal(said["label"], model.predict(X))
+        if "probabilities" in said:
+            np.testing.assert_allclose(said["probabilities"], model.predict_proba(X), rtol=0, atol=1e-9)
+        else:
+            np.testing.assert_allclose(said["scores"], model.decision_function(X), rtol=0, atol=1e-9)
+    else:
+        found = said["quantiles" if isinstance(model, KernelQuantileRegressor) else "prediction"]
+        assert found.shape == model.predict(X).shape
+        np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=1e-7 * SPREAD)
+    return said
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_graph_predicts_what_the_model_predicts(name, tmp_path):
+    held_against_onnx(fitted(name), tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 1_000_000
+
+
+def test_another_model_predicts_something_else(tmp_path):
+    """So that the equality above can fail."""
+    quernel.to_onnx(fitted("random laplacian"), tmp_path / "m.onnx")
+    found = run(tmp_path / "m.onnx", X=X_NEW)["quantiles"]
+    assert np.abs(found - fitted("random gaussian").predict(X_NEW)).max() > 0.01 * SPREAD
+
+
+def test_levels_that_cross_are_sorted_by_the_graph(tmp_path):
+    X, y = rows(40)
+    settings = {"n_components": 200, "alpha": 1e-7, "random_state": 0}
+    raw = KernelQuantileRegressor(LEVELS, noncrossing=None, **settings).fit(X, y)
+    crossed = held_against_onnx(raw, tmp_path / "raw.onnx")["quantiles"]
+    assert (np.diff(crossed[:, [1, 2, 0]], axis=1) < 0).any()
+    model = KernelQuantileRegressor(LEVELS, **settings).fit(X, y)
+    found = held_against_onnx(model, tmp_path / "m.onnx")["quantiles"]
+    assert (np.diff(found[:, [1, 2, 0]], axis=1) >= 0).all()
+
+
+def test_large_angles_and_small_alphas_keep_their_digits(tmp_path):
+    """Columns far from 0 in small units, and coefficients that nearly cancel: single precision would be lost."""
+    X, y = rows()
+    for settings in ({"n_components": 300}, {"n_components": "exact"}):
+        model = KernelQuantileRegressor([0.1, 0.9], alpha=1e-7, random_state=0, tol=1e-4, **settings)
+        model.fit(1e4 + X, y)
+        assert held_against_onnx(model, tmp_path / "m.onnx", 1e4 + X_NEW)["quantiles"].dtype == float
+
+
+def test_one_row_and_no_row(tmp_path):
+    quernel.to_onnx(fitted("random gaussian"), tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", X=X_NEW[:1])["quantiles"].shape == (1, 3)
+    assert run(tmp_path / "m.onnx", X=X_NEW[:0])["quantiles"].shape == (0, 3)
+
+
+def box(rng, n_components, n_columns):
+    return rng.uniform(-1, 1, (n_columns, n_components))
+
+
+def test_a_kernel_of_ones_own_has_waves_but_no_gram(tmp_path):
+    random = KernelQuantileRegressor(kernel=SpectralKernel(0.5, box), **SMALL).fit(*rows())
+    held_against_onnx(random, tmp_path / "m.onnx")
+    kernel = SpectralKernel(0.5, box, lambda X, Z: np.sinc((X[:, None] - Z[None]) / np.pi).prod(axis=2))
+    exact = KernelQuantileRegressor(kernel=kernel, **(SMALL | {"n_components": "exact"})).fit(*rows())
+    with pytest.raises(ValueError, match="SpectralKernel has no formula for ONNX.*random features"):
+        quernel.to_onnx(exact, tmp_path / "exact.onnx")
+
+
+class Bumps(IntegralKernel):
+    """Features of the user's own that are no waves."""
+
+    name = "bumps"
+
+    def gram(self, X, Z):
+        raise NotImplementedError
+
+    def diagonal(self, X):
+        raise NotImplementedError
+
+    def wave(self, X, frequencies, phases):
+        return np.tanh(X @ frequencies + phases)
+
+    def frequencies_from(self, normal, mixing):
+        return normal
+
+    def phases_at(self, uniform):
+        return uniform
+
+
+def test_what_cannot_be_written_is_refused(tmp_path):
+    path = tmp_path / "m.onnx"
+    with pytest.raises(NotFittedError):
+        quernel.to_onnx(KernelRegressor(), path)
+    with pytest.raises(TypeError, match=r"quernel\.to_onnx takes a fitted KernelQuantileRegressor"):
+        quernel.to_onnx(Gaussian(), path)
+    with pytest.raises(ValueError, match="Bumps has no formula for ONNX"):
+        quernel.to_onnx(KernelQuantileRegressor(kernel=Bumps(), **SMALL).fit(*rows()), path)
+    X, _ = rows()
+    calibrated = KernelClassifier("hinge", calibration="isotonic", **SMALL).fit(X, labels(X, [0, 1]))
+    with pytest.raises(ValueError, match="cannot be written as ONNX.*logistic"):
+        quernel.to_onnx(calibrated, path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        quernel.to_onnx(fitted("one level"), path)
+    assert path.read_bytes() == b"mine"
