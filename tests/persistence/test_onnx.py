@@ -22,20 +22,20 @@ def run(path, **inputs):
     return dict(zip(names, session.run(None, inputs), strict=True))
 
 
-def held_against_onnx(model, path, X=X_NEW):
+def held_against_onnx(model, path, X=X_NEW, tol=1e-10):
     """The answers of the graph, after they were found equal to the model's."""
     quernel.to_onnx(model, path, overwrite=True)
     said = run(path, X=X)
     if isinstance(model, KernelClassifier):
         np.testing.assert_array_equal(said["label"], model.predict(X))
         if "probabilities" in said:
-            np.testing.assert_allclose(said["probabilities"], model.predict_proba(X), rtol=0, atol=1e-9)
+            np.testing.assert_allclose(said["probabilities"], model.predict_proba(X), rtol=0, atol=tol)
         else:
-            np.testing.assert_allclose(said["scores"], model.decision_function(X), rtol=0, atol=1e-9)
+            np.testing.assert_allclose(said["scores"], model.decision_function(X), rtol=0, atol=tol)
     else:
         found = said["quantiles" if isinstance(model, KernelQuantileRegressor) else "prediction"]
         assert found.shape == model.predict(X).shape
-        np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=1e-7 * SPREAD)
+        np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=tol * SPREAD)
     return said
 
 
@@ -69,7 +69,7 @@ def test_large_angles_and_small_alphas_keep_their_digits(tmp_path):
     for settings in ({"n_components": 300}, {"n_components": "exact"}):
         model = KernelQuantileRegressor([0.1, 0.9], alpha=1e-7, random_state=0, tol=1e-4, **settings)
         model.fit(1e4 + X, y)
-        assert held_against_onnx(model, tmp_path / "m.onnx", 1e4 + X_NEW)["quantiles"].dtype == float
+        held_against_onnx(model, tmp_path / "m.onnx", 1e4 + X_NEW, tol=1e-6)
 
 
 def test_one_row_and_no_row(tmp_path):
@@ -87,7 +87,7 @@ def test_a_kernel_of_ones_own_has_waves_but_no_gram(tmp_path):
     held_against_onnx(random, tmp_path / "m.onnx")
     kernel = SpectralKernel(0.5, box, lambda X, Z: np.sinc((X[:, None] - Z[None]) / np.pi).prod(axis=2))
     exact = KernelQuantileRegressor(kernel=kernel, **(SMALL | {"n_components": "exact"})).fit(*rows())
-    with pytest.raises(ValueError, match="SpectralKernel has no formula for ONNX.*random features"):
+    with pytest.raises(ValueError, match=r"SpectralKernel has no formula for ONNX.*random features"):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         quernel.to_onnx(KernelQuantileRegressor(kernel=Bumps(), **SMALL).fit(*rows()), path)
     X, _ = rows()
     calibrated = KernelClassifier("hinge", calibration="isotonic", **SMALL).fit(X, labels(X, [0, 1]))
-    with pytest.raises(ValueError, match="cannot be written as ONNX.*logistic"):
+    with pytest.raises(ValueError, match=r"cannot be written as ONNX.*logistic"):
         quernel.to_onnx(calibrated, path)
     assert list(tmp_path.iterdir()) == []
 

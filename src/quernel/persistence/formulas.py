@@ -1,4 +1,8 @@
-"""The kernels' formulas as graphs: what a model needs of phi(x)'u, for a batch x of shape (n, d)."""
+"""The kernels' formulas as graphs: what a model needs of phi(x)'u, for a batch x of shape (n, d).
+
+No formula ends in a multiplication by a single number. onnxruntime would make it part of the matrix product that
+follows, as an attribute in single precision, and lose half of the digits: such factors go into the coefficients.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +38,24 @@ def curves(feature_map: RandomFeatures | PivotedCholesky | ReadyFeatures, x: Ten
     if isinstance(feature_map, PivotedCholesky):
         # phi(x)'u = K(x, P) L^-T u: the factor need not be shipped.
         solved = np.linalg.solve(feature_map.factor_.T, coef)
-        return _summed([(c * gram(part, x, feature_map.landmarks_)) @ solved for c, part in kernel.parts])
+        return _summed([gram(part, x, feature_map.landmarks_) @ (c * solved) for c, part in kernel.parts])
     terms = []
     for term, (_, part) in enumerate(kernel.parts):
         mine = feature_map.terms_ == term
-        weighted = feature_map.weights_[mine, None] * coef[mine]
-        terms.append(wave(part, x, feature_map.frequencies_[:, mine], feature_map.phases_[mine]) @ weighted)
+        factor, features = wave(part, x, feature_map.frequencies_[:, mine], feature_map.phases_[mine])
+        terms.append(features @ (factor * feature_map.weights_[mine, None] * coef[mine]))
     return _summed(terms)
 
 
-def wave(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array) -> Tensor:
-    """The random features of a kernel, without their weights, shape (n, M)."""
+def wave(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array) -> tuple[float, Tensor]:
+    """The random features of a kernel, without their weights, shape (n, M), as a number times a tensor."""
     if isinstance(kernel, ShiftInvariantKernel):
-        return np.sqrt(2) * cos(x @ frequencies + phases)
+        return np.sqrt(2), cos(x @ frequencies + phases)
     if type(kernel) is ArcCosine:
         unit = x @ frequencies + phases
-        return np.sqrt(2) * (unit.at_least(0) if kernel.order == 1 else (unit > 0.0).to(float))
+        return np.sqrt(2), unit.at_least(0) if kernel.order == 1 else (unit > 0.0).to(float)
     if type(kernel) is PeriodicSpline:
-        return periodic(kernel.order / 2, _differences(x, frequencies.T), NEAREST).prod(axis=2)
+        return 1.0, periodic(kernel.order / 2, _differences(x, frequencies.T), NEAREST).prod(axis=2)
     raise ValueError(_unknown(kernel))
 
 
@@ -96,8 +100,8 @@ def arc_cosine(kernel: ArcCosine, x: Tensor, landmarks: Array) -> Tensor:
     half = half + (p * cos(half) - q * sin(half)) / (q * cos(half) + p * sin(half)).at_least(TINY)
     angle = 2.0 * half
     if kernel.order == 0:
-        return (size_x > 0.0).to(float) * (size_p > 0).astype(float) * (1.0 - angle / np.pi)
-    return size_x * size_p * (sin(angle) + (np.pi - angle) * cos(angle)) / np.pi
+        return (1.0 - angle / np.pi) * (size_x > 0.0).to(float) * (size_p > 0).astype(float)
+    return (sin(angle) + (np.pi - angle) * cos(angle)) * size_x * (size_p / np.pi)
 
 
 def periodic(order: float, t: Tensor, nearest: float = 0.0) -> Tensor:
