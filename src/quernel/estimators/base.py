@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import refuse_if_too_large
 from quernel.estimators.defaults import N_COMPONENTS, SIZES, auto_bandwidth
 from quernel.estimators.exact import solve_exactly
-from quernel.estimators.validation import check_choice, check_positive
+from quernel.estimators.validation import check_choice, check_positive, check_rows
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear, resolve
@@ -27,6 +29,13 @@ from quernel.solvers.progress import Progress, listening
 from quernel.solvers.result import recertified
 
 Array = NDArray[np.floating]
+
+# Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
+FAR = 0.25
+
+
+class ExtrapolationWarning(UserWarning):
+    """Predictions were asked for rows far outside the training inputs."""
 
 
 class KernelEstimator(BaseEstimator):
@@ -86,7 +95,15 @@ class KernelEstimator(BaseEstimator):
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
+    def outside(self, X: Any) -> NDArray[np.bool_]:
+        """Which rows have a column outside the range that it had in the training rows, shape (n,)."""
+        check_is_fitted(self)
+        low, high = self.input_range_
+        rows = check_rows(self, X, reset=False)
+        return np.any((rows < low) | (rows > high), axis=1)
+
     def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
+        self.input_range_ = np.array([source.X.min(axis=0), source.X.max(axis=0)])
         if self.verbose:
             with listening(_print_progress):
                 return self._lift_and_solve(source, kernel, loss, rng)
@@ -197,8 +214,21 @@ class KernelEstimator(BaseEstimator):
                 stacklevel=3,
             )
 
+    def _warn_if_far(self, X: Array) -> None:
+        """Warn of rows far outside. The text is always the same, so that Python shows it once for each line of code."""
+        low, high = self.input_range_
+        slack = FAR * (high - low)
+        if np.any(low - slack > X) or np.any(high + slack < X):
+            warnings.warn(
+                f"Some rows are far outside of the training inputs (a column is beyond its range by more than {FAR:.0%} "
+                "of it): predictions for them are guesses. model.outside(X) tells which rows are outside at all.",
+                ExtrapolationWarning,
+                stacklevel=_levels_to_the_caller(),
+            )
+
     def _raw_curves(self, X: Array) -> Array:
         """Phi u + b for every column, block by block."""
+        self._warn_if_far(X)
         curves = np.empty((len(X), self.coef_.shape[1]))
 
         def fill(block: slice) -> None:
@@ -209,6 +239,14 @@ class KernelEstimator(BaseEstimator):
         with right_sized(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
+
+
+def _levels_to_the_caller() -> int:
+    """The stack level of the code that called the library, as seen from the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("quernel."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _print_progress(progress: Progress) -> None:

@@ -16,12 +16,13 @@ from quernel.features import Nystroem, PivotedCholesky, RandomFeatures, ReadyFea
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
+from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn
 
 # Raised when files are written that an older quernel would misread.
 FORMAT = 1
 
 # What can be saved. A new estimator is added here, and what it is made of below; nothing else needs to know it.
-MODELS: tuple[type, ...] = (KernelQuantileRegressor, KernelRegressor, KernelClassifier)
+MODELS: tuple[type, ...] = (KernelQuantileRegressor, KernelRegressor, KernelClassifier, TableModel)
 PARTS: tuple[type, ...] = (
     *(RandomFeatures, PivotedCholesky, Nystroem, ReadyFeatures),
     *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
@@ -29,6 +30,7 @@ PARTS: tuple[type, ...] = (
     *dict.fromkeys(LOSSES.values()),
     losses.Pinball,
     *(ComponentsChoice, Trial),
+    *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn),
 )
 KNOWN = {kind.__name__: kind for kind in (*MODELS, *PARTS)}
 
@@ -82,6 +84,8 @@ def load(path: str | PathLike[str]) -> Any:
 
 
 def _check_ready(model: Any) -> None:
+    if isinstance(model, TableModel):
+        model = model.model
     check_is_fitted(model)
     if getattr(model, "calibrated_", None) is not None:
         raise ValueError(
@@ -92,6 +96,10 @@ def _check_ready(model: Any) -> None:
 
 def _check_shapes(model: Any) -> None:
     """What predictions are made of must be there, and fit together."""
+    if isinstance(model, TableModel):
+        if len(model.encoder.names) != model.model.n_features_in_:
+            raise ValueError(f"its table has {len(model.encoder.names)} columns, not {model.model.n_features_in_}")
+        model = model.model
     if isinstance(model, KernelEstimator):
         shape = model.feature_map_.n_components_, len(model.intercept_)
         if model.coef_.shape != shape or model.coef_.dtype != float:

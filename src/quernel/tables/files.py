@@ -34,8 +34,6 @@ def written_whole(path: Path, *, overwrite: bool) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(path)
     except OSError as error:
-        if error.strerror is None:  # a message of its own
-            raise
-        raise OSError(error.errno, f"{path} could not be written: {error.strerror}") from error
+        raise OSError(f"{path} could not be written: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
