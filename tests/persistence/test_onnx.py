@@ -1,6 +1,7 @@
 """An ONNX graph says what the model says."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sklearn.exceptions import NotFittedError
 
@@ -8,6 +9,8 @@ import quernel
 from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
+from quernel.tables import TableModel, prepare
+from tables.made import sales
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -133,3 +136,27 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
     with pytest.raises(FileExistsError, match="overwrite=True"):
         quernel.to_onnx(fitted("one level"), path)
     assert path.read_bytes() == b"mine"
+
+
+def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
+    table, new = sales(), sales(100, seed=1)
+    new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
+    for log_target in (False, True):
+        training = prepare(table, "price", log_target=log_target)
+        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+        fitted_table = TableModel(training.encoder, model, "price", log_target)
+        quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
+        inputs = {
+            column.name: np.array([[word or ""] for word in new["place"].to_pylist()], dtype=object)
+            if column.kind == "text"
+            else column.read(new[column.name])[:, None]
+            for column in training.encoder.columns
+        }
+        kinds = {column.kind for column in training.encoder.columns}
+        assert kinds == {"number", "boolean", "text", "date"}
+        found = run(tmp_path / "m.onnx", **inputs)["quantiles"]
+        expected = fitted_table.predict(new)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.std(expected))
+        quernel.save(fitted_table, tmp_path / "m.quernel", overwrite=True)
+        np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict(new), expected)
+        assert np.std(expected[:, 1]) > 0.1 * np.std(new["price"].drop_null().to_numpy())  # it looks at the columns

@@ -48,8 +48,8 @@ def predict(
         note(f"{data} has no rows: {out} has none either.")
     if outside:
         note(
-            f"{outside:,} of {rows:,} rows are outside the range of the training rows in at least one column: predictions "
-            "there are less certain than they look."
+            f"{outside:,} of {rows:,} rows are outside the range of the training rows in at least one column: "
+            "predictions there are less certain than they look."
         )
     if as_json:
         result = {
@@ -70,8 +70,8 @@ def _table_model(path: Path) -> TableModel:
     fitted = load(path)
     if not isinstance(fitted, TableModel):
         raise TableError(
-            f"{path} holds a {type(fitted).__name__} of arrays, which knows no tables. Make models for files with quernel "
-            "fit, or use this one from Python."
+            f"{path} holds a {type(fitted).__name__} of arrays, which knows no tables. Make models for files with "
+            "quernel fit, or use this one from Python."
         )
     return fitted
 

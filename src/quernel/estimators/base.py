@@ -220,8 +220,8 @@ class KernelEstimator(BaseEstimator):
         slack = FAR * (high - low)
         if np.any(low - slack > X) or np.any(high + slack < X):
             warnings.warn(
-                f"Some rows are far outside of the training inputs (a column is beyond its range by more than {FAR:.0%} "
-                "of it): predictions for them are guesses. model.outside(X) tells which rows are outside at all.",
+                f"Some rows are far outside of the training inputs (a column is beyond its range by over {FAR:.0%} of "
+                "it): predictions for them are guesses. model.outside(X) tells which rows are outside at all.",
                 ExtrapolationWarning,
                 stacklevel=_levels_to_the_caller(),
             )

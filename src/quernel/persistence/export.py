@@ -13,7 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.losses import Logistic
 from quernel.persistence.formulas import curves
-from quernel.persistence.graph import Graph, Tensor
+from quernel.persistence.graph import Graph, Tensor, exp
+from quernel.persistence.inputs import table_inputs
+from quernel.tables import TableModel
 from quernel.tables.files import check_free, written_whole
 
 
@@ -23,7 +25,9 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     The graph computes in double precision. A model of arrays has one input, ``X``: double, shape (rows, columns).
     Outputs are ``quantiles`` (not crossing, if the model's are not), shape (rows, q) or, for one level, (rows,);
     ``prediction`` of a `KernelRegressor`; ``label`` and ``probabilities``, or ``scores`` where the loss gives none, of
-    a classifier.
+    a classifier. A model of tables has an input for every column, by its name, of shape (rows, 1): text as strings
+    (empty where missing), all else as doubles (NaN where missing), truth values as 0 and 1, dates as seconds since
+    1970.
 
     Parameters
     ----------
@@ -35,7 +39,7 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     if type(model) not in EXPORTERS:
         names = ", ".join(kind.__name__ for kind in EXPORTERS)
         raise TypeError(f"quernel.to_onnx takes a fitted {names}; got {type(model).__name__}.")
-    check_is_fitted(model)
+    check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
     check_free(path, overwrite=overwrite)
     EXPORTERS[type(model)](graph, model)
@@ -49,10 +53,15 @@ def matrix_input(graph: Graph, model: Any) -> Tensor:
     return graph.input("X", float, (None, model.n_features_in_))
 
 
-def export_quantiles(graph: Graph, model: KernelQuantileRegressor, x: Tensor | None = None) -> None:
+def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
     """The fitted levels, in the order in which they were given."""
-    quantiles = quantile_curves(model, matrix_input(graph, model) if x is None else x)
-    give_quantiles(graph, model, quantiles)
+    give_quantiles(graph, model, quantile_curves(model, matrix_input(graph, model)))
+
+
+def export_table_model(graph: Graph, model: TableModel) -> None:
+    """The same from the columns of a table, mapped back from logarithms."""
+    quantiles = quantile_curves(model.model, table_inputs(graph, model.encoder))
+    give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)
 
 
 def quantile_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
@@ -114,4 +123,5 @@ EXPORTERS: dict[type, Callable[[Graph, Any], None]] = {
     KernelQuantileRegressor: export_quantiles,
     KernelRegressor: export_regressor,
     KernelClassifier: export_classifier,
+    TableModel: export_table_model,
 }

@@ -50,7 +50,7 @@ class Graph:
     def constant(self, value: ArrayLike) -> Tensor:
         """Numbers or text that the graph holds."""
         array = np.asarray(value)
-        name = f"c{len(self._constants)}"
+        name = f"quernel/constant{len(self._constants)}"
         if array.dtype.kind in "UO":
             text = [str(item).encode() for item in array.ravel().tolist()]
             tensor = self.onnx.helper.make_tensor(name, self.onnx.TensorProto.STRING, array.shape, text)
@@ -62,7 +62,7 @@ class Graph:
     def apply(self, operator: str, *arguments: Tensor | ArrayLike, outputs: int = 1, **options: Any) -> Any:
         """A tensor (or several) that an operator of ONNX makes; arguments that are no tensors are constants."""
         given = [value if isinstance(value, Tensor) else self.constant(value) for value in arguments]
-        names = [f"t{len(self._nodes)}_{i}" for i in range(outputs)]
+        names = [f"quernel/{operator}{len(self._nodes)}_{i}" for i in range(outputs)]
         self._nodes.append(self.onnx.helper.make_node(operator, [value.name for value in given], names, **options))
         made = tuple(Tensor(self, name) for name in names)
         return made[0] if outputs == 1 else made
@@ -184,6 +184,16 @@ def absolute(x: Tensor) -> Tensor:
 def nearest_integer(x: Tensor) -> Tensor:
     """x rounded, halves to even."""
     return x.graph.apply("Round", x)
+
+
+def is_missing(x: Tensor) -> Tensor:
+    """Where x is no finite number: x - x is not 0 there, but no number."""
+    return x.graph.apply("IsNaN", x - x)
+
+
+def join(parts: list[Tensor]) -> Tensor:
+    """Columns side by side."""
+    return parts[0].graph.apply("Concat", *parts, axis=1)
 
 
 def where(condition: Tensor, yes: Operand, no: Operand) -> Tensor:

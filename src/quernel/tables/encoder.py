@@ -70,7 +70,7 @@ class TableEncoder:
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
 
     def encode(self, table: Any) -> Array:
-        """The matrix of a table or of a piece of one, shape (n, len(names)); other columns than the inputs are ignored."""
+        """The matrix of a table or of a piece of one, shape (n, len(names)); other columns are ignored."""
         table = as_arrow(table)
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])

@@ -64,8 +64,8 @@ def prepare(
         table, y = table.filter(there), y[there]
     if log_target and y.min() <= 0:
         raise TableError(
-            f"The logarithm needs positive targets, but {np.sum(y <= 0):,} values of {target!r} are not (the smallest is "
-            f"{y.min():g}). Leave out --log-target, or those rows."
+            f"The logarithm needs positive targets, but {np.sum(y <= 0):,} values of {target!r} are not (the "
+            f"smallest is {y.min():g}). Leave out --log-target, or those rows."
         )
     weight = _numbers_of(table, weights, "column of weights") if weights else None
     left_out = {target, weights, *exclude}
