@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.markup import escape
 
@@ -100,12 +99,17 @@ def _predicted(
     with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         for piece in batches.pieces:
+            if len(piece) == 0:
+                continue
             X = fitted.encoder.encode(piece)
-            curves = fitted.predict_encoded(X, levels) if len(X) else np.empty((0, len(levels)))
-            outside += int(fitted.model.outside(X).sum()) if len(X) else 0
+            curves = fitted.predict_encoded(X, levels)
+            outside += int(fitted.model.outside(X).sum())
             write(pa.table([*(piece[name] for name in kept), *map(pa.array, curves.T)], names=[*kept, *names]))
             rows += len(X)
             advance(len(X))
+    if rows == 0:  # a file all the same, with the right columns
+        fields = [*(batches.schema.field(name) for name in kept), *(pa.field(name, pa.float64()) for name in names)]
+        write(pa.schema(fields).empty_table())
     return rows, outside
 
 

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +33,10 @@ Array = NDArray[np.floating]
 
 # Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
 FAR = 0.25
+
+
+# Models that have warned of such rows. It is kept here because predicting must not change a model.
+_warned: WeakSet[KernelEstimator] = WeakSet()
 
 
 class ExtrapolationWarning(UserWarning):
@@ -103,6 +108,7 @@ class KernelEstimator(BaseEstimator):
         return np.any((rows < low) | (rows > high), axis=1)
 
     def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
+        _warned.discard(self)
         self.input_range_ = np.array([source.X.min(axis=0), source.X.max(axis=0)])
         if self.verbose:
             with listening(_print_progress):
@@ -215,13 +221,18 @@ class KernelEstimator(BaseEstimator):
             )
 
     def _warn_if_far(self, X: Array) -> None:
-        """Warn of rows far outside. The text is always the same, so that Python shows it once for each line of code."""
+        """Warn of rows far outside, once for every fit."""
+        if self in _warned:
+            return
         low, high = self.input_range_
         slack = FAR * (high - low)
-        if np.any(low - slack > X) or np.any(high + slack < X):
+        far = np.any((low - slack > X) | (high + slack < X), axis=1)
+        if far.any():
+            _warned.add(self)
             warnings.warn(
-                f"Some rows are far outside of the training inputs (a column is beyond its range by over {FAR:.0%} of "
-                "it): predictions for them are guesses. model.outside(X) tells which rows are outside at all.",
+                f"{far.sum():,} of {len(X):,} rows are far outside of the training inputs (a column is beyond its range "
+                f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "
+                "outside at all. This model does not warn again.",
                 ExtrapolationWarning,
                 stacklevel=_levels_to_the_caller(),
             )
