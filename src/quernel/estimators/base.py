@@ -230,7 +230,7 @@ class KernelEstimator(BaseEstimator):
         if far.any():
             _warned.add(self)
             warnings.warn(
-                f"{far.sum():,} of {len(X):,} rows are far outside of the training inputs (a column is beyond its range "
+                f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
                 f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "
                 "outside at all. This model does not warn again.",
                 ExtrapolationWarning,
