@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from quernel import ExtrapolationWarning, KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.estimators.defaults import column_range
 
 SMALL = {"n_components": 20, "alpha": 1e-2, "random_state": 0}
 
@@ -24,6 +25,15 @@ MODELS = {
     "regressor": lambda: KernelRegressor("huber", **SMALL).fit(*rows()),
     "classifier": lambda: KernelClassifier("logistic", **SMALL).fit(rows()[0], rows()[1] > 0.5),
 }
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (7, 3), (1023, 1), (1024, 1), (2500, 3), (3001, 7), (5, 2000)])
+def test_the_range_of_columns_is_what_it_says(shape, order):
+    rng = np.random.default_rng(0)
+    for _ in range(5):  # extremes anywhere, also in the rows that do not fill a fold
+        X = np.asarray(rng.standard_normal(shape), order=order)
+        np.testing.assert_array_equal(column_range(X), [X.min(axis=0), X.max(axis=0)])
 
 
 @pytest.mark.parametrize("name", MODELS)

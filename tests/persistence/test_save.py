@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import warnings
 import zipfile
 
@@ -23,6 +24,8 @@ from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import MAGIC, SEAL
 from quernel.persistence.models import KNOWN
+from quernel.tables import TableEncoder, TableModel, prepare
+from tables.made import sales
 
 X_NEW = rows(50, seed=1)[0]
 
@@ -53,6 +56,22 @@ def test_a_loaded_model_is_the_model_that_was_saved(name, tmp_path):
         assert {k: described(v) for k, v in after.items()} == {k: described(v) for k, v in before.items()}
     assert set(vars(loaded)) == set(vars(model))
     assert (tmp_path / "m.quernel").stat().st_size < 1_000_000
+
+
+def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
+    table, new = sales(), sales(60, seed=1)
+    training = prepare(table, "price", log_target=True)
+    model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    saved = TableModel(training.encoder, model, "price", log_target=True)
+    quernel.save(saved, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert (loaded.encoder, loaded.target, loaded.log_target) == (saved.encoder, "price", True)
+    np.testing.assert_array_equal(loaded.predict(new), saved.predict(new))
+    np.testing.assert_array_equal(loaded.predict(new.to_pandas(), quantiles=0.3), saved.predict(new, quantiles=0.3))
+    wrong = TableModel(TableEncoder(training.encoder.columns[1:]), model, "price", log_target=True)
+    quernel.save(wrong, tmp_path / "wrong.quernel")
+    with pytest.raises(ModelFileError, match="its table has"):
+        quernel.load(tmp_path / "wrong.quernel")
 
 
 def test_generators_go_on_where_they_were(tmp_path):
@@ -332,3 +351,10 @@ def test_loading_warns_of_nothing(whole, tmp_path):
         warnings.simplefilter("always")
         quernel.load(str(tmp_path / "m"))
     assert not caught
+
+
+def test_without_onnx_the_export_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'quernel\[onnx\]'"):
+        quernel.to_onnx(fitted("one level"), tmp_path / "m.onnx")
+    assert os.listdir(tmp_path) == []

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import refuse_if_too_large
-from quernel.estimators.defaults import N_COMPONENTS, SIZES, auto_bandwidth
+from quernel.estimators.defaults import N_COMPONENTS, SIZES, auto_bandwidth, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.validation import check_choice, check_positive, check_rows
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
@@ -109,7 +109,7 @@ class KernelEstimator(BaseEstimator):
 
     def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
         _warned.discard(self)
-        self.input_range_ = np.array([source.X.min(axis=0), source.X.max(axis=0)])
+        self.input_range_ = column_range(source.X)
         if self.verbose:
             with listening(_print_progress):
                 return self._lift_and_solve(source, kernel, loss, rng)
@@ -224,10 +224,11 @@ class KernelEstimator(BaseEstimator):
         """Warn of rows far outside, once for every fit."""
         if self in _warned:
             return
-        low, high = self.input_range_
-        slack = FAR * (high - low)
-        far = np.any((low - slack > X) | (high + slack < X), axis=1)
-        if far.any():
+        slack = FAR * np.ptp(self.input_range_, axis=0)
+        low, high = self.input_range_[0] - slack, self.input_range_[1] + slack
+        least, most = column_range(X)
+        if np.any(least < low) or np.any(most > high):
+            far = np.any((low > X) | (high < X), axis=1)
             _warned.add(self)
             warnings.warn(
                 f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
