@@ -94,6 +94,24 @@ def test_a_kernel_of_ones_own_has_waves_but_no_gram(tmp_path):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
 
+class Narrow(Gaussian):
+    """A kernel of the user's own, with waves of quernel's."""
+
+
+def test_a_subclass_has_waves_but_no_gram(tmp_path):
+    held_against_onnx(KernelQuantileRegressor(kernel=Narrow(), **SMALL).fit(*rows()), tmp_path / "m.onnx")
+    exact = KernelQuantileRegressor(kernel=Narrow(), **(SMALL | {"n_components": "exact"})).fit(*rows())
+    with pytest.raises(ValueError, match="Narrow has no formula for ONNX"):
+        quernel.to_onnx(exact, tmp_path / "exact.onnx")
+
+
+def test_a_column_with_the_name_of_the_output_is_refused(tmp_path):
+    training = prepare(sales(60).rename_columns(["quantiles", *sales(1).column_names[1:]]), "price")
+    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    with pytest.raises(ValueError, match="Rename it"):
+        quernel.to_onnx(TableModel(training.encoder, model, "price"), tmp_path / "m.onnx")
+
+
 class Bumps(IntegralKernel):
     """Features of the user's own that are no waves."""
 

@@ -60,6 +60,8 @@ def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
 
 def export_table_model(graph: Graph, model: TableModel) -> None:
     """The same from the columns of a table, mapped back from logarithms."""
+    if "quantiles" in model.encoder.inputs:
+        raise ValueError("The column 'quantiles' has the name of the graph's output. Rename it, and fit again.")
     quantiles = quantile_curves(model.model, table_inputs(graph, model.encoder))
     give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)
 

@@ -67,8 +67,9 @@ def gram(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
         return periodic(kernel.order, _differences(x, landmarks)).prod(axis=2)
     if type(kernel) is ArcCosine:
         return arc_cosine(kernel, x, landmarks)
-    if not isinstance(kernel, Gaussian | Laplacian | Matern | Cauchy):
+    if type(kernel) not in (Gaussian, Laplacian, Matern, Cauchy):  # a subclass may have another formula
         raise ValueError(_unknown(kernel))
+    assert isinstance(kernel, ShiftInvariantKernel)
     difference = _differences(x, landmarks) / kernel.scale(landmarks.shape[1])
     if type(kernel) is Laplacian:
         return exp(-1.0 * absolute(difference).sum(axis=2))
@@ -80,9 +81,9 @@ def gram(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
     assert isinstance(kernel, Matern)
     s = np.sqrt(2 * kernel.nu) * sqrt(squared)
     decay = exp(-1.0 * s)
-    return {0.5: lambda: decay, 1.5: lambda: (1.0 + s) * decay, 2.5: lambda: (1.0 + s + s * s / 3.0) * decay}[
-        kernel.nu
-    ]()
+    if kernel.nu == 0.5:
+        return decay
+    return (1.0 + s if kernel.nu == 1.5 else 1.0 + s + s * s / 3.0) * decay
 
 
 def arc_cosine(kernel: ArcCosine, x: Tensor, landmarks: Array) -> Tensor:
