@@ -49,8 +49,10 @@ def test_rare_and_missing_words_have_columns_if_there_were_any():
 
 def test_the_most_frequent_words_are_kept():
     words = [f"w{i:03d}" for i in range(80) for _ in range(5 + i)]
-    (column,) = learnt(w=words).encoder.columns
+    made = learnt(w=words)
+    (column,), (note,) = made.encoder.columns, made.notes
     assert column.levels == tuple(f"w{i:03d}" for i in range(30, 80))
+    assert "'w' has more than 50 different words" in note
     assert column.other
 
 

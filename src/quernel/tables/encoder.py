@@ -85,7 +85,7 @@ class TableEncoder:
 
 @dataclass(frozen=True)
 class Learnt:
-    """An encoder, and why columns were left out: sentences for a person."""
+    """An encoder, and what it left out: sentences for a person."""
 
     encoder: TableEncoder
     notes: tuple[str, ...]
@@ -100,6 +100,11 @@ def learn_encoder(table: Any, inputs: Sequence[str]) -> Learnt:
             notes.append(f"Column {name!r} is left out: {made}.")
         else:
             columns.append(made)
+            if isinstance(made, TextColumn) and len(made.levels) == MOST_LEVELS and made.other:
+                notes.append(
+                    f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
+                    "frequent count as one. If they are dates, write them like 2026-11-16."
+                )
     if not columns:
         told = " ".join(notes) if notes else "There is none besides the target."
         raise TableError(f"The table has no usable input column. {told}")
