@@ -2,12 +2,15 @@
 
 import doctest
 import importlib
+import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import quernel.cli
 import quernel.estimators.classifier
 import quernel.estimators.quantile
 import quernel.estimators.regressor
@@ -15,9 +18,12 @@ import quernel.kernels.spectral
 from quernel import theory
 from quernel.estimators import defaults
 from quernel.losses import LOSSES as LOSS_REGISTRY
+from quernel.tables import encoder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SHIPPING = (ROOT / "docs" / "shipping.md").read_text()
+COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
 
@@ -82,6 +88,56 @@ def test_the_theory_page_names_functions_that_exist():
     names = {name for line in table for name in re.findall(r"`(\w+)(?:\(.*?\))?`", line)}
     assert len(names) > 15
     assert names <= set(dir(theory))
+
+
+def test_the_shipping_example_runs_and_says_the_truth(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", SHIPPING, re.S)
+    exec(compile(example, "shipping.md", "exec"), {})
+    assert capsys.readouterr().out == "True\n"
+    assert 10_000 < (tmp_path / "wind.quernel").stat().st_size < 100_000
+
+
+def test_the_shipping_example_of_onnx_runs(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```text\n(.*?)```", SHIPPING, re.S)
+    rows = np.random.default_rng(0).random((200, 2))
+    model = quernel.KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(rows, rows[:, 0])
+    namespace = {"quernel": quernel, "model": model, "rows": rows}
+    exec(compile(example, "shipping.md", "exec"), namespace)
+    np.testing.assert_allclose(namespace["quantiles"], model.predict(rows), atol=1e-10)
+
+
+def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    size = rng.gamma(2, 50, 300)
+    lines = [f"{i},{s:.1f},{'north' if i % 3 else 'south'},{3000 * s:.0f}" for i, s in enumerate(size)]
+    (tmp_path / "houses.csv").write_text("\n".join(["id,size,place,price", *lines]) + "\n")
+    (commands,) = re.findall(r"```bash\n(.*?)```", COMMAND_LINE, re.S)
+    for command in commands.splitlines():
+        monkeypatch.setattr("sys.argv", shlex.split(command))
+        with pytest.raises(SystemExit) as ended:
+            quernel.cli.main()
+        assert not ended.value.code, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 300
+    assert (tmp_path / "predicted.csv").read_text().splitlines()[0] == '"id","q0.05","q0.5","q0.95"'
+    assert (tmp_path / "median.parquet").exists()
+
+
+def test_the_command_line_page_states_the_limits():
+    for sentence in (f"at least {encoder.LEVEL_ROWS} rows", f"the {encoder.MOST_LEVELS} most frequent"):
+        assert sentence in COMMAND_LINE, sentence
+
+
+def test_the_command_line_page_names_options_that_exist():
+    source = "".join((ROOT / "src/quernel/cli" / name).read_text() for name in ("fit.py", "predict.py"))
+    words = {re.escape(word) for word in re.findall(r"`(--[a-z-]+)", COMMAND_LINE)}
+    assert len(words) > 8
+    for word in words:
+        assert word.replace("\\", "").strip("-").replace("-", "_") in source or word.replace("\\", "") in source, word
 
 
 @pytest.mark.parametrize("name", re.findall(r"\]\(([^)#]+)\)", README))

@@ -1,7 +1,24 @@
 """Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate."""
 
-from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor, estimate_cost
+from quernel.estimators import (
+    ExtrapolationWarning,
+    KernelClassifier,
+    KernelQuantileRegressor,
+    KernelRegressor,
+    estimate_cost,
+)
+from quernel.persistence import load, save, to_onnx
 
 __version__ = "0.1.0"
 
-__all__ = ["KernelClassifier", "KernelQuantileRegressor", "KernelRegressor", "__version__", "estimate_cost"]
+__all__ = [
+    "ExtrapolationWarning",
+    "KernelClassifier",
+    "KernelQuantileRegressor",
+    "KernelRegressor",
+    "__version__",
+    "estimate_cost",
+    "load",
+    "save",
+    "to_onnx",
+]

@@ -1,4 +1,4 @@
-"""The command line: `quernel demo`, `plan`, `reproduce` and `bench`, and `quernel --help` for the rest."""
+"""The command line: `quernel fit` and `quernel predict` on files, and `quernel --help` for the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from quernel import __version__
 from quernel.cli.bench import bench
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
+from quernel.cli.fit import fit
 from quernel.cli.plan import plan
+from quernel.cli.predict import predict
 from quernel.cli.reproduce import reproduce
 
 app = typer.Typer(
@@ -21,6 +23,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(demo)
+app.command()(fit)
+app.command()(predict)
 app.command()(bench)
 app.command()(plan)
 app.command()(reproduce)
@@ -45,5 +49,9 @@ def main() -> None:
     """Run the command line: what a user can mend ends in one line on stderr and exit code 1, not in a traceback."""
     try:
         app()
-    except (OSError, ValueError, ImportError) as error:
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error))
+    except (ValueError, ImportError) as error:
         fail(str(error))
+    except MemoryError:
+        fail("There is not enough memory for this. Try fewer rows, columns or features.")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from quernel.solvers.progress import Progress, listening
 
@@ -20,8 +20,18 @@ errors = Console(stderr=True)
 
 def fail(message: str) -> NoReturn:
     """One line on stderr, and exit code 1."""
-    errors.print(f"[bold red]Error:[/] {escape(message)}", soft_wrap=True)
+    errors.print(f"[bold red]Error:[/] {escape(' '.join(message.split()))}", soft_wrap=True)
     sys.exit(1)
+
+
+def note(message: str) -> None:
+    """Something that the user should know, in one line on stderr."""
+    errors.print(f"[yellow]Note:[/] {escape(' '.join(message.split()))}", soft_wrap=True, highlight=False)
+
+
+def listed(text: str) -> list[str]:
+    """The words of a text, separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 @contextmanager
@@ -46,3 +56,15 @@ def fitting(text: str) -> Iterator[None]:
         with listening(show):
             yield
         bars.update(task, total=1, completed=1, state="[green]done[/]")
+
+
+@contextmanager
+def counting(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show, on a terminal, how many rows are done; the function that is given counts them."""
+    if not errors.is_terminal:
+        yield lambda _: None
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f} rows")
+    with Bars(*columns, TimeElapsedColumn(), console=errors) as bars:
+        task = bars.add_task(text, total=total)
+        yield lambda rows: bars.advance(task, rows)

@@ -1,8 +1,16 @@
 """scikit-learn estimators."""
 
+from quernel.estimators.base import ExtrapolationWarning
 from quernel.estimators.classifier import KernelClassifier
 from quernel.estimators.cost import Cost, estimate_cost
 from quernel.estimators.quantile import KernelQuantileRegressor
 from quernel.estimators.regressor import KernelRegressor
 
-__all__ = ["Cost", "KernelClassifier", "KernelQuantileRegressor", "KernelRegressor", "estimate_cost"]
+__all__ = [
+    "Cost",
+    "ExtrapolationWarning",
+    "KernelClassifier",
+    "KernelQuantileRegressor",
+    "KernelRegressor",
+    "estimate_cost",
+]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.defaults import SIZES, auto_bandwidth
+from quernel.estimators.defaults import SIZES, auto_bandwidth, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
-from quernel.estimators.validation import check_choice, check_positive, refuse_missing
+from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear, resolve
@@ -29,6 +32,17 @@ from quernel.solvers.progress import Progress, listening
 from quernel.solvers.result import recertified
 
 Array = NDArray[np.floating]
+
+# Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
+FAR = 0.25
+
+
+# Models that have warned of such rows. It is kept here because predicting must not change a model.
+_warned: WeakSet[KernelEstimator] = WeakSet()
+
+
+class ExtrapolationWarning(UserWarning):
+    """Predictions were asked for rows far outside the training inputs."""
 
 
 class KernelEstimator(BaseEstimator):
@@ -88,11 +102,22 @@ class KernelEstimator(BaseEstimator):
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
+    def outside(self, X: Any) -> NDArray[np.bool_]:
+        """Which rows have a column outside the range that it had in the training rows, shape (n,)."""
+        check_is_fitted(self)
+        low, high = self.input_range_
+        rows = check_rows(self, X, reset=False)
+        return np.any((rows < low) | (rows > high), axis=1)
+
     def _finds_missing(self, kernel: Kernel) -> bool:
         """Whether the solver meets X itself, and so finds NaN and infinity without a pass of its own."""
         return isinstance(kernel, Linear) and self.solver == "newton"
 
     def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
+        _warned.discard(self)
+        # A linear fit goes on outside as it is inside, and ready-made features need no pass of their own for this.
+        everywhere = np.tile([[-np.inf], [np.inf]], source.X.shape[1])
+        self.input_range_ = everywhere if isinstance(kernel, Linear) else column_range(source.X)
         try:
             with listening(_print_progress) if self.verbose else nullcontext():
                 return self._lift_and_solve(source, kernel, loss, rng)
@@ -219,8 +244,27 @@ class KernelEstimator(BaseEstimator):
                 stacklevel=3,
             )
 
+    def _warn_if_far(self, X: Array) -> None:
+        """Warn of rows far outside, once for every fit."""
+        if self in _warned:
+            return
+        slack = FAR * np.ptp(self.input_range_, axis=0)
+        low, high = self.input_range_[0] - slack, self.input_range_[1] + slack
+        least, most = column_range(X)
+        if np.any(least < low) or np.any(most > high):
+            far = np.any((low > X) | (high < X), axis=1)
+            _warned.add(self)
+            warnings.warn(
+                f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
+                f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "
+                "outside at all. This model does not warn again.",
+                ExtrapolationWarning,
+                stacklevel=_levels_to_the_caller(),
+            )
+
     def _raw_curves(self, X: Array) -> Array:
         """Phi u + b for every column, block by block."""
+        self._warn_if_far(X)
         curves = np.empty((len(X), self.coef_.shape[1]))
 
         def fill(block: slice) -> None:
@@ -231,6 +275,14 @@ class KernelEstimator(BaseEstimator):
         with right_sized(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
+
+
+def _levels_to_the_caller() -> int:
+    """The stack level of the code that called the library, as seen from the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("quernel."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _print_progress(progress: Progress) -> None:

@@ -105,6 +105,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     feature_map_ : fitted transformer with ``transform(X) -> Phi``
     crossing_rate_ : float
         Share of training rows (of 50,000 of them, if there are more) in which the raw levels cross.
+    input_range_ : ndarray of shape (2, n_features_in_)
+        Smallest and largest entry of every column. `outside` tells which rows leave it; `predict` warns of rows that do
+        so by more than a quarter of the range, where nothing was learnt.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples

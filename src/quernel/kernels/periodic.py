@@ -16,7 +16,6 @@ terms of the series only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import factorial
@@ -56,39 +55,76 @@ def periodic_sum(order: float, t: Array, *, nearest: float = 0.0) -> Array:
         np.maximum(angle, nearest, out=angle)
     angle *= 2 * np.pi
     if order >= DIRECT_FROM:
-        return _direct(order, angle)
-    form = _expansion(float(order))
-    result = form.smooth(angle * angle)
-    result += form.singular(angle)
+        return np.polynomial.chebyshev.chebval(np.cos(angle), direct_coefficients(order))
+    form = expansion(float(order))
+    result = _horner(form.smooth, angle * angle * (2 / np.pi**2) - 1)
+    result += form.singular.at(angle)
     if order <= 1:
         result[angle == 0] = np.inf
     return result
 
 
-def _direct(order: float, angle: Array) -> Array:
+def direct_coefficients(order: float) -> list[float]:
     """1 + 2 sum_{k <= 7} k^-order cos(k a), as a Chebyshev series in cos(a)."""
-    coefficients = [1.0, 2.0, *(2.0 * float(k) ** -order for k in range(2, 8))]
-    return np.polynomial.chebyshev.chebval(np.cos(angle), coefficients)
+    return [1.0, 2.0, *(2.0 * float(k) ** -order for k in range(2, 8))]
 
 
 @dataclass(frozen=True)
-class _Expansion:
-    """Lambda(a) = smooth(a^2) + singular(a)."""
+class Power:
+    """coefficient a^(order - 1), far from odd orders."""
 
-    smooth: Callable[[Array], Array]
-    singular: Callable[[Array], Array]
+    order: float
+    coefficient: float
+
+    def at(self, angle: Array) -> Array:
+        """The term at these angles."""
+        if self.order == 2:  # the features of periodic cubic splines: no power is needed
+            return self.coefficient * angle
+        return self.coefficient * np.maximum(angle, TINY) ** (self.order - 1)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """front a^(2m) [zeta - (g a^e - 1) / e] with log g = e slope, near the odd order 2m + 1 and at it.
+
+    zeta is zeta(1 + e) - 1/e.
+    """
+
+    m: int
+    e: float
+    front: float
+    zeta: float
+    slope: float
+
+    def at(self, angle: Array) -> Array:
+        """The term at these angles."""
+        angle = np.maximum(angle, TINY)
+        exponent = self.slope + np.log(angle)  # g a^e = exp(e exponent)
+        bracket = self.zeta - exponent * exprel(self.e * exponent)
+        return self.front * angle ** (2 * self.m) * bracket if self.m else self.front * bracket
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Lambda(a) = smooth(2 a^2 / pi^2 - 1) + singular(a), the first a polynomial given by its coefficients."""
+
+    smooth: tuple[float, ...]
+    singular: Power | Pair
 
 
 @lru_cache(maxsize=64)
-def _expansion(order: float) -> _Expansion:
+def expansion(order: float) -> Expansion:
+    """The two terms of Lambda_order."""
     m = int(order // 2)
     e = order - (2 * m + 1)  # in [-1, 1)
-    together = abs(e) < 0.5
-    singular = _pair(m, e) if together else _power(order)
-    return _Expansion(_smooth(order, leave_out=m if together else None), singular)
+    if abs(e) < 0.5:
+        pair = Pair(m, e, 2 * (-1) ** m / factorial(2 * m), _zeta_without_pole(e), _log_g_over_e(m, e))
+        return Expansion(_smooth(order, leave_out=m), pair)
+    power = Power(order, float(np.pi / (gamma(order) * np.cos(np.pi * order / 2))))  # 2 A
+    return Expansion(_smooth(order, leave_out=None), power)
 
 
-def _smooth(order: float, leave_out: int | None) -> Callable[[Array], Array]:
+def _smooth(order: float, leave_out: int | None) -> tuple[float, ...]:
     """1 + 2 sum_j (-1)^j zeta(s - 2j) a^(2j) / (2j)! as a polynomial in z = 2 a^2 / pi^2 - 1, between -1 and 1."""
     kept = [j for j in range(TERMS) if j != leave_out]
     coefficients = np.zeros(TERMS)
@@ -96,42 +132,16 @@ def _smooth(order: float, leave_out: int | None) -> Callable[[Array], Array]:
     power_series = Polynomial(2 * coefficients)
     # The series converges for a < 2 pi only slowly; interpolated between 0 and pi it needs far fewer terms.
     fitted = Chebyshev.interpolate(lambda z: 1 + power_series((z + 1) / 2), DEGREE).convert(kind=Polynomial).coef
-
-    def evaluate(squared: Array) -> Array:
-        z = squared * (2 / np.pi**2) - 1
-        result = np.full_like(z, fitted[-1])
-        for coefficient in fitted[-2::-1]:
-            result *= z
-            result += coefficient
-        return result
-
-    return evaluate
+    return tuple(fitted.tolist())
 
 
-def _power(order: float) -> Callable[[Array], Array]:
-    """2 A a^(s-1), far from odd orders."""
-    coefficient = np.pi / (gamma(order) * np.cos(np.pi * order / 2))
-
-    def evaluate(angle: Array) -> Array:
-        if order == 2:  # the features of periodic cubic splines: no power is needed
-            return coefficient * angle
-        return coefficient * np.maximum(angle, TINY) ** (order - 1)
-
-    return evaluate
-
-
-def _pair(m: int, e: float) -> Callable[[Array], Array]:
-    """2 (-1)^m a^(2m)/(2m)! [zeta(1 + e) - g a^e / e], near the odd order 2m + 1 and at it."""
-    front = 2 * (-1) ** m / factorial(2 * m)
-    zeta_part, slope = _zeta_without_pole(e), _log_g_over_e(m, e)
-
-    def evaluate(angle: Array) -> Array:
-        angle = np.maximum(angle, TINY)
-        exponent = slope + np.log(angle)  # g a^e = exp(e exponent)
-        bracket = zeta_part - exponent * exprel(e * exponent)
-        return front * angle ** (2 * m) * bracket if m else front * bracket
-
-    return evaluate
+def _horner(coefficients: tuple[float, ...], z: Array) -> Array:
+    """The polynomial with these coefficients, lowest first."""
+    result = np.full_like(z, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        result *= z
+        result += coefficient
+    return result
 
 
 def _zeta_without_pole(e: float) -> float:

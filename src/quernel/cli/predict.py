@@ -1,0 +1,147 @@
+"""`quernel predict`: from a model file and a data file to a file of quantiles, piece by piece."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from quernel.cli.console import console, counting, listed, note
+from quernel.cli.fit import levels_from
+from quernel.estimators import ExtrapolationWarning
+from quernel.persistence import load
+from quernel.tables import TableError, TableModel, in_batches
+from quernel.tables.files import check_free, written_whole
+from quernel.tables.reading import ARROW, CSV, Batches, ending_of, nearest
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
+    data: Annotated[Path, typer.Argument(help="CSV (also .gz, .bz2, .zst), Parquet or Arrow file.")],
+    out: Annotated[Path, typer.Option(help="File for the quantiles; its ending (.csv, .parquet, ...) is its format.")],
+    quantiles: Annotated[
+        str | None, typer.Option(help="Other levels than the fitted ones, between the lowest and the highest of them.")
+    ] = None,
+    keep: Annotated[str | None, typer.Option(help="Columns of the data to copy, separated by commas.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a sentence.")] = False,
+) -> None:
+    """Predict quantiles for every row of a file, in order. Large files are read and written piece by piece."""
+    ending_of(out)
+    check_free(out, overwrite=force, remedy="--force")
+    fitted = _table_model(model)
+    levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
+    kept = listed(keep or "")
+    names = [f"q{level:g}" for level in levels]
+    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_types()) as batches:
+        _check(fitted, batches, data, kept, names)
+        with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
+            rows, outside = _predicted(fitted, batches, levels, kept, names, write)
+    if rows == 0:
+        note(f"{data} has no rows: {out} has none either.")
+    if outside:
+        note(
+            f"{outside:,} of {rows:,} rows are outside the range of the training rows in at least one column: "
+            "predictions there are less certain than they look."
+        )
+    if as_json:
+        result = {
+            "out": str(out),
+            "rows": rows,
+            "rows_outside": outside,
+            "quantiles": levels,
+            "columns": [*kept, *names],
+        }
+        typer.echo(json.dumps(result))
+    else:
+        console.print(f"{rows:,} rows, {len(levels)} quantiles of {fitted.target!r}: [bold]{escape(str(out))}[/]")
+
+
+def _table_model(path: Path) -> TableModel:
+    if not path.is_file():
+        raise TableError(f"{path} is not a file. Give a model file that `quernel fit` wrote.")
+    fitted = load(path)
+    if not isinstance(fitted, TableModel):
+        raise TableError(
+            f"{path} holds a {type(fitted).__name__} of arrays, which knows no tables. Make models for files with "
+            "quernel fit, or use this one from Python."
+        )
+    return fitted
+
+
+def _check(fitted: TableModel, batches: Batches, data: Path, kept: list[str], names: list[str]) -> None:
+    fitted.encoder.check(batches.schema, of=str(data))
+    for name in kept:
+        if name not in batches.schema.names:
+            raise TableError(f"{data} has no column {name!r} to keep. {nearest(name, batches.schema.names)}")
+        if name in names:
+            raise TableError(f"The column {name!r} cannot be kept: the quantiles need that name. Rename it.")
+
+
+def _predicted(
+    fitted: TableModel,
+    batches: Batches,
+    levels: list[float],
+    kept: list[str],
+    names: list[str],
+    write: Callable[[Any], None],
+) -> tuple[int, int]:
+    """Predict and write every piece; the numbers of rows, and of those outside the training range."""
+    import pyarrow as pa
+
+    rows = outside = 0
+    with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
+        for piece in batches.pieces:
+            if len(piece) == 0:
+                continue
+            X = fitted.encoder.encode(piece)
+            curves = fitted.predict_encoded(X, levels)
+            outside += int(fitted.model.outside(X).sum())
+            write(pa.table([*(piece[name] for name in kept), *map(pa.array, curves.T)], names=[*kept, *names]))
+            rows += len(X)
+            advance(len(X))
+    if rows == 0:  # a file all the same, with the right columns
+        fields = [*(batches.schema.field(name) for name in kept), *(pa.field(name, pa.float64()) for name in names)]
+        write(pa.schema(fields).empty_table())
+    return rows, outside
+
+
+@contextmanager
+def _writer(part: Path, out: Path) -> Iterator[Callable[[Any], None]]:
+    """A function that writes tables, one after the other, in the format of the ending of `out`."""
+    import pyarrow as pa
+
+    ending, compression = ending_of(out)
+    with ExitStack() as files:
+        stream = files.enter_context(pa.output_stream(str(part), compression=compression))
+        opened: list[Any] = []
+
+        def write(table: Any) -> None:
+            if not opened:
+                opened.append(files.enter_context(_open(stream, ending, table.schema)))
+            opened[0].write_table(table)
+
+        yield write
+
+
+def _open(stream: Any, ending: str, schema: Any) -> Any:
+    import pyarrow as pa
+
+    if ending in CSV:
+        from pyarrow import csv
+
+        return csv.CSVWriter(
+            stream, schema, write_options=csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",")
+        )
+    if ending in ARROW:
+        return pa.ipc.new_file(stream, schema)
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(stream, schema)

@@ -1,0 +1,129 @@
+"""`to_onnx`: a fitted model as a graph that any ONNX runtime can run, without Python and without quernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.losses import Logistic
+from quernel.persistence.formulas import curves
+from quernel.persistence.graph import Graph, Tensor, exp
+from quernel.persistence.inputs import table_inputs
+from quernel.tables import TableModel
+from quernel.tables.files import check_free, written_whole
+
+
+def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a fitted model as an ONNX graph, whose answers are those of `predict` up to rounding.
+
+    The graph computes in double precision. A model of arrays has one input, ``X``: double, shape (rows, columns).
+    Outputs are ``quantiles`` (not crossing, if the model's are not), shape (rows, q) or, for one level, (rows,);
+    ``prediction`` of a `KernelRegressor`; ``label`` and ``probabilities``, or ``scores`` where the loss gives none, of
+    a classifier. A model of tables has an input for every column, by its name, of shape (rows, 1): text as strings
+    (empty where missing), all else as doubles (NaN where missing), truth values as 0 and 1, dates as seconds since
+    1970.
+
+    Parameters
+    ----------
+    model : a fitted estimator of quernel
+    path : str or path
+    overwrite : bool, default=False
+        Whether to replace a file that is there already. The new file appears whole or not at all.
+    """
+    if type(model) not in EXPORTERS:
+        names = ", ".join(kind.__name__ for kind in EXPORTERS)
+        raise TypeError(f"quernel.to_onnx takes a fitted {names}; got {type(model).__name__}.")
+    check_is_fitted(model.model if isinstance(model, TableModel) else model)
+    graph, path = Graph(), Path(path)
+    check_free(path, overwrite=overwrite)
+    EXPORTERS[type(model)](graph, model)
+    content = graph.model(f"{type(model).__name__} of quernel").SerializeToString()
+    with written_whole(path, overwrite=overwrite) as part, part.open("xb") as file:
+        file.write(content)
+
+
+def matrix_input(graph: Graph, model: Any) -> Tensor:
+    """The columns of X, as one input."""
+    return graph.input("X", float, (None, model.n_features_in_))
+
+
+def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
+    """The fitted levels, in the order in which they were given."""
+    give_quantiles(graph, model, quantile_curves(model, matrix_input(graph, model)))
+
+
+def export_table_model(graph: Graph, model: TableModel) -> None:
+    """The same from the columns of a table, mapped back from logarithms."""
+    if "quantiles" in model.encoder.inputs:
+        raise ValueError("The column 'quantiles' has the name of the graph's output. Rename it, and fit again.")
+    quantiles = quantile_curves(model.model, table_inputs(graph, model.encoder))
+    give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)
+
+
+def quantile_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
+    """The fitted levels as they are predicted, shape (n, q)."""
+    raw = curves(model.feature_map_, x, model.coef_) + model.intercept_
+    levels = model.quantiles_
+    if model.noncrossing is None or len(levels) == 1:
+        return raw
+    order = np.argsort(levels)
+    ascending, _ = x.graph.apply("TopK", raw, np.array([len(levels)]), outputs=2, axis=1, largest=0, sorted=1)
+    return ascending.take(np.argsort(order), axis=1)
+
+
+def give_quantiles(graph: Graph, model: KernelQuantileRegressor, quantiles: Tensor) -> None:
+    """The output of a quantile model, of the shape of `predict`."""
+    if model._single:
+        graph.output("quantiles", quantiles.take(0, axis=1), float, (None,))
+    else:
+        graph.output("quantiles", quantiles, float, (None, len(model.quantiles_)))
+
+
+def export_regressor(graph: Graph, model: KernelRegressor) -> None:
+    """Phi u + b."""
+    raw = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    graph.output("prediction", raw.take(0, axis=1), float, (None,))
+
+
+def export_classifier(graph: Graph, model: KernelClassifier) -> None:
+    """The label, and the probabilities or, where the loss gives none, the decision function."""
+    if model.calibration is not None:
+        raise ValueError(
+            f"KernelClassifier with calibration={model.calibration!r} cannot be written as ONNX. Use loss='logistic', "
+            "whose probabilities need no calibration, or calibration=None."
+        )
+    scores = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    labels, two = model.classes_, len(model.classes_) == 2
+    kind = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}.get(labels.dtype.kind, np.str_)
+    place = (scores.take(0, axis=1) > 0.0).to(np.int64) if two else graph.apply("ArgMax", scores, axis=1, keepdims=0)
+    graph.output("label", graph.constant(labels.astype(kind)).take(place, axis=0), kind, (None,))
+    if isinstance(model.loss_, Logistic):
+        graph.output("probabilities", _probabilities(graph, model, scores), float, (None, len(labels)))
+    elif two:
+        graph.output("scores", scores.take(0, axis=1), float, (None,))
+    else:
+        graph.output("scores", scores, float, (None, len(labels)))
+
+
+def _probabilities(graph: Graph, model: KernelClassifier, scores: Tensor) -> Tensor:
+    if len(model.classes_) == 2:
+        return graph.apply("Sigmoid", scores * np.array([[-1.0, 1.0]]))
+    if model._together:
+        return graph.apply("Softmax", scores, axis=1)
+    each = graph.apply("Sigmoid", scores)
+    return each / each.sum(axis=1, keepdims=True)
+
+
+# A new estimator adds its line: a function that takes the graph and the model, and gives out what the model predicts.
+EXPORTERS: dict[type, Callable[[Graph, Any], None]] = {
+    KernelQuantileRegressor: export_quantiles,
+    KernelRegressor: export_regressor,
+    KernelClassifier: export_classifier,
+    TableModel: export_table_model,
+}

@@ -1,0 +1,46 @@
+"""The columns of a table as inputs of a graph, encoded as `quernel.tables` does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quernel.persistence.graph import Graph, Tensor, cos, is_missing, join, sin, where
+from quernel.tables import DateColumn, TableEncoder, TextColumn
+from quernel.tables.columns import CYCLES, Column
+
+
+def table_inputs(graph: Graph, encoder: TableEncoder) -> Tensor:
+    """The matrix that the encoder makes, from one input for every column."""
+    return join([part for column in encoder.columns for part in _encoded(graph, column)])
+
+
+def _encoded(graph: Graph, column: Column) -> list[Tensor]:
+    if isinstance(column, TextColumn):
+        return [_levels(graph, column)]
+    x = graph.input(column.name, float, (None, 1))
+    missing = is_missing(x)
+    filled = where(missing, column.fill, x)
+    flag = [missing.to(float)] if column.flagged else []
+    return [*(_dates(column, filled) if isinstance(column, DateColumn) else [filled]), *flag]
+
+
+def _levels(graph: Graph, column: TextColumn) -> Tensor:
+    """The row of the column's codes that belongs to each text."""
+    text = graph.input(column.name, str, (None, 1))
+    n = len(column.levels)
+    row = graph.apply(
+        "LabelEncoder",
+        text,
+        domain="ai.onnx.ml",
+        keys_strings=[*column.levels, ""],
+        values_int64s=[*range(n), n + 1],
+        default_int64=n,
+    )
+    return graph.constant(column.codes).take(row.graph.apply("Squeeze", row, np.array([1])), axis=0)
+
+
+def _dates(column: DateColumn, time: Tensor) -> list[Tensor]:
+    """Trend, then sine and cosine of every cycle."""
+    passed = time - column.start
+    angles = [2 * np.pi / CYCLES[cycle] * passed for cycle in column.cycles]
+    return [passed / CYCLES["year"], *(wave(angle) for angle in angles for wave in (sin, cos))]

@@ -1,0 +1,24 @@
+"""Tables with columns of any kind: read from files, turned into numbers, predicted from."""
+
+from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn
+from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
+from quernel.tables.model import TableModel
+from quernel.tables.reading import TableError, in_batches, read
+from quernel.tables.training import Training, prepare
+
+__all__ = [
+    "BooleanColumn",
+    "DateColumn",
+    "Learnt",
+    "NumberColumn",
+    "TableEncoder",
+    "TableError",
+    "TableModel",
+    "TextColumn",
+    "Training",
+    "as_arrow",
+    "in_batches",
+    "learn_encoder",
+    "prepare",
+    "read",
+]

@@ -1,0 +1,212 @@
+"""What is kept of an input column, and how its values become numbers: one class for each kind of column.
+
+A column has a `kind`, names for the numbers it becomes, `read` (from Arrow to plain values, missing ones included) and
+`encode` (from those to a block of the matrix). `persistence` writes the same formulas as ONNX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.tables.reading import TableError
+
+Array = NDArray[np.floating]
+
+DAY = 86_400.0
+# Seconds of the cycles that a date is expanded into; the year is the mean one of the calendar.
+CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """x, a missing one replaced by the training rows' median; `flagged`: one more column says where."""
+
+    name: str
+    fill: float
+    flagged: bool
+    kind: ClassVar[str] = "number"
+
+    @property
+    def names(self) -> list[str]:
+        """What the numbers are called."""
+        return [self.name, *([f"{self.name} missing"] if self.flagged else [])]
+
+    def read(self, column: Any) -> Array:
+        """Numbers, NaN where there is none."""
+        values = numbers(column)
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def encode(self, values: Array) -> Array:
+        """Shape (n, 1), or (n, 2) with a flag."""
+        return _filled(values, self.fill, self.flagged)
+
+
+@dataclass(frozen=True)
+class BooleanColumn(NumberColumn):
+    """Truth values as 0 and 1."""
+
+    kind: ClassVar[str] = "boolean"
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """One column of 0 and 1 for every level that is frequent enough, one for all `other` text, one for missing text.
+
+    The last two exist only if the training rows had such text. A level that they had not is `other`; where there is no
+    such column, all are 0. Empty text is missing text.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    other: bool
+    missing: bool
+    kind: ClassVar[str] = "text"
+
+    @property
+    def names(self) -> list[str]:
+        """What the numbers are called."""
+        extra = [("(other)", self.other), ("(missing)", self.missing)]
+        return [f"{self.name} = {level}" for level in (*self.levels, *(name for name, there in extra if there))]
+
+    @property
+    def codes(self) -> Array:
+        """The numbers of every level, then those of other text and of missing text, shape (levels + 2, width)."""
+        n, width = len(self.levels), len(self.names)
+        codes = np.zeros((n + 2, width))
+        codes[:n, :n] = np.eye(n)
+        codes[n, n : n + self.other] = 1
+        codes[n + 1, n + self.other :] = 1
+        return codes
+
+    def read(self, column: Any) -> NDArray[np.intp]:
+        """The row of `codes` for every entry."""
+        place = {level: i for i, level in enumerate(self.levels)}
+        words, index = as_words(column)
+        n = len(self.levels)
+        rows = np.array([n + 1 if not word else place.get(word, n) for word in words] + [n + 1], dtype=np.intp)
+        return rows[index]  # a missing entry has index -1, and so the last of the rows
+
+    def encode(self, values: NDArray[np.intp]) -> Array:
+        """Shape (n, width)."""
+        return self.codes[values]
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """Years since `start`, and the sine and cosine of the time of day, week or year: those that the rows could show.
+
+    Times are seconds since 1970, those with a time zone in UTC. A missing one is the training rows' median.
+    """
+
+    name: str
+    fill: float
+    flagged: bool
+    start: float
+    cycles: tuple[str, ...]
+    kind: ClassVar[str] = "date"
+
+    @property
+    def names(self) -> list[str]:
+        """What the numbers are called."""
+        parts = [f"{wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
+        return [f"{self.name} {part}" for part in ("trend", *parts, *(["missing"] if self.flagged else []))]
+
+    def read(self, column: Any) -> Array:
+        """Seconds since 1970, NaN where there is none."""
+        return seconds(column, self.name)
+
+    def encode(self, values: Array) -> Array:
+        """Shape (n, 1 + 2 cycles), and a flag if there is one."""
+        filled = _filled(values, self.fill, self.flagged)
+        time = filled[:, 0]
+        angles = [2 * np.pi / CYCLES[cycle] * (time - self.start) for cycle in self.cycles]
+        waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+        return np.column_stack([(time - self.start) / CYCLES["year"], *waves, filled[:, 1:]])
+
+
+Column = NumberColumn | TextColumn | DateColumn
+
+
+def _filled(values: Array, fill: float, flagged: bool) -> Array:
+    missing = np.isnan(values)
+    filled = np.where(missing, fill, values)
+    return np.column_stack([filled, missing.astype(float)]) if flagged else filled[:, None]
+
+
+def plain(column: Any) -> Any:
+    """The column without Arrow's dictionaries."""
+    import pyarrow as pa
+
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def kind_of(kind: Any) -> str | None:
+    """Which kind of column an Arrow type makes: number, boolean, text, date, nothing (all missing); None for others."""
+    import pyarrow.types as types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_null(kind):
+        return "nothing"
+    if types.is_boolean(kind):
+        return "boolean"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return "date"
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "text"
+    return None
+
+
+def numbers(column: Any) -> Array:
+    """A column as float64, missing entries as NaN."""
+    import pyarrow as pa
+
+    return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
+
+
+def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
+    """The different words of a column of text, and where each entry is among them, -1 if it is missing."""
+    import pyarrow as pa
+
+    text = plain(column).cast(pa.large_string())
+    text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
+    coded = text.dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+
+
+def seconds(column: Any, name: str) -> Array:
+    """A column of dates, or of text that holds dates, as seconds since 1970, missing entries as NaN."""
+    import pyarrow as pa
+
+    column = plain(column)
+    if kind_of(column.type) == "text":
+        parsed = parsed_dates(column)
+        if parsed is None:
+            raise TableError(f"Column {name!r} holds text that is no date. Write dates like 2026-11-16 08:30:00.")
+        column = parsed
+    if kind_of(column.type) == "nothing":
+        return np.full(len(column), np.nan)
+    zone = getattr(column.type, "tz", None)
+    count = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
+    return numbers(count) / 1e6
+
+
+def parsed_dates(column: Any) -> Any:
+    """Text as points in time, or None if some of it is no date."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = plain(column).cast(pa.large_string())
+    text = pc.if_else(pc.equal(text, ""), None, text)
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            return text.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return None

@@ -1,0 +1,50 @@
+"""TableModel: an encoder and an estimator, from the columns of a table to conditional quantiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quernel.estimators import KernelQuantileRegressor
+from quernel.tables.encoder import TableEncoder
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """What `quernel fit` writes and `quernel.load` gives back: it predicts from data frames and Arrow tables.
+
+    Parameters
+    ----------
+    encoder : TableEncoder
+        How the table's columns become numbers.
+    model : KernelQuantileRegressor, fitted to those numbers
+    target : str
+        The column that is predicted.
+    log_target : bool
+        Whether the model was fitted to the logarithm of the target. Quantiles are mapped back: the quantile of a
+        logarithm is the logarithm of the quantile.
+    """
+
+    encoder: TableEncoder
+    model: KernelQuantileRegressor
+    target: str
+    log_target: bool = False
+
+    @property
+    def quantiles_(self) -> Array:
+        """The fitted levels."""
+        return self.model.quantiles_
+
+    def predict(self, table: Any, quantiles: float | ArrayLike | None = None) -> Array:
+        """Conditional quantiles of the target; levels and shapes as in `KernelQuantileRegressor.predict`."""
+        return self.predict_encoded(self.encoder.encode(table), quantiles)
+
+    def predict_encoded(self, X: Array, quantiles: float | ArrayLike | None = None) -> Array:
+        """The same, for a matrix that the encoder has made."""
+        predicted = self.model.predict(X, quantiles)
+        return np.exp(predicted) if self.log_target else predicted

@@ -1,0 +1,199 @@
+"""Data files as Arrow tables: CSV (also compressed), Parquet and Arrow, whole or batch by batch.
+
+Everything is read without Arrow's threads, which may abort the interpreter when it exits.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+CSV = (".csv", ".tsv", ".txt")
+PARQUET = (".parquet", ".pq")
+ARROW = (".arrow", ".feather", ".ipc")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
+# Bytes of a CSV file, or rows of another, that are read at a time.
+BLOCK_BYTES = 8 * 2**20
+BATCH_ROWS = 65_536
+
+
+class TableError(ValueError):
+    """A table that cannot be read, or is not what is needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """A table that comes in pieces: its schema, the pieces, and how many rows there are, if that is known."""
+
+    schema: Any
+    pieces: Iterator[Any]
+    n_rows: int | None
+
+
+def ending_of(path: Path) -> tuple[str, str | None]:
+    """The file's ending, which says its format, and how it is compressed; ('.csv', 'gzip') for x.csv.gz."""
+    endings = [ending.lower() for ending in path.suffixes]
+    compression = COMPRESSED.get(endings[-1]) if endings else None
+    last = (endings[-2] if len(endings) > 1 else "") if compression else (endings[-1] if endings else "")
+    if last not in (CSV if compression else (*CSV, *PARQUET, *ARROW)):
+        known = ", ".join((*CSV, *PARQUET, *ARROW))
+        raise TableError(
+            f"{path} must end in one of {known}, so that its format is known; CSV files may be compressed "
+            f"({', '.join(COMPRESSED)})."
+        )
+    return last, compression
+
+
+def read(path: Path) -> Any:
+    """The whole file as an Arrow table."""
+    ending, compression = _checked(path)
+    with _complaints(path, ending):
+        if ending in CSV:
+            from pyarrow import csv
+
+            with _stream(path, compression) as stream:
+                options = csv.ReadOptions(use_threads=False)
+                table = csv.read_csv(stream, options, _parsing(ending), csv.ConvertOptions(strings_can_be_null=True))
+        elif ending in PARQUET:
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(str(path), pre_buffer=False) as file:
+                table = file.read(use_threads=False)
+        else:
+            with _arrow_reader(path) as reader:
+                table = reader.read_all()
+    check_names(path, table.column_names)
+    return table
+
+
+@contextmanager
+def in_batches(path: Path, needed: Sequence[str], types: dict[str, Any]) -> Iterator[Batches]:
+    """The needed columns of a file, piece by piece; `types` says what the columns of a CSV file are read as.
+
+    Columns that are missing are left out: whoever needs them looks at the schema.
+    """
+    ending, compression = _checked(path)
+    with ExitStack() as files:
+        with _complaints(path, ending):
+            if ending in CSV:
+                batches = _csv_batches(files, path, ending, compression, needed, types)
+            elif ending in PARQUET:
+                batches = _parquet_batches(files, path, needed)
+            else:
+                batches = _arrow_batches(files, path)
+        yield replace(batches, pieces=_guarded(batches.pieces, path, ending))
+
+
+def _csv_batches(
+    files: ExitStack, path: Path, ending: str, compression: str | None, needed: Sequence[str], types: dict[str, Any]
+) -> Batches:
+    from pyarrow import csv
+
+    options, parsing = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES), _parsing(ending)
+    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing) as first:
+        schema = first.schema  # of all columns, as they look at the beginning of the file
+    check_names(path, schema.names)
+    present = [name for name in needed if name in schema.names]
+    for name in set(present) & set(types):
+        place = schema.get_field_index(name)
+        schema = schema.set(place, schema.field(place).with_type(types[name]))
+    convert = csv.ConvertOptions(column_types=types, include_columns=present, strings_can_be_null=True)
+    stream = files.enter_context(_stream(path, compression))
+    return Batches(schema, iter(files.enter_context(csv.open_csv(stream, options, parsing, convert))), None)
+
+
+def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str]) -> Batches:
+    import pyarrow.parquet as pq
+
+    file = files.enter_context(pq.ParquetFile(str(path), pre_buffer=False))
+    check_names(path, file.schema_arrow.names)
+    present = [name for name in needed if name in file.schema_arrow.names]
+    pieces = file.iter_batches(BATCH_ROWS, columns=present, use_threads=False)
+    return Batches(file.schema_arrow, pieces, file.metadata.num_rows)
+
+
+def _arrow_batches(files: ExitStack, path: Path) -> Batches:
+    reader = files.enter_context(_arrow_reader(path))
+    check_names(path, reader.schema.names)
+    count = getattr(reader, "num_record_batches", None)
+    pieces = iter(reader) if count is None else (reader.get_batch(i) for i in range(count))
+    return Batches(reader.schema, pieces, None)
+
+
+def _guarded(pieces: Iterator[Any], path: Path, ending: str) -> Iterator[Any]:
+    """The pieces, with complaints about what is read, not about what is done with it."""
+    while True:
+        with _complaints(path, ending):
+            piece = next(pieces, None)
+        if piece is None:
+            return
+        yield piece
+
+
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Every column must have a name of its own."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise TableError(f"{path} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """A hint: the name that was probably meant, or those that there are."""
+    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
+    if close:
+        meant = next(k for k in known if k.lower() == close[0])
+        return f"Did you mean {meant!r}?"
+    shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+    return f"Its columns: {shown}."
+
+
+def _checked(path: Path) -> tuple[str, str | None]:
+    if not path.is_file():
+        raise TableError(f"{path} is not a file. Give a CSV, Parquet or Arrow file.")
+    return ending_of(path)
+
+
+def _parsing(ending: str) -> Any:
+    from pyarrow import csv
+
+    return csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",")
+
+
+def _stream(path: Path, compression: str | None) -> Any:
+    import pyarrow as pa
+
+    return pa.input_stream(str(path), compression=compression)
+
+
+@contextmanager
+def _arrow_reader(path: Path) -> Iterator[Any]:
+    """The random-access format (Feather is the same), or the streaming one."""
+    import pyarrow as pa
+
+    with pa.OSFile(str(path)) as file:
+        try:
+            reader = pa.ipc.open_file(file)
+        except pa.ArrowInvalid:
+            file.seek(0)
+            reader = pa.ipc.open_stream(file)
+        with reader:
+            yield reader
+
+
+@contextmanager
+def _complaints(path: Path, ending: str) -> Iterator[None]:
+    """Arrow's complaints as one line that names the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        kind = next(name for endings, name in NAMES.items() if ending in endings)
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TableError(f"{path} cannot be read as {kind}: {reason.rstrip('.')}.") from error

@@ -1,0 +1,297 @@
+"""`quernel fit` and `quernel predict` as a person meets them."""
+
+import gzip
+import json
+import os
+import resource
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+import quernel
+from quernel import KernelQuantileRegressor
+from quernel.cli import main
+from quernel.tables import reading
+from tables.made import sales
+
+QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9")
+
+
+class Ran(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, folder):
+    """A command as `main` runs it, in this process, from the folder of the data."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["quernel", *map(str, arguments)])
+        monkeypatch.chdir(folder)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return Ran(ended.value.code or 0, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Data in every format, whole and broken, and a model that was fitted to them."""
+    folder = tmp_path_factory.mktemp("files")
+    table = sales()
+    csv.write_csv(table, folder / "sales.csv")
+    (folder / "sales.csv.gz").write_bytes(gzip.compress((folder / "sales.csv").read_bytes()))
+    with pa.output_stream(str(folder / "sales.csv.zst"), compression="zstd") as stream:
+        stream.write((folder / "sales.csv").read_bytes())
+    pq.write_table(table, folder / "sales.parquet", row_group_size=150)
+    pyarrow.feather.write_feather(table, folder / "sales.feather")
+    with pa.ipc.new_stream(str(folder / "sales.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    lines = (folder / "sales.csv").read_text().splitlines()
+    (folder / "sales.tsv").write_text("\n".join(line.replace(",", "\t") for line in lines) + "\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text(lines[0] + "\n")
+    (folder / "twice.csv").write_text("x,x,y\n" + "1,2,3\n" * 30)
+    (folder / "ragged.csv").write_text("x,y\n1,2\n1,2,3\n")
+    (folder / "torn.parquet").write_bytes((folder / "sales.parquet").read_bytes()[:-100])
+    (folder / "torn.csv.gz").write_bytes((folder / "sales.csv.gz").read_bytes()[:2000])
+    (folder / "noise.feather").write_bytes(os.urandom(3000))
+    (folder / "hollow.csv").write_text("x,gone,y\n" + "".join(f"{i},,{i}\n" for i in range(30)))
+    (folder / "lost.csv").write_text("x,y\n" + "".join(f"{i},\n" for i in range(30)))
+    (folder / "flat.csv").write_text("x,y\n" + "".join(f"1,{i}\n" for i in range(30)))
+    (folder / "few.csv").write_text("x,y\n1,2\n2,3\n")
+    (folder / "other.csv").write_text("cement,water\n" + "1,2\n" * 30)
+    (folder / "words.csv").write_text(
+        "\n".join([lines[0], *(f'"big",{line.split(",", 1)[1]}' for line in lines[1:])]) + "\n"
+    )
+    (folder / "negative.csv").write_text("x,y,w\n" + "".join(f"{i},{i - 3},{i - 9}\n" for i in range(30)))
+    (folder / "old.csv").write_text("mine")
+    (folder / "notes.xls").write_text("mine")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(made):
+    os.chdir(made)
+    arguments = ["quernel", "fit", "sales.parquet", "--target", "price", "--model", "m.quernel", *QUICK]
+    before, sys.argv = sys.argv, arguments
+    with pytest.raises(SystemExit):
+        main()
+    sys.argv = before
+    damaged = bytearray((made / "m.quernel").read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    (made / "damaged.quernel").write_bytes(bytes(damaged))
+    X = np.random.default_rng(0).random((40, 2))
+    quernel.save(KernelQuantileRegressor(n_components=5).fit(X, X[:, 0]), made / "arrays.quernel")
+    return made
+
+
+def test_fit_says_what_it_did(run, folder):
+    ran = run("fit", "sales.csv", "--target", "price", "--model", "said.quernel", *QUICK)
+    assert ran.returncode == 0, ran.stderr
+    for word in (
+        "place",
+        "text",
+        "east, north, south",
+        "(missing)",
+        "trend",
+        "certified gap",
+        "said.quernel",
+        "40 features",
+    ):
+        assert word in ran.stdout, word
+    dropped = sales()["price"].null_count
+    assert f"{dropped} rows without a target are left out" in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["csv", "csv.gz", "csv.zst", "tsv", "feather", "arrow"])
+def test_all_formats_give_the_same_model_and_the_same_predictions(run, folder, tmp_path, name):
+    """CSV is read again with other words for the same things, batches are others: the numbers must not notice."""
+    ran = run("fit", f"sales.{name}", "--target", "price", "--model", tmp_path / "m.quernel", *QUICK, "--json")
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads(ran.stdout)
+    kinds = {"size": "number", "age": "number", "place": "text", "garden": "boolean", "sold": "date"}
+    assert summary["columns"] == kinds
+    assert max(summary["duality_gap"]) <= 1e-6
+    model = quernel.load(folder / "m.quernel")
+    assert quernel.load(tmp_path / "m.quernel").encoder == model.encoder
+    ran = run("predict", tmp_path / "m.quernel", f"sales.{name}", "--out", tmp_path / "p.parquet")
+    assert ran.returncode == 0, ran.stderr
+    found = pq.read_table(tmp_path / "p.parquet")
+    assert found.column_names == ["q0.1", "q0.5", "q0.9"]
+    np.testing.assert_allclose(np.column_stack(found.columns), model.predict(sales()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet", "feather"])
+def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(run, folder, tmp_path, ending, monkeypatch):
+    monkeypatch.setattr(reading, "BATCH_ROWS", 64)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
+    out = tmp_path / f"p.{ending}"
+    for source in ("sales.parquet", "sales.csv"):
+        ran = run("predict", "m.quernel", source, "--out", out, "--keep", "age,place", "--force", "--json")
+        assert ran.returncode == 0, ran.stderr
+        told = json.loads(ran.stdout)
+        assert told["rows"] == 400
+        table = reading.read(out)
+        assert table.column_names == ["age", "place", "q0.1", "q0.5", "q0.9"]
+        np.testing.assert_allclose(
+            np.column_stack(table.columns[2:]), quernel.load(folder / "m.quernel").predict(sales()), rtol=1e-9
+        )
+        np.testing.assert_array_equal(table["age"].to_numpy(), sales()["age"].to_numpy())
+
+
+def test_pieces_are_pieces(folder, monkeypatch):
+    """So that the test above reads more than one."""
+    monkeypatch.setattr(reading, "BATCH_ROWS", 64)
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
+    for name in ("sales.parquet", "sales.csv"):
+        with reading.in_batches(folder / name, ["age"], {}) as batches:
+            assert len(list(batches.pieces)) > 3
+
+
+def test_other_levels_columns_weights_and_logarithms(run, folder, tmp_path):
+    options = "--columns", "size,place,sold", "--exclude", "sold", "--log-target", "--weights", "age", *QUICK
+    assert run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options).returncode == 0
+    model = quernel.load(tmp_path / "m")
+    assert (model.encoder.inputs, model.log_target) == (["size", "place"], True)
+    assert (model.predict(sales()) > 0).all()
+    table = sales()
+    there = table.filter(table["price"].is_valid())
+    by_hand = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    by_hand.fit(model.encoder.encode(there), np.log(there["price"].to_numpy()), sample_weight=there["age"].to_numpy())
+    np.testing.assert_allclose(model.predict(table), np.exp(by_hand.predict(model.encoder.encode(table))), rtol=1e-9)
+    ran = run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv", "--quantiles", "0.3")
+    assert ran.returncode == 0, ran.stderr
+    found = reading.read(tmp_path / "p.csv")["q0.3"].to_numpy()
+    np.testing.assert_allclose(found, model.predict(table, quantiles=0.3), rtol=1e-9)
+
+
+def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
+    far = sales(50, seed=3).set_column(1, "age", pa.array([200.0] * 7 + [3.0] * 43))
+    pq.write_table(far, tmp_path / "far.parquet")
+    ran = run("predict", "m.quernel", tmp_path / "far.parquet", "--out", tmp_path / "p.csv", "--json")
+    assert ran.returncode == 0, ran.stderr
+    outside = json.loads(ran.stdout)["rows_outside"]
+    model = quernel.load(folder / "m.quernel")
+    assert outside == model.model.outside(model.encoder.encode(far)).sum() >= 7
+    assert f"{outside} of 50 rows are outside" in ran.stderr
+
+
+def test_a_file_without_rows_gives_a_file_without_rows(run, folder, tmp_path):
+    ran = run("predict", "m.quernel", "header.csv", "--out", tmp_path / "p.csv", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["rows"] == 0
+    assert reading.read(tmp_path / "p.csv").column_names == ["q0.1", "q0.5", "q0.9"]
+
+
+FIT = ("fit", "sales.csv", "--target", "price", "--model", "new.quernel", *QUICK)
+PREDICT = ("predict", "m.quernel", "sales.csv", "--out", "new.csv")
+
+
+def fitting(data, target="y", *more):
+    return ("fit", data, "--target", target, "--model", "new.quernel", *QUICK, *more)
+
+
+BROKEN = {
+    "missing target column": (fitting("sales.csv", "prise"), ["'prise'", "Did you mean 'price'?"]),
+    "missing input column": ((*FIT, "--columns", "size,aeg"), ["'aeg'", "Did you mean 'age'?"]),
+    "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
+    "missing weights": ((*FIT, "--weights", "xyzzy"), ["'xyzzy'", "Its columns: size, age"]),
+    "missing kept column": ((*PREDICT, "--keep", "id,age"), ["'id'", "to keep"]),
+    "text target": (fitting("sales.csv", "place"), ["'place'", "holds string, not numbers"]),
+    "target without values": (fitting("lost.csv"), ["'y' is missing in all 30 rows"]),
+    "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["4 values of 'y'", "-3"]),
+    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["9 negative", "weights"]),
+    "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV", "Empty"]),
+    "header only": (fitting("header.csv", "price"), ["'price'"]),
+    "too few rows": (fitting("few.csv"), ["2 rows", "20"]),
+    "column without values": (fitting("hollow.csv"), ["'gone' holds no values", "--exclude gone"]),
+    "names given twice": (fitting("twice.csv"), ["twice.csv has more than one column named 'x'"]),
+    "ragged lines": (fitting("ragged.csv"), ["ragged.csv cannot be read as CSV", "columns"]),
+    "torn Parquet": (fitting("torn.parquet", "price"), ["torn.parquet cannot be read as Parquet"]),
+    "torn gzip": (fitting("torn.csv.gz", "price"), ["torn.csv.gz cannot be read as CSV"]),
+    "noise": (fitting("noise.feather", "price"), ["noise.feather cannot be read as Arrow"]),
+    "no file": (fitting("nowhere.csv"), ["nowhere.csv is not a file"]),
+    "unknown format": (fitting("notes.xls"), ["notes.xls must end in one of", ".parquet"]),
+    "no usable columns": (fitting("flat.csv"), ["no usable input column", "'x' is left out: it is 1 everywhere"]),
+    "all columns excluded": (fitting("few.csv", "y", "--exclude", "x"), ["no usable input column"]),
+    "level out of range": ((*FIT, "--quantiles", "0.5,95"), ["95", "between 0 and 1"]),
+    "levels that are no numbers": ((*FIT, "--quantiles", "low,high"), ["--quantiles must be numbers", "low,high"]),
+    "unknown kernel": ((*FIT, "--kernel", "magic"), ["'magic'", "gaussian"]),
+    "features that are no number": ((*FIT, "--components", "many"), ["n_components", "'many'"]),
+    "negative alpha": ((*FIT, "--alpha", "-1"), ["alpha must be a positive", "-1"]),
+    "existing model": ((*FIT[:5], "damaged.quernel"), ["damaged.quernel exists already", "--force"]),
+    "folder of the model missing": ((*FIT[:5], "no/m.quernel"), ["folder no is missing"]),
+    "existing output": ((*PREDICT[:4], "old.csv"), ["old.csv exists already", "--force"]),
+    "output of unknown format": ((*PREDICT[:4], "new.xls"), ["new.xls must end in one of"]),
+    "model of another schema": (
+        ("predict", "m.quernel", "other.csv", "--out", "new.csv"),
+        ["'size' is missing", "4 more"],
+    ),
+    "text where numbers were": (
+        ("predict", "m.quernel", "words.csv", "--out", "new.csv"),
+        ["words.csv", "double", "big"],
+    ),
+    "corrupt model": (("predict", "damaged.quernel", "sales.csv", "--out", "new.csv"), ["damaged", "checksum"]),
+    "foreign model": (("predict", "sales.parquet", "sales.csv", "--out", "new.csv"), ["not a quernel model file"]),
+    "model of arrays": (("predict", "arrays.quernel", "sales.csv", "--out", "new.csv"), ["of arrays", "quernel fit"]),
+    "model missing": (("predict", "no.quernel", "sales.csv", "--out", "new.csv"), ["no.quernel is not a file"]),
+    "level outside the fitted ones": ((*PREDICT, "--quantiles", "0.99"), ["0.99", "outside the fitted range"]),
+    "torn data": (("predict", "m.quernel", "torn.csv.gz", "--out", "new.csv"), ["torn.csv.gz cannot be read as CSV"]),
+}
+
+
+def snapshot(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def refused(ran, *words):
+    assert ran.returncode == 1, ran.stdout
+    assert ran.stdout == ""
+    said = [line for line in ran.stderr.strip().splitlines() if not line.startswith(("Note:", "Fitting"))]
+    assert len(said) == 1, ran.stderr
+    assert said[0].startswith("Error: ")
+    assert "Traceback" not in ran.stderr
+    for word in words:
+        assert word in said[0], said[0]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_input_gives_one_line_and_leaves_nothing_behind(run, folder, name):
+    arguments, words = BROKEN[name]
+    before = snapshot(folder)
+    refused(run(*arguments), *words)
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [FIT, PREDICT, (*PREDICT[:4], "new.parquet"), (*PREDICT[:4], "old.csv", "--force")]
+)
+def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, arguments):
+    """No file may grow beyond 1,000 bytes: writing fails half-way, as on a full disk."""
+    before = snapshot(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        ran = run(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    refused(ran, "could not be written", "File too large")
+    assert snapshot(folder) == before
+
+
+@pytest.mark.parametrize("arguments", [FIT, PREDICT])
+def test_the_same_without_the_fault_succeeds(run, folder, tmp_path, arguments):
+    """So that the refusals above are due to what is broken."""
+    arguments = [str(tmp_path / word) if str(word).startswith("new.") else word for word in arguments]
+    assert run(*arguments).returncode == 0

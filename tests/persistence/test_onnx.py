@@ -1,0 +1,180 @@
+"""An ONNX graph says what the model says."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.exceptions import NotFittedError
+
+import quernel
+from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
+from quernel.tables import TableModel, prepare
+from tables.made import sales
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+X_NEW, Y_NEW = rows(80, seed=2)
+SPREAD = float(np.std(Y_NEW))
+
+
+def run(path, **inputs):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def held_against_onnx(model, path, X=X_NEW, tol=1e-10):
+    """The answers of the graph, after they were found equal to the model's."""
+    quernel.to_onnx(model, path, overwrite=True)
+    said = run(path, X=X)
+    if isinstance(model, KernelClassifier):
+        np.testing.assert_array_equal(said["label"], model.predict(X))
+        if "probabilities" in said:
+            np.testing.assert_allclose(said["probabilities"], model.predict_proba(X), rtol=0, atol=tol)
+        else:
+            np.testing.assert_allclose(said["scores"], model.decision_function(X), rtol=0, atol=tol)
+    else:
+        found = said["quantiles" if isinstance(model, KernelQuantileRegressor) else "prediction"]
+        assert found.shape == model.predict(X).shape
+        np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=tol * SPREAD)
+    return said
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_graph_predicts_what_the_model_predicts(name, tmp_path):
+    held_against_onnx(fitted(name), tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 1_000_000
+
+
+def test_another_model_predicts_something_else(tmp_path):
+    """So that the equality above can fail."""
+    quernel.to_onnx(fitted("random laplacian"), tmp_path / "m.onnx")
+    found = run(tmp_path / "m.onnx", X=X_NEW)["quantiles"]
+    assert np.abs(found - fitted("random gaussian").predict(X_NEW)).max() > 0.01 * SPREAD
+
+
+def test_levels_that_cross_are_sorted_by_the_graph(tmp_path):
+    X, y = rows(40)
+    settings = {"n_components": 200, "alpha": 1e-7, "random_state": 0}
+    raw = KernelQuantileRegressor(LEVELS, noncrossing=None, **settings).fit(X, y)
+    crossed = held_against_onnx(raw, tmp_path / "raw.onnx")["quantiles"]
+    assert (np.diff(crossed[:, [1, 2, 0]], axis=1) < 0).any()
+    model = KernelQuantileRegressor(LEVELS, **settings).fit(X, y)
+    found = held_against_onnx(model, tmp_path / "m.onnx")["quantiles"]
+    assert (np.diff(found[:, [1, 2, 0]], axis=1) >= 0).all()
+
+
+def test_large_angles_and_small_alphas_keep_their_digits(tmp_path):
+    """Columns far from 0 in small units, and coefficients that nearly cancel: single precision would be lost."""
+    X, y = rows()
+    for settings in ({"n_components": 300}, {"n_components": "exact"}):
+        model = KernelQuantileRegressor([0.1, 0.9], alpha=1e-7, random_state=0, tol=1e-4, **settings)
+        model.fit(1e4 + X, y)
+        held_against_onnx(model, tmp_path / "m.onnx", 1e4 + X_NEW, tol=1e-6)
+
+
+def test_one_row_and_no_row(tmp_path):
+    quernel.to_onnx(fitted("random gaussian"), tmp_path / "m.onnx")
+    assert run(tmp_path / "m.onnx", X=X_NEW[:1])["quantiles"].shape == (1, 3)
+    assert run(tmp_path / "m.onnx", X=X_NEW[:0])["quantiles"].shape == (0, 3)
+
+
+def box(rng, n_components, n_columns):
+    return rng.uniform(-1, 1, (n_columns, n_components))
+
+
+def test_a_kernel_of_ones_own_has_waves_but_no_gram(tmp_path):
+    random = KernelQuantileRegressor(kernel=SpectralKernel(0.5, box), **SMALL).fit(*rows())
+    held_against_onnx(random, tmp_path / "m.onnx")
+    kernel = SpectralKernel(0.5, box, lambda X, Z: np.sinc((X[:, None] - Z[None]) / np.pi).prod(axis=2))
+    exact = KernelQuantileRegressor(kernel=kernel, **(SMALL | {"n_components": "exact"})).fit(*rows())
+    with pytest.raises(ValueError, match=r"SpectralKernel has no formula for ONNX.*random features"):
+        quernel.to_onnx(exact, tmp_path / "exact.onnx")
+
+
+class Narrow(Gaussian):
+    """A kernel of the user's own, with waves of quernel's."""
+
+
+def test_a_subclass_has_waves_but_no_gram(tmp_path):
+    held_against_onnx(KernelQuantileRegressor(kernel=Narrow(), **SMALL).fit(*rows()), tmp_path / "m.onnx")
+    exact = KernelQuantileRegressor(kernel=Narrow(), **(SMALL | {"n_components": "exact"})).fit(*rows())
+    with pytest.raises(ValueError, match="Narrow has no formula for ONNX"):
+        quernel.to_onnx(exact, tmp_path / "exact.onnx")
+
+
+def test_a_column_with_the_name_of_the_output_is_refused(tmp_path):
+    training = prepare(sales(60).rename_columns(["quantiles", *sales(1).column_names[1:]]), "price")
+    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    with pytest.raises(ValueError, match="Rename it"):
+        quernel.to_onnx(TableModel(training.encoder, model, "price"), tmp_path / "m.onnx")
+
+
+class Bumps(IntegralKernel):
+    """Features of the user's own that are no waves."""
+
+    name = "bumps"
+
+    def gram(self, X, Z):
+        raise NotImplementedError
+
+    def diagonal(self, X):
+        raise NotImplementedError
+
+    def wave(self, X, frequencies, phases):
+        return np.tanh(X @ frequencies + phases)
+
+    def frequencies_from(self, normal, mixing):
+        return normal
+
+    def phases_at(self, uniform):
+        return uniform
+
+
+def test_what_cannot_be_written_is_refused(tmp_path):
+    path = tmp_path / "m.onnx"
+    with pytest.raises(NotFittedError):
+        quernel.to_onnx(KernelRegressor(), path)
+    with pytest.raises(TypeError, match=r"quernel\.to_onnx takes a fitted KernelQuantileRegressor"):
+        quernel.to_onnx(Gaussian(), path)
+    with pytest.raises(ValueError, match="Bumps has no formula for ONNX"):
+        quernel.to_onnx(KernelQuantileRegressor(kernel=Bumps(), **SMALL).fit(*rows()), path)
+    X, _ = rows()
+    calibrated = KernelClassifier("hinge", calibration="isotonic", **SMALL).fit(X, labels(X, [0, 1]))
+    with pytest.raises(ValueError, match=r"cannot be written as ONNX.*logistic"):
+        quernel.to_onnx(calibrated, path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        quernel.to_onnx(fitted("one level"), path)
+    assert path.read_bytes() == b"mine"
+
+
+def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
+    table, new = sales(), sales(100, seed=1)
+    new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
+    for log_target in (False, True):
+        training = prepare(table, "price", log_target=log_target)
+        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+        fitted_table = TableModel(training.encoder, model, "price", log_target)
+        quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
+        inputs = {
+            column.name: np.array([[word or ""] for word in new["place"].to_pylist()], dtype=object)
+            if column.kind == "text"
+            else column.read(new[column.name])[:, None]
+            for column in training.encoder.columns
+        }
+        kinds = {column.kind for column in training.encoder.columns}
+        assert kinds == {"number", "boolean", "text", "date"}
+        found = run(tmp_path / "m.onnx", **inputs)["quantiles"]
+        expected = fitted_table.predict(new)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.std(expected))
+        quernel.save(fitted_table, tmp_path / "m.quernel", overwrite=True)
+        np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict(new), expected)
+        assert np.std(expected[:, 1]) > 0.1 * np.std(new["price"].drop_null().to_numpy())  # it looks at the columns

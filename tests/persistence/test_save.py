@@ -1,0 +1,360 @@
+"""A model file gives back the model, or one clear error."""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import sys
+import warnings
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import quernel
+from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.features import RandomFeatures
+from quernel.kernels import Gaussian, SpectralKernel
+from quernel.persistence import ModelFileError
+from quernel.persistence.archive import MAGIC, SEAL
+from quernel.persistence.models import KNOWN
+from quernel.tables import TableEncoder, TableModel, prepare
+from tables.made import sales
+
+X_NEW = rows(50, seed=1)[0]
+
+
+def answers(model):
+    """All that a model can say about new rows."""
+    names = ("predict", "decision_function", "predict_proba")
+    said = [getattr(model, name)(X_NEW) for name in names if hasattr(model, name)]
+    return [*said, model.predict(X_NEW, quantiles=[0.2, 0.7])] if len(getattr(model, "quantiles_", ())) > 1 else said
+
+
+def described(value):
+    """Something that can be compared, of parameters that cannot."""
+    return value.bit_generator.state if isinstance(value, np.random.Generator) else repr(value)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_loaded_model_is_the_model_that_was_saved(name, tmp_path):
+    model = fitted(name)
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert type(loaded) is type(model)
+    for before, after in zip(answers(model), answers(loaded), strict=True):
+        np.testing.assert_array_equal(after, before)
+        assert after.dtype == before.dtype
+    if not isinstance(model.random_state, np.random.RandomState):
+        before, after = model.get_params(), loaded.get_params()
+        assert {k: described(v) for k, v in after.items()} == {k: described(v) for k, v in before.items()}
+    assert set(vars(loaded)) == set(vars(model))
+    assert (tmp_path / "m.quernel").stat().st_size < 1_000_000
+
+
+def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
+    table, new = sales(), sales(60, seed=1)
+    training = prepare(table, "price", log_target=True)
+    model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    saved = TableModel(training.encoder, model, "price", log_target=True)
+    quernel.save(saved, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert (loaded.encoder, loaded.target, loaded.log_target) == (saved.encoder, "price", True)
+    np.testing.assert_array_equal(loaded.predict(new), saved.predict(new))
+    np.testing.assert_array_equal(loaded.predict(new.to_pandas(), quantiles=0.3), saved.predict(new, quantiles=0.3))
+    wrong = TableModel(TableEncoder(training.encoder.columns[1:]), model, "price", log_target=True)
+    quernel.save(wrong, tmp_path / "wrong.quernel")
+    with pytest.raises(ModelFileError, match="its table has"):
+        quernel.load(tmp_path / "wrong.quernel")
+
+
+def test_generators_go_on_where_they_were(tmp_path):
+    for maker in (np.random.default_rng, np.random.RandomState):
+        model = KernelQuantileRegressor(**(SMALL | {"random_state": maker(5)})).fit(*rows())
+        quernel.save(model, tmp_path / "m.quernel", overwrite=True)
+        loaded = quernel.load(tmp_path / "m.quernel").random_state
+        assert loaded.normal() == model.random_state.normal()
+
+
+def test_names_of_columns_and_their_order_are_kept(tmp_path):
+    X, y = rows()
+    frame = pd.DataFrame(X, columns=["wind", "load"])
+    quernel.save(KernelQuantileRegressor(LEVELS, **SMALL).fit(frame, y), tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert loaded.feature_names_in_.tolist() == ["wind", "load"]
+    with pytest.raises(ValueError, match="feature names"):
+        loaded.predict(frame[["load", "wind"]])
+
+
+def test_what_was_drawn_stays_read_only(tmp_path):
+    quernel.save(fitted("one level"), tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert not loaded.feature_map_.frequencies_.flags.writeable
+    assert loaded.coef_.flags.writeable
+
+
+def test_the_same_model_makes_the_same_file(tmp_path):
+    for name in "ab":
+        quernel.save(fitted("multinomial"), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+# Files that are not whole
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "m.quernel"
+    quernel.save(fitted("one level"), path)
+    return path.read_bytes()
+
+
+def refused(path, content, words="not a valid"):
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=words) as caught:
+        quernel.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_file_itself_is_accepted(whole, tmp_path):
+    (tmp_path / "m").write_bytes(whole)
+    quernel.load(tmp_path / "m")
+
+
+def test_a_change_of_any_byte_is_refused(whole, tmp_path):
+    """One byte in every stretch of 61: magic, seal, names, document, headers, numbers and directory all have some."""
+    for place in [*range(0, len(whole), 61), len(whole) - 1]:
+        for flip in (0x01, 0xFF):
+            changed = bytearray(whole)
+            changed[place] ^= flip
+            refused(tmp_path / "m", bytes(changed), "not a quernel model|damaged")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.999])
+def test_a_truncated_file_is_refused(whole, tmp_path, share):
+    refused(tmp_path / "m", whole[: int(share * len(whole))], "not a quernel model|damaged")
+
+
+def test_something_appended_is_refused(whole, tmp_path):
+    refused(tmp_path / "m", whole + b"x", "damaged")
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04", b"{}", pickle.dumps({"a": 1}), b"quernel"])
+def test_a_foreign_file_is_refused(tmp_path, content):
+    refused(tmp_path / "m", content, "not a quernel model file")
+
+
+def sealed(document, arrays=(), compression=zipfile.ZIP_STORED):
+    """A file that somebody made up, with a right seal."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compression) as members:
+        members.writestr("model.json", document if isinstance(document, str) else json.dumps(document))
+        for number, array in enumerate(arrays):
+            members.writestr(f"{number}.npy", array)
+    return MAGIC + hashlib.sha256(content.getvalue()).digest() + content.getvalue()
+
+
+def contents(whole):
+    with zipfile.ZipFile(io.BytesIO(whole[SEAL:])) as members:
+        names = members.namelist()
+        return json.loads(members.read(names[0])), [members.read(name) for name in names[1:]]
+
+
+def changed(whole, change):
+    document, arrays = contents(whole)
+    change(document, arrays)
+    return sealed(document, arrays)
+
+
+def state(document):
+    return {name: i for i, (name, _) in enumerate(document["model"]["state"])}, document["model"]["state"]
+
+
+def without_coefficients(document, _):
+    where, entries = state(document)
+    del entries[where["coef_"]]
+
+
+def with_other_coefficients(document, _):
+    where, entries = state(document)
+    entries[where["coef_"]] = ["coef_", entries[where["intercept_"]][1]]
+
+
+def without_parameter(document, _):
+    where, entries = state(document)
+    del entries[where["tol"]]
+
+
+def with_method(document, _):
+    state(document)[1].append(["predict", 1])
+
+
+def with_unknown_class(document, _):
+    document["model"]["object"] = "Popen"
+
+
+def with_part_as_model(document, _):
+    where, entries = state(document)
+    document["model"] = entries[where["feature_map_"]][1]
+
+
+def with_pickled_array(_, arrays):
+    made = io.BytesIO()
+    np.save(made, np.array([{"code": os.system}], dtype=object), allow_pickle=True)
+    arrays[0] = made.getvalue()
+
+
+def with_boundless_array(_, arrays):
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(made, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    arrays[0] = made.getvalue()
+
+
+def with_missing_array(_, arrays):
+    arrays.pop()
+
+
+def of_the_future(document, _):
+    document["format"], document["quernel"] = 99, "7.0"
+
+
+def without_format(document, _):
+    del document["format"]
+
+
+def with_bad_kernel(document, _):
+    where, entries = state(document)
+    entries[where["kernel"]][1] = {"object": "Gaussian", "state": [["bandwidth", -1.0]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_coefficients, "coef_"),
+        (with_other_coefficients, "coefficients have the shape"),
+        (without_parameter, "tol"),
+        (with_method, "predict"),
+        (with_unknown_class, "'Popen' are unknown"),
+        (with_part_as_model, "RandomFeatures, not a model"),
+        (with_pickled_array, "does not hold what it says"),
+        (with_boundless_array, "does not hold what it says"),
+        (with_missing_array, "is missing"),
+        (of_the_future, r"format 99, written by quernel 7\.0.*Update quernel"),
+        (without_format, "does not say which format"),
+        (with_bad_kernel, "bandwidth must be positive"),
+    ],
+)
+def test_a_file_sealed_again_cannot_smuggle_anything_in(whole, tmp_path, change, words):
+    refused(tmp_path / "m", changed(whole, change), words)
+
+
+def test_a_file_sealed_again_without_change_is_accepted(whole, tmp_path):
+    """So that the refusals above are due to the changes."""
+    (tmp_path / "m").write_bytes(changed(whole, lambda *_: None))
+    assert quernel.load(tmp_path / "m").coef_.shape == (30, 1)
+
+
+@pytest.mark.parametrize("document", ["[" * 100_000, "not json", "[]", "null", '{"format": 1}'])
+def test_documents_that_make_no_sense_are_refused(tmp_path, document):
+    refused(tmp_path / "m", sealed(document))
+
+
+def test_compressed_members_are_refused(whole, tmp_path):
+    """A few compressed bytes may claim to be as many gigabytes."""
+    refused(tmp_path / "m", sealed(*contents(whole), compression=zipfile.ZIP_DEFLATED), "must not be compressed")
+
+
+# What cannot be saved
+
+
+def test_nothing_is_overwritten_unless_asked(tmp_path):
+    path = tmp_path / "m.quernel"
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        quernel.save(fitted("one level"), path)
+    assert path.read_bytes() == b"mine"
+    quernel.save(fitted("one level"), path, overwrite=True)
+    assert quernel.load(path).predict(X_NEW).shape == (50,)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "m.quernel"
+    path.write_bytes(b"mine")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"m\.quernel could not be written: No space left"):
+        quernel.save(fitted("one level"), path, overwrite=True)
+    assert path.read_bytes() == b"mine"
+    assert os.listdir(tmp_path) == ["m.quernel"]
+
+
+def test_paths_that_cannot_be_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"folder .*nowhere is missing"):
+        quernel.save(fitted("one level"), tmp_path / "nowhere" / "m.quernel")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        quernel.save(fitted("one level"), tmp_path)
+    with pytest.raises(FileNotFoundError):
+        quernel.load(tmp_path / "m.quernel")
+
+
+def test_unfitted_and_foreign_objects_are_refused(tmp_path):
+    path = tmp_path / "m.quernel"
+    with pytest.raises(NotFittedError):
+        quernel.save(KernelRegressor(), path)
+    for other in (StandardScaler(), make_pipeline(fitted("one level")), RandomFeatures(), "model"):
+        with pytest.raises(TypeError, match=r"quernel\.save takes a fitted KernelQuantileRegressor"):
+            quernel.save(other, path)
+    assert not path.exists()
+
+
+def box(rng, n_components, n_columns):
+    return rng.uniform(-1, 1, (n_columns, n_components))
+
+
+class Shadow(Gaussian):
+    """A kernel of the user's own."""
+
+
+def test_code_of_the_user_is_refused_by_name(tmp_path):
+    model = KernelQuantileRegressor(kernel=SpectralKernel(1.0, box), **SMALL).fit(*rows())
+    with pytest.raises(TypeError, match=r"KernelQuantileRegressor\.kernel is a .*SpectralKernel.* never code"):
+        quernel.save(model, tmp_path / "m")
+    with pytest.raises(TypeError, match="Shadow"):
+        quernel.save(KernelQuantileRegressor(kernel=Shadow(1.0), **SMALL).fit(*rows()), tmp_path / "m")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_calibrated_classifier_is_refused_with_a_remedy(tmp_path):
+    X, _ = rows()
+    model = KernelClassifier("hinge", calibration="sigmoid", **SMALL).fit(X, labels(X, [0, 1]))
+    with pytest.raises(ValueError, match="logistic"):
+        quernel.save(model, tmp_path / "m")
+
+
+def test_every_kernel_and_loss_that_has_a_name_is_known():
+    for kind in (*quernel.kernels.KERNELS.values(), *quernel.losses.LOSSES.values()):
+        assert KNOWN[kind.__name__] is kind
+
+
+def test_loading_warns_of_nothing(whole, tmp_path):
+    (tmp_path / "m").write_bytes(whole)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quernel.load(str(tmp_path / "m"))
+    assert not caught
+
+
+def test_without_onnx_the_export_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"pip install 'quernel\[onnx\]'"):
+        quernel.to_onnx(fitted("one level"), tmp_path / "m.onnx")
+    assert os.listdir(tmp_path) == []

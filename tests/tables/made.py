@@ -1,0 +1,30 @@
+"""A small table with columns of every kind, and gaps in each."""
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+
+LEVELS = [0.1, 0.5, 0.9]
+
+
+def sales(n=400, seed=0, gaps=True):
+    rng = np.random.default_rng(seed)
+    size, age = rng.gamma(2, 50, n), rng.integers(0, 30, n).astype(float)
+    place = rng.choice(["north", "south", "east"], n, p=[0.5, 0.3, 0.2])
+    garden, day = rng.random(n) < 0.4, rng.integers(0, 900, n)
+    price = 3000 * size * np.where(place == "north", 1.5, 1) * np.exp(0.2 * rng.standard_normal(n)) + 1e5 * garden
+
+    def gappy(values, share):
+        return [None if gaps and rng.random() < share else v for v in values]
+
+    return pa.table(
+        {
+            "size": gappy(size.tolist(), 0.05),
+            "age": pa.array(gappy(age.tolist(), 0.0)),
+            "place": gappy(place.tolist(), 0.1),
+            "garden": gappy(garden.tolist(), 0.05),
+            "sold": gappy([datetime(2023, 1, 1, 12) + timedelta(days=int(d), hours=int(d) % 7) for d in day], 0.05),
+            "price": gappy(price.tolist(), 0.02),
+        }
+    )

@@ -1,0 +1,187 @@
+"""Columns of every kind become numbers, the same way every time."""
+
+from datetime import date, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from quernel.tables import DateColumn, TableError, TextColumn, as_arrow, learn_encoder, prepare
+from tables.made import sales
+
+
+def learnt(**columns):
+    return learn_encoder(pa.table(columns), list(columns))
+
+
+def matrix(encoder, **columns):
+    return encoder.encode(pa.table(columns))
+
+
+def test_numbers_are_themselves_and_gaps_the_median_with_a_flag():
+    encoder = learnt(x=[1.0, None, 5.0, 2.0], k=[3, 1, 2, 2]).encoder
+    assert encoder.names == ["x", "x missing", "k"]
+    np.testing.assert_array_equal(
+        matrix(encoder, x=[7.0, None, float("nan"), float("inf")], k=[1, 2, 3, None]),
+        [[7, 0, 1], [2, 1, 2], [2, 1, 3], [2, 1, 2]],
+    )
+
+
+def test_text_has_a_column_for_every_level_and_unknown_words_have_none():
+    words = ["a"] * 6 + ["b"] * 7
+    encoder = learnt(w=words).encoder
+    assert encoder.names == ["w = a", "w = b"]
+    np.testing.assert_array_equal(
+        matrix(encoder, w=["b", "a", "new", None, ""]), [[0, 1], [1, 0], [0, 0], [0, 0], [0, 0]]
+    )
+
+
+def test_rare_and_missing_words_have_columns_if_there_were_any():
+    encoder = learnt(w=["a"] * 6 + ["b"] * 7 + ["rare", None, ""]).encoder
+    assert encoder.names == ["w = a", "w = b", "w = (other)", "w = (missing)"]
+    np.testing.assert_array_equal(
+        matrix(encoder, w=["b", "rare", "new", None, ""]),
+        [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]],
+    )
+
+
+def test_the_most_frequent_words_are_kept():
+    words = [f"w{i:03d}" for i in range(80) for _ in range(5 + i)]
+    made = learnt(w=words)
+    (column,), (note,) = made.encoder.columns, made.notes
+    assert column.levels == tuple(f"w{i:03d}" for i in range(30, 80))
+    assert "'w' has more than 50 different words" in note
+    assert column.other
+
+
+def test_dictionaries_and_long_text_are_text():
+    plain = ["a", "b"] * 10
+    for values in (pa.array(plain).dictionary_encode(), pa.array(plain, pa.large_string())):
+        (column,) = learnt(w=values).encoder.columns
+        assert column == TextColumn("w", ("a", "b"), other=False, missing=False)
+
+
+def test_a_date_is_a_trend_and_the_cycles_that_its_rows_could_show():
+    hours = [datetime(2024, 1, 1) + timedelta(hours=h) for h in range(0, 24 * 400, 7)]
+    encoder = learnt(t=hours).encoder
+    cycles = [f"t {wave} of {cycle}" for cycle in ("day", "week", "year") for wave in ("sine", "cosine")]
+    assert encoder.names == ["t trend", *cycles]
+    start, half_day, half_week = matrix(
+        encoder, t=[hours[0], hours[0] + timedelta(hours=12), hours[0] + timedelta(days=3.5)]
+    )
+    np.testing.assert_allclose(start, [0, 0, 1, 0, 1, 0, 1], atol=1e-9)
+    np.testing.assert_allclose(half_day[1:3], [0, -1], atol=1e-9)
+    np.testing.assert_allclose(half_week[3:5], [0, -1], atol=1e-9)
+    np.testing.assert_allclose(half_week[0], 3.5 / 365.2425)
+    (days,) = learnt(t=[date(2024, 1, 1) + timedelta(days=d) for d in range(5)]).encoder.columns
+    assert days.cycles == ()
+
+
+def test_dates_in_text_and_in_other_units_are_the_same_dates():
+    stamps = [datetime(2024, 1, 1) + timedelta(days=d, hours=d % 5) for d in range(30)]
+    columns = [
+        pa.array(stamps, pa.timestamp("s")),
+        pa.array(stamps, pa.timestamp("ns")),
+        pa.array([str(stamp) for stamp in stamps]),
+        pa.array([f"{stamp.isoformat()}Z" for stamp in stamps], pa.large_string()),
+        pa.array([f"{(stamp + timedelta(hours=2)).isoformat()}+02:00" for stamp in stamps]),
+    ]
+    first = learnt(t=columns[0]).encoder
+    assert isinstance(first.columns[0], DateColumn)
+    for column in columns[1:]:
+        assert learnt(t=column).encoder == first
+        np.testing.assert_array_equal(matrix(first, t=column), matrix(first, t=columns[0]))
+
+
+def test_pandas_polars_and_arrow_are_read_alike():
+    table = sales()
+    encoder = learn_encoder(table, ["size", "age", "place", "garden", "sold"]).encoder
+    expected = encoder.encode(table)
+    assert expected.shape == (400, len(encoder.names))
+    assert np.isfinite(expected).all()
+    for other in (table.to_pandas(), pl.from_arrow(table), table.to_batches()[0]):
+        np.testing.assert_array_equal(encoder.encode(other), expected)
+    assert as_arrow({"a": [1, 2]}).column_names == ["a"]
+    with pytest.raises(TableError, match="A table is needed"):
+        as_arrow(3)
+
+
+def test_one_row_at_a_time_is_the_same():
+    table = sales(50)
+    encoder = learn_encoder(table, ["size", "place", "garden", "sold"]).encoder
+    np.testing.assert_array_equal(
+        np.vstack([encoder.encode(table.slice(i, 1)) for i in range(50)]), encoder.encode(table)
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([3.0] * 9, "3 everywhere"),
+        (["same"] * 9, "'same' everywhere"),
+        ([f"id{i}" for i in range(90)], "identifies the row"),
+        (["a", "b", "c"] * 2, "none of its 3 words appears in 5 rows"),
+        ([[1, 2]] * 9, "list"),
+        ([datetime(2024, 1, 1)] * 9, "same date"),
+    ],
+)
+def test_columns_that_say_nothing_are_left_out_and_named(values, words):
+    made = learn_encoder(pa.table({"bad": values, "x": np.arange(len(values))}), ["bad", "x"])
+    assert made.encoder.inputs == ["x"]
+    (note,) = made.notes
+    assert "'bad'" in note
+    assert words in note
+    with pytest.raises(TableError, match="no usable input column"):
+        learn_encoder(pa.table({"bad": values}), ["bad"])
+
+
+@pytest.mark.parametrize("values", [pa.nulls(9), pa.array([None] * 9, pa.float64()), pa.array([""] * 9), [np.nan] * 9])
+def test_a_column_without_values_is_refused(values):
+    with pytest.raises(TableError, match=r"'bad' holds no (values|finite).*--exclude bad"):
+        learn_encoder(pa.table({"bad": values, "x": np.arange(9)}), ["bad", "x"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.rename_columns(["Size", *t.column_names[1:]]), "'size' is missing. Did you mean 'Size'"),
+        (lambda t: t.set_column(0, "size", pa.array(["big"] * len(t))), "'size' holds string.*fitted to numbers"),
+        (lambda t: t.set_column(2, "place", pa.array(range(len(t)))), "'place' holds int64.*fitted to texts"),
+        (lambda t: t.set_column(4, "sold", pa.array(["soon"] * len(t))), "'sold' holds text that is no date"),
+        (lambda t: t.select(["age"]), "'size' is missing.*3 more"),
+    ],
+)
+def test_a_table_of_another_schema_is_refused(change, words):
+    table = sales(60)
+    encoder = learn_encoder(table, ["size", "place", "garden", "sold"]).encoder
+    with pytest.raises(TableError, match=words):
+        encoder.encode(change(table))
+
+
+def test_a_schema_that_differs_harmlessly_is_accepted():
+    """Other order, more columns, integers for numbers, a column that is empty this time."""
+    table = sales(60)
+    encoder = learn_encoder(table, ["age", "place"]).encoder
+    changed = pa.table({"more": range(60), "place": pa.nulls(60), "age": table["age"].cast(pa.int32())})
+    np.testing.assert_array_equal(encoder.encode(changed)[:, 0], encoder.encode(table)[:, 0])
+
+
+def test_prepare_drops_and_counts_rows_without_target():
+    table = sales()
+    made = prepare(table, "price", exclude=["age"], weights="age")
+    assert made.dropped == table["price"].null_count > 0
+    assert len(made.X) == len(made.y) == len(made.weight) == 400 - made.dropped
+    assert "age" not in made.encoder.inputs
+    np.testing.assert_array_equal(prepare(table, "price", log_target=True).y, np.log(made.y))
+    assert prepare(table, "price", columns=["sold", "size"]).encoder.inputs == ["sold", "size"]
+
+
+def test_boolean_targets_are_numbers():
+    assert set(prepare(sales(), "garden").y) == {0.0, 1.0}
+
+
+def test_pandas_categories():
+    frame = pd.DataFrame({"w": pd.Categorical(["a", "b"] * 10), "x": range(20)})
+    assert learn_encoder(as_arrow(frame), ["w", "x"]).encoder.names == ["w = a", "w = b", "x"]
