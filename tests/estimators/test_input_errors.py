@@ -413,3 +413,14 @@ def test_numbers_of_draws(model, table, n):
 def test_missing_numbers_in_the_thresholds_of_predict_cdf(model, table):
     X, y = table
     says(message_of(model.predict_cdf, X, np.where(np.arange(N) == 3, np.nan, y)), "y", "NaN")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 77_777, 149_999])
+def test_gaps_in_large_ready_features_are_found_by_the_sweeps(model, row, bad):
+    """Features that the solver reads anyway are not read once more to look for them."""
+    X = np.random.default_rng(0).normal(size=(150_000, 20))
+    y = X[:, 0].copy()
+    X[row, 3] = bad
+    with pytest.raises(ValueError, match=r"column 3 \(\d NaN, \d infinite\)"):
+        model.set_params(kernel="linear").fit(X, y)
