@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
@@ -36,14 +38,16 @@ from quernel.solvers.result import Result, statuses
 Array = NDArray[np.floating]
 
 # One step serves all levels, so widths shrink gently: after a bold cut the most hesitant level holds up the others.
-SHRINK = 0.6
+SHRINK = 0.75
 # The first width is that of a band around each level with so many rows per feature in it.
-BAND = 15.0
+BAND = 25.0
 # An inner problem is solved well enough when Newton's decrement is this small against the slack.
 ENOUGH = 0.1
 FLAT, MAX_PROBES = 1e-2, 60
 # What levels without intercepts, which cannot be moved apart, may cross by, relative to the spread of y.
 FORGIVEN = 1e-7
+# Curves computed again differ in their last digits: levels are moved so much farther apart, in units of their size.
+ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,7 @@ class Duals:
 
 @dataclass(frozen=True, eq=False)
 class Ordered:
-    """Levels in ascending order (q,) over N rows: features (N, M), y and share (N,), and tie (N,); alpha and null F0 (q,).
+    """Levels in ascending order (q,) over N rows: features (N, M), y, share and tie (N,); alpha and null F0 (q,).
 
     `tie` is the weight of a row's constraints: its share, or 1 / N at points without a target, whose share is 0.
     """
@@ -143,7 +147,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
     """
     if not isinstance(problem.loss, Pinball):
         raise ValueError(f"Joint levels need the Pinball loss; got {type(problem.loss).__name__}.")
-    problem.rows.resident("noncrossing='joint' needs all features in memory")
+    problem.rows.resident("noncrossing='joint' needs all features in memory", instead="noncrossing='rearrange'")
     apart = screening.solve(problem, tol=tol, max_iter=max_iter)
     order, rows = np.argsort(problem.loss.levels), np.flatnonzero(problem.rows.share > 0)
     whole = _ordered(problem, apart.null_objective, order, rows, points)
@@ -249,16 +253,14 @@ def _descend(whole: Ordered, basis: Array | None, start: Point, tol: float, max_
         if system is None or _settled(problem, curves, duals, gradient, system, goal):
             if system is not None:
                 anchors, width = duals, SHRINK * width
-            found = certified(problem, coef, intercept, anchors, start.steps + step)
-            if basis is not None and found.gap.sum() <= goal:  # what the basis leaves out counts, too
-                inner, found = found, certified(whole, basis @ coef, intercept, anchors, start.steps + step)
+            found = inner = certified(problem, coef, intercept, anchors, start.steps + step)
+            report(Progress(step, len(whole.levels), tol * inner.gap.sum() / goal))
+            if basis is not None:  # what the basis leaves out counts, too
+                found = certified(whole, basis @ coef, intercept, anchors, start.steps + step)
                 if found.gap.sum() > goal >= 4 * inner.gap.sum():  # and is too much: go on with all features
-                    problem, coef, basis = whole, basis @ coef, None
-            elif basis is not None:
-                found = replace(found, coef=basis @ coef, gap=np.full_like(found.gap, np.inf))
+                    problem, coef, basis, system = whole, basis @ coef, None, None
             if best is None or found.gap.sum() <= best.gap.sum():
                 best = found
-                report(Progress(step, len(whole.levels), tol * found.gap.sum() / goal))
             if found.gap.sum() <= goal:
                 break
             duals, bends = _from_anchors(problem, curves, anchors, width)
@@ -319,18 +321,39 @@ def _exact_step(
     along = 2 * problem.alpha @ np.sum(coef * move[:-1], axis=0)
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
     low, high, length = 0.0, np.inf, 1.0
+    rows = problem.y, problem.share, problem.tie, problem.levels
     for _ in range(MAX_PROBES):
-        at = curves + length * change
-        slope = along + length * square - np.sum(problem.effect(problem.duals(at, anchors, width)) * change)
+        slope, bend = _probe(*rows, curves, change, anchors.v, anchors.m, width, length)
+        slope, bend = slope + along + length * square, bend + square
         if abs(slope) <= FLAT * abs(first_slope):
             break
-        inside, pressed = _bends(problem, at, anchors, width)
-        bend = square + np.sum(inside * change**2) + np.sum(pressed * drop(change) ** 2)
         low, high = (length, high) if slope < 0 else (low, length)
         newton = length - slope / bend if bend > 0 else np.nan
         halfway = (low + high) / 2 if np.isfinite(high) else 2 * length
         length = newton if low < newton < high else halfway
     return length
+
+
+@njit(cache=True, nogil=True)
+def _probe(
+    y: Any, share: Any, tie: Any, levels: Any, curves: Any, change: Any, v: Any, m: Any, width: float, length: float
+) -> tuple[float, float]:
+    """Slope and second derivative of the smoothed losses and constraints along the direction."""
+    slope, bend, q = 0.0, 0.0, len(levels)
+    for i in range(len(y)):
+        for k in range(q):
+            here, moved = curves[i, k] + length * change[i, k], change[i, k]
+            line = (y[i] - here) / width + v[i, k]
+            if levels[k] - 1 < line < levels[k]:
+                bend += share[i] * moved * moved / width
+            slope -= share[i] * min(max(line, levels[k] - 1), levels[k]) * moved
+            if k + 1 < q:
+                pressure = (here - curves[i, k + 1] - length * change[i, k + 1]) / width + m[i, k]
+                if pressure > 0:
+                    closing = moved - change[i, k + 1]
+                    slope += tie[i] * pressure * closing
+                    bend += tie[i] * closing * closing / width
+    return slope, bend
 
 
 def certified(problem: Ordered, coef: Array, intercept: Array, duals: Duals, steps: NDArray[np.intp]) -> Point:
@@ -340,7 +363,7 @@ def certified(problem: Ordered, coef: Array, intercept: Array, duals: Duals, ste
     """
     curves = problem.curves(coef, intercept)
     if problem.fit_intercept:
-        rounding = 16 * np.finfo(float).eps * np.abs(curves).max(initial=1)
+        rounding = ROUNDING * np.abs(curves).max()
         apart = np.append(0, np.cumsum(np.maximum(drop(curves).max(axis=0) + rounding, 0)))
         intercept, curves = intercept + apart - apart.mean(), curves + apart - apart.mean()
         duals = Duals(_balanced(problem, duals), duals.m)
@@ -362,45 +385,50 @@ def _balanced(problem: Ordered, duals: Duals) -> Array:
 
 
 class BlockTridiagonal:
-    """The Hessian in the coordinates (u_k, b_k) of the levels, with a Cholesky factor for each."""
+    """The Hessian in the coordinates (u_k, b_k) of the levels, with a Cholesky factor for each.
+
+    What couples a level with the next is -T'T, where T are the weighted features of the rows on which they meet: few.
+    """
 
     def __init__(self, problem: Ordered, losses: Array, ties: Array, spare: float) -> None:
         weight = losses.copy()
         weight[:, :-1] += ties
         weight[:, 1:] += ties
         self._factors: list[tuple[Array, bool]] = []
-        self._sides: list[Array | None] = []  # what couples each level with the next; None where nothing does
+        self._ties: list[Array] = []
         for k, alpha in enumerate(problem.alpha):
-            block = _gram(problem, weight[:, k])
+            rows = _weighted(problem, weight[:, k])
+            block = rows.T @ rows
             block[np.diag_indices(len(block) - 1)] += 2 * alpha
             if block[-1, -1] == 0:  # no row holds the intercept: as if one did
                 block[-1, -1] = spare
-            side = self._sides[-1] if k else None
-            if side is not None:
-                block -= side @ cho_solve(self._factors[-1], side, check_finite=False)
+            if k:
+                tie = self._ties[-1]
+                block -= tie.T @ (tie @ cho_solve(self._factors[-1], tie.T, check_finite=False)) @ tie
             self._factors.append(_factored(block))
-            self._sides.append(-_gram(problem, ties[:, k]) if k < ties.shape[1] and ties[:, k].any() else None)
+            if k < ties.shape[1]:
+                tie = _weighted(problem, ties[:, k])
+                self._ties.append(np.asarray(np.linalg.qr(tie, mode="r")) if len(tie) > tie.shape[1] else tie)
 
     def solve(self, right: Array) -> Array:
         """Hessian^-1 right, (M + 1, q)."""
-        answer = np.empty_like(right)
+        answer = right.copy()
         for k, factor in enumerate(self._factors):
-            side = self._sides[k - 1] if k else None
-            here = right[:, k] if side is None else right[:, k] - side @ answer[:, k - 1]
-            answer[:, k] = cho_solve(factor, here, check_finite=False)
+            if k:
+                answer[:, k] += self._ties[k - 1].T @ (self._ties[k - 1] @ answer[:, k - 1])
+            answer[:, k] = cho_solve(factor, answer[:, k], check_finite=False)
         for k in range(len(self._factors) - 2, -1, -1):
-            side = self._sides[k]
-            if side is not None:
-                answer[:, k] -= cho_solve(self._factors[k], side @ answer[:, k + 1], check_finite=False)
+            back = self._ties[k].T @ (self._ties[k] @ answer[:, k + 1])
+            answer[:, k] += cho_solve(self._factors[k], back, check_finite=False)
         return answer
 
 
-def _gram(problem: Ordered, weight: Array) -> Array:
-    """sum_i weight_i (phi_i, 1)(phi_i, 1)',  or without intercept (phi_i, 0)."""
+def _weighted(problem: Ordered, weight: Array) -> Array:
+    """sqrt(weight_i) (phi_i, 1),  or without intercept (phi_i, 0),  of the rows that have weight."""
     rows = np.flatnonzero(weight)
     features = np.column_stack([problem.features[rows], np.full(len(rows), float(problem.fit_intercept))])
     features *= np.sqrt(weight[rows])[:, None]
-    return features.T @ features
+    return features
 
 
 def _factored(block: Array) -> tuple[Array, bool]:
