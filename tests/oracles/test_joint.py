@@ -159,6 +159,19 @@ def test_two_rows_and_a_constant_target():
         assert worst_crossing(features, found) <= 1e-12
 
 
+@pytest.mark.parametrize("alpha", [1e-9, 1e-12])
+def test_where_digits_run_out_the_gap_says_so(alpha):
+    """Noise-free data and next to no ridge: whatever is reached is feasible, and its gap is a bound."""
+    features, _, _, _ = crossing_rows(3, n=200, n_features=60)
+    truth = np.random.default_rng(0).normal(size=60)
+    y = features @ truth
+    found = joint.solve(problem_of(features, y, alpha), tol=1e-6, max_iter=200)
+    assert worst_crossing(features, found) <= 0
+    assert np.isfinite(found.coef).all()
+    feasible = len(LEVELS) * alpha * truth @ truth  # all levels equal to the truth
+    assert found.gap.sum() >= found.objective.sum() - feasible
+
+
 def test_other_losses_are_refused():
     rows = LiftedRows(ArrayRows(np.ones((4, 1)), np.array([1.0, -1, 1, -1]), None), features=np.ones((4, 1)))
     with pytest.raises(ValueError, match="Joint levels need the Pinball loss; got Hinge"):

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from quernel.certificate import relative
 from quernel.losses import Pinball
@@ -41,9 +41,13 @@ Array = NDArray[np.floating]
 SHRINK = 0.75
 # The first width is that of a band around each level with so many rows per feature in it.
 BAND = 25.0
+# Crossings count so many times as much as residuals, for they are the last to vanish.
+STIFF = 40.0
 # An inner problem is solved well enough when Newton's decrement is this small against the slack.
 ENOUGH = 0.1
-FLAT, MAX_PROBES = 1e-2, 60
+FLAT, MAX_PROBES = 0.1, 60
+# Where the ridge is less than this part of the Hessian, steps are rounding: widths shrink no further.
+CONDITION = 1e-13
 # What levels without intercepts, which cannot be moved apart, may cross by, relative to the spread of y.
 FORGIVEN = 1e-7
 # Curves computed again differ in their last digits: levels are moved so much farther apart, in units of their size.
@@ -66,7 +70,8 @@ class Duals:
 class Ordered:
     """Levels in ascending order (q,) over N rows: features (N, M), y, share and tie (N,); alpha and null F0 (q,).
 
-    `tie` is the weight of a row's constraints: its share, or 1 / N at points without a target, whose share is 0.
+    `tie` is the weight of a row's constraints, a multiple of its share. Points without a target have no share, and the
+    tie of an average row.
     """
 
     features: Array
@@ -172,11 +177,11 @@ def _ordered(
     features, y, share = problem.rows.resident("Joint levels"), problem.rows.target, problem.rows.share
     if len(rows) < len(y):
         features, y, share = features[rows], y[rows], share[rows]
-    tie = share
+    tie = STIFF * share
     if points is not None and len(points):
         none = np.zeros(len(points))
         features, y, share = np.vstack([features, points]), np.append(y, none), np.append(share, none)
-        tie = np.append(tie, none + 1 / len(rows))
+        tie = np.append(tie, none + STIFF / len(rows))
     assert isinstance(problem.loss, Pinball)
     levels, alpha = problem.loss.levels[order], problem.alpha[order]
     return Ordered(features, y, share, tie, levels, alpha, null[order], problem.fit_intercept)
@@ -246,14 +251,16 @@ def _descend(whole: Ordered, basis: Array | None, start: Point, tol: float, max_
     coef, intercept, anchors = start.coef if basis is None else basis.T @ start.coef, start.intercept, start.duals
     curves = problem.curves(coef, intercept)
     width, best, system = _first_width(problem, curves), None, None
+    floor = min(_least_width(problem), 1e-4 * width)
+    goal = tol * problem.scale(start.objective).sum()
     for step in range(max_iter):
-        goal = tol * problem.scale(problem.objective(coef, curves)).sum()
         duals = problem.duals(curves, anchors, width)
         gradient = problem.gradient(coef, duals)
         if system is None or _settled(problem, curves, duals, gradient, system, goal):
             if system is not None:
-                anchors, width = duals, SHRINK * width
+                anchors, width = duals, max(SHRINK * width, floor)
             found = inner = certified(problem, coef, intercept, anchors, start.steps + step)
+            goal = tol * problem.scale(inner.objective).sum()
             report(Progress(step, len(whole.levels), tol * inner.gap.sum() / goal))
             if basis is not None:  # what the basis leaves out counts, too
                 found = certified(whole, basis @ coef, intercept, anchors, start.steps + step)
@@ -267,7 +274,10 @@ def _descend(whole: Ordered, basis: Array | None, start: Point, tol: float, max_
             gradient = problem.gradient(coef, duals)
         else:
             bends = _bends(problem, curves, anchors, width)
-        system = BlockTridiagonal(problem, *bends, problem.share.max() / width)
+        try:
+            system = BlockTridiagonal(problem, *bends, problem.share.max() / width)
+        except np.linalg.LinAlgError:  # no digits left: what is certified so far is all there is
+            break
         move = -system.solve(gradient)
         change = problem.curves(move[:-1], move[-1])
         length = _exact_step(problem, coef, curves, move, change, anchors, width, float(np.sum(gradient * move)))
@@ -294,6 +304,12 @@ def _first_width(problem: Ordered, curves: Array) -> float:
     size = np.abs(problem.y[rows, None] - curves[rows])
     place = min(int(BAND * problem.features.shape[1]), len(size) // 2)
     return float(np.median(np.partition(size, place, axis=0)[place])) or 1.0
+
+
+def _least_width(problem: Ordered) -> float:
+    """The width at which the ridge is CONDITION of what the ties of one row put beside it."""
+    size = float(problem.tie @ np.einsum("ij,ij->i", problem.features, problem.features)) / problem.tie.sum()
+    return CONDITION * size * float(problem.tie.max()) / (2 * float(problem.alpha.min()))
 
 
 def _bends(problem: Ordered, curves: Array, anchors: Duals, width: float) -> tuple[Array, Array]:
@@ -394,7 +410,7 @@ class BlockTridiagonal:
         weight = losses.copy()
         weight[:, :-1] += ties
         weight[:, 1:] += ties
-        self._factors: list[tuple[Array, bool]] = []
+        self._factors: list[Array] = []
         self._ties: list[Array] = []
         for k, alpha in enumerate(problem.alpha):
             rows = _weighted(problem, weight[:, k])
@@ -404,7 +420,7 @@ class BlockTridiagonal:
                 block[-1, -1] = spare
             if k:
                 tie = self._ties[-1]
-                block -= tie.T @ (tie @ cho_solve(self._factors[-1], tie.T, check_finite=False)) @ tie
+                block -= tie.T @ (tie @ _solved(self._factors[-1], tie.T)) @ tie
             self._factors.append(_factored(block))
             if k < ties.shape[1]:
                 tie = _weighted(problem, ties[:, k])
@@ -416,27 +432,33 @@ class BlockTridiagonal:
         for k, factor in enumerate(self._factors):
             if k:
                 answer[:, k] += self._ties[k - 1].T @ (self._ties[k - 1] @ answer[:, k - 1])
-            answer[:, k] = cho_solve(factor, answer[:, k], check_finite=False)
+            answer[:, k] = _solved(factor, answer[:, k])
         for k in range(len(self._factors) - 2, -1, -1):
             back = self._ties[k].T @ (self._ties[k] @ answer[:, k + 1])
-            answer[:, k] += cho_solve(self._factors[k], back, check_finite=False)
+            answer[:, k] += _solved(self._factors[k], back)
         return answer
 
 
 def _weighted(problem: Ordered, weight: Array) -> Array:
     """sqrt(weight_i) (phi_i, 1),  or without intercept (phi_i, 0),  of the rows that have weight."""
     rows = np.flatnonzero(weight)
-    features = np.column_stack([problem.features[rows], np.full(len(rows), float(problem.fit_intercept))])
-    features *= np.sqrt(weight[rows])[:, None]
-    return features
+    root = np.sqrt(weight[rows])
+    answer = np.empty((len(rows), problem.features.shape[1] + 1))
+    np.multiply(problem.features[rows], root[:, None], out=answer[:, :-1])
+    answer[:, -1] = root if problem.fit_intercept else 0
+    return answer
 
 
-def _factored(block: Array) -> tuple[Array, bool]:
+def _factored(block: Array) -> Array:
     """Cholesky factor; where rounding has made the block indefinite, of one with a little more on its diagonal."""
     more = 0.0
     for _ in range(20):
-        try:
-            return cho_factor(block + more * np.eye(len(block)), lower=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            more = max(10 * more, 1e-15 * float(np.trace(block)) / len(block))
+        factor, failed = dpotrf(block + more * np.eye(len(block)), lower=1)
+        if not failed:
+            return factor
+        more = max(10 * more, 1e-15 * float(np.trace(block)) / len(block))
     raise np.linalg.LinAlgError("The Newton system of the joint levels cannot be factored.")
+
+
+def _solved(factor: Array, right: Array) -> Array:
+    return dpotrs(factor, right, lower=1)[0]
