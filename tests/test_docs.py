@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import quernel.calibration.conformal
 import quernel.cli
 import quernel.estimators.classifier
 import quernel.estimators.quantile
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SHIPPING = (ROOT / "docs" / "shipping.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
+COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
 
@@ -41,6 +43,15 @@ def test_the_readme_states_the_defaults():
     for value in (f"{defaults.N_COMPONENTS} random features", f"{defaults.ALPHA:.0e}".replace("e-0", "e-")):
         assert value in README, value
     assert f"{defaults.BANDWIDTH} of the median distance" in README
+
+
+def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", COVERAGE, re.S)
+    exec(compile(example, "coverage.md", "exec"), {})
+    found = dict(line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert list(found) == ["as fitted", "calibrated", "cv+", "calm", "windy"]
+    assert float(found.pop("as fitted")) < 0.84
+    assert all(0.85 < float(share) < 0.96 for share in found.values())  # one set of rows: the promise is for the mean
 
 
 def test_the_theory_example_prints_what_the_page_shows(capsys):
@@ -148,6 +159,7 @@ def test_links_of_the_readme_lead_somewhere(name):
 @pytest.mark.parametrize(
     "module",
     [
+        quernel.calibration.conformal,
         quernel.estimators.quantile,
         quernel.estimators.regressor,
         quernel.estimators.classifier,

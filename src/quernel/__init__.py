@@ -1,5 +1,6 @@
 """Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate."""
 
+from quernel.calibration import ConformalQuantileRegressor
 from quernel.estimators import (
     ExtrapolationWarning,
     KernelClassifier,
@@ -12,6 +13,7 @@ from quernel.persistence import load, save, to_onnx
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConformalQuantileRegressor",
     "ExtrapolationWarning",
     "KernelClassifier",
     "KernelQuantileRegressor",

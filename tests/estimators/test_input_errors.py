@@ -87,6 +87,8 @@ SETTINGS = [
     ("sampling", {"sampling": "magic"}, ["Unknown sampling 'magic'", *map(repr, SAMPLINGS)]),
     ("solver", {"solver": "simplex"}, ["Unknown solver 'simplex'", *map(repr, SOLVERS)]),
     ("noncrossing", {"noncrossing": "sort"}, ["Unknown noncrossing 'sort'", "'rearrange'", "None"]),
+    ("joint admm", {"noncrossing": "joint", "solver": "admm"}, ["'joint' is for solver='newton'", "solver='admm'"]),
+    ("joint single", {"noncrossing": "joint", "dtype": "float32"}, ["dtype='float64' only", "dtype='float32'"]),
     ("noncrossing False", {"noncrossing": False}, ["Unknown noncrossing False", "'rearrange'", "None"]),
     ("bandwidth 0", {"bandwidth": 0.0}, ["bandwidth", "positive", "got 0.0"]),
     ("bandwidth negative", {"bandwidth": [1.0, -2.0, 1.0]}, ["bandwidth", "positive", "-2.0"]),
