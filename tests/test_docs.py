@@ -10,6 +10,7 @@ import pytest
 
 import quernel.estimators.quantile
 import quernel.kernels.spectral
+import quernel.selection.quantile
 from quernel import theory
 from quernel.estimators import defaults
 
@@ -48,6 +49,18 @@ def test_the_theory_example_prints_what_the_page_shows(capsys):
             assert now == then
 
 
+def test_the_tuning_example_runs_and_says_the_truth(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuning.md").read_text(), re.S)
+    namespace = {}
+    exec(compile(example, "tuning.md", "exec"), namespace)
+    lines = capsys.readouterr().out.splitlines()
+    usual, learned = map(float, lines[0].split())
+    assert learned > usual + 0.1
+    width = namespace["learned"].bandwidth_ / namespace["X"][:400].std(axis=0)
+    assert width[2:].min() > 3 * width[:2].max()
+    assert float(lines[-1].split()[-1]) > usual + 0.1
+
+
 def test_the_theory_page_names_functions_that_exist():
     table = [line for line in THEORY.splitlines() if line.startswith("| ")]
     names = {name for line in table for name in re.findall(r"`(\w+)(?:\(.*?\))?`", line)}
@@ -60,7 +73,7 @@ def test_links_of_the_readme_lead_somewhere(name):
     assert name.startswith("http") or (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("module", [quernel.estimators.quantile, quernel.kernels.spectral])
+@pytest.mark.parametrize("module", [quernel.estimators.quantile, quernel.kernels.spectral, quernel.selection.quantile])
 def test_docstring_examples(module):
     failed, tried = doctest.testmod(module)
     assert tried > 3

@@ -40,7 +40,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     ----------
     quantiles : as in `KernelQuantileRegressor`
     alphas : array-like of floats or None, default=None
-        Ridge weights to try. None is the paper's grid over a robust spread of y: 10^(s/2) for s = -20, ..., 2.
+        Ridge weights to try. None is the paper's grid over a robust spread of y, 10^(s/2) for s = 2, ..., -20, which
+        is followed downwards until held-out loss is a tenth above its least; what remains has a score of -inf.
     bandwidths : "auto", "learned", a list or None, default=None
         Bandwidths to try. None or "auto": 0.5, 0.7, 1, 1.4 and 2 times the automatic ones; "learned": the same times
         those that ``bandwidth="learned"`` finds, on all rows, so that `best_score_` then flatters a little. In a list:
@@ -190,7 +191,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         kernels = self._kernels(kernel, source, loss)
         seed = int(rng.integers(2**63))
         lifts = [partial(self._lift, source, one, seed) for one in kernels]
-        found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept)
+        whole = self.alphas is not None
+        found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
         self._keep_search(found, kernels, alphas, b * len(alphas) + a)
         self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
