@@ -175,8 +175,7 @@ class _Fold:
         """The same draw whatever the bandwidth."""
         center = self.train.share() @ self.train.X
         kernel = self.kernel.with_bandwidth(bandwidth)
-        M = max(min(COMPONENTS, self.train.n_rows), len(kernel.parts))
-        return RandomFeatures(kernel, M, center=center, random_state=self.seed).fit(self.train.X)
+        return RandomFeatures(kernel, COMPONENTS, center=center, random_state=self.seed).fit(self.train.X)
 
     def pilot(self, bandwidth: Array) -> _Try:
         """Least squares, as curves of the loss."""

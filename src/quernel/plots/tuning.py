@@ -85,8 +85,8 @@ class PathDisplay:
 class ImportanceDisplay:
     """How much each column matters to the kernel: its standard deviation over its bandwidth, the largest being 1.
 
-    A column whose bandwidth is ten times as long, in standard deviations, moves the quantiles a tenth as fast. After `plot`: ax_,
-    figure_.
+    A column whose bandwidth is ten times as long, in standard deviations, moves the quantiles a tenth as fast.
+    After `plot`: ax_, figure_.
     """
 
     names: list[str]
