@@ -60,6 +60,8 @@ ALPHAS = (10.0, 3.16, 1.0, 0.316, 0.1), (0.0316, 0.01), (0.00316, 0.001)
 MOST_LEVELS = 3
 # Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
 TOL = 3e-3
+# Ridge weights so small that more steps would be needed follow single rows.
+MAX_ITER = 40
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class _Fold:
         features = self.features(bandwidth)
         rows = LiftedRows(self.train, features=features.transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
-        grid = paths.solve(problem, alphas, tol=TOL)
+        grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
         return np.array([self.held_out_loss(f) for f in grid.predict(features.transform(self.held_out.X))])
 
     def held_out_loss(self, fitted: Array) -> float:

@@ -178,9 +178,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         groups: ArrayLike | None,
     ) -> Kernel:
         """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
-        counts = np.ones(source.n_rows, dtype=bool)
-        if sample_weight is not None and np.ndim(sample_weight) == 1:
-            counts = np.asarray(sample_weight, dtype=float) > 0
+        weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
+        counts = weight > 0 if weight.ndim else np.ones(source.n_rows, dtype=bool)
         rng = as_generator(self.random_state)
         splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:

@@ -98,13 +98,12 @@ def _alike(rows: NDArray[Any]) -> Index:
 
 
 def _checked(part: Any, n_rows: int) -> Index:
-    part = np.asarray(part)
+    part = np.atleast_1d(part)
+    if part.size == 0:
+        return np.empty(0, dtype=np.intp)
     if part.dtype == bool and part.shape == (n_rows,):
         return np.flatnonzero(part)
-    if (
-        part.dtype.kind not in "iu"
-        or part.ndim != 1
-        or (len(part) and not -n_rows <= part.min() <= part.max() < n_rows)
-    ):
+    whole = part.dtype.kind in "iu" and part.ndim == 1
+    if not whole or not -n_rows <= part.min() <= part.max() < n_rows:
         raise ValueError(f"cv must give positions among {n_rows} rows; got {part!r}.")
     return part % n_rows
