@@ -208,7 +208,7 @@ def test_other_kernels_and_the_exact_one_learn_too():
 # --- scikit-learn, and errors ----------------------------------------------------------------------------------------
 
 
-@parametrize_with_checks([KernelQuantileRegressor(bandwidth="learned", n_components=50)])
+@parametrize_with_checks([KernelQuantileRegressor(bandwidth="learned", alpha=1e-3, n_components=50)])
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 

@@ -19,14 +19,14 @@ def searched():
 
 def test_the_path_is_that_of_the_search(searched):
     path = PathDisplay.of(searched)
-    assert path.losses.shape == (5, 3)
+    assert path.losses.shape == (3, 3)
     assert path.losses[path.chosen] == -searched.best_score_ == path.losses.min()
     assert path.alphas[path.chosen[1]] == searched.alpha_
     ax = PathDisplay.from_estimator(searched).ax_
     chosen = ax.lines[-1]
     assert (chosen.get_xdata()[0], chosen.get_ydata()[0]) == (searched.alpha_, -searched.best_score_)
     assert ax.get_xscale() == "log"
-    assert len(ax.lines) == 6  # five bandwidths and the dot
+    assert len(ax.lines) == 4  # three bandwidths and the dot
 
 
 def test_importance_orders_columns_by_name(searched):

@@ -24,7 +24,7 @@ Array = NDArray[np.floating]
 # The paper's ridge weights for y of unit spread, 10^(s/2) for s = -20, ..., 2.
 ALPHAS = 10.0 ** (np.arange(-20, 3) / 2)
 # Bandwidths in units of the automatic or the learned ones.
-FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
+FACTORS = (0.5, 1.0, 2.0)
 # How finely the exact kernel is factored for the search.
 FACTOR_TOL = 1e-8
 
@@ -43,7 +43,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         Ridge weights to try. None is the paper's grid over a robust spread of y, 10^(s/2) for s = 2, ..., -20, which
         is followed downwards until held-out loss is a tenth above its least; what remains has a score of -inf.
     bandwidths : "auto", "learned", a list or None, default=None
-        Bandwidths to try. None or "auto": 0.5, 0.7, 1, 1.4 and 2 times the automatic ones; "learned": the same times
+        Bandwidths to try. None or "auto": 0.5, 1 and 2 times the automatic ones; "learned": the same times
         those that ``bandwidth="learned"`` finds, on all rows, so that `best_score_` then flatters a little. In a list:
         "auto", "learned", numbers, or one number per column.
     cv : int, float, splitter or iterable, default=5
@@ -82,11 +82,11 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(0, 10, (200, 1))
     >>> y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(200)
-    >>> model = KernelQuantileRegressorCV([0.1, 0.9], alphas=[1e-6, 1e-4, 1e-2], random_state=0).fit(X, y)
-    >>> float(model.alpha_)
-    0.0001
-    >>> model.cv_results_["mean_test_score"].shape  # five bandwidths x three ridge weights
-    (15,)
+    >>> model = KernelQuantileRegressorCV([0.1, 0.9], alphas=[1e-4, 1e-3, 10.0], random_state=0).fit(X, y)
+    >>> model.alpha_ < 10
+    True
+    >>> model.cv_results_["mean_test_score"].shape  # three bandwidths x three ridge weights
+    (9,)
     """
 
     # What the search decides is no parameter here.
