@@ -174,7 +174,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out.
         """
-        return self._fit(X, y, sample_weight, self._with_bandwidth)
+        self._fit(X, y, sample_weight, self._with_bandwidth)
+        self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
+        return self
 
     def _fit(
         self,
@@ -182,7 +184,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         y: Any,
         sample_weight: ArrayLike | None,
         choose: Callable[[Kernel, ArrayRows, Pinball], Kernel],
-    ) -> Self:
+    ) -> None:
         """Fit all levels with the kernel, and the ridge weight, that `choose` settles on."""
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
@@ -203,8 +205,6 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.n_components_choice_: ComponentsChoice | None = None
         result = self._solve(source, kernel, loss, as_generator(self.random_state))
         self._keep(levels, result, X)
-        self._warn_if_short([f"{level:g}" for level in levels], of="level ")
-        return self
 
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.cost import as_size
-from quernel.estimators.defaults import N_COMPONENTS, auto_bandwidth, spread
+from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
@@ -25,6 +25,8 @@ Array = NDArray[np.floating]
 ALPHAS = 10.0 ** (np.arange(-20, 3) / 2)
 # Bandwidths in units of the automatic or the learned ones.
 FACTORS = (0.5, 1.0, 2.0)
+# Features for the search, where their number is open.
+COMPONENTS = 300
 # How finely the exact kernel is factored for the search.
 FACTOR_TOL = 1e-8
 
@@ -56,7 +58,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         that is not clearly worse.
     kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_memory, dtype, \
     random_state, verbose :
-        as in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 500 features, and the last fit as
+        as in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the last fit as
         many as it needs. The search is made by the Newton solver to a relative gap of 1e-3.
 
     Attributes
@@ -147,7 +149,9 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             Rows of one group are never both fitted and held out (by folds, shares, and splitters that know groups).
         """
         choose = partial(self._cross_validate, sample_weight=sample_weight, groups=groups)
-        return self._fit(X, y, sample_weight, choose)
+        self._fit(X, y, sample_weight, choose)
+        self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
+        return self
 
     def _check_parameters(self) -> Kernel:
         kernel = super()._check_parameters()
@@ -227,7 +231,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             most = int(allowance(self.max_memory) / (3 * 8 * source.n_rows))
             factor = PivotedCholesky(kernel, tol=FACTOR_TOL, max_components=most)
             return factor.fit_transform(source.X, sample_weight=source.weight)
-        M = N_COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
         size, allowed = 8 * source.n_rows * M, allowance(self.max_memory)
         if size > allowed:
             raise ValueError(
