@@ -16,6 +16,7 @@ import quernel.estimators.classifier
 import quernel.estimators.quantile
 import quernel.estimators.regressor
 import quernel.kernels.spectral
+import quernel.selection.quantile
 from quernel import theory
 from quernel.estimators import defaults
 from quernel.losses import LOSSES as LOSS_REGISTRY
@@ -94,6 +95,18 @@ def test_the_page_of_losses_has_every_loss_and_its_default_length():
     assert "width of the smoothed pinball loss 0.1" in LOSSES
 
 
+def test_the_tuning_example_runs_and_says_the_truth(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuning.md").read_text(), re.S)
+    namespace = {}
+    exec(compile(example, "tuning.md", "exec"), namespace)
+    lines = capsys.readouterr().out.splitlines()
+    usual, learned = map(float, lines[0].split())
+    assert learned > usual + 0.1
+    width = namespace["learned"].bandwidth_ / namespace["X"][:400].std(axis=0)
+    assert width[2:].min() > 3 * width[:2].max()
+    assert float(lines[-1].split()[-1]) > usual + 0.1
+
+
 def test_the_theory_page_names_functions_that_exist():
     table = [line for line in THEORY.splitlines() if line.startswith("| ")]
     names = {name for line in table for name in re.findall(r"`(\w+)(?:\(.*?\))?`", line)}
@@ -164,6 +177,7 @@ def test_links_of_the_readme_lead_somewhere(name):
         quernel.estimators.regressor,
         quernel.estimators.classifier,
         quernel.kernels.spectral,
+        quernel.selection.quantile,
     ],
 )
 def test_docstring_examples(module):

@@ -9,6 +9,7 @@ from quernel.estimators import (
     estimate_cost,
 )
 from quernel.persistence import load, save, to_onnx
+from quernel.selection import KernelQuantileRegressorCV
 
 __version__ = "0.1.0"
 
@@ -17,6 +18,7 @@ __all__ = [
     "ExtrapolationWarning",
     "KernelClassifier",
     "KernelQuantileRegressor",
+    "KernelQuantileRegressorCV",
     "KernelRegressor",
     "__version__",
     "estimate_cost",
