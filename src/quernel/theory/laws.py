@@ -55,7 +55,7 @@ def excess_risk(
     Examples
     --------
     >>> from quernel.losses import Hinge, Squared
-    >>> excess_risk(Squared(), [0.3], noise=[-1.0, 1.0])  # 0.3^2
+    >>> round(excess_risk(Squared(), [0.3], noise=[-1.0, 1.0]), 12)  # 0.3^2
     0.09
     >>> round(excess_risk(Hinge(), [-0.5], probability=0.75), 12)  # f* = 1, f = 1/2:  0.75 * 0.5 - 0.25 * 0.5
     0.25
@@ -65,13 +65,13 @@ def excess_risk(
     if isinstance(loss, Margin):
         if noise is not None or probability is None:
             raise ValueError(f"{_name(loss)} is a loss of the margin: give the probability of y = +1, and no noise.")
-        return _label_excess(loss, deviation, np.broadcast_to(_inside(probability), deviation.shape))
+        return _label_excess(loss, deviation, _inside(probability, len(deviation)))
     if probability is not None or noise is None:
         raise ValueError(f"{_name(loss)} is a loss of the residual: give values of the noise, and no probability.")
     values = np.ravel(np.asarray(noise, dtype=float))
     centred = values - loss.best_constant(values, np.full(len(values), 1 / len(values)))[0]
-    moved = loss.value((centred[None, :] - deviation[:, None]).reshape(-1, 1))
-    return float(np.mean(moved) - np.mean(loss.value(centred[:, None])))
+    moved = _at(loss.value, np.ravel(centred - deviation[:, None])).reshape(len(deviation), -1)
+    return float(np.mean(moved - _at(loss.value, centred)))
 
 
 def _label_excess(loss: Margin, deviation: Array, p: Array) -> float:
@@ -222,8 +222,10 @@ def _check_column(loss: Loss) -> None:
         raise ValueError(f"Excess risks are of one loss at a time; got {loss!r} with {loss.n_columns} columns.")
 
 
-def _inside(probability: ArrayLike) -> Array:
+def _inside(probability: ArrayLike, n: int) -> Array:
     p = np.asarray(probability, dtype=float)
+    if p.shape not in ((), (n,)):
+        raise ValueError(f"probability must be a number, or one for each of {n} rows; got shape {p.shape}.")
     if not np.all((p > 0) & (p < 1)):
         raise ValueError(f"probability must lie between 0 and 1; got {probability!r}.")
-    return p
+    return np.broadcast_to(p, (n,))
