@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.losses import Loss, Margin
+from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.solvers import SOLVERS
-from quernel.theory.laws import Labels, Law, Noise
+from quernel.theory.laws import Labels, Law, Noise, takes_labels
 from quernel.theory.populations import SplinePopulation
 
 Array = NDArray[np.floating]
@@ -100,7 +100,7 @@ def excess_risk_curve(
 
 def _law(loss: Loss, noise: Callable[[Array], Array] | None, likely: float | None) -> Law:
     """Labels for a loss of the margin, noise for one of the residual."""
-    if isinstance(loss, Margin):
+    if takes_labels(loss):
         if noise is not None:
             raise ValueError(f"{type(loss).__name__} is a loss of labels -1 and +1, which have no noise: leave it out.")
         return Labels(loss, likely)

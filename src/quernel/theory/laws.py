@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,11 @@ class Law(Protocol):
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
         """The risk of these predictions minus that of f*, averaged over the rows."""
+
+
+def takes_labels(loss: Loss) -> TypeGuard[Margin]:
+    """Is it a loss of the margin, with y = -1 or +1?"""
+    return loss.margin
 
 
 def excess_risk(
@@ -62,7 +67,7 @@ def excess_risk(
     """
     deviation = np.ravel(np.asarray(deviation, dtype=float))
     _check_column(loss)
-    if isinstance(loss, Margin):
+    if takes_labels(loss):
         if noise is not None or probability is None:
             raise ValueError(f"{_name(loss)} is a loss of the margin: give the probability of y = +1, and no noise.")
         return _label_excess(loss, deviation, _inside(probability, len(deviation)))
@@ -99,7 +104,7 @@ class Noise:
 
     def __post_init__(self) -> None:
         _check_column(self.loss)
-        if self.loss.margin:
+        if takes_labels(self.loss):
             raise ValueError(f"{_name(self.loss)} is a loss of the margin, of labels -1 and +1: use Labels.")
         if not callable(self.quantile):
             raise ValueError(
@@ -168,7 +173,7 @@ class Labels:
 
     def __post_init__(self) -> None:
         _check_column(self.loss)
-        if not isinstance(self.loss, Margin):
+        if not takes_labels(self.loss):
             raise ValueError(f"{_name(self.loss)} is a loss of the residual, not of labels -1 and +1: use Noise.")
         if self.likely is None and not np.all(self.loss.own_width > 0):
             raise ValueError(
