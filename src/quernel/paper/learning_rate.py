@@ -184,14 +184,14 @@ def _explanation(table: Table, found: Found, r: float, gamma: float, ridge: str)
             f"{1 - least / risk:.0%} of the excess risk at N = {last:,}: with the weight of the grid that is best for "
             f"the true risk the slope is {_judged(slope, bound)}"
         )
-    for features, name in (("20", "four times as many features"), (EXACT, "the kernel itself")):
+    for features, name in (("20", "four times as many features as"), (EXACT, "the kernel itself instead of")):
         key = (r, gamma, features, ridge if (r, gamma, features, ridge) in found else "theory")
         if key in found:
             other = _geometric(here.select(features=features, ridge=key[3]))
             parts.append(
-                f"With {name} than M = {M} (lambda from {key[3]}) the slope is {_judged(found[key]['excess'], bound)}, "
+                f"With {name} M = {M} (lambda from {key[3]}) the slope is {_judged(found[key]['excess'], bound)}, "
                 f"and the excess risk at N = {last:,} {'falls' if other < risk else 'goes'} from {risk:.1e} to "
-                f"{other:.1e}".replace("itself than", "itself instead of")
+                f"{other:.1e}"
             )
     log = 2 * np.log(np.log(10_000) / np.log(1000)) / np.log(10)
     parts.append(
