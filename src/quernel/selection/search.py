@@ -22,7 +22,7 @@ Array = NDArray[np.floating]
 
 # Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
 TOL = 1e-3
-MAX_ITER = 40
+MAX_ITER = 60
 # A path that may stop early goes down by so many ridge weights at a time, and ends where the best of them loses so much
 # more than the best so far: smaller ones would follow single rows, at great cost.
 GROUP, MUCH_WORSE = 4, 1.1

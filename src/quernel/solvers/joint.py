@@ -20,10 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
@@ -334,12 +332,14 @@ def _exact_step(
     first_slope: float,
 ) -> float:  # fmt: skip
     """The length at which the slope of the smoothed sum along the direction vanishes."""
+    from quernel.solvers.joint_probe import probe_levels
+
     along = 2 * problem.alpha @ np.sum(coef * move[:-1], axis=0)
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
     low, high, length = 0.0, np.inf, 1.0
     rows = problem.y, problem.share, problem.tie, problem.levels
     for _ in range(MAX_PROBES):
-        slope, bend = _probe(*rows, curves, change, anchors.v, anchors.m, width, length)
+        slope, bend = probe_levels(*rows, curves, change, anchors.v, anchors.m, width, length)
         slope, bend = slope + along + length * square, bend + square
         if abs(slope) <= FLAT * abs(first_slope):
             break
@@ -348,28 +348,6 @@ def _exact_step(
         halfway = (low + high) / 2 if np.isfinite(high) else 2 * length
         length = newton if low < newton < high else halfway
     return length
-
-
-@njit(cache=True, nogil=True)
-def _probe(
-    y: Any, share: Any, tie: Any, levels: Any, curves: Any, change: Any, v: Any, m: Any, width: float, length: float
-) -> tuple[float, float]:
-    """Slope and second derivative of the smoothed losses and constraints along the direction."""
-    slope, bend, q = 0.0, 0.0, len(levels)
-    for i in range(len(y)):
-        for k in range(q):
-            here, moved = curves[i, k] + length * change[i, k], change[i, k]
-            line = (y[i] - here) / width + v[i, k]
-            if levels[k] - 1 < line < levels[k]:
-                bend += share[i] * moved * moved / width
-            slope -= share[i] * min(max(line, levels[k] - 1), levels[k]) * moved
-            if k + 1 < q:
-                pressure = (here - curves[i, k + 1] - length * change[i, k + 1]) / width + m[i, k]
-                if pressure > 0:
-                    closing = moved - change[i, k + 1]
-                    slope += tie[i] * pressure * closing
-                    bend += tie[i] * closing * closing / width
-    return slope, bend
 
 
 def certified(problem: Ordered, coef: Array, intercept: Array, duals: Duals, steps: NDArray[np.intp]) -> Point:
