@@ -20,6 +20,11 @@ def is_frozen(estimator: Any) -> bool:
     return isinstance(estimator, FrozenEstimator)
 
 
+def thawed(estimator: Any) -> Any:
+    """The model itself, without a FrozenEstimator around it."""
+    return estimator.estimator if is_frozen(estimator) else estimator
+
+
 def with_levels(estimator: Any, coverage: float) -> Any:
     """An unfitted copy that has the levels of the interval, if it takes `quantiles` and was given none in particular.
 
