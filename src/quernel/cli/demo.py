@@ -23,6 +23,8 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 INTERVAL = 0.9
 # Shares of the rows that are fitted and that calibrate; the rest judges.
 FITTED, CALIBRATING = 0.6, 0.15
+# A coarser grid of ridge weights than the search has by itself, for the sake of time.
+ALPHAS = 10.0 ** np.arange(-11, -5)
 FOLDS, COMPONENTS = 3, 300
 PICTURE, PATH_PICTURE = "wind_power.png", "wind_tuning.png"
 
@@ -70,15 +72,15 @@ def _parts(n_rows: int) -> list[NDArray[np.intp]]:
 
 def _tune(X: Array, y: Array) -> KernelQuantileRegressorCV:
     """Ridge weight and bandwidth by cross-validation, then all levels fitted with the best."""
-    model = KernelQuantileRegressorCV(LEVELS, cv=FOLDS, n_components=COMPONENTS, random_state=0)
+    model = KernelQuantileRegressorCV(LEVELS, alphas=ALPHAS, cv=FOLDS, n_components=COMPONENTS, random_state=0)
     start = time.perf_counter()
     with fitting(f"Tuning and fitting {len(LEVELS)} quantile levels"):
         model.fit(X, y)
-    trials = np.isfinite(model.cv_results_["mean_test_score"]).sum()
     console.print(
-        f"Tuned by cross-validation, {trials} pairs of ridge weight and bandwidth on {FOLDS} folds, and all "
-        f"{len(LEVELS)} levels fitted in {time.perf_counter() - start:.1f} seconds: {model.n_components_} random "
-        f"features, ridge weight {model.alpha_:.1e}, bandwidth {np.ravel(model.bandwidth_)[0]:.2g} m/s."
+        f"Tuned by cross-validation ({len(model.cv_results_['params'])} pairs of ridge weight and bandwidth on {FOLDS} "
+        f"folds) and fitted, all {len(LEVELS)} levels, in {time.perf_counter() - start:.1f} seconds: "
+        f"{model.n_components_} random features, ridge weight {model.alpha_:.0e}, bandwidth "
+        f"{np.ravel(model.bandwidth_)[0]:.2g} m/s."
     )
     return model
 
@@ -98,13 +100,15 @@ def _table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array)
 
 
 def _coverage(model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, X: Array, y: Array) -> str:
-    def shown(interval: Array) -> str:
-        return f"{coverage(y, *interval.T):.1%} of the rows, mean width {np.mean(np.diff(interval)):.0f} kW"
+    def held(interval: Array) -> str:
+        return f"{coverage(y, *interval.T):.1%} of the held-out rows (mean width {np.mean(np.diff(interval)):.0f} kW)"
 
+    # Calibration rows and judging rows are both a sample.
+    luck = 2 * np.sqrt(INTERVAL * (1 - INTERVAL) * (1 / calibrated.n_calibration_ + 1 / len(y)))
     return (
-        f"The {INTERVAL:.0%} interval as fitted holds {shown(model.predict_interval(X, INTERVAL))}.\n"
-        f"The {INTERVAL:.0%} interval as calibrated holds {shown(calibrated.predict_interval(X))}: "
-        "its coverage is promised, however wrong the model.\n"
+        f"As fitted, the {INTERVAL:.0%} interval holds {held(model.predict_interval(X, INTERVAL))}. "
+        f"Calibrated, it holds {held(calibrated.predict_interval(X))}: {INTERVAL:.0%} or more on average are now "
+        f"promised, however wrong the model; so many rows can be {luck:.1%} off by chance.\n"
         f"Before sorting, levels crossed in {model.crossing_rate_:.1%} of rows."
     )
 
