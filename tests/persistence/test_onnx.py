@@ -118,11 +118,23 @@ def test_a_subclass_has_waves_but_no_gram(tmp_path):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
 
-def test_a_column_with_the_name_of_the_output_is_refused(tmp_path):
-    training = prepare(sales(60).rename_columns(["quantiles", *sales(1).column_names[1:]]), "price")
-    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
-    with pytest.raises(ValueError, match="Rename it"):
+@pytest.mark.parametrize("name", ["quantiles", "upper"])
+def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
+    training = prepare(sales(60).rename_columns([name, *sales(1).column_names[1:]]), "price")
+    interval = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, n_components=5), 0.5, random_state=0)
+    interval.fit(training.X, training.y)
+    (model,) = interval.estimators_
+    with pytest.raises(ValueError, match=f"{name!r}.*Rename it"):
+        quernel.to_onnx(TableModel(training.encoder, model, "price", interval=interval), tmp_path / "m.onnx")
+    if name == "upper":  # there is no such output without an interval
         quernel.to_onnx(TableModel(training.encoder, model, "price"), tmp_path / "m.onnx")
+
+
+def test_a_table_model_without_an_interval_says_how_to_get_one():
+    training = prepare(sales(60), "price")
+    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    with pytest.raises(ValueError, match="fit --conformal"):
+        TableModel(training.encoder, model, "price").predict_interval(sales(5))
 
 
 class Bumps(IntegralKernel):
@@ -225,8 +237,9 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
     for log_target in (False, True):
         training = prepare(table, "price", log_target=log_target)
-        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
-        fitted_table = TableModel(training.encoder, model, "price", log_target)
+        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0)
+        interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
+        fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
         inputs = {
             column.name: np.array([[word or ""] for word in new["place"].to_pylist()], dtype=object)
@@ -236,9 +249,13 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         }
         kinds = {column.kind for column in training.encoder.columns}
         assert kinds == {"number", "boolean", "text", "date"}
-        found = run(tmp_path / "m.onnx", **inputs)["quantiles"]
-        expected = fitted_table.predict(new)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.std(expected))
+        said = run(tmp_path / "m.onnx", **inputs)
+        expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
+        np.testing.assert_allclose(said["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))
+        found = np.column_stack([said["lower"], said["upper"]])
+        np.testing.assert_allclose(found, ends, rtol=0, atol=1e-9 * np.std(expected))
         quernel.save(fitted_table, tmp_path / "m.quernel", overwrite=True)
-        np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict(new), expected)
+        loaded = quernel.load(tmp_path / "m.quernel")
+        np.testing.assert_array_equal(loaded.predict(new), expected)
+        np.testing.assert_array_equal(loaded.predict_interval(new), ends)
         assert np.std(expected[:, 1]) > 0.1 * np.std(new["price"].drop_null().to_numpy())  # it looks at the columns

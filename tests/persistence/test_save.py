@@ -164,7 +164,9 @@ def test_foreign_models_and_splitters_are_refused_with_a_remedy(tmp_path):
         model = KernelQuantileRegressorCV(cv=cv, **settings).fit(X, y)
         with pytest.raises(TypeError, match=r"KernelQuantileRegressorCV\.cv is a .*set_params\(cv=5\)"):
             quernel.save(model, tmp_path / "m")
-    quernel.save(model.set_params(cv=5), tmp_path / "m")
+    with pytest.raises(TypeError, match=r"KernelQuantileRegressorCV\.alphas is a .*range.* list of numbers"):
+        quernel.save(model.set_params(cv=5, alphas=range(1, 3)), tmp_path / "m")
+    quernel.save(model.set_params(alphas=[1, 2]), tmp_path / "m")
     np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(X_NEW), model.predict(X_NEW))
 
 

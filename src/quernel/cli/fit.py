@@ -78,7 +78,8 @@ def fit(
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
     training = read_training(data, target, columns, exclude, weights=weights, log_target=log_target)
-    text = f"Fitting {len(estimator.quantiles)} quantile levels to {len(training.y):,} rows"
+    doing = "Fitting and calibrating" if interval else "Fitting"
+    text = f"{doing} {len(estimator.quantiles)} quantile levels on {len(training.y):,} rows"
     seconds = fit_quietly(interval or estimator, training, text)
     fitted = interval.estimators_[0] if interval else estimator
     save(TableModel(training.encoder, fitted, target, log_target, interval), model, overwrite=force)
@@ -213,15 +214,15 @@ def columns_table(training: Training) -> RichTable:
 def tell_fit(summary: dict[str, Any]) -> None:
     """The same in sentences."""
     console.print(
-        f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to {summary['rows']:,} rows in "
+        f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to "
+        f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}.",
         highlight=False,
     )
     if "coverage" in summary:
         console.print(
-            f"A {summary['coverage']:.0%} interval is calibrated on {summary['calibration_rows']:,} of the rows, which "
-            "were held out of the fit.",
+            f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows.",
             highlight=False,
         )
     console.print(f"Model: [bold]{summary['model']}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)

@@ -58,6 +58,7 @@ FOREIGN = (
 )
 REMEDIES = {
     "cv": "Only fitting needs it: call model.set_params(cv=5) before saving, or give a list of index arrays.",
+    **dict.fromkeys(("alphas", "bandwidths"), "Give a list of numbers instead."),
     "estimator": FOREIGN,
     "estimators_": FOREIGN,
 }
