@@ -52,7 +52,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     cv : int or scikit-learn splitter, default=5
         Folds for "cv+". An integer shuffles the rows.
     random_state : int, RandomState, Generator or None, default=None
-        Which rows calibrate. An integer makes it repeatable.
+        Which rows calibrate, and the features of the default estimator. An integer makes it repeatable.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _fitted(self, X: Any, y: Array, weight: Array | None, rows: Index) -> Any:
         """A new model, fitted on these rows."""
-        model = with_levels(self.estimator, self.coverage)
+        model = with_levels(self.estimator, self.coverage, self.random_state)
         extra = {} if weight is None else {"sample_weight": weight[rows]}
         return model.fit(_safe_indexing(X, rows), y[rows], **extra)
 
