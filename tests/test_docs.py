@@ -56,7 +56,7 @@ def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
 
 
 def test_the_theory_example_prints_what_the_page_shows(capsys):
-    assert printed_as_shown(THEORY, capsys) == 30
+    assert printed_as_shown(THEORY, capsys) == 40
 
 
 def test_the_examples_of_the_losses_print_what_the_page_shows(capsys):
@@ -191,7 +191,7 @@ def test_docstring_examples(module):
     assert failed == 0
 
 
-@pytest.mark.parametrize("module", ["rates", "dimensions", "conditions", "decomposition", "planning"])
+@pytest.mark.parametrize("module", ["rates", "dimensions", "conditions", "decomposition", "planning", "laws", "curves"])
 def test_docstring_examples_of_the_theory(module):
     failed, tried = doctest.testmod(
         importlib.import_module(f"quernel.theory.{module}"), extraglobs={"SplinePopulation": theory.SplinePopulation}
