@@ -28,7 +28,7 @@ def thawed(estimator: Any) -> Any:
 def with_levels(estimator: Any, coverage: float, random_state: Any = None) -> Any:
     """An unfitted copy that has the levels of the interval, if it takes `quantiles` and was given none in particular.
 
-    None is a KernelQuantileRegressor with this random state. A sequence of levels is kept, and must enclose the interval.
+    None is a KernelQuantileRegressor with this random state. A sequence of levels is kept, and must enclose them.
     """
     tail = round((1 - coverage) / 2, 12)
     levels = [tail, 0.5, 1 - tail]
