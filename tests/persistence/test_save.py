@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import hashlib
+import inspect
 import io
 import json
 import os
@@ -34,7 +35,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import MAGIC, SEAL
-from quernel.persistence.models import KNOWN
+from quernel.persistence.models import KNOWN, SPLITTERS
 from quernel.tables import TableEncoder, TableModel, prepare
 from tables.made import sales
 
@@ -99,6 +100,19 @@ def test_a_search_goes_on_as_before(tmp_path):
     quernel.save(fitted("tuned by a splitter"), tmp_path / "m.quernel")
     again = quernel.load(tmp_path / "m.quernel").fit(*rows())
     np.testing.assert_array_equal(again.predict(X_NEW), fitted("tuned by a splitter").predict(X_NEW))
+
+
+@pytest.mark.parametrize("kind", SPLITTERS)
+def test_splitters_are_kept_as_their_arguments(kind, tmp_path):
+    arguments = {"n_splits": 3, "test_size": 7, "gap": 1, "random_state": 4, "shuffle": True}
+    taken = inspect.signature(kind).parameters
+    splitter = kind(**{name: value for name, value in arguments.items() if name in taken})
+    quernel.save(copy.copy(fitted("tuned")).set_params(cv=splitter), tmp_path / "m")
+    loaded = quernel.load(tmp_path / "m").cv
+    X, groups = np.zeros((40, 1)), np.arange(40) // 5 if "Group" in kind.__name__ else None
+    before, after = (list(one.split(X, groups=groups)) for one in (splitter, loaded))
+    assert type(loaded) is kind
+    np.testing.assert_equal(after, before)
 
 
 def by_groups(labels, **settings):

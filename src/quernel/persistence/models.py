@@ -32,8 +32,8 @@ FORMAT = 1
 # What can be saved. A new estimator is added here, and what it is made of below; nothing else needs to know it.
 QUANTILE_MODELS = (KernelQuantileRegressor, KernelQuantileRegressorCV)
 MODELS: tuple[type, ...] = (
-    *(*QUANTILE_MODELS, KernelRegressor, KernelClassifier),
-    *(ConformalQuantileRegressor, TableModel),
+    *QUANTILE_MODELS,
+    *(KernelRegressor, KernelClassifier, ConformalQuantileRegressor, TableModel),
 )
 # scikit-learn's splitters that are no more than the arguments of their constructors.
 SPLITTERS = tuple(
