@@ -138,7 +138,10 @@ def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     size = rng.gamma(2, 50, 300)
-    lines = [f"{i},{s:.1f},{'north' if i % 3 else 'south'},{3000 * s:.0f}" for i, s in enumerate(size)]
+    price = 3000 * size * np.exp(0.1 * rng.standard_normal(300))
+    lines = [
+        f"{i},{s:.1f},{'north' if i % 3 else 'south'},{p:.0f}" for i, (s, p) in enumerate(zip(size, price, strict=True))
+    ]
     (tmp_path / "houses.csv").write_text("\n".join(["id,size,place,price", *lines]) + "\n")
     (commands,) = re.findall(r"```bash\n(.*?)```", COMMAND_LINE, re.S)
     for command in commands.splitlines():
@@ -149,6 +152,8 @@ def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 300
     assert (tmp_path / "predicted.csv").read_text().splitlines()[0] == '"id","q0.05","q0.5","q0.95"'
     assert (tmp_path / "median.parquet").exists()
+    assert quernel.load(tmp_path / "calibrated.quernel").interval.coverage == 0.9
+    assert quernel.load(tmp_path / "tuned.quernel").model.n_splits_ == 1
 
 
 def test_the_command_line_page_states_the_limits():
@@ -157,7 +162,7 @@ def test_the_command_line_page_states_the_limits():
 
 
 def test_the_command_line_page_names_options_that_exist():
-    source = "".join((ROOT / "src/quernel/cli" / name).read_text() for name in ("fit.py", "predict.py"))
+    source = "".join((ROOT / "src/quernel/cli" / name).read_text() for name in ("fit.py", "predict.py", "tune.py"))
     words = {re.escape(word) for word in re.findall(r"`(--[a-z-]+)", COMMAND_LINE)}
     assert len(words) > 8
     for word in words:

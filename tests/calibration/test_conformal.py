@@ -119,6 +119,18 @@ def test_levels_follow_the_coverage(table):
     assert BASE.quantiles == 0.5
 
 
+def test_the_same_seed_gives_the_same_intervals():
+    """Rows and, for the default estimator, features are drawn: both by the seed."""
+    rng = np.random.default_rng(2)
+    X = rng.uniform(0, 10, (200, 1))
+    y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(200)
+    first, second, other = (
+        ConformalQuantileRegressor(random_state=seed).fit(X, y).predict_interval(X) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(first - other).max() > 0
+
+
 def test_the_default_estimator():
     rng = np.random.default_rng(0)
     X = rng.random((300, 1))

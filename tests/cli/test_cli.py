@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -33,23 +34,34 @@ def demo(tmp_path_factory):
     return folder, run("demo", "--out", str(folder / "new"), cwd=folder)
 
 
-def test_demo_prints_the_table_and_draws_the_picture(demo):
+def test_demo_prints_the_table_and_draws_the_pictures(demo):
     folder, ran = demo
     assert ran.returncode == 0, ran.stderr
-    for word in ("level", "pinball loss", "certified gap", "0.05", "0.95", "90% interval", "seconds", "wind_power.png"):
+    for word in (
+        "level",
+        "pinball loss",
+        "certified gap",
+        "0.05",
+        "0.95",
+        "90% interval",
+        "seconds",
+        "cross-validation",
+    ):
         assert word in ran.stdout, word
-    picture = (folder / "new" / "wind_power.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-    assert len(picture) > 20_000
-    assert "Fitting 5 quantile levels" in ran.stderr  # progress does not mix with results
+    for name in ("wind_power.png", "wind_tuning.png"):
+        assert name in ran.stdout.replace("\n", "")
+        picture = (folder / "new" / name).read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 20_000
+    assert "Tuning and fitting 5 quantile levels" in ran.stderr  # progress does not mix with results
 
 
 def test_demo_reports_honest_coverage(demo):
-    """The printed coverage of the 90 % interval is near 90 %: a table of made-up or shifted numbers would not be."""
+    """The printed coverage of the 90 % intervals is near 90 %: a table of made-up or shifted numbers would not be."""
     _, ran = demo
-    words = ran.stdout.replace("\n", " ").split()
-    share = float(words[words.index("90%") - 3].rstrip("%"))
-    assert 87 < share < 93
+    shares = re.findall(r"holds (\d+\.\d)%", " ".join(ran.stdout.split()))
+    assert len(shares) == 2
+    assert all(87 < float(share) < 93 for share in shares)
 
 
 def test_demo_does_not_overwrite_unless_told(demo):

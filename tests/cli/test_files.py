@@ -1,4 +1,4 @@
-"""`quernel fit` and `quernel predict` as a person meets them."""
+"""`quernel tune`, `quernel fit` and `quernel predict` as a person meets them."""
 
 import gzip
 import json
@@ -15,9 +15,9 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel import KernelQuantileRegressor
+from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
-from quernel.tables import reading
+from quernel.tables import TableModel, prepare, reading
 from tables.made import sales
 
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9")
@@ -69,12 +69,16 @@ def made(tmp_path_factory):
     (folder / "hollow.csv").write_text("x,gone,y\n" + "".join(f"{i},,{i}\n" for i in range(30)))
     (folder / "lost.csv").write_text("x,y\n" + "".join(f"{i},\n" for i in range(30)))
     (folder / "flat.csv").write_text("x,y\n" + "".join(f"1,{i}\n" for i in range(30)))
+    (folder / "flat2.csv").write_text("x,y\n" + "".join(f"{i},{i % 5}\n" for i in range(30)))
+    (folder / "ends.csv").write_text("x,lower\n1,2\n")
     (folder / "few.csv").write_text("x,y\n1,2\n2,3\n")
     (folder / "other.csv").write_text("cement,water\n" + "1,2\n" * 30)
     (folder / "words.csv").write_text(
         "\n".join([lines[0], *(f'"big",{line.split(",", 1)[1]}' for line in lines[1:])]) + "\n"
     )
     (folder / "negative.csv").write_text("x,y,w\n" + "".join(f"{i},{i - 3},{i - 9}\n" for i in range(30)))
+    (folder / "pairs.csv").write_text("x,g,y\n" + "".join(f"{i},{'abc'[i % 3]},{i % 7}\n" for i in range(60)))
+    (folder / "loners.csv").write_text("x,g,y\n" + "".join(f"{i},{i % 3 or ''},{i % 7}\n" for i in range(60)))
     (folder / "old.csv").write_text("mine")
     (folder / "notes.xls").write_text("mine")
     return folder
@@ -88,6 +92,11 @@ def folder(made):
     with pytest.raises(SystemExit):
         main()
     sys.argv = before
+    training = prepare(reading.read(made / "flat2.csv"), "y")
+    base = KernelQuantileRegressor([0.2, 0.8], n_components=5, random_state=0)
+    interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.X, training.y)
+    model = TableModel(training.encoder, interval.estimators_[0], "y", interval=interval)
+    quernel.save(model, made / "interval.quernel")
     damaged = bytearray((made / "m.quernel").read_bytes())
     damaged[len(damaged) // 2] ^= 1
     (made / "damaged.quernel").write_bytes(bytes(damaged))
@@ -176,6 +185,100 @@ def test_other_levels_columns_weights_and_logarithms(run, folder, tmp_path):
     np.testing.assert_allclose(found, model.predict(table, quantiles=0.3), rtol=1e-9)
 
 
+def test_learned_bandwidths_and_joint_levels(run, folder, tmp_path):
+    options = "--columns", "size,age", "--bandwidth", "learned", "--noncrossing", "joint", *QUICK, "--json"
+    ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
+    assert ran.returncode == 0, ran.stderr
+    model = quernel.load(tmp_path / "m").model
+    assert (model.bandwidth, model.noncrossing) == ("learned", "joint")
+    assert model.crossing_rate_ == 0
+    assert model.bandwidth_choice_.rounds
+    assert json.loads(ran.stdout)["bandwidth"] == list(model.bandwidth_choice_.bandwidth)
+
+
+def test_calibrated_intervals_are_further_columns(run, folder, tmp_path):
+    options = "--columns", "size,place", "--log-target", "--conformal", *QUICK
+    ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
+    assert ran.returncode == 0, ran.stderr
+    assert "fitted to 293 rows" in " ".join(ran.stdout.split())
+    assert "80% interval calibrated on the other 98 rows" in " ".join(ran.stdout.split())
+    model = quernel.load(tmp_path / "m")
+    ran = run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv", "--quantiles", "0.5")
+    assert ran.returncode == 0, ran.stderr
+    assert "1 quantiles of 'price' and its 80% interval" in " ".join(ran.stdout.split())
+    found = reading.read(tmp_path / "p.csv")
+    assert found.column_names == ["q0.5", "lower", "upper"]
+    table = sales()
+    there = table.filter(table["price"].is_valid())
+    X, y = model.encoder.encode(there), np.log(there["price"].to_numpy())
+    base = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
+    by_hand = ConformalQuantileRegressor(base, 0.8, random_state=0).fit(X, y)
+    expected = np.exp(by_hand.predict_interval(model.encoder.encode(table)))
+    np.testing.assert_allclose(np.column_stack(found.columns[1:]), expected, rtol=1e-9)
+    np.testing.assert_allclose(model.predict_interval(table), expected, rtol=1e-9)
+    raw = np.exp(by_hand.estimators_[0].predict_interval(X, coverage=0.8))
+    assert np.abs(raw - by_hand.predict_interval(X)).max() > 0  # calibration moved something
+
+
+def test_the_last_rows_calibrate_in_order_of_time(run, folder, tmp_path):
+    options = "--columns", "size", "--conformal", "--time-ordered", "--calibration-share", "0.3", "--coverage", "0.6"
+    ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options, *QUICK, "--json")
+    assert ran.returncode == 0, ran.stderr
+    told, interval = json.loads(ran.stdout), quernel.load(tmp_path / "m").interval
+    assert (interval.time_ordered, interval.calibration_size, interval.coverage) == (True, 0.3, 0.6)
+    assert (told["coverage"], told["calibration_rows"]) == (0.6, interval.n_calibration_)
+    assert told["calibration_rows"] == round(0.3 * told["rows"])
+
+
+TUNE = ("tune", "sales.csv", "--target", "price", "--alphas", "1e-9,1e-5", "--columns", "size,place", *QUICK)
+
+
+def test_tune_prints_the_path_and_keeps_the_best(run, folder, tmp_path):
+    ran = run(*TUNE, "--folds", "3", "--model", tmp_path / "m")
+    assert ran.returncode == 0, ran.stderr
+    words = " ".join(ran.stdout.split())
+    for word in ("* is chosen", "0.5 x auto", "2 x auto", "1e-09", "6 trials by 3 splits", "certified gap"):
+        assert word in words, word
+    model = quernel.load(tmp_path / "m").model
+    table = sales()
+    there = table.filter(table["price"].is_valid())
+    by_hand = KernelQuantileRegressorCV(
+        [0.1, 0.5, 0.9], alphas=[1e-9, 1e-5], cv=3, n_components=40, random_state=0
+    ).fit(quernel.load(tmp_path / "m").encoder.encode(there), there["price"].to_numpy())
+    np.testing.assert_array_equal(model.cv_results_["mean_test_score"], by_hand.cv_results_["mean_test_score"])
+    assert f"* {-by_hand.best_score_:.5g}" in words
+    assert run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv").returncode == 0
+
+
+def test_tune_for_machines_without_a_file(run, folder, tmp_path):
+    before = snapshot(folder)
+    ran = run(*TUNE, "--bandwidths", "0.7,auto", "--validation", "0.3", "--json")
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert (told["splits"], told["model"], len(told["path"])) == (1, None, 4)
+    best = min(told["path"], key=lambda one: one["loss"])
+    assert (told["alpha"], told["bandwidth"], told["loss"]) == (best["alpha"], best["bandwidth"], best["loss"])
+    assert [one["alpha"] for one in told["path"]] == [1e-9, 1e-5] * 2
+    assert told["path"][0]["bandwidth"] == 0.7
+    assert snapshot(folder) == before
+
+
+def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
+    """Rows of one group stay together: with two groups there are no three folds, with three there are."""
+    common = ("tune", "pairs.csv", "--target", "y", "--alphas", "1e-3", "--components", "10", "--json")
+    ran = run(*common, "--time-ordered", "--folds", "2", "--bandwidths", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["splits"] == 2
+    ran = run(*common, "--time-ordered", "--validation", "0.25", "--bandwidths", "1", "--model", tmp_path / "m")
+    assert ran.returncode == 0, ran.stderr
+    ((train, test),) = quernel.load(tmp_path / "m").model.cv
+    assert (train.tolist(), test.tolist()) == (list(range(45)), list(range(45, 60)))
+    ran = run(*common, "--groups", "g", "--folds", "3", "--bandwidths", "1", "--model", tmp_path / "n")
+    assert ran.returncode == 0, ran.stderr
+    assert quernel.load(tmp_path / "n").encoder.inputs == ["x"]
+    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "cv=4 needs at least 4", "got 3")
+
+
 def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
     far = sales(50, seed=3).set_column(1, "age", pa.array([200.0] * 7 + [3.0] * 43))
     pq.write_table(far, tmp_path / "far.parquet")
@@ -202,7 +305,49 @@ def fitting(data, target="y", *more):
     return ("fit", data, "--target", target, "--model", "new.quernel", *QUICK, *more)
 
 
+def tuning(data="sales.csv", target="price", *more):
+    return ("tune", data, "--target", target, "--model", "new.quernel", *QUICK, *more)
+
+
 BROKEN = {
+    "tuning without the target": (tuning(target="prise"), ["'prise'", "Did you mean 'price'?"]),
+    "tuning by groups that are missing": (tuning("sales.csv", "price", "--groups", "plaec"), ["'plaec'", "'place'?"]),
+    "groups with gaps": (tuning("loners.csv", "y", "--groups", "g"), ["'g' is empty in 20 of 60 rows"]),
+    "folds and a share": (tuning("sales.csv", "price", "--folds", "3", "--validation", "0.2"), ["Give one of them"]),
+    "one fold": (tuning("sales.csv", "price", "--folds", "1"), ["--folds must be 2 or more; got 1"]),
+    "share above 1": (tuning("sales.csv", "price", "--validation", "20"), ["--validation must be a share", "20"]),
+    "groups in order of time": (
+        tuning("sales.csv", "price", "--groups", "place", "--time-ordered"),
+        ["--groups and --time-ordered"],
+    ),
+    "ridge weights that are no numbers": (tuning("sales.csv", "price", "--alphas", "low"), ["--alphas", "'low'"]),
+    "a ridge weight of 0": (tuning("sales.csv", "price", "--alphas", "0,1"), ["alphas must be", "positive"]),
+    "unknown bandwidths": (tuning("sales.csv", "price", "--bandwidths", "wide"), ["'wide'", "'learned'"]),
+    "one standard error of one split": (
+        tuning("sales.csv", "price", "--one-standard-error", "--validation", "0.2"),
+        ["at least two splits"],
+    ),
+    "tuning into an existing model": ((*tuning()[:5], "damaged.quernel"), ["damaged.quernel exists already"]),
+    "tuning an empty file": (tuning("empty.csv", "y"), ["empty.csv cannot be read as CSV"]),
+    "unknown bandwidth": ((*FIT, "--bandwidth", "narrow"), ["bandwidth", "'narrow'", "learned"]),
+    "negative bandwidth": ((*FIT, "--bandwidth", "-2"), ["bandwidth", "-2"]),
+    "unknown way not to cross": ((*FIT, "--noncrossing", "never"), ["noncrossing", "'never'", "joint"]),
+    "coverage of nothing": ((*FIT, "--coverage", "0.9"), ["--coverage", "Add --conformal"]),
+    "coverage wider than the levels": ((*FIT, "--conformal", "--coverage", "0.9"), ["0.05 and 0.95", "0.1 to 0.9"]),
+    "coverage above 1": ((*FIT, "--conformal", "--coverage", "90"), ["coverage", "90"]),
+    "an interval on one side": (
+        (*FIT, "--conformal", "--quantiles", "0.6,0.9"),
+        ["--conformal needs levels on either side of 0.5", "0.6 to 0.9"],
+    ),
+    "calibration with all rows": ((*FIT, "--conformal", "--calibration-share", "1.5"), ["share between 0 and 1"]),
+    "too few rows to calibrate": (
+        fitting("flat2.csv", "y", "--conformal", "--quantiles", "0.01,0.99"),
+        ["0.98", "49 calibration rows", "there are 8"],
+    ),
+    "column with the name of an end": (
+        ("predict", "interval.quernel", "ends.csv", "--out", "new.csv", "--keep", "lower"),
+        ["'lower' cannot be kept", "Rename it"],
+    ),
     "missing target column": (fitting("sales.csv", "prise"), ["'prise'", "Did you mean 'price'?"]),
     "missing input column": ((*FIT, "--columns", "size,aeg"), ["'aeg'", "Did you mean 'age'?"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
@@ -258,7 +403,7 @@ def snapshot(folder):
 def refused(ran, *words):
     assert ran.returncode == 1, ran.stdout
     assert ran.stdout == ""
-    said = [line for line in ran.stderr.strip().splitlines() if not line.startswith(("Note:", "Fitting"))]
+    said = [line for line in ran.stderr.strip().splitlines() if not line.startswith(("Note:", "Fitting", "Searching"))]
     assert len(said) == 1, ran.stderr
     assert said[0].startswith("Error: ")
     assert "Traceback" not in ran.stderr
@@ -275,7 +420,14 @@ def test_broken_input_gives_one_line_and_leaves_nothing_behind(run, folder, name
 
 
 @pytest.mark.parametrize(
-    "arguments", [FIT, PREDICT, (*PREDICT[:4], "new.parquet"), (*PREDICT[:4], "old.csv", "--force")]
+    "arguments",
+    [
+        FIT,
+        (*TUNE, "--folds", "2", "--model", "new.quernel"),
+        PREDICT,
+        (*PREDICT[:4], "new.parquet"),
+        (*PREDICT[:4], "old.csv", "--force"),
+    ],
 )
 def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, arguments):
     """No file may grow beyond 1,000 bytes: writing fails half-way, as on a full disk."""
@@ -290,7 +442,7 @@ def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, argum
     assert snapshot(folder) == before
 
 
-@pytest.mark.parametrize("arguments", [FIT, PREDICT])
+@pytest.mark.parametrize("arguments", [FIT, (*FIT, "--conformal"), (*TUNE, "--model", "new.quernel"), PREDICT])
 def test_the_same_without_the_fault_succeeds(run, folder, tmp_path, arguments):
     """So that the refusals above are due to what is broken."""
     arguments = [str(tmp_path / word) if str(word).startswith("new.") else word for word in arguments]

@@ -5,8 +5,16 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import KFold, ShuffleSplit, TimeSeriesSplit
 
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel import (
+    ConformalQuantileRegressor,
+    KernelClassifier,
+    KernelQuantileRegressor,
+    KernelQuantileRegressorCV,
+    KernelRegressor,
+)
 from quernel.features import RandomFeatures
 from quernel.kernels import ArcCosine, Cauchy, Gaussian, Laplacian, Matern, PeriodicSpline
 from quernel.losses import LOSSES, Expectile, Huber
@@ -58,6 +66,17 @@ def _classifier(loss: str, names: list[Any], **settings: Any) -> Callable[[], An
     return lambda: KernelClassifier(loss, **(SMALL | settings)).fit(X, labels(X, names))
 
 
+def _tuned(**settings: Any) -> Callable[[], Any]:
+    tuning = {"alphas": [1e-2, 1e-3], "cv": 2, "n_components": 30, "random_state": 0} | settings
+    return lambda: KernelQuantileRegressorCV(LEVELS, **tuning).fit(*rows())
+
+
+def _conformal(estimator: Any = None, **settings: Any) -> Callable[[], Any]:
+    """Intervals of coverage 0.7, to be read between the levels; `estimator` is fitted or not."""
+    inner = KernelQuantileRegressor(LEVELS, **SMALL) if estimator is None else estimator
+    return lambda: ConformalQuantileRegressor(inner, 0.7, **({"random_state": 0} | settings)).fit(*rows(seed=5))
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     **{f"random {name}": _quantiles(kernel=kernel) for name, kernel in KERNELS.items()},
     **{f"exact {name}": _quantiles(kernel=kernel, n_components="exact") for name, kernel in KERNELS.items()},
@@ -68,6 +87,30 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "one level": _quantiles(0.5),
     "one level in a list": _quantiles([0.5]),
     "crossing": _quantiles(noncrossing=None),
+    "joint": _quantiles(noncrossing="joint"),
+    "learned bandwidth": _quantiles(bandwidth="learned", alpha="auto"),
+    "regressor with learned bandwidth": _regressor("huber", bandwidth="learned"),
+    "classes with learned bandwidth": _classifier("hinge", [0, 1], bandwidth="learned"),
+    "tuned": _tuned(),
+    "tuned learned bandwidth": _tuned(bandwidths="learned", one_standard_error=True),
+    "tuned numbers and joint": _tuned(bandwidths=[1.0, [1.0, 2.0], "auto"], noncrossing="joint"),
+    "tuned without bandwidth": _tuned(kernel="linear", alphas=None),
+    "tuned with a share and auto": _tuned(cv=0.3, n_components="auto"),
+    "tuned in order of time": _tuned(cv=TimeSeriesSplit(2, gap=1)),
+    "tuned by a splitter": _tuned(cv=ShuffleSplit(2, test_size=0.2, random_state=1)),
+    "tuned by index arrays": _tuned(cv=[(np.arange(60), np.arange(60, 120)), (np.arange(90), np.arange(90, 120))]),
+    "conformal": _conformal(),
+    "conformal by default": lambda: ConformalQuantileRegressor(random_state=0).fit(*rows()),
+    "conformal on either side": _conformal(symmetric=False, calibration_size=60),
+    "conformal in order of time": _conformal(time_ordered=True),
+    "conformal around a fitted model": lambda: _conformal(fitted("random gaussian"), method="prefit")(),
+    "conformal around a frozen model": lambda: _conformal(FrozenEstimator(fitted("tuned")))(),
+    "conformal cv+": _conformal(method="cv+", cv=3),
+    "conformal cv+ on either side": _conformal(method="cv+", cv=KFold(4), symmetric=False),
+    "conformal around joint": _conformal(KernelQuantileRegressor(LEVELS, noncrossing="joint", **SMALL)),
+    "conformal around tuned": _conformal(
+        KernelQuantileRegressorCV(LEVELS, alphas=[1e-3], cv=2, n_components=30, random_state=0)
+    ),
     "no intercept": _quantiles(fit_intercept=False),
     "auto": lambda: KernelQuantileRegressor(0.5, tol=1e-3, random_state=np.random.default_rng(3)).fit(*rows(1100)),
     "old random state": _quantiles(random_state=np.random.RandomState(1)),

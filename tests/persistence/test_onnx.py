@@ -1,13 +1,18 @@
 """An ONNX graph says what the model says."""
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
 
 import quernel
 from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from persistence.test_save import by_groups
+from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
 from tables.made import sales
@@ -29,7 +34,9 @@ def held_against_onnx(model, path, X=X_NEW, tol=1e-10):
     """The answers of the graph, after they were found equal to the model's."""
     quernel.to_onnx(model, path, overwrite=True)
     said = run(path, X=X)
-    if isinstance(model, KernelClassifier):
+    if isinstance(model, ConformalQuantileRegressor):
+        held_interval(said, model, model.predict_interval(X))
+    elif isinstance(model, KernelClassifier):
         np.testing.assert_array_equal(said["label"], model.predict(X))
         if "probabilities" in said:
             np.testing.assert_allclose(said["probabilities"], model.predict_proba(X), rtol=0, atol=tol)
@@ -40,6 +47,12 @@ def held_against_onnx(model, path, X=X_NEW, tol=1e-10):
         assert found.shape == model.predict(X).shape
         np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=tol * SPREAD)
     return said
+
+
+def held_interval(said, model, expected, X=X_NEW):
+    assert set(said) == {"lower", "upper", "prediction"}
+    np.testing.assert_allclose(np.column_stack([said["lower"], said["upper"]]), expected, rtol=0, atol=1e-10 * SPREAD)
+    np.testing.assert_allclose(said["prediction"], model.predict(X), rtol=0, atol=1e-10 * SPREAD)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -105,11 +118,23 @@ def test_a_subclass_has_waves_but_no_gram(tmp_path):
         quernel.to_onnx(exact, tmp_path / "exact.onnx")
 
 
-def test_a_column_with_the_name_of_the_output_is_refused(tmp_path):
-    training = prepare(sales(60).rename_columns(["quantiles", *sales(1).column_names[1:]]), "price")
-    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
-    with pytest.raises(ValueError, match="Rename it"):
+@pytest.mark.parametrize("name", ["quantiles", "upper"])
+def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
+    training = prepare(sales(60).rename_columns([name, *sales(1).column_names[1:]]), "price")
+    interval = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, n_components=5), 0.5, random_state=0)
+    interval.fit(training.X, training.y)
+    (model,) = interval.estimators_
+    with pytest.raises(ValueError, match=f"{name!r}.*Rename it"):
+        quernel.to_onnx(TableModel(training.encoder, model, "price", interval=interval), tmp_path / "m.onnx")
+    if name == "upper":  # there is no such output without an interval
         quernel.to_onnx(TableModel(training.encoder, model, "price"), tmp_path / "m.onnx")
+
+
+def test_a_table_model_without_an_interval_says_how_to_get_one():
+    training = prepare(sales(60), "price")
+    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    with pytest.raises(ValueError, match="fit --conformal"):
+        TableModel(training.encoder, model, "price").predict_interval(sales(5))
 
 
 class Bumps(IntegralKernel):
@@ -148,6 +173,57 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("labels", [["low", "high"], [3, 7], [False, True]])
+@pytest.mark.parametrize("method", ["split", "cv+"])
+def test_groups_are_an_input_of_the_graph(tmp_path, labels, method):
+    model = by_groups(labels, method=method)
+    quernel.to_onnx(model, tmp_path / "m.onnx")
+    groups = np.array(labels)[(X_NEW[:, 0] > 0).astype(int)]
+    kind = object if isinstance(labels[0], str) else np.int64
+    said = run(tmp_path / "m.onnx", X=X_NEW, groups=groups.astype(kind))
+    held_interval(said, model, model.predict_interval(X_NEW, groups=groups))
+    unknown = np.array(["neither"] * 80, dtype=object) if kind is object else np.full(80, 99)
+    said = run(tmp_path / "m.onnx", X=X_NEW, groups=unknown)
+    assert np.isnan(said["lower"]).all()
+    assert np.isnan(said["upper"]).all()
+
+
+def test_intervals_that_would_be_empty_are_points_in_the_graph(tmp_path):
+    """A model that is far too wide for its calibration rows."""
+    X, y = rows(300)
+    wide = KernelQuantileRegressor([0.01, 0.99], **(SMALL | {"alpha": 1.0})).fit(
+        X, y + 5 * np.random.RandomState(0).randn(300)
+    )
+    model = ConformalQuantileRegressor(wide, 0.1, method="prefit").fit(X[:, :], np.zeros(300))
+    model.calibration_ = {
+        None: dataclasses.replace(model.calibration_[None], below=np.full(300, -40.0), above=np.full(300, -39.0))
+    }
+    expected = model.predict_interval(X_NEW)
+    assert (expected[:, 0] == expected[:, 1]).all()
+    quernel.to_onnx(model, tmp_path / "m.onnx")
+    held_interval(run(tmp_path / "m.onnx", X=X_NEW), model, expected)
+
+
+def test_intervals_that_no_graph_can_give_are_refused(tmp_path):
+    X, y = rows()
+    base = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
+    for given, words in (
+        ({"density_ratio": np.exp(X[:, 0])}, r"density_ratio cannot be written as ONNX.*estimators_\[0\]"),
+        ({"groups": lambda X: X[:, 0] > 0}, "groups was given to fit as a function.*input"),
+        ({"groups": np.where(X[:, 0] > 0, 0.5, 1.5)}, "text or whole numbers in ONNX; got float"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            quernel.to_onnx(clone(base).fit(X, y, **given), tmp_path / "m.onnx")
+
+    class Band(LinearRegression):
+        def predict(self, X):
+            return super().predict(X)[:, None] + np.array([-1.0, 1.0])
+
+    with pytest.raises(ValueError, match="The model inside is a Band"):
+        quernel.to_onnx(ConformalQuantileRegressor(Band(), random_state=0).fit(X, y), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_overwritten_unless_asked(tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(b"mine")
@@ -161,8 +237,9 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
     for log_target in (False, True):
         training = prepare(table, "price", log_target=log_target)
-        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
-        fitted_table = TableModel(training.encoder, model, "price", log_target)
+        model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0)
+        interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
+        fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
         inputs = {
             column.name: np.array([[word or ""] for word in new["place"].to_pylist()], dtype=object)
@@ -172,9 +249,13 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         }
         kinds = {column.kind for column in training.encoder.columns}
         assert kinds == {"number", "boolean", "text", "date"}
-        found = run(tmp_path / "m.onnx", **inputs)["quantiles"]
-        expected = fitted_table.predict(new)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.std(expected))
+        said = run(tmp_path / "m.onnx", **inputs)
+        expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
+        np.testing.assert_allclose(said["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))
+        found = np.column_stack([said["lower"], said["upper"]])
+        np.testing.assert_allclose(found, ends, rtol=0, atol=1e-9 * np.std(expected))
         quernel.save(fitted_table, tmp_path / "m.quernel", overwrite=True)
-        np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict(new), expected)
+        loaded = quernel.load(tmp_path / "m.quernel")
+        np.testing.assert_array_equal(loaded.predict(new), expected)
+        np.testing.assert_array_equal(loaded.predict_interval(new), ends)
         assert np.std(expected[:, 1]) > 0.1 * np.std(new["price"].drop_null().to_numpy())  # it looks at the columns

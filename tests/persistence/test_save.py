@@ -1,6 +1,9 @@
 """A model file gives back the model, or one clear error."""
 
+import copy
+import dataclasses
 import hashlib
+import inspect
 import io
 import json
 import os
@@ -13,17 +16,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import KFold, RepeatedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import quernel
 from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
-from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel import (
+    ConformalQuantileRegressor,
+    KernelClassifier,
+    KernelQuantileRegressor,
+    KernelQuantileRegressorCV,
+    KernelRegressor,
+)
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.archive import MAGIC, SEAL
-from quernel.persistence.models import KNOWN
+from quernel.persistence.models import KNOWN, SPLITTERS
 from quernel.tables import TableEncoder, TableModel, prepare
 from tables.made import sales
 
@@ -34,6 +46,8 @@ def answers(model):
     """All that a model can say about new rows."""
     names = ("predict", "decision_function", "predict_proba")
     said = [getattr(model, name)(X_NEW) for name in names if hasattr(model, name)]
+    if isinstance(model, ConformalQuantileRegressor):
+        said.append(model.predict_interval(X_NEW))
     return [*said, model.predict(X_NEW, quantiles=[0.2, 0.7])] if len(getattr(model, "quantiles_", ())) > 1 else said
 
 
@@ -56,6 +70,142 @@ def test_a_loaded_model_is_the_model_that_was_saved(name, tmp_path):
         assert {k: described(v) for k, v in after.items()} == {k: described(v) for k, v in before.items()}
     assert set(vars(loaded)) == set(vars(model))
     assert (tmp_path / "m.quernel").stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name.startswith("tuned")])
+def test_the_path_of_a_search_is_kept(name, tmp_path):
+    model = fitted(name)
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    assert list(loaded.cv_results_) == list(model.cv_results_)
+    for key, before in model.cv_results_.items():
+        after = loaded.cv_results_[key]
+        assert type(after) is type(before)
+        assert repr(after) == repr(before)
+    for key in ("alpha_", "best_index_", "best_score_", "n_splits_"):
+        assert getattr(loaded, key) == getattr(model, key)
+    for key in ("bandwidth_", "bandwidth_choice_", "n_components_choice_"):
+        assert repr(getattr(loaded, key)) == repr(getattr(model, key))
+
+
+def test_choices_are_kept_and_print_what_they_printed(tmp_path):
+    for name in ("learned bandwidth", "tuned learned bandwidth"):
+        assert fitted(name).bandwidth_choice_.rounds
+        quernel.save(fitted(name), tmp_path / "m.quernel", overwrite=True)
+        assert str(quernel.load(tmp_path / "m.quernel").bandwidth_choice_) == str(fitted(name).bandwidth_choice_)
+
+
+def test_a_search_goes_on_as_before(tmp_path):
+    """Parameters are those that were saved: fitted again, the loaded model comes to the same."""
+    quernel.save(fitted("tuned by a splitter"), tmp_path / "m.quernel")
+    again = quernel.load(tmp_path / "m.quernel").fit(*rows())
+    np.testing.assert_array_equal(again.predict(X_NEW), fitted("tuned by a splitter").predict(X_NEW))
+
+
+@pytest.mark.parametrize("kind", SPLITTERS)
+def test_splitters_are_kept_as_their_arguments(kind, tmp_path):
+    arguments = {"n_splits": 3, "test_size": 7, "gap": 1, "random_state": 4, "shuffle": True}
+    taken = inspect.signature(kind).parameters
+    splitter = kind(**{name: value for name, value in arguments.items() if name in taken})
+    quernel.save(copy.copy(fitted("tuned")).set_params(cv=splitter), tmp_path / "m")
+    loaded = quernel.load(tmp_path / "m").cv
+    X, groups = np.zeros((40, 1)), np.arange(40) // 5 if "Group" in kind.__name__ else None
+    before, after = (list(one.split(X, groups=groups)) for one in (splitter, loaded))
+    assert type(loaded) is kind
+    np.testing.assert_equal(after, before)
+
+
+def by_groups(labels, **settings):
+    X, y = rows(200)
+    model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0, **settings)
+    return model.fit(X, y, groups=np.array(labels)[(X[:, 0] > 0).astype(int)])
+
+
+@pytest.mark.parametrize("labels", [["low", "high"], [3, 7], [False, True], [0.5, 1.5]])
+@pytest.mark.parametrize("method", ["split", "cv+"])
+def test_groups_keep_their_scores(tmp_path, labels, method):
+    model = by_groups(labels, method=method)
+    groups = np.array(labels)[(X_NEW[:, 0] > 0).astype(int)]
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    expected = model.predict_interval(X_NEW, groups=groups)
+    np.testing.assert_array_equal(loaded.predict_interval(X_NEW, groups=groups), expected)
+    assert np.abs(loaded.predict_interval(X_NEW, groups=groups[::-1]) - expected).max() > 0  # the label is looked at
+    with pytest.raises(ValueError, match="give those of the new rows"):
+        loaded.predict_interval(X_NEW)
+
+
+def test_density_ratios_given_as_numbers_are_kept(tmp_path):
+    X, y = rows()
+    ratio, new = np.exp(X[:, 0]), np.exp(X_NEW[:, 0])
+    model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
+    model.fit(X, y, density_ratio=ratio)
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    expected = model.predict_interval(X_NEW, density_ratio=new)
+    np.testing.assert_array_equal(loaded.predict_interval(X_NEW, density_ratio=new), expected)
+
+
+def test_functions_of_rows_are_refused_with_a_remedy(tmp_path):
+    X, y = rows()
+    for name in ("groups", "density_ratio"):
+        model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
+        model.fit(X, y, **{name: lambda X: (X[:, 0] > 0) + 1})
+        with pytest.raises(ValueError, match=rf"{name} was given to fit as a function.*predict_interval\(X, {name}="):
+            quernel.save(model, tmp_path / "m")
+    assert os.listdir(tmp_path) == []
+
+
+def test_foreign_models_and_splitters_are_refused_with_a_remedy(tmp_path):
+    X, y = rows()
+
+    class Band(LinearRegression):
+        def predict(self, X):
+            return super().predict(X)[:, None] + np.array([-1.0, 1.0])
+
+    foreign = Band().fit(X, y)
+    for model in (
+        ConformalQuantileRegressor(foreign, random_state=0).fit(X, y),
+        ConformalQuantileRegressor(foreign, method="prefit").fit(X, y),
+        ConformalQuantileRegressor(FrozenEstimator(foreign)).fit(X, y),
+        ConformalQuantileRegressor(make_pipeline(StandardScaler(), KernelQuantileRegressor([0.05, 0.95], **SMALL)))
+        .fit(X, y),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"\.estimator is a .*(Band|Pipeline).*method='prefit'"):
+            quernel.save(model, tmp_path / "m")
+    settings = {"alphas": [1e-3], "n_components": 10, "random_state": 0}
+    for cv in (RepeatedKFold(n_splits=2, n_repeats=1), KFold(2).split(X)):
+        model = KernelQuantileRegressorCV(cv=cv, **settings).fit(X, y)
+        with pytest.raises(TypeError, match=r"KernelQuantileRegressorCV\.cv is a .*set_params\(cv=5\)"):
+            quernel.save(model, tmp_path / "m")
+    with pytest.raises(TypeError, match=r"KernelQuantileRegressorCV\.alphas is a .*range.* list of numbers"):
+        quernel.save(model.set_params(cv=5, alphas=range(1, 3)), tmp_path / "m")
+    quernel.save(model.set_params(alphas=[1, 2]), tmp_path / "m")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(X_NEW), model.predict(X_NEW))
+
+
+def test_a_model_that_is_there_twice_is_written_once(tmp_path):
+    """A prefit model is both what was given and what predicts."""
+    quernel.save(fitted("random gaussian"), tmp_path / "inside")
+    quernel.save(fitted("conformal around a fitted model"), tmp_path / "around")
+    inside, around = ((tmp_path / name).read_bytes() for name in ("inside", "around"))
+    coef = fitted("random gaussian").coef_.tobytes()
+    assert (inside.count(coef[:64]), around.count(coef[:64])) == (1, 1)
+
+
+@pytest.mark.parametrize("part", ["model", "below", "estimators_"])
+def test_scores_that_do_not_fit_are_refused(tmp_path, part):
+    model = fitted("conformal cv+")
+    bad = copy.deepcopy(model)
+    (scores,) = bad.calibration_.values()
+    if part == "estimators_":
+        bad.estimators_ = [fitted("loss huber")]
+    else:
+        changed = {"model": scores.model + 1, "below": scores.below[1:]}
+        bad.calibration_ = {None: dataclasses.replace(scores, **{part: changed[part]})}
+    quernel.save(bad, tmp_path / "m")
+    with pytest.raises(ModelFileError, match=r"do not fit together|no model of quantiles"):
+        quernel.load(tmp_path / "m")
 
 
 def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):

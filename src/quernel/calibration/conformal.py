@@ -52,7 +52,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     cv : int or scikit-learn splitter, default=5
         Folds for "cv+". An integer shuffles the rows.
     random_state : int, RandomState, Generator or None, default=None
-        Which rows calibrate. An integer makes it repeatable.
+        Which rows calibrate, and the features of the default estimator. An integer makes it repeatable.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         (X,) = indexable(X)
         y, weight = self._check_rows(X, y, sample_weight, prefit)
         labels, ratio = group_of(groups, X), ratio_of(density_ratio, X)
-        self._groups, self._ratio = groups, density_ratio
+        self._groups, self._ratio = _kept(groups), _kept(density_ratio)
         if weight is not None and not weight.all():
             counts = np.flatnonzero(weight)
             X, y, weight, ratio = _safe_indexing(X, counts), y[counts], weight[counts], ratio[counts]
@@ -255,7 +255,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _fitted(self, X: Any, y: Array, weight: Array | None, rows: Index) -> Any:
         """A new model, fitted on these rows."""
-        model = with_levels(self.estimator, self.coverage)
+        model = with_levels(self.estimator, self.coverage, self.random_state)
         extra = {} if weight is None else {"sample_weight": weight[rows]}
         return model.fit(_safe_indexing(X, rows), y[rows], **extra)
 
@@ -265,6 +265,11 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             tags.input_tags = get_tags(self.estimator).input_tags
         tags.regressor_tags.poor_score = True  # the model sees a part of the rows
         return tags
+
+
+def _kept(given: Any) -> Any:
+    """What predictions need of a function, which is all of it, or of an array: that there was one."""
+    return given if given is None or callable(given) else True
 
 
 def _known(name: str, given: Any, fitted: Any) -> Any:

@@ -20,15 +20,20 @@ def is_frozen(estimator: Any) -> bool:
     return isinstance(estimator, FrozenEstimator)
 
 
-def with_levels(estimator: Any, coverage: float) -> Any:
+def thawed(estimator: Any) -> Any:
+    """The model itself, without a FrozenEstimator around it."""
+    return estimator.estimator if is_frozen(estimator) else estimator
+
+
+def with_levels(estimator: Any, coverage: float, random_state: Any = None) -> Any:
     """An unfitted copy that has the levels of the interval, if it takes `quantiles` and was given none in particular.
 
-    None is a KernelQuantileRegressor. A sequence of levels is kept, and must enclose the interval.
+    None is a KernelQuantileRegressor with this random state. A sequence of levels is kept, and must enclose them.
     """
     tail = round((1 - coverage) / 2, 12)
     levels = [tail, 0.5, 1 - tail]
     if estimator is None:
-        return KernelQuantileRegressor(levels)
+        return KernelQuantileRegressor(levels, random_state=random_state)
     copy = clone(estimator)
     given = copy.get_params(deep=False).get("quantiles", levels)
     if np.ndim(given) == 0:

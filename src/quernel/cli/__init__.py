@@ -1,4 +1,4 @@
-"""The command line: `quernel fit` and `quernel predict` on files, and `quernel --help` for the rest."""
+"""The command line: `quernel tune`, `quernel fit` and `quernel predict` on files, and `quernel --help` for the rest."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from quernel.cli.fit import fit
 from quernel.cli.plan import plan
 from quernel.cli.predict import predict
 from quernel.cli.reproduce import reproduce
+from quernel.cli.tune import tune
 
 app = typer.Typer(
     name="quernel",
@@ -23,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(demo)
+app.command()(tune)
 app.command()(fit)
 app.command()(predict)
 app.command()(bench)

@@ -8,9 +8,11 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.table import Table as RichTable
 
+from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, errors, fitting, listed, note
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
@@ -21,6 +23,7 @@ from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 FEWEST_ROWS = 20
+CALIBRATION_SHARE = 0.25
 
 
 def fit(
@@ -39,6 +42,24 @@ def fit(
         str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
     ] = "auto",
     alpha: Annotated[float | None, typer.Option(help="Ridge weight; chosen from the target by default.")] = None,
+    bandwidth: Annotated[
+        str, typer.Option(help='"auto"; "learned", one for every column from the data, and alpha too; or a number.')
+    ] = "auto",
+    noncrossing: Annotated[
+        str, typer.Option(help='"rearrange" sorts the levels; "joint" fits levels that do not cross; or "none".')
+    ] = "rearrange",
+    conformal: Annotated[
+        bool, typer.Option("--conformal", help="Calibrate an interval on rows that are held out of the fit.")
+    ] = False,
+    coverage: Annotated[
+        float | None, typer.Option(help="Of that interval; by default that between the outermost levels.")
+    ] = None,
+    calibration_share: Annotated[
+        float | None, typer.Option(help=f"Share of the rows that calibrate, {CALIBRATION_SHARE:g} by default.")
+    ] = None,
+    time_ordered: Annotated[
+        bool, typer.Option("--time-ordered", help="The file is in order of time: its last rows calibrate.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Makes the fit repeatable.", min=0)] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier model file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -49,28 +70,27 @@ def fit(
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
         alpha="auto" if alpha is None else alpha,
+        bandwidth=bandwidth_from(bandwidth),
+        noncrossing=None if noncrossing == "none" else noncrossing,
         random_state=seed,
     )
     estimator._check_parameters()
+    interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
-    training = prepare(
-        read(data),
-        target,
-        columns=None if columns is None else listed(columns),
-        exclude=listed(exclude or ""),
-        weights=weights,
-        log_target=log_target,
-    )
-    if len(training.y) < FEWEST_ROWS:
-        raise TableError(f"{data} has {len(training.y)} rows with a target; at least {FEWEST_ROWS} are needed.")
-    seconds = fit_quietly(estimator, training)
-    save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
-    summary = summarized(estimator, training, data, target, model, seconds)
+    training = read_training(data, target, columns, exclude, weights=weights, log_target=log_target)
+    doing = "Fitting and calibrating" if interval else "Fitting"
+    text = f"{doing} {len(estimator.quantiles)} quantile levels on {len(training.y):,} rows"
+    seconds = fit_quietly(interval or estimator, training, text)
+    fitted = interval.estimators_[0] if interval else estimator
+    save(TableModel(training.encoder, fitted, target, log_target, interval), model, overwrite=force)
+    summary = summarized(fitted, training, data, target, model, seconds)
+    if interval:
+        summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
-        console.print(_table(training))
-        _tell(summary)
+        console.print(columns_table(training))
+        tell_fit(summary)
 
 
 def levels_from(text: str) -> list[float]:
@@ -83,7 +103,63 @@ def levels_from(text: str) -> list[float]:
     return levels
 
 
-def fit_quietly(estimator: KernelQuantileRegressor, training: Training) -> float:
+def bandwidth_from(text: str) -> str | float:
+    """A word, which the estimator knows or not, or a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _interval(
+    estimator: KernelQuantileRegressor,
+    conformal: bool,
+    coverage: float | None,
+    share: float | None,
+    time_ordered: bool,
+) -> ConformalQuantileRegressor | None:
+    """The model with a calibrated interval around it, not fitted yet, if one is wanted."""
+    if not conformal:
+        for name, given in (
+            ("--coverage", coverage is not None),
+            ("--calibration-share", share is not None),
+            ("--time-ordered", time_ordered),
+        ):
+            if given:
+                raise ValueError(f"{name} is about the calibrated interval. Add --conformal, or leave it out.")
+        return None
+    low, high = min(estimator.quantiles), max(estimator.quantiles)
+    widest = round(1 - 2 * max(low, 1 - high), 12)
+    if widest <= 0:
+        raise ValueError(f"--conformal needs levels on either side of 0.5; --quantiles has {low:g} to {high:g}.")
+    coverage = widest if coverage is None else coverage
+    if widest < coverage < 1:
+        tail = (1 - coverage) / 2
+        raise ValueError(
+            f"--coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, but --quantiles has {low:g} to "
+            f"{high:g}, enough for {widest:g}. Fit wider levels, or ask for less coverage."
+        )
+    interval = ConformalQuantileRegressor(
+        estimator,
+        coverage,
+        calibration_size=CALIBRATION_SHARE if share is None else share,
+        time_ordered=time_ordered,
+        random_state=estimator.random_state,
+    )
+    interval._check_parameters()
+    return interval
+
+
+def read_training(data: Path, target: str, columns: str | None, exclude: str | None, **more: Any) -> Training:
+    """The rows of a file, ready to be fitted, and enough of them."""
+    chosen = None if columns is None else listed(columns)
+    training = prepare(read(data), target, columns=chosen, exclude=listed(exclude or ""), **more)
+    if len(training.y) < FEWEST_ROWS:
+        raise TableError(f"{data} has {len(training.y)} rows with a target; at least {FEWEST_ROWS} are needed.")
+    return training
+
+
+def fit_quietly(estimator: Any, training: Training, text: str, **more: Any) -> float:
     """Fit, show how it goes, and turn warnings into notes; returns the seconds it took."""
     for sentence in training.notes:
         note(sentence)
@@ -92,8 +168,8 @@ def fit_quietly(estimator: KernelQuantileRegressor, training: Training) -> float
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with fitting(f"Fitting {len(estimator.quantiles)} quantile levels to {len(training.y):,} rows"):
-            estimator.fit(training.X, training.y, sample_weight=training.weight)
+        with fitting(text):
+            estimator.fit(training.X, training.y, sample_weight=training.weight, **more)
     for warning in caught:
         note(str(warning.message))
     return time.perf_counter() - start
@@ -115,6 +191,7 @@ def summarized(
         "quantiles": estimator.quantiles_.tolist(),
         "n_components": estimator.n_components_,
         "alpha": estimator.alpha_,
+        "bandwidth": np.ravel(estimator.bandwidth_).tolist() if estimator.bandwidth_ is not None else None,
         "duality_gap": estimator.duality_gap_.tolist(),
         "crossing_rate": float(estimator.crossing_rate_),
         "seconds": round(seconds, 3),
@@ -122,7 +199,8 @@ def summarized(
     }
 
 
-def _table(training: Training) -> RichTable:
+def columns_table(training: Training) -> RichTable:
+    """What each column was read as, and what it becomes."""
     table = RichTable(title="Input columns")
     for heading in ("column", "read as", "becomes"):
         table.add_column(heading)
@@ -133,12 +211,19 @@ def _table(training: Training) -> RichTable:
     return table
 
 
-def _tell(summary: dict[str, Any]) -> None:
+def tell_fit(summary: dict[str, Any]) -> None:
+    """The same in sentences."""
     console.print(
-        f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to {summary['rows']:,} rows in "
+        f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to "
+        f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}.",
         highlight=False,
     )
+    if "coverage" in summary:
+        console.print(
+            f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows.",
+            highlight=False,
+        )
     console.print(f"Model: [bold]{summary['model']}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
     errors.print(f"Next: quernel predict {summary['model']} NEW_DATA --out PREDICTIONS.csv", highlight=False)

@@ -38,7 +38,7 @@ def predict(
     fitted = _table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
     kept = listed(keep or "")
-    names = [f"q{level:g}" for level in levels]
+    names = [f"q{level:g}" for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_types()) as batches:
         _check(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
@@ -60,7 +60,10 @@ def predict(
         }
         typer.echo(json.dumps(result))
     else:
-        console.print(f"{rows:,} rows, {len(levels)} quantiles of {fitted.target!r}: [bold]{escape(str(out))}[/]")
+        interval = f" and its {fitted.interval.coverage:.0%} interval" if fitted.interval is not None else ""
+        console.print(
+            f"{rows:,} rows, {len(levels)} quantiles of {fitted.target!r}{interval}: [bold]{escape(str(out))}[/]"
+        )
 
 
 def _table_model(path: Path) -> TableModel:
@@ -81,7 +84,7 @@ def _check(fitted: TableModel, batches: Batches, data: Path, kept: list[str], na
         if name not in batches.schema.names:
             raise TableError(f"{data} has no column {name!r} to keep. {nearest(name, batches.schema.names)}")
         if name in names:
-            raise TableError(f"The column {name!r} cannot be kept: the quantiles need that name. Rename it.")
+            raise TableError(f"The column {name!r} cannot be kept: the predictions need that name. Rename it.")
 
 
 def _predicted(
@@ -102,9 +105,11 @@ def _predicted(
             if len(piece) == 0:
                 continue
             X = fitted.encoder.encode(piece)
-            curves = fitted.predict_encoded(X, levels)
+            answers = [*fitted.predict_encoded(X, levels).T]
+            if fitted.interval is not None:
+                answers += [*fitted.interval_encoded(X).T]
             outside += int(fitted.model.outside(X).sum())
-            write(pa.table([*(piece[name] for name in kept), *map(pa.array, curves.T)], names=[*kept, *names]))
+            write(pa.table([*(piece[name] for name in kept), *map(pa.array, answers)], names=[*kept, *names]))
             rows += len(X)
             advance(len(X))
     if rows == 0:  # a file all the same, with the right columns

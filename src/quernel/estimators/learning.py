@@ -117,7 +117,7 @@ def learn_bandwidth(
     sample = distinct_sample(source, ROWS)
     if sample.n_rows < FEW:
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
-        return BandwidthChoice(tuple(usual), alpha, reason)
+        return BandwidthChoice(tuple(usual.tolist()), alpha, reason)
     with right_sized(0, 0):
         folds = [_Fold(*parts, kernel, _some_columns(loss), fit_intercept, seed) for parts in _folds(sample)]
         weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
@@ -130,10 +130,10 @@ def learn_bandwidth(
         tried = _try_alphas(folds, weight, own, alpha) if alpha_is_open else {}
     bandwidths = np.exp(np.mean([[np.log(one.bandwidth) for one in track] for track in tracks], axis=0))
     return BandwidthChoice(
-        tuple(bandwidths[best]),
+        tuple(bandwidths[best].tolist()),
         min(tried, key=lambda one: tried[one]) if tried else alpha,
         f"Round {best}, from {sample.n_rows:,} rows" if best else "The automatic bandwidths, which no round beat",
-        tuple(Round(float(one), tuple(h / unit)) for one, h in zip(losses, bandwidths, strict=True)),
+        tuple(Round(float(one), tuple((h / unit).tolist())) for one, h in zip(losses, bandwidths, strict=True)),
         best,
         tuple(sorted(tried.items())),
         sample.n_rows,

@@ -6,6 +6,7 @@ Numbers, text, None and lists are themselves. All else is a JSON object with one
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +21,11 @@ BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 class Encoder:
-    """Turns objects of known classes into JSON, and gathers their arrays."""
+    """Turns objects of known classes into JSON, and gathers their arrays; `remedies` go by the names of attributes."""
 
-    def __init__(self, known: Mapping[str, type]) -> None:
-        self.known, self.arrays = known, list[NDArray[Any]]()
+    def __init__(self, known: Mapping[str, type], remedies: Mapping[str, str]) -> None:
+        self.known, self.remedies, self.arrays = known, remedies, list[NDArray[Any]]()
+        self._places: dict[int, int] = {}
 
     def encode(self, value: Any, where: str) -> JSON:
         """The JSON of a value; `where` says in errors what could not be saved."""
@@ -48,9 +50,10 @@ class Encoder:
         if self.known.get(type(value).__name__) is type(value):
             state = [[name, self.encode(part, f"{where}.{name}")] for name, part in state_of(value).items()]
             return {"object": type(value).__name__, "state": state}
+        remedy = self.remedies.get(where.rsplit(".", 1)[-1].split("[")[0], "")
         raise TypeError(
             f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which a model file cannot hold: there "
-            "are numbers, text and quernel's own objects in it, never code."
+            f"are numbers, text and quernel's own objects in it, never code. {remedy}".rstrip()
         )
 
     def _array(self, array: NDArray[Any], where: str) -> JSON:
@@ -58,8 +61,10 @@ class Encoder:
             return {"items": self.encode(array.ravel().tolist(), where), "shape": list(array.shape)}
         if array.dtype.kind not in KINDS:
             raise TypeError(f"{where} is an array of type {array.dtype}, which a model file cannot hold.")
-        self.arrays.append(array)
-        return {"number": len(self.arrays) - 1, "frozen": not array.flags.writeable}
+        number = self._places.setdefault(id(array), len(self.arrays))  # one that several objects share is held once
+        if number == len(self.arrays):
+            self.arrays.append(array)
+        return {"number": number, "frozen": not array.flags.writeable}
 
 
 class Decoder:
@@ -99,7 +104,8 @@ class Decoder:
         match node:
             case {"items": list(items), "shape": list(shape)}:
                 array = np.empty(len(items), dtype=object)
-                array[:] = self.decode(items)
+                for place, item in enumerate(items):  # one by one: an item may be an array itself
+                    array[place] = self.decode(item)
                 return array.reshape(shape)
             case {"number": int(number), "frozen": bool(frozen)} if 0 <= number < len(self.arrays):
                 array = self.arrays[number]
@@ -109,10 +115,12 @@ class Decoder:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """What an object is made of: the fields of a value, or the parameters and the fitted attributes of an estimator."""
+    """What an object is made of: what its constructor takes and, for an estimator, its fitted attributes."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    return value.get_params(deep=False) | vars(value)
+    if isinstance(value, BaseEstimator):
+        return value.get_params(deep=False) | vars(value)
+    return {name: getattr(value, name) for name in inspect.signature(type(value)).parameters}
 
 
 def made(kind: type, state: dict[str, Any]) -> Any:

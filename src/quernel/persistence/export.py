@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from quernel.calibration import ConformalQuantileRegressor
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.losses import Logistic
 from quernel.persistence.formulas import curves
 from quernel.persistence.graph import Graph, Tensor, exp
 from quernel.persistence.inputs import table_inputs
+from quernel.persistence.intervals import calibrated, check_exportable, median
+from quernel.persistence.levels import quantile_curves
+from quernel.selection import KernelQuantileRegressorCV
 from quernel.tables import TableModel
 from quernel.tables.files import check_free, written_whole
 
@@ -25,9 +29,11 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     The graph computes in double precision. A model of arrays has one input, ``X``: double, shape (rows, columns).
     Outputs are ``quantiles`` (not crossing, if the model's are not), shape (rows, q) or, for one level, (rows,);
     ``prediction`` of a `KernelRegressor`; ``label`` and ``probabilities``, or ``scores`` where the loss gives none, of
-    a classifier. A model of tables has an input for every column, by its name, of shape (rows, 1): text as strings
-    (empty where missing), all else as doubles (NaN where missing), truth values as 0 and 1, dates as seconds since
-    1970.
+    a classifier; ``lower``, ``upper`` and ``prediction`` of a `ConformalQuantileRegressor`, each (rows,), with a second
+    input ``groups`` (text, or whole numbers) if it was calibrated by group. A model of tables has an input for every
+    column, by its name, of shape (rows, 1): text as strings (empty where missing), all else as doubles (NaN where
+    missing), truth values as 0 and 1, dates as seconds since 1970; and the outputs ``lower`` and ``upper`` besides
+    ``quantiles``, if it has calibrated intervals.
 
     Parameters
     ----------
@@ -60,21 +66,29 @@ def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
 
 def export_table_model(graph: Graph, model: TableModel) -> None:
     """The same from the columns of a table, mapped back from logarithms."""
-    if "quantiles" in model.encoder.inputs:
-        raise ValueError("The column 'quantiles' has the name of the graph's output. Rename it, and fit again.")
-    quantiles = quantile_curves(model.model, table_inputs(graph, model.encoder))
+    for name in ("quantiles", *(("lower", "upper") if model.interval is not None else ())):
+        if name in model.encoder.inputs:
+            raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
+    x = table_inputs(graph, model.encoder)
+    quantiles = quantile_curves(model.model, x)
     give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)
+    if model.interval is not None:
+        check_exportable(model.interval)
+        give_interval(graph, [exp(end) if model.log_target else end for end in calibrated(graph, model.interval, x)])
 
 
-def quantile_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
-    """The fitted levels as they are predicted, shape (n, q)."""
-    raw = curves(model.feature_map_, x, model.coef_) + model.intercept_
-    levels = model.quantiles_
-    if model.noncrossing is None or len(levels) == 1:
-        return raw
-    order = np.argsort(levels)
-    ascending, _ = x.graph.apply("TopK", raw, np.array([len(levels)]), outputs=2, axis=1, largest=0, sorted=1)
-    return ascending.take(np.argsort(order), axis=1)
+def export_intervals(graph: Graph, model: ConformalQuantileRegressor) -> None:
+    """The calibrated ends, and the median."""
+    check_exportable(model)
+    x = matrix_input(graph, model)
+    give_interval(graph, calibrated(graph, model, x))
+    graph.output("prediction", median(model, x), float, (None,))
+
+
+def give_interval(graph: Graph, ends: list[Tensor]) -> None:
+    """The outputs of calibrated intervals."""
+    for name, end in zip(("lower", "upper"), ends, strict=True):
+        graph.output(name, end, float, (None,))
 
 
 def give_quantiles(graph: Graph, model: KernelQuantileRegressor, quantiles: Tensor) -> None:
@@ -123,7 +137,9 @@ def _probabilities(graph: Graph, model: KernelClassifier, scores: Tensor) -> Ten
 # A new estimator adds its line: a function that takes the graph and the model, and gives out what the model predicts.
 EXPORTERS: dict[type, Callable[[Graph, Any], None]] = {
     KernelQuantileRegressor: export_quantiles,
+    KernelQuantileRegressorCV: export_quantiles,
     KernelRegressor: export_regressor,
     KernelClassifier: export_classifier,
+    ConformalQuantileRegressor: export_intervals,
     TableModel: export_table_model,
 }

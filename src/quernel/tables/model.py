@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel.calibration import ConformalQuantileRegressor
 from quernel.estimators import KernelQuantileRegressor
 from quernel.tables.encoder import TableEncoder
 
@@ -28,12 +29,15 @@ class TableModel:
     log_target : bool
         Whether the model was fitted to the logarithm of the target. Quantiles are mapped back: the quantile of a
         logarithm is the logarithm of the quantile.
+    interval : ConformalQuantileRegressor or None
+        The same model with calibrated intervals, which `predict_interval` gives.
     """
 
     encoder: TableEncoder
     model: KernelQuantileRegressor
     target: str
     log_target: bool = False
+    interval: ConformalQuantileRegressor | None = None
 
     @property
     def quantiles_(self) -> Array:
@@ -48,3 +52,14 @@ class TableModel:
         """The same, for a matrix that the encoder has made."""
         predicted = self.model.predict(X, quantiles)
         return np.exp(predicted) if self.log_target else predicted
+
+    def predict_interval(self, table: Any) -> Array:
+        """Lower and upper end of the calibrated interval of each row, shape (n, 2)."""
+        return self.interval_encoded(self.encoder.encode(table))
+
+    def interval_encoded(self, X: Array) -> Array:
+        """The same, for a matrix that the encoder has made. Ends of logarithms are mapped back, as quantiles are."""
+        if self.interval is None:
+            raise ValueError("This model has no calibrated intervals. Fit it with quernel fit --conformal.")
+        ends = self.interval.predict_interval(X)
+        return np.exp(ends) if self.log_target else ends

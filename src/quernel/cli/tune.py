@@ -1,0 +1,220 @@
+"""`quernel tune`: ridge weight and bandwidth for a data file, chosen on held-out rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table as RichTable
+from sklearn.model_selection import TimeSeriesSplit
+
+from quernel.cli.console import console, errors, listed
+from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, read_training
+from quernel.kernels import KERNELS
+from quernel.persistence import save
+from quernel.selection import KernelQuantileRegressorCV
+from quernel.selection.quantile import FACTORS
+from quernel.tables import TableModel, Training
+from quernel.tables.files import check_free
+
+FOLDS = 5
+
+
+def tune(
+    data: Annotated[Path, typer.Argument(help="CSV (also .gz, .bz2, .zst), Parquet or Arrow file.")],
+    target: Annotated[str, typer.Option(help="Column to predict.")],
+    model: Annotated[Path | None, typer.Option(help="File to write the tuned model to, such as m.quernel.")] = None,
+    quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
+    alphas: Annotated[
+        str | None, typer.Option(help="Ridge weights to try, separated by commas; a long grid by default.")
+    ] = None,
+    bandwidths: Annotated[
+        str, typer.Option(help='"auto" or "learned": these times 0.5, 1 and 2; or numbers, separated by commas.')
+    ] = "auto",
+    folds: Annotated[int | None, typer.Option(help=f"Folds of cross-validation, {FOLDS} by default.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(help="Share of the rows to hold out once, instead of folds.")
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Column whose equal entries are never both fitted and held out.")
+    ] = None,
+    time_ordered: Annotated[
+        bool, typer.Option("--time-ordered", help="The file is in order of time: later rows are held out.")
+    ] = False,
+    one_standard_error: Annotated[
+        bool, typer.Option("--one-standard-error", help="Take the smoothest model that is not clearly worse.")
+    ] = False,
+    columns: Annotated[str | None, typer.Option(help="Input columns, separated by commas; all by default.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
+    log_target: Annotated[
+        bool, typer.Option("--log-target", help="Fit the logarithm of the target; quantiles are mapped back.")
+    ] = False,
+    kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "gaussian",
+    components: Annotated[
+        str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Makes the search repeatable.", min=0)] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier model file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Choose ridge weight and bandwidth on held-out rows of a file, print every trial, and keep the best model."""
+    _check_splitting(folds, validation, groups, time_ordered)
+    estimator = KernelQuantileRegressorCV(
+        levels_from(quantiles),
+        alphas=None if alphas is None else _numbers(alphas),
+        bandwidths=_bandwidths(bandwidths),
+        cv=validation if validation is not None else folds or FOLDS,
+        one_standard_error=one_standard_error,
+        kernel=kernel,
+        n_components=int(components) if components.isdigit() else components,
+        random_state=seed,
+    )
+    estimator._check_parameters()
+    if model is not None:
+        check_free(model, overwrite=force, remedy="--force")
+    training = read_training(data, target, columns, exclude, weights=weights, groups=groups, log_target=log_target)
+    if time_ordered:
+        estimator.set_params(cv=_in_order(len(training.y), folds or FOLDS, validation))
+    text = f"Searching {len(estimator.quantiles)} quantile levels of {len(training.y):,} rows"
+    seconds = fit_quietly(estimator, training, text, groups=training.groups)
+    if model is not None:
+        save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
+    summary = _summarized(estimator, training, data, target, model, seconds)
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        console.print(_path(estimator, bandwidths, log_target))
+        _tell(summary)
+
+
+def _check_splitting(folds: int | None, validation: float | None, groups: str | None, time_ordered: bool) -> None:
+    if folds is not None and validation is not None:
+        raise ValueError("--folds and --validation are two ways to hold rows out. Give one of them.")
+    if groups is not None and time_ordered:
+        raise ValueError("--groups and --time-ordered are two ways to divide the rows. Give one of them.")
+    if folds is not None and folds < 2:
+        raise ValueError(f"--folds must be 2 or more; got {folds}.")
+    if validation is not None and not 0 < validation < 1:
+        raise ValueError(f"--validation must be a share between 0 and 1; got {validation:g}.")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in listed(text)]
+    except ValueError as error:
+        raise ValueError(
+            f"--alphas must be numbers separated by commas, such as 1e-5,1e-4,1e-3; got {text!r}."
+        ) from error
+
+
+def _bandwidths(text: str) -> Any:
+    """A single word is the middle of a small grid; anything else is tried as it is. None for kernels without any."""
+    entries = [bandwidth_from(word) for word in listed(text)]
+    if text.strip() == "auto":
+        return None
+    return entries[0] if len(entries) == 1 and isinstance(entries[0], str) else entries
+
+
+def _in_order(n_rows: int, folds: int, validation: float | None) -> Any:
+    """Earlier rows are fitted and later ones held out: the last share of them, or the next piece, fold by fold."""
+    if validation is None:
+        return TimeSeriesSplit(folds)
+    first = min(max(round((1 - validation) * n_rows), 1), n_rows - 1)
+    return [(np.arange(first), np.arange(first, n_rows))]
+
+
+def _summarized(
+    estimator: KernelQuantileRegressorCV,
+    training: Training,
+    data: Path,
+    target: str,
+    model: Path | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """What was found, for machines and people."""
+    results, n_splits = estimator.cv_results_, estimator.n_splits_
+    error = results["std_test_score"] / np.sqrt(max(n_splits - 1, 1))
+    tried = np.flatnonzero(np.isfinite(results["mean_test_score"]))
+    path = [
+        {
+            "alpha": float(results["param_alpha"][k]),
+            "bandwidth": _plain(results["param_bandwidth"][k]),
+            "loss": -float(results["mean_test_score"][k]),
+            "standard_error": float(error[k]) if n_splits > 1 else None,
+        }
+        for k in tried
+    ]
+    return {
+        "data": str(data),
+        "target": target,
+        "rows": len(training.y),
+        "rows_without_target": training.dropped,
+        "quantiles": estimator.quantiles_.tolist(),
+        "splits": n_splits,
+        "alpha": estimator.alpha_,
+        "bandwidth": _plain(estimator.bandwidth_),
+        "loss": -estimator.best_score_,
+        "path": path,
+        "n_components": estimator.n_components_,
+        "duality_gap": estimator.duality_gap_.tolist(),
+        "seconds": round(seconds, 3),
+        "notes": list(training.notes),
+        "model": None if model is None else str(model),
+        "bytes": None if model is None else model.stat().st_size,
+    }
+
+
+def _plain(bandwidth: Any) -> Any:
+    """A bandwidth as JSON has it: a number, one per column, or None."""
+    return None if bandwidth is None else np.asarray(bandwidth, dtype=float).tolist()
+
+
+def _path(estimator: KernelQuantileRegressorCV, bandwidths: str, log_target: bool) -> RichTable:
+    """Held-out loss of every ridge weight that was tried (rows) with every bandwidth (columns)."""
+    results, labels = estimator.cv_results_, _labels(estimator, bandwidths)
+    n_alphas = len(results["params"]) // len(labels)
+    losses = -results["mean_test_score"].reshape(len(labels), n_alphas).T
+    alphas = results["param_alpha"][:n_alphas]
+    best = divmod(estimator.best_index_, n_alphas)[::-1]
+    unit = " (of the logarithm)" if log_target else ""
+    table = RichTable(title=f"Pinball loss on held-out rows{unit}; * is chosen", title_justify="left")
+    table.add_column("alpha", justify="right")
+    for label in labels:
+        table.add_column(label, justify="right")
+    for a in np.argsort(-alphas, kind="stable"):
+        if np.isfinite(losses[a]).any():
+            cells = [
+                f"[bold]* {loss:.5g}[/]" if (a, b) == best else f"{loss:.5g}" if np.isfinite(loss) else ""
+                for b, loss in enumerate(losses[a])
+            ]
+            table.add_row(f"{alphas[a]:.3g}", *cells)
+    return table
+
+
+def _labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
+    """What the columns of the table are called: the bandwidths, as they were asked for."""
+    if estimator.bandwidth_ is None:
+        return ["loss"]
+    words = listed(bandwidths)
+    if len(words) == 1 and isinstance(bandwidth_from(words[0]), str):
+        return [f"{factor:g} x {words[0]} bandwidth" for factor in FACTORS]
+    return [f"bandwidth {word}" for word in words]
+
+
+def _tell(summary: dict[str, Any]) -> None:
+    splits = f"{summary['splits']} splits" if summary["splits"] > 1 else "one split"
+    console.print(
+        f"Chosen from {len(summary['path'])} trials by {splits} of {summary['rows']:,} rows, in "
+        f"{summary['seconds']:.1f} s: alpha {summary['alpha']:.3g}, held-out loss {summary['loss']:.5g}. Fitted to all "
+        f"rows with {summary['n_components']:,} features, certified gap {max(summary['duality_gap']):.0e}.",
+        highlight=False,
+    )
+    if summary["model"] is None:
+        errors.print("Nothing was written. Add --model FILE to keep the tuned model.", highlight=False)
+        return
+    console.print(f"Model: [bold]{summary['model']}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
+    errors.print(f"Next: quernel predict {summary['model']} NEW_DATA --out PREDICTIONS.csv", highlight=False)

@@ -1,0 +1,103 @@
+"""Calibrated intervals as graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.calibration import ConformalQuantileRegressor
+from quernel.calibration.models import thawed
+from quernel.calibration.scores import Scores, reach
+from quernel.estimators import KernelQuantileRegressor
+from quernel.persistence.graph import Graph, Tensor, join, where
+from quernel.persistence.levels import curves_at
+
+Array = NDArray[np.floating]
+
+
+def check_exportable(model: ConformalQuantileRegressor) -> None:
+    """Refuse what no graph can say."""
+    if model._ratio is not None:
+        raise ValueError(
+            "Intervals with a density_ratio cannot be written as ONNX: how far they reach depends on the new row's own "
+            "weight. Write the model inside (model.estimators_[0]), or calibrate without density_ratio."
+        )
+    if callable(model._groups):
+        raise ValueError(
+            "groups was given to fit as a function, which cannot be written as ONNX. Give fit the labels themselves: "
+            "the graph then has an input for those of new rows."
+        )
+    kinds = {type(label) for label in model.calibration_} - {type(None)}
+    if not kinds <= {str, int, bool}:
+        raise ValueError(f"Labels of groups must be text or whole numbers in ONNX; got {kinds.pop().__name__}.")
+    for inner in _inner(model):
+        if not isinstance(inner, KernelQuantileRegressor):
+            raise ValueError(
+                f"The model inside is a {type(inner).__name__}, which quernel cannot write as ONNX. Calibrate a "
+                "KernelQuantileRegressor, or export that model with a tool of its own."
+            )
+
+
+def calibrated(graph: Graph, model: ConformalQuantileRegressor, x: Tensor) -> list[Tensor]:
+    """Lower and upper end of every row, each (n,)."""
+    tail = (1 - model.coverage) / 2
+    ends = [curves_at(inner, x, [tail, 1 - tail]) for inner in _inner(model)]
+    intervals = [_interval(scores, ends, model._level) for scores in model.calibration_.values()]
+    if None in model.calibration_:
+        return [end.take(0, axis=1) for end in intervals[0]]
+    group = _group(graph, list(model.calibration_))
+    unknown = np.nan * ends[0].take([0], axis=1)  # predict_interval would refuse such rows
+    return [_of_group(group, [*side, unknown]) for side in zip(*intervals, strict=True)]
+
+
+def median(model: ConformalQuantileRegressor, x: Tensor) -> Tensor:
+    """The mean of the models' medians, (n,)."""
+    return _mean([curves_at(inner, x, [0.5]).take(0, axis=1) for inner in _inner(model)])
+
+
+def _inner(model: ConformalQuantileRegressor) -> list[Any]:
+    return [thawed(one) for one in model.estimators_]
+
+
+def _interval(scores: Scores, ends: list[Tensor], level: float) -> tuple[Tensor, Tensor]:
+    """As in `Scores.interval`, for rows of weight 1; lower and upper end, each (n, 1)."""
+    low = -1.0 * _farthest([-1.0 * end.take([0], axis=1) for end in ends], scores, scores.below, level)
+    high = _farthest([end.take([1], axis=1) for end in ends], scores, scores.above, level)
+    empty, middle = low > high, (low + high) / 2.0
+    return where(empty, middle, low), where(empty, middle, high)
+
+
+def _farthest(ends: list[Tensor], scores: Scores, score: Array, level: float) -> Tensor:
+    """The end plus score of the rank that covers `level`: a constant, unless there are several models."""
+    if len(ends) == 1:
+        return ends[0] + reach(score, scores.weight, np.ones(1), level)
+    n = len(score)
+    place = int(reach(np.arange(n, dtype=float), scores.weight, np.ones(1), level)[0])
+    values = join(ends).take(scores.model, axis=1) + score
+    largest, _ = values.graph.apply("TopK", values, np.array([n - place]), outputs=2, axis=1, largest=1, sorted=1)
+    return largest.take([n - place - 1], axis=1)
+
+
+def _group(graph: Graph, labels: list[Any]) -> Tensor:
+    """The place of each row's label, (n, 1); that after the last for a label that is not known."""
+    text = isinstance(labels[0], str)
+    given = graph.input("groups", str if text else np.int64, (None,))
+    keys = {"keys_strings": labels} if text else {"keys_int64s": [int(label) for label in labels]}
+    places = {"values_int64s": list(range(len(labels))), "default_int64": len(labels)}
+    row = graph.apply("LabelEncoder", given, domain="ai.onnx.ml", **keys, **places)
+    return graph.apply("Unsqueeze", row, np.array([1]))
+
+
+def _of_group(group: Tensor, columns: list[Tensor]) -> Tensor:
+    """From each row the column of its group, (n,)."""
+    chosen = group.graph.apply("GatherElements", join(columns), group, axis=1)
+    return chosen.take(0, axis=1)
+
+
+def _mean(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total / float(len(parts))
