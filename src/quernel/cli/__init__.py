@@ -13,6 +13,7 @@ from quernel.cli.demo import demo
 from quernel.cli.fit import fit
 from quernel.cli.plan import plan
 from quernel.cli.predict import predict
+from quernel.cli.report import report
 from quernel.cli.reproduce import reproduce
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(predict)
+app.command()(report)
 app.command()(bench)
 app.command()(plan)
 app.command()(reproduce)

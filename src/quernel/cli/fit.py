@@ -11,11 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fitting, listed, note
+from quernel.cli.console import console, errors, fitting, listed, note, working
+from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
+from quernel.report import judge_by_refitting, report_page
 from quernel.tables import TableError, TableModel, Training, prepare, read
 from quernel.tables.files import check_free
 
@@ -40,7 +42,13 @@ def fit(
     ] = "auto",
     alpha: Annotated[float | None, typer.Option(help="Ridge weight; chosen from the target by default.")] = None,
     seed: Annotated[int, typer.Option(help="Makes the fit repeatable.", min=0)] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier model file.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="File for a page about the model, judged on held-out rows, such as r.html.")
+    ] = None,
+    time_ordered: Annotated[
+        bool, typer.Option("--time-ordered", help="For the report, hold out the last rows instead of random ones.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace earlier files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Fit conditional quantiles of a column given the others, and write the model to a file."""
@@ -53,8 +61,13 @@ def fit(
     )
     estimator._check_parameters()
     check_free(model, overwrite=force, remedy="--force")
+    if report is not None:
+        check_page(report, force=force)
+    elif time_ordered:
+        raise ValueError("--time-ordered says which rows a report holds out: add --report PAGE.html, or leave it out.")
+    table = read(data)
     training = prepare(
-        read(data),
+        table,
         target,
         columns=None if columns is None else listed(columns),
         exclude=listed(exclude or ""),
@@ -64,13 +77,22 @@ def fit(
     if len(training.y) < FEWEST_ROWS:
         raise TableError(f"{data} has {len(training.y)} rows with a target; at least {FEWEST_ROWS} are needed.")
     seconds = fit_quietly(estimator, training)
-    save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
+    fitted = TableModel(training.encoder, estimator, target, log_target)
+    save(fitted, model, overwrite=force)
     summary = summarized(estimator, training, data, target, model, seconds)
+    if report is not None:
+        with working("Judging the model on held-out rows"):
+            judged = judge_by_refitting(fitted, training, seed=seed, time_ordered=time_ordered)
+            page = report_page(fitted, table, judged, data=data.name, model_file=model.name)
+        write_page(page, report, force=force)
+        summary |= {"report": str(report), "judged": judged_summary(judged)}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
         console.print(_table(training))
         _tell(summary)
+        if report is not None:
+            tell(judged, report)
 
 
 def levels_from(text: str) -> list[float]:
