@@ -15,6 +15,7 @@ import quernel.estimators.classifier
 import quernel.estimators.quantile
 import quernel.estimators.regressor
 import quernel.kernels.spectral
+import quernel.plots
 from quernel import theory
 from quernel.estimators import defaults
 from quernel.losses import LOSSES as LOSS_REGISTRY
@@ -26,6 +27,7 @@ SHIPPING = (ROOT / "docs" / "shipping.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
+PLOTS = (ROOT / "docs" / "plots.md").read_text()
 
 
 def test_the_readme_example_runs_and_says_the_truth(capsys):
@@ -125,6 +127,19 @@ def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 300
     assert (tmp_path / "predicted.csv").read_text().splitlines()[0] == '"id","q0.05","q0.5","q0.95"'
     assert (tmp_path / "median.parquet").exists()
+    assert "</html>" in (tmp_path / "houses.html").read_text("utf-8")
+    assert "</html>" in (tmp_path / "judged.html").read_text("utf-8")
+
+
+def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PLOTS, re.S)
+    exec(compile(example, "plots.md", "exec"), {})
+    observed = np.array(capsys.readouterr().out.strip("[]\n ").split(), dtype=float)
+    np.testing.assert_allclose(observed, [0.05, 0.25, 0.5, 0.75, 0.95], atol=0.05)
+    assert (tmp_path / "fan.png").exists()
+    assert set(re.findall(r"^\| `(\w+)`", PLOTS, re.M)) == {n for n in quernel.plots.__all__ if n.endswith("Display")}
 
 
 def test_the_command_line_page_states_the_limits():

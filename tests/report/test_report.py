@@ -281,7 +281,7 @@ def test_charts_put_values_where_they_belong():
     assert chart.down(5) < chart.down(0)
     assert chart.across(5) == (chart.across(0) + chart.across(10)) / 2
     chart.dots([5, 50], [1, 1], "rows")
-    assert chart.marks[-1].count("h0") == 1
+    assert chart.marks[-1].count("M") == 1
     assert Chart((3, 3), (0, 0), alt="a", x_label="x", y_label="y").svg().count("nan") == 0
 
 

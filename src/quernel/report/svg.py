@@ -56,11 +56,11 @@ class Chart:
         self.marks.append(f'<path class="{kind}" fill-opacity="{opacity:.2f}" d="{self._path(*outline)}Z"/>')
 
     def dots(self, x: ArrayLike, y: ArrayLike, kind: str) -> None:
-        """Points; those outside the axes are left out."""
+        """Points; those outside the axes are left out. Each is a tiny line: one of no length is lost in print."""
         x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         inside = (x >= self.x[0]) & (x <= self.x[1]) & (y >= self.y[0]) & (y <= self.y[1])
         places = zip(self.across(x[inside]), self.down(y[inside]), strict=True)
-        self.marks.append(f'<path class="dots {kind}" d="{"".join(f"M{a:.1f} {b:.1f}h0" for a, b in places)}"/>')
+        self.marks.append(f'<path class="dots {kind}" d="{"".join(f"M{a:.1f} {b:.1f}h.1" for a, b in places)}"/>')
 
     def bars(self, edges: ArrayLike, heights: ArrayLike, kind: str) -> None:
         """Bars from 0 up, between neighbouring edges."""
