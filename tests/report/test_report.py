@@ -89,6 +89,32 @@ def test_the_losses_are_those_of_models_that_have_not_seen_the_rows(reader):
     assert seen < 0.99 * expected
 
 
+def test_the_first_tile_says_which_way_the_loss_goes(reader):
+    ours, constant = (as_number(reader.row("loss", name)[1]) for name in ("This model", "Unconditional quantiles"))
+    assert ours < constant
+    assert f"{100 * (1 - ours / constant):.0f} % below unconditional quantiles" in reader.texts[""]
+    rng = np.random.default_rng(0)
+    noise = pa.table({f"x{j}": rng.normal(size=60) for j in range(8)} | {"y": rng.normal(size=60)})
+    model, training = fitted(noise, "y")
+    judged = judge_by_refitting(model, training)
+    assert judged.losses().mean() > judged.losses("Unconditional quantiles").mean()
+    page = read(report_page(model, noise, judged, data="d.csv", model_file="m.quernel"))
+    assert "% above unconditional quantiles" in page.texts[""]
+    for one in (page, reader):
+        best = min(one.rows["loss"][1:], key=lambda row: as_number(row[1]))[0]
+        assert ("is beaten" in one.texts["loss"]) == (best != "This model")
+
+
+def test_a_perfect_fit_and_a_constant_target_have_a_page():
+    x = np.repeat([0.0, 1.0], 50)
+    for y in (x, np.ones(100)):
+        table = pa.table({"x": x, "y": y})
+        model, training = fitted(table, "y")
+        page = report_page(model, table, judge_by_refitting(model, training), data="d.csv", model_file="m.quernel")
+        assert read(page).row("loss", "This model")
+        assert re.search(r"\b(nan|inf)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)) is None
+
+
 def test_coverage_and_calibration_are_counted(reader):
     training, _, test, model = held_out()
     y, curves = training.y[test], model.predict(training.X[test])

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+# Tables of more lines than this scroll, so that what follows is not far away.
+TALL = 15
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -36,14 +39,16 @@ def table(
 ) -> str:
     """A table in a region that scrolls if it is too wide; some of its lines are marked as ours."""
     top = "".join(_cell(head, "th", ' scope="col"') for head in heads)
+    lines = list(lines)
     body = "".join(
         f"<tr{' class=ours' if k in marked else ''}>{''.join(_cell(cell, 'td') for cell in line)}</tr>"
         for k, line in enumerate(lines)
     )
     told = f'<p class="caption">{escape(caption)}</p>' if caption else ""  # not in the table: it must not scroll
+    tall = " tall" if len(lines) > TALL else ""
     # A table that is too wide is scrolled, by the keyboard too.
     return (
-        f'{told}<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption) or "Table"}"><table>'
+        f'{told}<div class="scroll{tall}" tabindex="0" role="region" aria-label="{escape(caption) or "Table"}"><table>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -74,9 +74,8 @@ def _importance(judged: Judged) -> PermutationImportanceDisplay:
     some = np.sort(np.random.default_rng(0).permutation(len(judged.y))[:IMPORTANCE_ROWS])
     estimator = judged.model.model
     y = np.log(judged.y[some]) if judged.model.log_target else judged.y[some]
+    if judged.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
+        return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shuffled rows may lie far outside
-        try:
-            return PermutationImportanceDisplay.of(estimator, judged.X[some], y, together=together, n_repeats=REPEATS)
-        except ValueError:  # a perfect fit has no loss to compare with
-            return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
+        return PermutationImportanceDisplay.of(estimator, judged.X[some], y, together=together, n_repeats=REPEATS)

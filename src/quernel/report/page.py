@@ -43,9 +43,10 @@ def _tiles(page: Page) -> str:
     judged = page.judged
     ours = judged.losses().mean()
     constant = judged.losses(next(iter(judged.rivals))).mean()
-    better = f"{percent(1 - ours / constant, 0)} below unconditional quantiles" if constant > 0 else ""
+    change = ours / constant - 1 if constant > 0 else 0.0
+    beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
     rows = "held-out" if judged.unseen else "judged"
-    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows", number(ours), better)]
+    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows", number(ours), beside)]
     for one in intervals(judged)[:1]:
         told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
         tiles.append((f"{percent(one.nominal, 0)} interval holds", f"{percent(one.observed)}", told))

@@ -81,7 +81,7 @@ def losses(page: Page) -> str:
     warning = "" if judged.unseen else ' class="warn"'
     best = min(judged.rivals, key=means.__getitem__)
     beaten = (
-        f'<p class="warn">On these rows {escape(best)} does better than this model.</p>'
+        f'<p class="warn">This model is beaten on these rows: {escape(best)} has the lower loss.</p>'
         if means[best] < means[None]
         else ""
     )
