@@ -244,6 +244,19 @@ def test_linear_quantile_regression_is_that_of_scikit_learn():
     assert pinball(y, unconditional(X, y, X, np.array([0.5])), [0.5]) > 1.1 * pinball(y, ours[:, 1:], [0.5])
 
 
+def test_rivals_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
+    _, model, training, _, _ = made()
+    monkeypatch.setattr("quernel.report.rivals.MOST_ROWS", 50)
+    monkeypatch.setattr("quernel.report.judging.MOST_ROWS", 50)
+    judged = judge_by_refitting(model, training)
+    train, _ = held_out_rows(len(training.y))
+    curves = judged.rivals["Unconditional quantiles"]
+    assert not np.allclose(curves[0], np.quantile(training.y[train], LEVELS))
+    assert np.all(curves == curves[0])
+    assert "fitted to 50 of these rows" in judged.how
+    assert "of these rows" not in made()[3].how
+
+
 def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
     class LGBMRegressor:
         def __init__(self, alpha, **settings):

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from quernel.estimators import ExtrapolationWarning
 from quernel.metrics import pinball_loss
-from quernel.report.rivals import predicted_by, rivals
+from quernel.report.rivals import MOST_ROWS, predicted_by, rivals
 from quernel.tables import TableError, TableModel, Training
 
 Array = NDArray[np.floating]
@@ -100,6 +100,8 @@ def _judged(
     order = np.argsort(model.quantiles_)
     levels = model.quantiles_[order]
     rows = np.concatenate([test for _, test in splits])
+    if max(len(train) for train, _ in splits) > MOST_ROWS:
+        how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
     found = {name: predicted_by(rival, X, y, levels, splits) for name, rival in rivals().items()}
     back = np.exp if model.log_target else np.asarray
     sort = np.argsort(rows)

@@ -77,7 +77,7 @@ class Chart:
         """The chart as text."""
         return (
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.alt)}">'
-            f"<title>{escape(self.alt)}</title>{self._frame()}{''.join(self.marks)}</svg>"
+            f"{self._frame()}{''.join(self.marks)}</svg>"
         )
 
     def _frame(self) -> str:
