@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import quernel.calibration.conformal
 import quernel.cli
 import quernel.estimators.classifier
 import quernel.estimators.quantile
 import quernel.estimators.regressor
 import quernel.kernels.spectral
 import quernel.plots
+import quernel.selection.quantile
 from quernel import theory
 from quernel.estimators import defaults
 from quernel.losses import LOSSES as LOSS_REGISTRY
@@ -26,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 SHIPPING = (ROOT / "docs" / "shipping.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
+COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
 PLOTS = (ROOT / "docs" / "plots.md").read_text()
@@ -46,8 +49,17 @@ def test_the_readme_states_the_defaults():
     assert f"{defaults.BANDWIDTH} of the median distance" in README
 
 
+def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", COVERAGE, re.S)
+    exec(compile(example, "coverage.md", "exec"), {})
+    found = dict(line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert list(found) == ["as fitted", "calibrated", "cv+", "calm", "windy"]
+    assert float(found.pop("as fitted")) < 0.84
+    assert all(0.85 < float(share) < 0.96 for share in found.values())  # one set of rows: the promise is for the mean
+
+
 def test_the_theory_example_prints_what_the_page_shows(capsys):
-    assert printed_as_shown(THEORY, capsys) == 30
+    assert printed_as_shown(THEORY, capsys) == 40
 
 
 def test_the_examples_of_the_losses_print_what_the_page_shows(capsys):
@@ -84,6 +96,18 @@ def test_the_page_of_losses_has_every_loss_and_its_default_length():
     assert defaults.LENGTH == {"huber": 0.5, "logcosh": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1}
     assert "threshold and the scale of log-cosh are 0.5" in LOSSES
     assert "width of the smoothed pinball loss 0.1" in LOSSES
+
+
+def test_the_tuning_example_runs_and_says_the_truth(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuning.md").read_text(), re.S)
+    namespace = {}
+    exec(compile(example, "tuning.md", "exec"), namespace)
+    lines = capsys.readouterr().out.splitlines()
+    usual, learned = map(float, lines[0].split())
+    assert learned > usual + 0.1
+    width = namespace["learned"].bandwidth_ / namespace["X"][:400].std(axis=0)
+    assert width[2:].min() > 3 * width[:2].max()
+    assert float(lines[-1].split()[-1]) > usual + 0.1
 
 
 def test_the_theory_page_names_functions_that_exist():
@@ -168,10 +192,12 @@ def test_links_of_the_readme_lead_somewhere(name):
 @pytest.mark.parametrize(
     "module",
     [
+        quernel.calibration.conformal,
         quernel.estimators.quantile,
         quernel.estimators.regressor,
         quernel.estimators.classifier,
         quernel.kernels.spectral,
+        quernel.selection.quantile,
     ],
 )
 def test_docstring_examples(module):
@@ -180,7 +206,7 @@ def test_docstring_examples(module):
     assert failed == 0
 
 
-@pytest.mark.parametrize("module", ["rates", "dimensions", "conditions", "decomposition", "planning"])
+@pytest.mark.parametrize("module", ["rates", "dimensions", "conditions", "decomposition", "planning", "laws", "curves"])
 def test_docstring_examples_of_the_theory(module):
     failed, tried = doctest.testmod(
         importlib.import_module(f"quernel.theory.{module}"), extraglobs={"SplinePopulation": theory.SplinePopulation}

@@ -1,5 +1,6 @@
 """Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate."""
 
+from quernel.calibration import ConformalQuantileRegressor
 from quernel.estimators import (
     ExtrapolationWarning,
     KernelClassifier,
@@ -8,13 +9,16 @@ from quernel.estimators import (
     estimate_cost,
 )
 from quernel.persistence import load, save, to_onnx
+from quernel.selection import KernelQuantileRegressorCV
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConformalQuantileRegressor",
     "ExtrapolationWarning",
     "KernelClassifier",
     "KernelQuantileRegressor",
+    "KernelQuantileRegressorCV",
     "KernelRegressor",
     "__version__",
     "estimate_cost",

@@ -141,8 +141,10 @@ def _widths(problem: Problem, guess: Result) -> Array:
     some = slice(None, None, max(problem.rows.n_rows // WARM_ROWS, 1))
     memory = problem.rows.new_memory()
     problem.place(memory, guess.coef, guess.intercept)
-    with np.errstate(invalid="ignore"):  # a loss without kinks is infinitely far from them: no width, no warm start
-        return np.quantile(problem.loss.distance(memory.collect("residual")[some]), WARM_SHARE, axis=0)
+    distance = problem.loss.distance(memory.collect("residual")[some])
+    if not np.isfinite(distance).all():  # a loss without knots is smooth by itself
+        return np.zeros(problem.loss.n_columns)
+    return np.quantile(distance, WARM_SHARE, axis=0)
 
 
 def _together(

@@ -87,6 +87,8 @@ SETTINGS = [
     ("sampling", {"sampling": "magic"}, ["Unknown sampling 'magic'", *map(repr, SAMPLINGS)]),
     ("solver", {"solver": "simplex"}, ["Unknown solver 'simplex'", *map(repr, SOLVERS)]),
     ("noncrossing", {"noncrossing": "sort"}, ["Unknown noncrossing 'sort'", "'rearrange'", "None"]),
+    ("joint admm", {"noncrossing": "joint", "solver": "admm"}, ["'joint' is for solver='newton'", "solver='admm'"]),
+    ("joint single", {"noncrossing": "joint", "dtype": "float32"}, ["dtype='float64' only", "dtype='float32'"]),
     ("noncrossing False", {"noncrossing": False}, ["Unknown noncrossing False", "'rearrange'", "None"]),
     ("bandwidth 0", {"bandwidth": 0.0}, ["bandwidth", "positive", "got 0.0"]),
     ("bandwidth negative", {"bandwidth": [1.0, -2.0, 1.0]}, ["bandwidth", "positive", "-2.0"]),
@@ -413,3 +415,14 @@ def test_numbers_of_draws(model, table, n):
 def test_missing_numbers_in_the_thresholds_of_predict_cdf(model, table):
     X, y = table
     says(message_of(model.predict_cdf, X, np.where(np.arange(N) == 3, np.nan, y)), "y", "NaN")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("row", [0, 77_777, 149_999])
+def test_gaps_in_large_ready_features_are_found_by_the_sweeps(model, row, bad):
+    """Features that the solver reads anyway are not read once more to look for them."""
+    X = np.random.default_rng(0).normal(size=(150_000, 20))
+    y = X[:, 0].copy()
+    X[row, 3] = bad
+    with pytest.raises(ValueError, match=r"column 3 \(\d NaN, \d infinite\)"):
+        model.set_params(kernel="linear").fit(X, y)

@@ -7,7 +7,7 @@ from quernel import paths
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.losses import Pinball
+from quernel.losses import Expectile, Huber, LogCosh, Pinball, Squared
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.solvers import newton, screening
@@ -64,6 +64,16 @@ def test_folds_are_the_rows_of_the_fold():
         rows = LiftedRows(ArrayRows(features, source.y[fold], source.weight[fold]), features=features)
         alone = paths.solve(Problem(rows, Pinball(LEVELS), 1.0, fit_intercept=False), ALPHAS)
         np.testing.assert_allclose(grid.objective, alone.objective, rtol=2e-6)
+
+
+@pytest.mark.parametrize("loss", [Squared(), LogCosh(), Huber(0.5), Expectile([0.2, 0.7])])
+def test_a_path_of_another_loss_is_the_fits_one_by_one(loss):
+    rows = problem(400, 60).rows
+    grid = paths.solve(Problem(rows, loss, 1.0), ALPHAS)
+    assert np.all(grid.relative_gap <= 1e-6)
+    for k, alpha in enumerate(ALPHAS):
+        alone = newton.solve(Problem(rows, loss, alpha), tol=1e-9)
+        np.testing.assert_allclose(grid.objective[k], alone.objective, rtol=2e-6)
 
 
 def test_a_constant_target_is_fitted_by_the_constant():

@@ -58,7 +58,6 @@ def standard_errors_off(few, full):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SUMMARY.is_dir(), reason="the full run's summary, docs/reproduction, is not there yet")
 @pytest.mark.parametrize(("name", "columns", "method"), MEANS)
 def test_quick_means_agree_with_the_full_run(quick, name, columns, method):
     few = means(quick[0] / "out" / "tables" / name, columns, method)

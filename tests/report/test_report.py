@@ -13,9 +13,10 @@ from pyarrow import csv
 from sklearn.linear_model import QuantileRegressor
 
 import quernel
-from quernel import KernelQuantileRegressor
+from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
 from quernel.report import held_out_rows, judge_by_refitting, judge_on, report_page
+from quernel.report.choices import choices
 from quernel.report.fans import column_fans
 from quernel.report.rivals import linear, rivals, unconditional
 from quernel.report.svg import Chart, ticks
@@ -135,6 +136,29 @@ def test_the_choices_are_those_of_the_model(reader):
     assert 1 < dimension < 40
     for name, width in zip(made()[1].encoder.names, model.bandwidth_, strict=True):
         assert as_number(reader.row("choices", name)[1]) == pytest.approx(width, rel=1e-2)
+
+
+def test_every_way_to_choose_says_why():
+    rng = np.random.default_rng(0)
+    X = rng.random((120, 2))
+    y = np.sin(5 * X[:, 0]) + 0.1 * rng.standard_normal(120)
+    settings = {"n_components": 30, "random_state": 0}
+    searched = KernelQuantileRegressorCV([0.1, 0.9], alphas=[1e-4, 1e-2], bandwidths=[0.5], cv=3, **settings)
+    ways = {
+        "each column's standard deviation": KernelQuantileRegressor([0.1, 0.9], **settings),
+        "given": KernelQuantileRegressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
+        "learned from slopes": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
+        "among 2 pairs": searched,
+        "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
+    }
+    for why, model in ways.items():
+        told = {one.name: one for one in choices(model.fit(X, y), X, y)}
+        assert why in told["Bandwidth"].why, told["Bandwidth"]
+        assert told["Ridge weight alpha"].value == f"{model.alpha_:.3g}"
+        dimension = float(told["Effective dimension"].value)
+        assert 0 < dimension <= model.n_components_
+        if why in ("given", "among 2 pairs"):
+            assert why in told["Ridge weight alpha"].why
 
 
 def test_the_worst_rows_are_named_by_their_place_in_the_file(reader):

@@ -234,3 +234,14 @@ def test_there_is_memory_to_plan_with():
     found = available_memory()
     assert isinstance(found, int)
     assert 0 < found < 2**50
+
+
+@pytest.mark.parametrize(("n", "size"), [(1000, 1000), (1000, 999), (1000, 7), (12_345, 800)])
+def test_samples_are_spread_over_the_rows(n, size):
+    X = np.arange(n, dtype=float)[:, None]
+    rows = LiftedRows(ArrayRows(X, X[:, 0]), features=X)
+    drawn = [rows.sample(size, np.random.default_rng(seed)).target for seed in range(3)]
+    for sample in drawn:
+        assert len(np.unique(sample)) == size
+        assert np.all(np.abs(sample - (np.arange(size) + 0.5) * n / size) <= n / size + 1)
+    assert size > n / 2 or not np.array_equal(drawn[0], drawn[1])

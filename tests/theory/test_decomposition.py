@@ -150,3 +150,12 @@ def test_bad_populations():
         theory.SampledPopulation("gaussian", 3, np.ones((5, 1)))
     with pytest.raises(ValueError, match="X must have shape"):
         theory.SampledPopulation("gaussian", np.sum, np.ones(5))
+
+
+def test_a_scaled_target_is_the_same_function_times_the_scale(law):
+    half = theory.SplinePopulation(R, GAMMA, 100, scale=0.5)
+    x = np.linspace(0, 1, 7)[:, None]
+    assert half.target(x) == pytest.approx(law.target(x) / 2)
+    assert (half.radius, half.target_tail) == pytest.approx((law.radius / 2, law.target_tail / 2))
+    with pytest.raises(ValueError, match=r"a positive scale; got .* scale=0"):
+        theory.SplinePopulation(R, GAMMA, scale=0)

@@ -20,10 +20,11 @@ from quernel.estimators.cost import most_components, refuse_if_too_large
 from quernel.estimators.defaults import SIZES, auto_bandwidth, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
+from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
-from quernel.kernels import Kernel, Linear, resolve
+from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, LiftedRows, blocks
@@ -84,23 +85,52 @@ class KernelEstimator(BaseEstimator):
         check_positive("max_iter", self.max_iter, integer=True)
         if self.max_memory is not None:
             check_positive("max_memory", self.max_memory, instead=" of bytes, or None")
-        if isinstance(self.bandwidth, str):
-            check_choice("bandwidth", self.bandwidth, ("auto",))
-        elif not kernel.takes_bandwidth:
-            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
-        elif not kernel.bandwidth_is_open:
-            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
-        else:
-            kernel = kernel.with_bandwidth(self.bandwidth)
-        return kernel
+        return self._check_bandwidth(kernel)
 
-    def _with_bandwidth(self, kernel: Kernel, source: ArrayRows) -> Kernel:
-        """The kernel with the bandwidth that will be used, which is also remembered."""
+    def _check_bandwidth(self, kernel: Kernel) -> Kernel:
+        if isinstance(self.bandwidth, str):
+            check_choice("bandwidth", self.bandwidth, ("auto", "learned"))
+            if self.bandwidth == "auto":
+                return kernel
+        if not kernel.takes_bandwidth:
+            raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
+        if not kernel.bandwidth_is_open:
+            raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
+        if isinstance(self.bandwidth, str):
+            for _, part in kernel.parts:
+                if not isinstance(part, ShiftInvariantKernel):
+                    raise ValueError(
+                        f"bandwidth='learned' needs the slopes of waves, which the {part.name} kernel in the sum does "
+                        "not have. Give bandwidths, or 'auto'."
+                    )
+            return kernel
+        return kernel.with_bandwidth(self.bandwidth)
+
+    def _with_bandwidth(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Kernel:
+        """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
+        self.bandwidth_choice_: BandwidthChoice | None = None
         if kernel.bandwidth_is_open:
-            kernel = kernel.with_bandwidth(auto_bandwidth(source.X, source.share()))
+            kernel = kernel.with_bandwidth(self._open_bandwidth(kernel, source, loss))
         kernel.check_columns(source.X.shape[1])
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
+
+    def _open_bandwidth(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
+        """One bandwidth per column: the automatic one or, with the ridge weight unless that is given, the learned."""
+        if self.bandwidth == "auto":
+            return auto_bandwidth(source.X, source.share())
+        bandwidth = self._learn(kernel, source, loss)
+        self.alpha_ = self.bandwidth_choice_.alpha
+        return bandwidth
+
+    def _learn(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
+        # A generator of its own: the fit with the bandwidths found, given as numbers, draws the same features.
+        seed = int(as_generator(self.random_state).integers(2**63))
+        self.bandwidth_choice_ = learn_bandwidth(
+            source, kernel, loss, self.alpha_,
+            alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept, seed=seed,
+        )  # fmt: skip
+        return np.array(self.bandwidth_choice_.bandwidth)
 
     def outside(self, X: Any) -> NDArray[np.bool_]:
         """Which rows have a column outside the range that it had in the training rows, shape (n,)."""
@@ -139,11 +169,7 @@ class KernelEstimator(BaseEstimator):
 
     def _draw(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
-        features = self._random_features(kernel).set_params(
-            center=source.share() @ source.X, random_state=int(rng.integers(2**63))
-        )
-        if features.leverage_alpha is None:
-            features.set_params(leverage_alpha=self.alpha_)
+        features = self._undrawn(source, kernel, int(rng.integers(2**63)))
 
         def draw(n_components: int, rows: ArrayRows) -> RandomFeatures:
             return clone(features).set_params(n_components=n_components).fit(rows.X, sample_weight=rows.weight)
@@ -151,6 +177,11 @@ class KernelEstimator(BaseEstimator):
         if self.n_components == "auto":
             return draw(self._choose_components(features, draw, source, loss), source)
         return draw(int(self.n_components), source)
+
+    def _undrawn(self, source: ArrayRows, kernel: Kernel, seed: int) -> RandomFeatures:
+        """The random features of these rows, not drawn yet."""
+        features = self._random_features(kernel).set_params(center=source.share() @ source.X, random_state=seed)
+        return features if features.leverage_alpha is not None else features.set_params(leverage_alpha=self.alpha_)
 
     def _choose_components(
         self,
@@ -210,8 +241,17 @@ class KernelEstimator(BaseEstimator):
     def _solver(self) -> Callable[..., Result]:
         return SOLVERS[self.solver]
 
-    def _fit_columns(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> None:
-        """Fit every column of the loss to the rows, and keep what was found."""
+    def _fit_columns(
+        self,
+        source: ArrayRows,
+        kernel: Kernel,
+        loss: Loss,
+        choose: Callable[[Kernel, ArrayRows, Loss], Kernel] | None = None,
+    ) -> None:
+        """Fit every column of the loss to the rows, and keep what was found.
+
+        `choose` settles on bandwidth and ridge weight where they are open; by default what the constructor says.
+        """
         refuse_if_too_large(
             source.n_rows,
             self.n_components,
@@ -221,7 +261,7 @@ class KernelEstimator(BaseEstimator):
             max_memory=self.max_memory,
             dtype=self.dtype,
         )
-        kernel = self._with_bandwidth(kernel, source)
+        kernel = (choose or self._with_bandwidth)(kernel, source, loss)
         self.n_components_choice_: ComponentsChoice | None = None
         self._keep_result(self._solve(source, kernel, loss, as_generator(self.random_state)))
 

@@ -67,14 +67,18 @@ def column_range(X: Array) -> Array:
 
 def auto_bandwidth(X: Array, share: Array) -> Array:
     """One bandwidth per column: its standard deviation times 0.6 of the median distance between standardised rows."""
-    scales = column_scales(X, share)
+    return bandwidth_from(column_scales(X, share), X, share)
+
+
+def bandwidth_from(lengths: Array, X: Array, share: Array) -> Array:
+    """These lengths, one per column, times 0.6 of the median distance between rows that are measured in them."""
     rows, weight = distinct_rows(X, share, SUBSAMPLE)
     if len(rows) < 2:
-        return scales
+        return lengths
     first, second = np.triu_indices(len(rows), 1)
-    distances = pdist(rows / scales)
+    distances = pdist(rows / lengths)
     median = weighted_quantiles(distances, weight[first] * weight[second], np.array([0.5]))[0]
-    return BANDWIDTH * median * scales
+    return BANDWIDTH * median * lengths
 
 
 def loss_named(name: str, scale: float) -> Loss:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +30,7 @@ from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
 from quernel.rows import ArrayRows
+from quernel.solvers import Result, joint
 
 Array = NDArray[np.floating]
 
@@ -49,10 +52,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a two-layer network with a fixed
         first layer), "spline" (functions of period 1 in every column); or "linear": the columns of X are the features
         as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
-    bandwidth : "auto", float or one float per column, default="auto"
+    bandwidth : "auto", "learned", float or one float per column, default="auto"
         The length over which the quantiles may vary, in units of the columns: "gaussian" is
         exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times 0.6 of the median
-        distance between standardised rows, so that columns in different units need no scaling.
+        distance between standardised rows, so that columns in different units need no scaling. "learned" gives each
+        column its own from the data, small where the quantiles rise steeply and large where they do not, and chooses
+        alpha with it, unless that is a number: on up to 4,000 rows, by held-out loss; print `bandwidth_choice_`.
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M. "auto" doubles M, from 125 to at most 2,000, until more features change neither the
         effective dimension nor the loss on held-out rows of a sample of 2,000 rows; tables of fewer than 1,000
@@ -68,8 +73,11 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         by a constant multiplies the predictions by it.
     fit_intercept : bool, default=True
         Whether to add an unpenalised constant (the paper has none).
-    noncrossing : {"rearrange", None}, default="rearrange"
-        "rearrange" sorts the predicted levels of each row; None leaves them as fitted.
+    noncrossing : {"rearrange", "joint", None}, default="rearrange"
+        "rearrange" sorts the predicted levels of each row; None leaves them as fitted. "joint" fits all levels together
+        under the constraint that none crosses the next on any training row (without intercept: by no more than 1e-7 of
+        the standard deviation of y), and sorts what is predicted elsewhere. It takes two or three times as long where
+        levels cross, and features that fit in memory.
     solver : {"newton", "admm"}, default="newton"
         "newton" is exact and fast; "admm" is the paper's, for comparison (try ``tol=1e-4``).
     tol : float, default=1e-6
@@ -93,13 +101,16 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     intercept_ : ndarray of shape (q,)
     alpha_ : float
     bandwidth_ : float, ndarray of shape (n_features_in_,), None for a kernel that has none, a tuple of these for a sum
+    bandwidth_choice_ : BandwidthChoice or None
+        With ``bandwidth="learned"``, what was tried and what came of it: print it.
     n_components_ : int
     n_components_choice_ : ComponentsChoice or None
         With ``n_components="auto"``, what was tried and why it ended there: print it.
     duality_gap_ : ndarray of shape (q,)
         Relative: no other coefficients could lower the objective by more than this share of it, or of a thousandth of
         the best constant's objective where that is larger. With ``n_components="exact"``, no function of the kernel's
-        space could.
+        space could. With ``noncrossing="joint"`` this is said of the sum over levels that were fitted together, among
+        coefficients whose levels do not cross.
     objective_ : ndarray of shape (q,)
     n_iter_ : int
     feature_map_ : fitted transformer with ``transform(X) -> Phi``
@@ -159,7 +170,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, noncrossing_points: Any = None
+    ) -> Self:
         """Fit all levels.
 
         Parameters
@@ -168,16 +181,31 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out.
+        noncrossing_points : array-like of shape (p, d) or None
+            With ``noncrossing="joint"``, further places where levels must not cross, besides the training rows.
         """
+        self._fit(X, y, sample_weight, noncrossing_points)
+        self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
+        return self
+
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None,
+        noncrossing_points: Any = None,
+        choose: Callable[[Kernel, ArrayRows, Loss], Kernel] | None = None,
+    ) -> None:
+        """Fit all levels, with the kernel and the ridge weight that `choose` settles on, if it is given."""
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
         X, y, weight = check_training(self, X, y, sample_weight, finite=not self._finds_missing(kernel))
+        self._points = self._check_points(noncrossing_points)
         source = ArrayRows(X, y, weight)
         self.alpha_ = auto_alpha(y, source.share()) if self.alpha == "auto" else float(self.alpha)
-        self._fit_columns(source, kernel, Pinball(levels))
+        self._fit_columns(source, kernel, Pinball(levels), choose)
+        del self._points
         self._keep(levels, X)
-        self._warn_if_short([f"{level:g}" for level in levels], of="level ")
-        return self
 
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
@@ -253,13 +281,34 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         return tags
 
     def _check_parameters(self) -> Kernel:
-        check_choice("noncrossing", self.noncrossing, ("rearrange", None))
+        check_choice("noncrossing", self.noncrossing, ("rearrange", "joint", None))
+        if self.noncrossing == "joint" and (self.solver != "newton" or self.dtype != "float64"):
+            raise ValueError(
+                "noncrossing='joint' is for solver='newton' and dtype='float64' only; got "
+                f"solver={self.solver!r}, dtype={self.dtype!r}. Use noncrossing='rearrange' with those."
+            )
         return super()._check_parameters()
 
     def _judged_by(self, loss: Loss) -> Loss:
         """The middle of the levels, where held-out loss is known best."""
         assert isinstance(loss, Pinball)
         return Pinball(middle_levels(loss.levels))
+
+    def _check_points(self, points: Any) -> Array | None:
+        """Further places for the constraints, as rows like those of X."""
+        if points is None:
+            return None
+        if self.noncrossing != "joint" or self.n_components == "exact":
+            raise ValueError(
+                "noncrossing_points are for noncrossing='joint' with random features or a linear kernel; got "
+                f"noncrossing={self.noncrossing!r}, n_components={self.n_components!r}. Leave them out."
+            )
+        return check_rows(self, points, reset=False)
+
+    def _solver(self) -> Callable[..., Result]:
+        if self.noncrossing != "joint":
+            return super()._solver()
+        return partial(joint.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
 
     def _keep(self, levels: Array, X: Array) -> None:
         self.quantiles_ = levels
@@ -270,7 +319,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""
         curves = self._raw_curves(X)
-        return rearranged(curves, self.quantiles_) if self.noncrossing == "rearrange" else curves
+        return curves if self.noncrossing is None else rearranged(curves, self.quantiles_)
 
     def _distribution(self, X: Array) -> QuantileFunction:
         order = np.argsort(self.quantiles_)

@@ -23,20 +23,21 @@ def log_log(ax: Any, sizes: Sequence[float], *, most: int = 6) -> None:
     label_decades(ax)
 
 
-def label_decades(ax: Any) -> None:
-    """Whole decades on a long vertical axis, and finer steps on one that would have a single label otherwise.
+def label_decades(ax: Any, which: str = "y") -> None:
+    """Whole decades on a long axis, and finer steps on one that would have a single label otherwise.
 
     It looks at the limits of the axis: call it when all is drawn.
     """
-    low, high = ax.get_ylim()
+    axis = ax.yaxis if which == "y" else ax.xaxis
+    low, high = sorted(axis.get_view_interval())
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     for steps in STEPS:
         ticks = np.outer(decades, steps).ravel()
         ticks = ticks[(ticks >= low) & (ticks <= high)]
         if len(ticks) >= 2:
             break
-    ax.set_yticks(ticks, [_power(tick) for tick in ticks])
-    ax.yaxis.minorticks_off()
+    axis.set_ticks(ticks, labels=[_power(tick) if which == "y" else f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
 
 
 def _power(value: float) -> str:

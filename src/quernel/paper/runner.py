@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -99,12 +98,8 @@ def fingerprint(path: Path) -> str:
 
 def _begin_worker() -> None:
     """One thread per process, and none of them outlives its parent."""
-    from threadpoolctl import threadpool_limits
-
-    os.environ["NUMBA_NUM_THREADS"] = "1"
-    if "numba" in sys.modules:
-        sys.modules["numba"].set_num_threads(1)
     import scipy.linalg  # noqa: F401  so that its BLAS is there to be limited
+    from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -167,7 +167,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
             axes[0, k].axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least possible")
             axes[0, k].set_title(f"level {level:g}", loc="left")
             axes[1, k].set(xscale="log", yscale="log", xlabel="random features $M$")
-            axes[1, k].set_xticks(counts, [str(M) for M in counts])
+            axes[1, k].set_xticks(counts, [str(M) for M in counts], rotation=45)
             axes[1, k].minorticks_off()
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
@@ -195,7 +195,7 @@ def _counts_figure(table: Table, sheet: Sheet) -> Item:
             row[0].set_ylabel(f"PQE, {simulation}")
         for ax in axes[1]:
             ax.set(xscale="log", xlabel="random features $M$")
-            ax.set_xticks(counts, [str(M) for M in counts])
+            ax.set_xticks(counts, [str(M) for M in counts], rotation=45)
             ax.minorticks_off()
         shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000."

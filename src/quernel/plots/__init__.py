@@ -12,12 +12,15 @@ from quernel.plots.importance import PermutationImportanceDisplay
 from quernel.plots.plan import exponent_grid, feature_map
 from quernel.plots.residuals import ResidualQuantileDisplay
 from quernel.plots.style import house_style, save_figure
+from quernel.plots.tuning import ImportanceDisplay, PathDisplay
 from quernel.plots.widths import IntervalWidthDisplay
 
 __all__ = [
     "CalibrationDisplay",
     "FeatureCountDisplay",
+    "ImportanceDisplay",
     "IntervalWidthDisplay",
+    "PathDisplay",
     "PermutationImportanceDisplay",
     "QuantileFanDisplay",
     "ResidualQuantileDisplay",

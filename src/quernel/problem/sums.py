@@ -293,12 +293,13 @@ def _force(block: Block, memory: BlockMemory, weighted: Array) -> Array:
 
     Between two Newton steps most rows stay clipped at the same end of their box.
     """
-    changed = np.arange(len(block.share))
+    force = None
     if "force" in memory:
-        changed = np.flatnonzero(np.any(weighted != memory["weighted"].T, axis=0))
-    if len(changed) <= FEW_CHANGED * len(block.share):
-        force = memory["force"] + ((weighted - memory["weighted"].T)[:, changed] @ block.features[changed]).T
-    else:
+        change = weighted - memory["weighted"].T
+        changed = np.flatnonzero(change.any(axis=0))
+        if len(changed) <= FEW_CHANGED * len(block.share):
+            force = memory["force"] + (change[:, changed] @ block.features[changed]).T
+    if force is None:
         force = (weighted @ block.features).T
     memory["weighted"], memory["force"] = weighted.T, force
     return force

@@ -62,8 +62,10 @@ def _bandwidth(model: KernelQuantileRegressor) -> Choice:
     if isinstance(widths, tuple):
         return Choice("Bandwidth", "several", "the kernel is a sum, each part with its own")
     learned = getattr(model, "bandwidth_choice_", None)
-    if learned is not None:
-        why = str(learned.reason)
+    if hasattr(model, "cv_results_"):
+        why = _searched(model)
+    elif learned is not None:
+        why = f"learned from slopes along the columns: {learned.reason}"
     elif isinstance(model.bandwidth, str):
         why = f"each column's standard deviation times {BANDWIDTH:g} of the median distance between standardised rows"
     else:
@@ -73,13 +75,20 @@ def _bandwidth(model: KernelQuantileRegressor) -> Choice:
 
 def _alpha(model: KernelQuantileRegressor) -> Choice:
     learned = getattr(model, "bandwidth_choice_", None)
-    if not isinstance(model.alpha, str):
+    if hasattr(model, "cv_results_"):
+        why = _searched(model)
+    elif not isinstance(model.alpha, str):
         why = "given"
     elif learned is not None:
         why = "chosen together with the bandwidths"
     else:
         why = f"{ALPHA:.0e} over a robust spread of the target, so that its unit does not matter"
     return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger is smoother")
+
+
+def _searched(model: KernelQuantileRegressor) -> str:
+    tried = np.isfinite(model.cv_results_["mean_test_score"]).sum()
+    return f"by held-out loss, among {tried} pairs of a ridge weight and bandwidths"
 
 
 def _components(model: KernelQuantileRegressor) -> Choice:
@@ -92,6 +101,6 @@ def _components(model: KernelQuantileRegressor) -> Choice:
 
 
 def _crossing(model: KernelQuantileRegressor) -> str:
-    if model.noncrossing is None:
-        return "of the training rows; left as fitted"
+    if model.noncrossing != "rearrange":
+        return "of the training rows; " + ("fitted together" if model.noncrossing else "left as fitted")
     return "of the training rows before the levels of each row were put in order"

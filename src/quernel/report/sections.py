@@ -25,7 +25,8 @@ Array = NDArray[np.floating]
 NONE = "\N{EN DASH}"
 TOO_NARROW = (
     "The intervals hold fewer rows than they promise: the model follows its training rows too closely. A larger ridge "
-    "weight, 3 to 100 times the one above (--alpha), makes it smoother."
+    "weight, 3 to 100 times the one above (--alpha), makes it smoother; in Python, ConformalQuantileRegressor widens "
+    "the intervals until they hold."
 )
 WORST, SHOWN_INPUTS, MOST_BARS = 10, 8, 12
 

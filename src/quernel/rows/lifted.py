@@ -155,12 +155,12 @@ class LiftedRows:
         some.source = replace(self.source, y=self.source.y[:, columns])
         return some
 
-    def resident(self, reason: str) -> Array:
-        """All features, shape (n, M), or an error that begins with the reason."""
+    def resident(self, reason: str, *, instead: str = "solver='newton'") -> Array:
+        """All features, shape (n, M), or an error that begins with the reason and says what to use instead."""
         if self._features is None:
             raise ValueError(
                 f"{reason}, but {self.n_rows:,} rows x {self.n_features:,} features exceed the memory allowed. "
-                "Use solver='newton', fewer components, or raise max_memory."
+                f"Use {instead}, fewer components, or raise max_memory."
             )
         return self._features
 

@@ -9,10 +9,11 @@ from quernel.theory.conditions import (
     sufficient_features,
     sufficient_rows,
 )
-from quernel.theory.curves import ExcessRisk, excess_risk, excess_risk_curve
+from quernel.theory.curves import ExcessRisk, excess_risk_curve
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
 from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
 from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
+from quernel.theory.laws import Labels, Noise, excess_risk
 from quernel.theory.methods import METHODS, Method
 from quernel.theory.planning import Exponents, Plan, estimate_exponents, plan
 from quernel.theory.populations import SampledPopulation, SplinePopulation
@@ -33,8 +34,10 @@ __all__ = [
     "ExcessRisk",
     "Exponent",
     "Exponents",
+    "Labels",
     "LocalConvexity",
     "Method",
+    "Noise",
     "OutsideTheoryWarning",
     "Plan",
     "SampledPopulation",

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.solvers import SOLVERS
+from quernel.theory.laws import Labels, Law, Noise, takes_labels
 from quernel.theory.populations import SplinePopulation
 
 Array = NDArray[np.floating]
 
-# Points of the noise's law, and of x, at which risks are averaged.
-NODES = 401
+# Points of x at which risks are averaged.
 GRID = 1000
 
 
@@ -32,20 +32,6 @@ class ExcessRisk:
     error: float
 
 
-def excess_risk(loss: Loss, deviation: ArrayLike, noise: ArrayLike) -> float:
-    """E loss(y - f) - min over f, for the deviations f - f* at some rows and the noise y - f* that is the same at all.
-
-    Exact but for the finite number of noise values: differences are taken value by value, so that nothing is lost to
-    the size of the risk itself. Noise is read as centred: its best constant under the loss counts as f*.
-    """
-    deviation, noise = np.ravel(np.asarray(deviation, dtype=float)), np.ravel(np.asarray(noise, dtype=float))
-    if loss.margin or loss.n_columns != 1:
-        raise ValueError(f"excess_risk needs a loss of the residual with one column; got {loss!r}.")
-    centred = noise - loss.best_constant(noise, np.full(len(noise), 1 / len(noise)))[0]
-    moved = loss.value((centred[None, :] - deviation[:, None]).reshape(-1, 1))
-    return float(np.mean(moved) - np.mean(loss.value(centred[:, None])))
-
-
 def excess_risk_curve(
     population: SplinePopulation,
     loss: Loss,
@@ -53,21 +39,25 @@ def excess_risk_curve(
     *,
     alpha: Callable[[int], float],
     features: Callable[[int], int],
-    noise: Callable[[Array], Array],
+    noise: Callable[[Array], Array] | None = None,
+    likely: float | None = None,
     repetitions: int = 10,
     random_state: int = 0,
     tol: float = 1e-6,
 ) -> list[ExcessRisk]:
-    """The excess risk of fits to y = f*(x) + noise, at growing numbers of rows.
+    """The excess risk of fits at growing numbers of rows, to y = f*(x) + noise or to labels -1 and +1.
 
     Parameters
     ----------
     population : the law of rows and f*
-    loss : any loss of the residual, of one column
+    loss : any of `quernel.losses`, of one column
     sizes : numbers of rows
     alpha, features : the ridge weight and the number of features for n rows, such as `regularization` and
         `features_needed` with exponents filled in
-    noise : quantile function of the noise: levels in (0, 1) to values, such as ``scipy.stats.norm(scale=0.1).ppf``
+    noise : for a loss of the residual: quantile function of the noise, see `Noise`
+    likely : for a loss of the margin: probability of the more likely label, see `Labels`. With it, and the hinge needs
+        it, f* is no longer the population's function but a step, which lies outside the kernel's space: the curve is
+        measured all the same, but of the theorem's rates only that of r = gamma/2 applies
     repetitions, random_state, tol : how many draws of rows and features, their seed, and the solver's tolerance
 
     Examples
@@ -79,23 +69,44 @@ def excess_risk_curve(
     >>> few, many = excess_risk_curve(law, Huber(0.1), [100, 1000], noise=norm(scale=0.1).ppf, repetitions=3, **how)
     >>> many.risk < few.risk
     True
+
+    Labels, of which the population's function is the log odds:
+
+    >>> from quernel.losses import Logistic
+    >>> few, many = excess_risk_curve(law, Logistic(), [100, 1000], repetitions=3, **how)
+    >>> many.risk < few.risk
+    True
     """
     if repetitions < 2:
         raise ValueError(f"repetitions must be at least 2, for a standard error; got {repetitions!r}.")
-    values = np.asarray(noise((np.arange(NODES) + 0.5) / NODES), dtype=float)
-    center = loss.best_constant(values, np.full(NODES, 1 / NODES))[0]
+    law = _law(loss, noise, likely)
     x = (np.arange(GRID)[:, None] + 0.5) / GRID
-    truth, curve = population.target(x), []
+    target, curve = population.target(x), []
+    law.minimiser(target)  # refuses a target that the law cannot have, before any fit
     for n in sizes:
         M, ridge, risks = int(features(n)), float(alpha(n)), []
         for rng in np.random.default_rng([random_state, n]).spawn(repetitions):
             X = rng.random((n, 1))
-            y = population.target(X) + np.asarray(noise(rng.random(n))) - center
+            y = law.draw(population.target(X), rng)
             lift = population.features(M, rng)
             Phi = lift.transform(X)
             problem = Problem(LiftedRows(ArrayRows(X, y), features=Phi), loss, ridge, fit_intercept=False)
             coef = SOLVERS["newton"](problem, tol=tol).coef[:, 0]
-            risks.append(excess_risk(loss, lift.transform(x) @ coef - truth, values))
+            risks.append(law.excess_risk(lift.transform(x) @ coef, target))
         error = float(np.std(risks, ddof=1) / np.sqrt(repetitions))
         curve.append(ExcessRisk(int(n), M, ridge, float(np.mean(risks)), error))
     return curve
+
+
+def _law(loss: Loss, noise: Callable[[Array], Array] | None, likely: float | None) -> Law:
+    """Labels for a loss of the margin, noise for one of the residual."""
+    if takes_labels(loss):
+        if noise is not None:
+            raise ValueError(f"{type(loss).__name__} is a loss of labels -1 and +1, which have no noise: leave it out.")
+        return Labels(loss, likely)
+    if likely is not None or noise is None:
+        raise ValueError(
+            f"{type(loss).__name__} is a loss of the residual: give noise, such as scipy.stats.norm(scale=0.1).ppf, "
+            "and leave out likely, which is for labels -1 and +1."
+        )
+    return Noise(loss, noise)

@@ -41,7 +41,7 @@ class Population(Protocol):
 class SplinePopulation:
     """The paper's spline design, cut off after some frequencies: x uniform on [0, 1], q = 1 / gamma, and
 
-        K = Lambda_q,  phi(x, w) = Lambda_(q/2)(x, w),  f*(x) = Lambda_(r q + 1/2)(x, 0),
+        K = Lambda_q,  phi(x, w) = Lambda_(q/2)(x, w),  f*(x) = scale Lambda_(r q + 1/2)(x, 0),
         Lambda_s(x, z) = sum over |k| <= n_frequencies of |k|^-s e^(2 pi i k (x - z)),  |0|^-s read as 1.
 
     The basis 1, sqrt2 cos(2 pi k x), sqrt2 sin(2 pi k x) diagonalises L, so that all L2 norms are exact for the design
@@ -53,12 +53,13 @@ class SplinePopulation:
     r: float
     gamma: float
     n_frequencies: int = 200
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.r < np.inf and 0 < self.gamma <= 1 and self.n_frequencies >= 1):
+        if not (0 <= self.r < np.inf and 0 < self.gamma <= 1 and self.n_frequencies >= 1 and 0 < self.scale < np.inf):
             raise ValueError(
-                "SplinePopulation needs r >= 0, gamma in (0, 1] and n_frequencies >= 1; "
-                f"got r={self.r!r}, gamma={self.gamma!r}, n_frequencies={self.n_frequencies!r}."
+                "SplinePopulation needs r >= 0, gamma in (0, 1], n_frequencies >= 1 and a positive scale; got "
+                f"r={self.r!r}, gamma={self.gamma!r}, n_frequencies={self.n_frequencies!r}, scale={self.scale!r}."
             )
 
     @cached_property
@@ -74,9 +75,9 @@ class SplinePopulation:
 
     @cached_property
     def target_vector(self) -> Array:
-        """1 and sqrt2 k^-(r q + 1/2) on the cosines."""
+        """1 and sqrt2 k^-(r q + 1/2) on the cosines, times the scale."""
         cosines = np.sqrt(2) * self.frequencies ** (-self.r / self.gamma - 1 / 2)
-        return np.concatenate([[1.0], cosines, np.zeros_like(cosines)])
+        return self.scale * np.concatenate([[1.0], cosines, np.zeros_like(cosines)])
 
     @property
     def radius(self) -> float:
@@ -90,10 +91,10 @@ class SplinePopulation:
 
     @property
     def target_tail(self) -> float:
-        """Bound on the L2 norm of the frequencies left out of f*: sqrt(gamma/r) n_frequencies^(-r/gamma)."""
+        """Bound on the L2 norm of the frequencies left out of f*: scale sqrt(gamma/r) n_frequencies^(-r/gamma)."""
         if self.r == 0:
             return np.inf
-        return float(np.sqrt(self.gamma / self.r) * self.n_frequencies ** (-self.r / self.gamma))
+        return float(self.scale * np.sqrt(self.gamma / self.r) * self.n_frequencies ** (-self.r / self.gamma))
 
     def dimension_tail(self, alpha: float) -> float:
         """Bound on what the frequencies left out would add to N(alpha): their trace over alpha."""

@@ -1,0 +1,276 @@
+"""ConformalQuantileRegressor: intervals with a coverage that does not rest on the model being right."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import _safe_indexing, get_tags, indexable
+from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
+
+from quernel.calibration.models import ends, is_frozen, middle, with_levels
+from quernel.calibration.rowwise import group_of, ratio_of
+from quernel.calibration.scores import Scores, rows_needed
+from quernel.calibration.splits import Index, calibration_rows, check_size, folds
+from quernel.estimators.validation import check_choice, check_share, check_target, check_weight
+from quernel.features.random import as_generator
+
+Array = NDArray[np.floating]
+
+
+class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
+    """Conformalised quantile regression: intervals that hold new targets with the promised probability.
+
+    Some rows fit a model of quantiles, others tell by how much its intervals must be widened (or may be narrowed).
+    If calibration rows and new rows are exchangeable, a new target lies inside with probability `coverage` or more, for
+    any number of rows and however bad the model is; a bad model gets wide intervals. The promise is about the average
+    over new rows, or over those of each group.
+
+    Parameters
+    ----------
+    estimator : model of quantiles or None, default=None
+        None is ``KernelQuantileRegressor`` with the levels of the interval, and so is any estimator whose parameter
+        `quantiles` is a single number. Otherwise anything with ``predict_interval(X, coverage=...)``, or with a
+        ``predict(X)`` of shape (n, 2) or more whose outermost columns are the ends. A FrozenEstimator of scikit-learn
+        is taken as fitted, as with ``method="prefit"``.
+    coverage : float, default=0.9
+        The probability with which a new target must lie inside.
+    method : {"split", "cv+", "prefit"}, default="split"
+        "split" fits on some rows and calibrates on the others. "cv+" fits one model for each fold and calibrates each
+        on the rows it has not seen, so that all rows do both; it costs as many fits, its guarantee is
+        2 coverage - 1 (less a term of the order of sqrt(folds / n)), and its usual coverage close to `coverage`.
+        "prefit" takes a fitted model as it is: all rows given to `fit`, which the model must not have seen, calibrate.
+    symmetric : bool, default=True
+        True moves both ends by the same length. False calibrates each end by itself, so that targets fall out below and
+        above equally often, each in at most (1 - coverage) / 2 of the rows; intervals are somewhat wider.
+    calibration_size : float or int, default=0.25
+        Share or number of rows that calibrate, for "split".
+    time_ordered : bool, default=False
+        True calibrates on the last rows, for rows in order of time (with "split"). Nothing is shuffled.
+    cv : int or scikit-learn splitter, default=5
+        Folds for "cv+". An integer shuffles the rows.
+    random_state : int, RandomState, Generator or None, default=None
+        Which rows calibrate. An integer makes it repeatable.
+
+    Attributes
+    ----------
+    estimators_ : list of the fitted models, one, or one per fold for "cv+"
+    calibration_ : dict from group (None, without groups) to its calibration scores
+    n_calibration_ : int, the number of rows that calibrated
+    n_features_in_, feature_names_in_ : as in scikit-learn, where the model has them
+
+    Notes
+    -----
+    A coverage that so few calibration rows cannot promise is refused by `fit`, which says how many it takes. With a
+    `density_ratio` that depends on the new row: where its own weight is too large, its interval is infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from quernel import ConformalQuantileRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (800, 1))
+    >>> y = np.sin(X[:, 0]) + (0.1 + 0.05 * X[:, 0]) * rng.standard_normal(800)
+    >>> model = ConformalQuantileRegressor(coverage=0.9, random_state=0).fit(X[:600], y[:600])
+    >>> low, high = model.predict_interval(X[600:]).T
+    >>> bool(np.mean((low <= y[600:]) & (y[600:] <= high)) > 0.85)
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        coverage: float = 0.9,
+        *,
+        method: str = "split",
+        symmetric: bool = True,
+        calibration_size: float = 0.25,
+        time_ordered: bool = False,
+        cv: Any = 5,
+        random_state: Any = None,
+    ) -> None:
+        self.estimator = estimator
+        self.coverage = coverage
+        self.method = method
+        self.symmetric = symmetric
+        self.calibration_size = calibration_size
+        self.time_ordered = time_ordered
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: Any = None,
+        density_ratio: Any = None,
+    ) -> Self:
+        """Fit the model on some of the rows and calibrate it on the others.
+
+        Parameters
+        ----------
+        X : table of shape (n, d), whatever the estimator takes
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,) or None
+            Handed to the estimator. It does not weigh calibration rows; a row of weight 0 is left out of both.
+        groups : array-like of shape (n,), function of X, or None
+            Labels. Each group is calibrated by itself, so that the coverage holds in each.
+        density_ratio : array-like of shape (n,), function of X, or None
+            How much more likely such a row is where intervals are wanted than here, up to a constant: weights of the
+            calibration rows under covariate shift.
+        """
+        prefit = self._check_parameters()
+        (X,) = indexable(X)
+        y, weight = self._check_rows(X, y, sample_weight, prefit)
+        labels, ratio = group_of(groups, X), ratio_of(density_ratio, X)
+        self._groups, self._ratio = groups, density_ratio
+        if weight is not None and not weight.all():
+            counts = np.flatnonzero(weight)
+            X, y, weight, ratio = _safe_indexing(X, counts), y[counts], weight[counts], ratio[counts]
+            labels = None if labels is None else labels[counts]
+        parts = self._parts(X, y, labels, prefit)
+        rows = np.concatenate([test for _, test in parts])
+        members = self._members(labels, ratio, rows)
+        self.estimators_ = [self.estimator if prefit else self._fitted(X, y, weight, train) for train, _ in parts]
+        predicted = [
+            ends(model, _safe_indexing(X, test), self.coverage)
+            for model, (_, test) in zip(self.estimators_, parts, strict=True)
+        ]
+        number = np.repeat(np.arange(len(parts)), [len(test) for _, test in parts])
+        scores = Scores.of(np.concatenate(predicted), y[rows], number, ratio[rows], symmetric=self.symmetric)
+        self.calibration_ = {label: scores.take(places) for label, places in members.items()}
+        self.n_calibration_ = len(rows)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimators_[0], name):
+                setattr(self, name, getattr(self.estimators_[0], name))
+        return self
+
+    def predict_interval(self, X: Any, *, groups: Any = None, density_ratio: Any = None) -> Array:
+        """Lower and upper end of the calibrated interval, shape (n, 2).
+
+        Parameters
+        ----------
+        X : table of shape (n, d)
+        groups, density_ratio : array-like of shape (n,)
+            Those of the new rows, if `fit` was given arrays. Functions given to `fit` are applied to X as they are.
+        """
+        check_is_fitted(self)
+        labels = group_of(_known("groups", groups, self._groups), X)
+        own = ratio_of(_known("density_ratio", density_ratio, self._ratio), X)
+        predicted = np.stack([ends(model, X, self.coverage) for model in self.estimators_])
+        if labels is None:
+            return self.calibration_[None].interval(predicted, own, self._level)
+        interval = np.empty((len(own), 2))
+        for label in np.unique(labels).tolist():
+            if label not in self.calibration_:
+                known = ", ".join(map(repr, self.calibration_))
+                raise ValueError(f"Group {label!r} was not calibrated; known groups are {known}. Fit with rows of it.")
+            rows = np.flatnonzero(labels == label)
+            interval[rows] = self.calibration_[label].interval(predicted[:, rows], own[rows], self._level)
+        return interval
+
+    def predict(self, X: Any) -> Array:
+        """The median of each row as the model has it, or else the middle of its interval; shape (n,)."""
+        check_is_fitted(self)
+        return np.mean([middle(model, X, self.coverage) for model in self.estimators_], axis=0)
+
+    @property
+    def _level(self) -> float:
+        """The share of the scores that each end must cover."""
+        return self.coverage if self.symmetric else (1 + self.coverage) / 2
+
+    def _check_parameters(self) -> bool:
+        """Refuse unfit arguments; return whether the estimator is taken as fitted."""
+        check_share("coverage", self.coverage)
+        check_choice("method", self.method, ("split", "cv+", "prefit"))
+        check_size(self.calibration_size)
+        for name in ("symmetric", "time_ordered"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+        prefit = self.method == "prefit" or is_frozen(self.estimator)
+        if self.time_ordered and (prefit or self.method != "split"):
+            raise ValueError(
+                "time_ordered=True divides the rows into earlier and later ones, which method='split' does and "
+                f"method={'prefit' if prefit else self.method!r} does not. Use method='split', or leave it False."
+            )
+        if self.method == "prefit" and self.estimator is None:
+            raise ValueError("method='prefit' needs a fitted estimator; got None. Give one, or use method='split'.")
+        if prefit and self.method == "cv+":
+            raise ValueError("method='cv+' fits a model for each fold, and a FrozenEstimator cannot be fitted again.")
+        return prefit
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any, prefit: bool) -> tuple[Array, Array | None]:
+        """The target, and the weights if there are any."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        y, n = check_target(y), _num_samples(X)
+        if n != len(y):
+            raise ValueError(
+                f"X has {n} rows but y has {len(y)} entries (inconsistent numbers of samples): give one per row."
+            )
+        if sample_weight is None:
+            return y, None
+        if prefit:
+            raise ValueError(
+                "sample_weight is for fitting, and a prefit model is not fitted again. Leave it out; to weigh "
+                "calibration rows use density_ratio."
+            )
+        if self.estimator is not None and not has_fit_parameter(self.estimator, "sample_weight"):
+            raise ValueError(f"{type(self.estimator).__name__} takes no sample_weight. Leave it out.")
+        return y, check_weight(sample_weight, n)
+
+    def _parts(self, X: Any, y: Array, labels: Any, prefit: bool) -> list[tuple[Index, Index]]:
+        """(rows that fit, rows that calibrate) of each model."""
+        everything, rng = np.arange(len(y)), as_generator(self.random_state)
+        if prefit:
+            return [(everything[:0], everything)]
+        if self.method == "cv+":
+            return folds(self.cv, X, y, rng)
+        rows = calibration_rows(len(y), self.calibration_size, last=self.time_ordered, groups=labels, rng=rng)
+        return [(np.setdiff1d(everything, rows), rows)]
+
+    def _members(self, labels: Any, ratio: Array, rows: Index) -> dict[Any, Index]:
+        """The places of each group among the calibration rows, each of them large enough."""
+        needed, members = rows_needed(self._level), {None: np.arange(len(rows))}
+        if labels is not None:
+            members = {label: np.flatnonzero(labels[rows] == label) for label in np.unique(labels).tolist()}
+        for label, places in members.items():
+            where = "" if labels is None else f" of group {label!r}"
+            if len(places) < needed:
+                each = "" if self.symmetric else " with both ends calibrated by themselves"
+                raise ValueError(
+                    f"A coverage of {self.coverage:g}{each} needs at least {needed} calibration rows{where}; there are "
+                    f"{len(places)}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
+                    "or ask for less coverage."
+                )
+            if not ratio[rows[places]].any():
+                raise ValueError(
+                    f"density_ratio is zero for every calibration row{where}: they say nothing. Give more."
+                )
+        return members
+
+    def _fitted(self, X: Any, y: Array, weight: Array | None, rows: Index) -> Any:
+        """A new model, fitted on these rows."""
+        model = with_levels(self.estimator, self.coverage)
+        extra = {} if weight is None else {"sample_weight": weight[rows]}
+        return model.fit(_safe_indexing(X, rows), y[rows], **extra)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if self.estimator is not None:
+            tags.input_tags = get_tags(self.estimator).input_tags
+        tags.regressor_tags.poor_score = True  # the model sees a part of the rows
+        return tags
+
+
+def _known(name: str, given: Any, fitted: Any) -> Any:
+    """What is known of new rows: what is given or, where fit was given a function, that."""
+    if fitted is None and given is not None:
+        raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out or fit anew.")
+    if given is None and fitted is not None and not callable(fitted):
+        raise ValueError(f"fit was given {name} of its rows: give those of the new rows, too ({name}=...).")
+    return fitted if given is None else given

@@ -1,0 +1,55 @@
+"""Which rows fit the model, and which calibrate it."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import KFold, check_cv
+
+Index = NDArray[np.intp]
+
+
+def check_size(size: Any) -> None:
+    """A share of the rows, or a number of them."""
+    whole = isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0
+    share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
+    if not (whole or share):
+        raise ValueError(
+            f"calibration_size must be a share between 0 and 1 or a positive number of rows; got {size!r}."
+        )
+
+
+def calibration_rows(n_rows: int, size: float, *, last: bool, groups: Any, rng: np.random.Generator) -> Index:
+    """The rows that calibrate: the last ones, or a random sample that takes the same share of every group."""
+    wanted = int(size) if isinstance(size, numbers.Integral) else max(1, round(size * n_rows))
+    if wanted >= n_rows:
+        raise ValueError(
+            f"calibration_size={size} of n_samples = {n_rows} leaves no rows to fit the model on. "
+            "Give more rows or calibrate with less of them."
+        )
+    if last:
+        return np.arange(n_rows - wanted, n_rows)
+    if groups is None:
+        return np.sort(rng.permutation(n_rows)[:wanted])
+    members = [np.flatnonzero(groups == label) for label in np.unique(groups)]
+    return np.sort(np.concatenate([rng.permutation(rows)[: -(-len(rows) * wanted // n_rows)] for rows in members]))
+
+
+def folds(cv: Any, X: Any, y: Any, rng: np.random.Generator) -> list[tuple[Index, Index]]:
+    """(train, test) rows of each fold; an integer shuffles. Every row must be in exactly one of the test parts."""
+    whole = isinstance(cv, numbers.Integral)
+    if whole and not 2 <= cv <= len(y):
+        raise ValueError(f"cv={cv} folds of n_samples = {len(y)}: give at least 2, and no more than there are rows.")
+    splitter = KFold(cv, shuffle=True, random_state=int(rng.integers(2**31))) if whole else check_cv(cv)
+    made = list(splitter.split(X, y))
+    tested = np.bincount(np.concatenate([test for _, test in made]), minlength=len(y))
+    if np.any(tested != 1):
+        raise ValueError(
+            f"method='cv+' needs folds that test every row once; with {splitter!r} {np.sum(tested != 1)} of {len(y)} "
+            "rows are tested never or more than once. For rows in order of time use method='split' with "
+            "time_ordered=True."
+        )
+    return made

@@ -1,0 +1,114 @@
+"""Held-out loss at every ridge weight and bandwidth of a grid.
+
+For each bandwidth the features of all rows are made once; folds are some of their rows, and within a fold one path
+serves all ridge weights and columns (`quernel.paths`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel import paths
+from quernel.losses import Loss
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.selection.splits import Split
+
+Array = NDArray[np.floating]
+
+# Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
+TOL = 1e-3
+MAX_ITER = 40
+# A path that may stop early goes down by so many ridge weights at a time, and ends where the best of them loses so much
+# more than the best so far: smaller ones would follow single rows, at great cost.
+GROUP, MUCH_WORSE = 4, 1.1
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Held-out losses (bandwidths, alphas, splits, columns), and the weight of each split's held-out rows (splits,)."""
+
+    losses: Array
+    weight: Array
+
+    @property
+    def by_split(self) -> Array:
+        """The mean over the columns, (bandwidths, alphas, splits)."""
+        return self.losses.mean(axis=3)
+
+    @property
+    def mean(self) -> Array:
+        """The loss of a held-out row, (bandwidths, alphas): splits count by the weight of their rows."""
+        return self.by_split @ self.weight
+
+    @property
+    def deviation(self) -> Array:
+        """The standard deviation between splits, (bandwidths, alphas); infinite where the loss is."""
+        middle = self.mean[..., None]
+        away = np.where(np.isinf(middle), np.inf, self.by_split - np.where(np.isinf(middle), 0, middle))
+        return np.sqrt(away**2 @ self.weight)
+
+    def best(self, alphas: Array, *, one_standard_error: bool = False) -> tuple[int, int]:
+        """The cell of least loss or, on request, that of the largest alpha within a standard error of it."""
+        mean, n_splits = self.mean, len(self.weight)
+        least = np.unravel_index(np.argmin(mean), mean.shape)
+        if not one_standard_error:
+            return int(least[0]), int(least[1])
+        near = mean <= mean[least] + self.deviation[least] / np.sqrt(n_splits - 1)
+        smoothest = near & (alphas == alphas[near.any(axis=0)].max())
+        cell = np.unravel_index(np.argmin(np.where(smoothest, mean, np.inf)), mean.shape)
+        return int(cell[0]), int(cell[1])
+
+
+def search(
+    source: ArrayRows,
+    lifts: Sequence[Callable[[], Array]],
+    loss: Loss,
+    alphas: Array,
+    splits: Sequence[Split],
+    *,
+    fit_intercept: bool = True,
+    whole: bool = True,
+) -> Search:
+    """Held-out losses over the grid.
+
+    Parameters
+    ----------
+    source : ArrayRows
+    lifts : for every bandwidth, a function that gives the features of all rows, (n, M)
+    loss, alphas, fit_intercept : as in `quernel.paths.solve`
+    splits : pairs of index arrays, the rows to fit and those to judge by
+    whole : whether every cell is wanted; if not, those of ridge weights that are clearly too small remain infinite
+    """
+    share = source.share()
+    weight = np.array([share[test].sum() for _, test in splits])
+    weight /= weight.sum()
+    losses = np.full((len(lifts), len(alphas), len(splits), loss.n_columns), np.inf)
+    falling = np.argsort(-alphas, kind="stable")
+    groups = [falling] if whole else [falling[k : k + GROUP] for k in range(0, len(falling), GROUP)]
+    for b, lift in enumerate(lifts):
+        rows = LiftedRows(source, features=lift())
+        for group in groups:
+            losses[b, group] = _held_out(rows, loss, alphas[group], splits, fit_intercept)
+            mean = losses[b].mean(axis=2) @ weight
+            if mean[group].min() > MUCH_WORSE * mean.min():
+                break
+    return Search(losses, weight)
+
+
+def _held_out(rows: LiftedRows, loss: Loss, alphas: Array, splits: Sequence[Split], fit_intercept: bool) -> Array:
+    """Held-out losses (alphas, splits, columns)."""
+    problem = Problem(rows, loss, 1.0, fit_intercept=fit_intercept)
+    folds = [train for train, _ in splits]
+    losses = []
+    grids = paths.solve_folds(problem, alphas, None, folds, tol=TOL, max_iter=MAX_ITER)
+    for grid, (_, test) in zip(grids, splits, strict=True):
+        target, share = rows.target[test], rows.share[test]
+        offset, sign = loss.frame(target if target.ndim == 2 else target[:, None])
+        residual = offset - sign * grid.predict(rows.pick(test))
+        losses.append(np.einsum("n,anq->aq", share / share.sum(), loss.value(residual)))
+    return np.stack(losses, axis=1)

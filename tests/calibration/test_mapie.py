@@ -1,0 +1,29 @@
+"""MAPIE calibrates fitted models of ours by its prefit route, and comes to the same intervals."""
+
+import numpy as np
+import pytest
+
+from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+
+regression = pytest.importorskip("mapie.regression", reason="MAPIE is not installed")
+
+COVERAGE = 0.9
+LEVELS = (0.05, 0.95, 0.5)  # in the order that MAPIE wants
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_the_prefit_route(symmetric):
+    rng = np.random.default_rng(0)
+    X = rng.random((700, 2))
+    y = np.sin(5 * X[:, 0]) + (0.2 + X[:, 1]) * rng.standard_normal(700)
+    settings = {"n_components": 50, "alpha": 1e-4, "bandwidth": 0.5, "random_state": 0}
+    models = [KernelQuantileRegressor(level, **settings).fit(X[:200], y[:200]) for level in LEVELS]
+    theirs = regression.ConformalizedQuantileRegressor(models, confidence_level=COVERAGE, prefit=True)
+    theirs.conformalize(X[200:500], y[200:500])
+    points, intervals = theirs.predict_interval(X[500:], symmetric_correction=symmetric)
+    np.testing.assert_array_equal(points, models[2].predict(X[500:]))
+    together = KernelQuantileRegressor(LEVELS[:2], **settings).fit(X[:200], y[:200])
+    ours = ConformalQuantileRegressor(together, COVERAGE, method="prefit", symmetric=symmetric)
+    interval = ours.fit(X[200:500], y[200:500]).predict_interval(X[500:])
+    np.testing.assert_allclose(intervals[:, :, 0], interval, atol=1e-6)
+    assert np.abs(together.predict_interval(X[500:]) - interval).max() > 1e-3  # calibration did something

@@ -1,0 +1,98 @@
+"""noncrossing="joint": levels that do not cross before anything is sorted, certified, and hardly worse."""
+
+import numpy as np
+import pytest
+
+from quernel import KernelQuantileRegressor
+from quernel.datasets import load_wind
+from quernel.metrics import crossing_rate, pinball_loss
+
+LEVELS = np.linspace(0.05, 0.95, 19)
+
+
+def worst_crossing(model, X):
+    """The most by which a fitted level lies above the next, as fitted: nothing sorted."""
+    curves = model.feature_map_.transform(X) @ model.coef_ + model.intercept_
+    curves = curves[:, np.argsort(model.quantiles_)]
+    return np.max(curves[:, :-1] - curves[:, 1:])
+
+
+@pytest.fixture(scope="module")
+def small():
+    rng = np.random.default_rng(0)
+    X = rng.random((150, 2))
+    return X, np.sin(5 * X[:, 0]) + (0.2 + X[:, 1]) * rng.standard_normal(150), rng.random((40, 2))
+
+
+@pytest.mark.slow
+def test_nineteen_levels_of_the_wind_farm():
+    wind = load_wind()
+    X, y = wind.X[::5], wind.y[::5]
+    settings = {"n_components": 100, "random_state": 0}
+    apart = KernelQuantileRegressor(LEVELS, **settings).fit(X, y)
+    together = KernelQuantileRegressor(LEVELS, noncrossing="joint", **settings).fit(X, y)
+    assert worst_crossing(apart, X) > 0.01 * np.std(y)
+    assert worst_crossing(together, X) <= 0
+    assert together.crossing_rate_ == 0 < apart.crossing_rate_
+    assert np.all(together.duality_gap_ <= 1e-6)
+    assert np.sum(together.objective_) >= np.sum(apart.objective_) * (1 - 1e-6)  # a constraint cannot help
+    rearranged, joint = (np.mean(pinball_loss(y, model.predict(X), LEVELS)) for model in (apart, together))
+    assert joint <= 1.005 * rearranged
+    assert crossing_rate(together.predict(wind.X[1::50])) == 0  # sorted, elsewhere
+
+
+SETTINGS = {
+    "random": {"n_components": 60, "bandwidth": 0.3, "alpha": 1e-5, "random_state": 0},
+    "exact": {"n_components": "exact", "bandwidth": 0.3, "alpha": 1e-4},
+    "linear": {"kernel": "linear", "alpha": 1e-6},
+    "no intercept": {"n_components": 60, "bandwidth": 0.3, "alpha": 1e-5, "fit_intercept": False, "random_state": 0},
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_kernels_weights_and_intercepts(small, name, weighted):
+    X, y, _ = small
+    X = X if name != "linear" else np.hstack([X, np.sin(20 * X), np.cos(20 * X)])
+    weight = np.random.default_rng(1).integers(0, 3, len(y)) if weighted else None
+    kept = slice(None) if weight is None else weight > 0
+    levels = [0.6, 0.4, 0.5, 0.55, 0.45]
+    apart = KernelQuantileRegressor(levels, **SETTINGS[name]).fit(X, y, weight)
+    model = KernelQuantileRegressor(levels, noncrossing="joint", **SETTINGS[name]).fit(X, y, weight)
+    assert worst_crossing(apart, X[kept]) > 1e-3
+    assert worst_crossing(model, X[kept]) <= (1e-12 if model.fit_intercept else 1e-6) * np.std(y)
+    assert np.all(model.duality_gap_ <= 1e-6)
+    assert np.sum(model.objective_) >= np.sum(apart.objective_) * (1 - 2e-6)
+    if weighted:
+        repeated = KernelQuantileRegressor(levels, noncrossing="joint", **SETTINGS[name])
+        repeated.fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+        assert np.sum(repeated.objective_) == pytest.approx(np.sum(model.objective_), rel=4e-6)
+
+
+def test_further_points(small):
+    X, y, new = small
+    settings = {**SETTINGS["random"], "noncrossing": "joint"}
+    without = KernelQuantileRegressor([0.4, 0.5, 0.6], **settings).fit(X, y)
+    model = KernelQuantileRegressor([0.4, 0.5, 0.6], **settings).fit(X, y, noncrossing_points=new)
+    assert worst_crossing(without, new) > 1e-3
+    assert worst_crossing(model, np.vstack([X, new])) <= 0
+    with pytest.raises(ValueError, match="noncrossing_points are for noncrossing='joint'"):
+        KernelQuantileRegressor([0.4, 0.6], random_state=0).fit(X, y, noncrossing_points=new)
+    with pytest.raises(ValueError, match="X has 3 features, but KernelQuantileRegressor is expecting 2"):
+        KernelQuantileRegressor([0.4, 0.6], **settings).fit(X, y, noncrossing_points=np.ones((4, 3)))
+
+
+def test_one_level_and_levels_apart_are_as_ever(small):
+    X, y, _ = small
+    for levels in (0.5, [0.05, 0.95]):
+        settings = {"n_components": 20, "alpha": 1e-2, "random_state": 0}
+        plain = KernelQuantileRegressor(levels, **settings).fit(X, y)
+        model = KernelQuantileRegressor(levels, noncrossing="joint", **settings).fit(X, y)
+        np.testing.assert_array_equal(model.coef_, plain.coef_)
+
+
+def test_features_that_do_not_fit_in_memory_are_refused(small):
+    X, y, _ = small
+    model = KernelQuantileRegressor([0.4, 0.6], noncrossing="joint", n_components=50, max_memory=1000)
+    with pytest.raises(ValueError, match=r"needs all features in memory.*Use noncrossing='rearrange'"):
+        model.fit(X, y)

@@ -1,0 +1,237 @@
+"""bandwidth="learned": laws of the choice, which columns it finds, and what it is worth."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.estimators import learning
+from quernel.kernels import ArcCosine, Gaussian
+from quernel.metrics import pinball_loss
+
+LEVELS = [0.1, 0.5, 0.9]
+
+
+def table(n=400, d=4, seed=0):
+    """Two columns that matter, the first more, and d - 2 that do not; in different units."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * rng.standard_normal(n)
+    return X * 10.0 ** np.arange(d), y
+
+
+def learned(X, y, levels=LEVELS, weight=None, **settings):
+    settings = {"n_components": 100, "random_state": 0, "tol": 1e-3, **settings}
+    return KernelQuantileRegressor(levels, bandwidth="learned", **settings).fit(X, y, sample_weight=weight)
+
+
+def in_deviations(model, X):
+    return model.bandwidth_ / X.std(axis=0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small():
+    """Laws hold for searches of any size: a small one is quick."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"COMPONENTS": 100, "FOLDS": 2, "ROUNDS": 3}.items():
+            patch.setattr(learning, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def plain(small):
+    return learned(*table())
+
+
+def same(ours, theirs, rtol=1e-6):
+    np.testing.assert_allclose(
+        [one.loss for one in ours.bandwidth_choice_.rounds],
+        [one.loss for one in theirs.bandwidth_choice_.rounds],
+        rtol=rtol,
+    )
+    np.testing.assert_allclose(ours.bandwidth_, theirs.bandwidth_, rtol=rtol)
+    assert ours.alpha_ == pytest.approx(theirs.alpha_, rel=rtol)
+
+
+def differ(ours, theirs):
+    with pytest.raises(AssertionError):
+        same(ours, theirs)
+
+
+# --- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_repeatable_and_the_model_is_that_of_its_numbers(plain):
+    X, y = table()
+    again = learned(X, y)
+    np.testing.assert_array_equal(again.predict(X), plain.predict(X))
+    by_hand = KernelQuantileRegressor(
+        LEVELS, bandwidth=plain.bandwidth_, alpha=plain.alpha_, n_components=100, random_state=0, tol=1e-3
+    ).fit(X, y)
+    np.testing.assert_array_equal(by_hand.predict(X), plain.predict(X))
+    assert by_hand.bandwidth_choice_ is None
+    differ(learned(X, y, random_state=1), plain)
+
+
+def test_order_and_repetition_of_rows_do_not_matter(plain):
+    X, y = table()
+    order = np.random.default_rng(3).permutation(len(y))
+    same(learned(X[order], y[order]), plain)
+    count = np.random.default_rng(1).integers(0, 4, len(y))
+    weighted = learned(X, y, weight=count)
+    same(learned(np.repeat(X, count, axis=0), np.repeat(y, count)), weighted)
+    differ(learned(X[count > 0], y[count > 0]), weighted)
+
+
+def test_units_of_columns_and_target_do_not_matter(plain):
+    X, y = table()
+    factor = np.array([1e-3, 7.0, 1e5, 0.3])
+    scaled = learned(X * factor + 5 * factor, y)
+    np.testing.assert_allclose(scaled.bandwidth_ / factor, plain.bandwidth_, rtol=1e-6)
+    np.testing.assert_allclose(scaled.predict(X * factor + 5 * factor), plain.predict(X), atol=1e-4)
+    raised = learned(X, 1000 * y)
+    np.testing.assert_allclose(raised.bandwidth_, plain.bandwidth_, rtol=1e-6)
+    np.testing.assert_allclose(raised.predict(X) / 1000, plain.predict(X), atol=1e-4)
+    bent = learned(np.sinh(X / X.std(axis=0)), y)  # no change of units
+    assert np.abs(bent.predict(np.sinh(X / X.std(axis=0))) - plain.predict(X)).max() > 0.1
+
+
+def test_a_ridge_weight_that_is_given_is_kept():
+    X, y = table()
+    model = learned(X, y, alpha=0.003)
+    assert model.alpha_ == model.bandwidth_choice_.alpha == 0.003
+    assert model.bandwidth_choice_.alphas == ()
+
+
+# --- which columns it finds ------------------------------------------------------------------------------------------
+
+
+def test_columns_without_effect_get_a_large_bandwidth(plain):
+    X, _ = table()
+    width = in_deviations(plain, X)
+    assert width[2:].min() > 3 * width[:2].max()
+    assert width[0] < width[1]
+    rng = np.random.default_rng(5)
+    alike = np.sin(X / X.std(axis=0)).sum(axis=1) + 0.2 * rng.standard_normal(len(X))
+    width = in_deviations(learned(X, alike), X)
+    assert width.max() < 2 * width.min()
+
+
+def test_a_column_that_moves_the_spread_only_is_kept_for_outer_levels():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (1500, 3))
+    y = X[:, 0] + np.exp(1.5 * X[:, 1]) * rng.standard_normal(1500) / 3
+    outer = in_deviations(learned(X, y, [0.05, 0.95]), X)
+    median = in_deviations(learned(X, y, 0.5), X)
+    assert outer[2] > 2 * outer[1]  # the third does nothing
+    assert median[1] / median[0] > 2 * outer[1] / outer[0]
+
+
+def test_constant_columns_survive(plain):
+    X, y = table()
+    model = learned(np.column_stack([X, np.full(len(X), 3.0)]), y)
+    assert np.isfinite(model.bandwidth_).all()
+    assert np.isfinite(model.predict(np.column_stack([X, np.full(len(X), 3.0)]))).all()
+    width = model.bandwidth_[:4] / X.std(axis=0)
+    assert width[2:].min() > 3 * width[:2].max()
+    everywhere = learned(np.ones((100, 2)), y[:100])
+    assert np.ptp(everywhere.predict(np.ones((5, 2)))[:, 1]) == 0
+
+
+def test_a_constant_target_is_fitted():
+    X, _ = table()
+    np.testing.assert_allclose(learned(X, np.full(len(X), 2.5)).predict(X), 2.5)
+
+
+def test_few_rows_keep_the_automatic_bandwidths():
+    X, y = table(20)
+    model = learned(X, y)
+    np.testing.assert_array_equal(model.bandwidth_, KernelQuantileRegressor(random_state=0).fit(X, y).bandwidth_)
+    assert "too few different rows" in str(model.bandwidth_choice_)
+    same(learned(np.vstack([X] * 5), np.tile(y, 5)), model)
+
+
+def test_it_prints_rounds_and_ridge_weights(plain):
+    lines = str(plain.bandwidth_choice_).splitlines()
+    assert lines[0].split()[:3] == ["round", "held-out", "loss"]
+    assert [line.split()[0] for line in lines[1:5]] == ["auto", "1", "2", "3"]
+    assert "by ridge weight" in lines[5]
+    assert lines[6].startswith(f"Round {plain.bandwidth_choice_.best}, from 400 rows; alpha = ")
+
+
+# --- what it is worth ------------------------------------------------------------------------------------------------
+
+
+def test_quantiles_gain_from_it_where_columns_differ_and_lose_nothing_where_they_do_not():
+    X, y = table(1000, 6)
+    new, y_new = table(3000, 6, seed=1)
+    alike, alike_new = (np.sin(Z / 10.0 ** np.arange(6)).sum(axis=1) for Z in (X, new))
+    noise = np.random.default_rng(7).standard_normal(4000)
+    for target, truth, most in ((y, y_new, 0.8), (alike + noise[:1000], alike_new + noise[1000:], 1.05)):
+        ours = learned(X, target, n_components=300)
+        usual = KernelQuantileRegressor(LEVELS, n_components=300, random_state=0, tol=1e-3).fit(X, target)
+        ratio = pinball_loss(truth, ours.predict(new), LEVELS) / pinball_loss(truth, usual.predict(new), LEVELS)
+        assert np.mean(ratio) < most
+
+
+@pytest.mark.parametrize("loss", ["huber", "squared", "epsilon_insensitive"])
+def test_regression_gains_from_it(loss):
+    X, y = table(500, 8)
+    new, y_new = table(2000, 8, seed=1)
+    settings = {"n_components": 200, "random_state": 0, "tol": 1e-3}
+    ours = KernelRegressor(loss, bandwidth="learned", **settings).fit(X, y)
+    usual = KernelRegressor(loss, **settings).fit(X, y)
+    assert 1 - ours.score(new, y_new) < 0.5 * (1 - usual.score(new, y_new))
+    width = in_deviations(ours, X)
+    assert width[2:].min() > 3 * width[:2].max()
+
+
+@pytest.mark.parametrize(("loss", "classes"), [("hinge", 2), ("logistic", 2), ("logistic", 3)])
+def test_classification_gains_from_it(loss, classes):
+    X, y = table(600, 10)
+    new, y_new = table(2000, 10, seed=1)
+    edges = np.quantile(y, np.arange(1, classes) / classes)
+    settings = {"n_components": 200, "random_state": 0, "tol": 1e-3}
+    ours = KernelClassifier(loss, bandwidth="learned", **settings).fit(X, np.digitize(y, edges))
+    usual = KernelClassifier(loss, **settings).fit(X, np.digitize(y, edges))
+    assert ours.score(new, np.digitize(y_new, edges)) > usual.score(new, np.digitize(y_new, edges)) + 0.05
+    assert in_deviations(ours, X)[2:].min() > 2 * in_deviations(ours, X)[:2].max()
+
+
+def test_other_kernels_and_the_exact_one_learn_too():
+    X, y = table(300)
+    for settings in ({"kernel": "laplacian"}, {"kernel": "matern"}, {"n_components": "exact"}):
+        width = in_deviations(learned(X, y, 0.5, **settings), X)
+        assert width[2:].min() > 2 * width[:2].max(), settings
+
+
+# --- scikit-learn, and errors ----------------------------------------------------------------------------------------
+
+
+@parametrize_with_checks([KernelQuantileRegressor(bandwidth="learned", alpha=1e-3, n_components=50)])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("linear", "linear kernel has no bandwidth"),
+        ("spline", "spline kernel has no bandwidth"),
+        (Gaussian(2.0), "its own bandwidth"),
+        (Gaussian() + ArcCosine(), "needs the slopes of waves, which the arccosine kernel"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(kernel, message):
+    X, y = table(50)
+    for estimator in (KernelQuantileRegressor, KernelRegressor):
+        with pytest.raises(ValueError, match=message):
+            estimator(kernel=kernel, bandwidth="learned").fit(X, y)
+
+
+def test_large_tables_are_sampled(monkeypatch):
+    monkeypatch.setattr(learning, "ROWS", 300)
+    X, y = table(2000)
+    choice = learned(X, y).bandwidth_choice_
+    assert choice.n_rows == 300
+    assert "from 300 rows" in choice.reason
