@@ -16,10 +16,12 @@ import quernel.estimators.classifier
 import quernel.estimators.quantile
 import quernel.estimators.regressor
 import quernel.kernels.spectral
+import quernel.plots
 import quernel.selection.quantile
 from quernel import theory
 from quernel.estimators import defaults
 from quernel.losses import LOSSES as LOSS_REGISTRY
+from quernel.report import rivals
 from quernel.tables import encoder
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +31,7 @@ COMMAND_LINE = (ROOT / "docs" / "command_line.md").read_text()
 COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
+PLOTS = (ROOT / "docs" / "plots.md").read_text()
 
 
 def test_the_readme_example_runs_and_says_the_truth(capsys):
@@ -154,10 +157,27 @@ def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys
     assert (tmp_path / "median.parquet").exists()
     assert quernel.load(tmp_path / "calibrated.quernel").interval.coverage == 0.9
     assert quernel.load(tmp_path / "tuned.quernel").model.n_splits_ == 1
+    assert "</html>" in (tmp_path / "houses.html").read_text("utf-8")
+    assert "</html>" in (tmp_path / "judged.html").read_text("utf-8")
+
+
+def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PLOTS, re.S)
+    exec(compile(example, "plots.md", "exec"), {})
+    observed = np.array(capsys.readouterr().out.strip("[]\n ").split(), dtype=float)
+    np.testing.assert_allclose(observed, [0.05, 0.25, 0.5, 0.75, 0.95], atol=0.05)
+    assert (tmp_path / "fan.png").exists()
+    assert set(re.findall(r"^\| `(\w+)`", PLOTS, re.M)) == {n for n in quernel.plots.__all__ if n.endswith("Display")}
 
 
 def test_the_command_line_page_states_the_limits():
-    for sentence in (f"at least {encoder.LEVEL_ROWS} rows", f"the {encoder.MOST_LEVELS} most frequent"):
+    for sentence in (
+        f"at least {encoder.LEVEL_ROWS} rows",
+        f"the {encoder.MOST_LEVELS} most frequent",
+        f"{rivals.MOST_ROWS:,} rows",
+    ):
         assert sentence in COMMAND_LINE, sentence
 
 

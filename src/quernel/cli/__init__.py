@@ -13,6 +13,7 @@ from quernel.cli.demo import demo
 from quernel.cli.fit import fit
 from quernel.cli.plan import plan
 from quernel.cli.predict import predict
+from quernel.cli.report import report
 from quernel.cli.reproduce import reproduce
 from quernel.cli.tune import tune
 
@@ -27,6 +28,7 @@ app.command()(demo)
 app.command()(tune)
 app.command()(fit)
 app.command()(predict)
+app.command()(report)
 app.command()(bench)
 app.command()(plan)
 app.command()(reproduce)

@@ -59,6 +59,17 @@ def fitting(text: str) -> Iterator[None]:
 
 
 @contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show that something is under way that does not say how far it has come."""
+    if not errors.is_terminal:
+        errors.print(f"{text} ...")
+        yield
+        return
+    with errors.status(text):
+        yield
+
+
+@contextmanager
 def counting(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show, on a terminal, how many rows are done; the function that is given counts them."""
     if not errors.is_terminal:

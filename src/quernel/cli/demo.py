@@ -7,15 +7,20 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import pyarrow as pa
 import typer
 from numpy.typing import NDArray
 from rich.table import Table
 
 from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, fail, fitting
+from quernel.cli.pages import write_page
 from quernel.datasets import load_wind
 from quernel.metrics import coverage, pinball_loss
+from quernel.persistence import save
+from quernel.report import judge_on, report_page
 from quernel.selection import KernelQuantileRegressorCV
+from quernel.tables import TableModel, prepare
 
 Array = NDArray[np.float64]
 
@@ -27,6 +32,7 @@ FITTED, CALIBRATING = 0.6, 0.15
 ALPHAS = 10.0 ** np.arange(-11, -5)
 FOLDS, COMPONENTS = 3, 300
 PICTURE, PATH_PICTURE = "wind_power.png", "wind_tuning.png"
+PAGE, MODEL = "wind_report.html", "wind.quernel"
 
 
 def demo(
@@ -47,15 +53,27 @@ def demo(
     calibrated = ConformalQuantileRegressor(model, INTERVAL, method="prefit").fit(speed[calibrate], wind.y[calibrate])
     console.print(_coverage(model, calibrated, speed[test], wind.y[test]))
     _draw(model, speed[:, 0], wind.y, out)
-    # The report page goes here: one more file in `out`, named like the pictures below and in `_check`.
+    _report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
     console.print(f"Pictures: [bold]{out / PICTURE}[/] (the fit), [bold]{out / PATH_PICTURE}[/] (the search)")
+    console.print(f"Report: [bold]{out / PAGE}[/]   Model: [bold]{out / MODEL}[/] (quernel predict {out / MODEL} FILE)")
+
+
+def _report(
+    model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, held_out: pa.Table, out: Path
+) -> None:
+    """The page about the model, judged on rows it has not seen, and the model itself."""
+    rows = prepare(held_out, "power")
+    whole = TableModel(rows.encoder, model, "power", False, calibrated)
+    page = report_page(whole, held_out, judge_on(whole, rows.X, rows.y), data="the held-out rows", model_file=MODEL)
+    write_page(page, out / PAGE, force=True)
+    save(whole, out / MODEL, overwrite=True)
 
 
 def _check(out: Path, *, force: bool) -> None:
     """Nothing is replaced unasked, and the folder is there before any work."""
-    for picture in (out / PICTURE, out / PATH_PICTURE):
-        if picture.exists() and not force:
-            fail(f"{picture} exists already. Choose another --out, or add --force to replace it.")
+    for file in (out / PICTURE, out / PATH_PICTURE, out / PAGE, out / MODEL):
+        if file.exists() and not force:
+            fail(f"{file} exists already. Choose another --out, or add --force to replace it.")
     if out.exists() and not out.is_dir():
         fail(f"{out} is a file, not a folder. Choose another --out.")
     try:

@@ -13,11 +13,13 @@ import typer
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
-from quernel.cli.console import console, errors, fitting, listed, note
+from quernel.cli.console import console, errors, fitting, listed, note, working
+from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
+from quernel.report import judge_by_refitting, report_page
 from quernel.tables import TableError, TableModel, Training, prepare, read
 from quernel.tables.files import check_free
 
@@ -58,10 +60,14 @@ def fit(
         float | None, typer.Option(help=f"Share of the rows that calibrate, {CALIBRATION_SHARE:g} by default.")
     ] = None,
     time_ordered: Annotated[
-        bool, typer.Option("--time-ordered", help="The file is in order of time: its last rows calibrate.")
+        bool,
+        typer.Option("--time-ordered", help="The file is in order of time: hold its last rows out."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Makes the fit repeatable.", min=0)] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier model file.")] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="File for a page about the model, judged on held-out rows, such as r.html.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace earlier files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Fit conditional quantiles of a column given the others, and write the model to a file."""
@@ -75,22 +81,40 @@ def fit(
         random_state=seed,
     )
     estimator._check_parameters()
+    if time_ordered and not conformal and report is None:
+        raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
+    if conformal and report is not None:
+        raise ValueError(
+            "--report judges a model that is fitted to all rows, and --conformal holds some out. Leave out one of them."
+        )
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
-    training = read_training(data, target, columns, exclude, weights=weights, log_target=log_target)
+    if report is not None:
+        check_page(report, force=force)
+    table = read(data)
+    training = read_training(table, data, target, columns, exclude, weights=weights, log_target=log_target)
     doing = "Fitting and calibrating" if interval else "Fitting"
     text = f"{doing} {len(estimator.quantiles)} quantile levels on {len(training.y):,} rows"
     seconds = fit_quietly(interval or estimator, training, text)
     fitted = interval.estimators_[0] if interval else estimator
-    save(TableModel(training.encoder, fitted, target, log_target, interval), model, overwrite=force)
+    whole = TableModel(training.encoder, fitted, target, log_target, interval)
+    save(whole, model, overwrite=force)
     summary = summarized(fitted, training, data, target, model, seconds)
     if interval:
         summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
+    if report is not None:
+        with working("Judging the model on held-out rows"):
+            judged = judge_by_refitting(whole, training, seed=seed, time_ordered=time_ordered)
+            page = report_page(whole, table, judged, data=data.name, model_file=model.name)
+        write_page(page, report, force=force)
+        summary |= {"report": str(report), "judged": judged_summary(judged)}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
         console.print(columns_table(training))
         tell_fit(summary)
+        if report is not None:
+            tell(judged, report)
 
 
 def levels_from(text: str) -> list[float]:
@@ -120,11 +144,7 @@ def _interval(
 ) -> ConformalQuantileRegressor | None:
     """The model with a calibrated interval around it, not fitted yet, if one is wanted."""
     if not conformal:
-        for name, given in (
-            ("--coverage", coverage is not None),
-            ("--calibration-share", share is not None),
-            ("--time-ordered", time_ordered),
-        ):
+        for name, given in (("--coverage", coverage is not None), ("--calibration-share", share is not None)):
             if given:
                 raise ValueError(f"{name} is about the calibrated interval. Add --conformal, or leave it out.")
         return None
@@ -150,10 +170,12 @@ def _interval(
     return interval
 
 
-def read_training(data: Path, target: str, columns: str | None, exclude: str | None, **more: Any) -> Training:
-    """The rows of a file, ready to be fitted, and enough of them."""
+def read_training(
+    table: Any, data: Path, target: str, columns: str | None, exclude: str | None, **more: Any
+) -> Training:
+    """The rows of a file's table, ready to be fitted, and enough of them."""
     chosen = None if columns is None else listed(columns)
-    training = prepare(read(data), target, columns=chosen, exclude=listed(exclude or ""), **more)
+    training = prepare(table, target, columns=chosen, exclude=listed(exclude or ""), **more)
     if len(training.y) < FEWEST_ROWS:
         raise TableError(f"{data} has {len(training.y)} rows with a target; at least {FEWEST_ROWS} are needed.")
     return training

@@ -35,7 +35,7 @@ def predict(
     """Predict quantiles for every row of a file, in order. Large files are read and written piece by piece."""
     ending_of(out)
     check_free(out, overwrite=force, remedy="--force")
-    fitted = _table_model(model)
+    fitted = table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
     kept = listed(keep or "")
     names = [f"q{level:g}" for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
@@ -66,7 +66,8 @@ def predict(
         )
 
 
-def _table_model(path: Path) -> TableModel:
+def table_model(path: Path) -> TableModel:
+    """The model of tables that a file holds."""
     if not path.is_file():
         raise TableError(f"{path} is not a file. Give a model file that `quernel fit` wrote.")
     fitted = load(path)

@@ -17,7 +17,7 @@ from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.quantile import FACTORS
-from quernel.tables import TableModel, Training
+from quernel.tables import TableModel, Training, read
 from quernel.tables.files import check_free
 
 FOLDS = 5
@@ -76,7 +76,9 @@ def tune(
     estimator._check_parameters()
     if model is not None:
         check_free(model, overwrite=force, remedy="--force")
-    training = read_training(data, target, columns, exclude, weights=weights, groups=groups, log_target=log_target)
+    training = read_training(
+        read(data), data, target, columns, exclude, weights=weights, groups=groups, log_target=log_target
+    )
     if time_ordered:
         estimator.set_params(cv=_in_order(len(training.y), folds or FOLDS, validation))
     text = f"Searching {len(estimator.quantiles)} quantile levels of {len(training.y):,} rows"

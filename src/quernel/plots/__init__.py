@@ -1,13 +1,29 @@
-"""Pictures of quantiles, in one house style. Needs matplotlib: ``pip install 'quernel[plots]'``."""
+"""Pictures of quantiles, in one house style. Needs matplotlib: ``pip install 'quernel[plots]'``.
 
+A display holds the numbers of a picture. `from_estimator` and `from_predictions` compute and draw it, `of` computes it
+only, and `plot` draws it (again): the axes are then in `ax_` and the figure in `figure_`.
+"""
+
+from quernel.plots.calibration import CalibrationDisplay
+from quernel.plots.column import QuantileFanDisplay
+from quernel.plots.components import FeatureCountDisplay
 from quernel.plots.fan import fan_chart
+from quernel.plots.importance import PermutationImportanceDisplay
 from quernel.plots.plan import exponent_grid, feature_map
+from quernel.plots.residuals import ResidualQuantileDisplay
 from quernel.plots.style import house_style, save_figure
 from quernel.plots.tuning import ImportanceDisplay, PathDisplay
+from quernel.plots.widths import IntervalWidthDisplay
 
 __all__ = [
+    "CalibrationDisplay",
+    "FeatureCountDisplay",
     "ImportanceDisplay",
+    "IntervalWidthDisplay",
     "PathDisplay",
+    "PermutationImportanceDisplay",
+    "QuantileFanDisplay",
+    "ResidualQuantileDisplay",
     "exponent_grid",
     "fan_chart",
     "feature_map",

@@ -1,0 +1,45 @@
+"""Writing the page of a report: what `quernel fit --report` and `quernel report` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from quernel.cli.console import console
+from quernel.report import Judged
+from quernel.tables.files import check_free, written_whole
+
+
+def check_page(out: Path, *, force: bool) -> None:
+    """Complain, before any work, about a page that cannot be written."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"The page {out} must end in .html.")
+    check_free(out, overwrite=force, remedy="--force")
+
+
+def write_page(text: str, out: Path, *, force: bool) -> None:
+    """The page, whole or not at all."""
+    with written_whole(out, overwrite=force) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def judged_summary(judged: Judged) -> dict[str, Any]:
+    """The losses on the page, for machines."""
+    return {
+        "rows_judged": len(judged.y),
+        "unseen": judged.unseen,
+        "rows_outside": int(judged.outside.sum()),
+        "quantiles": judged.levels.tolist(),
+        "pinball_loss": judged.losses().tolist(),
+        "rivals": {name: judged.losses(name).tolist() for name in judged.rivals},
+    }
+
+
+def tell(judged: Judged, out: Path) -> None:
+    """One sentence on how well the model does, and where the page is."""
+    ours = judged.losses().mean()
+    beside = ", ".join(f"{name} {judged.losses(name).mean():.4g}" for name in judged.rivals)
+    console.print(f"Pinball loss on {len(judged.y):,} rows {ours:.4g} ({beside}).", highlight=False)
+    console.print(f"Report: [bold]{escape(str(out))}[/]", highlight=False)

@@ -1,0 +1,67 @@
+"""What displays share: arguments checked, and how far a share of n rows strays by chance."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom
+from sklearn.utils.validation import check_is_fitted
+
+Floats = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+
+
+def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """y (n,), curves (n, q) and levels (q,) of agreeing shapes, the levels ascending."""
+    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)) or len(np.unique(levels)) < len(levels):
+        raise ValueError(f"quantiles must be different levels strictly between 0 and 1; got {levels.tolist()}.")
+    y, curves = np.asarray(y_true, dtype=np.float64), np.asarray(y_pred, dtype=np.float64)
+    if curves.ndim == 1 and np.ndim(quantiles) == 0:
+        curves = curves[:, None]
+    if y.ndim != 1 or len(y) == 0 or curves.shape != (len(y), len(levels)):
+        raise ValueError(
+            f"y_true must have shape (n,) with n > 0 and y_pred one column per level, ({y.size}, {len(levels)}); got "
+            f"{y.shape} and {curves.shape}. Predict all levels for the rows of y_true."
+        )
+    for name, values in (("y_true", y), ("y_pred", curves)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} contains NaN or infinite values. Drop or fill these rows first.")
+    order = np.argsort(levels)
+    return y, curves[:, order], levels[order]
+
+
+def predicted_levels(estimator: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
+    """Curves (n, q) of a fitted estimator and their levels (q,); None is all levels that it was fitted to."""
+    check_is_fitted(estimator)
+    if quantiles is None:
+        quantiles = getattr(estimator, "quantiles_", None)
+    if quantiles is None:
+        raise ValueError(
+            f"{type(estimator).__name__} has no quantiles_. Fit a KernelQuantileRegressor, or give quantiles to "
+            "from_predictions together with what was predicted."
+        )
+    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    return np.asarray(estimator.predict(X, quantiles=levels), dtype=np.float64), levels
+
+
+def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
+    """Between which observed shares of n rows do the middle 95 % lie, if each is hit with this probability?"""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}. Use 0.95 for 95 %.")
+    low, high = (binom.ppf(p, n, share) / n for p in ((1 - confidence) / 2, (1 + confidence) / 2))
+    return np.asarray(low), np.asarray(high)
+
+
+def names_of(estimator: Any, X: Any) -> list[str]:
+    """What the columns are called, by the table, by the estimator, or by their number."""
+    names = getattr(X, "columns", None)
+    names = getattr(estimator, "feature_names_in_", None) if names is None else names
+    return [f"column {j}" for j in range(np.shape(X)[1])] if names is None else [str(name) for name in names]
+
+
+def like(X: Any, values: Floats) -> Any:
+    """The values as a table of the same kind and column names as X (pandas, polars), or as they are."""
+    columns = getattr(X, "columns", None)
+    return values if columns is None else type(X)(dict(zip(columns, values.T, strict=True)))

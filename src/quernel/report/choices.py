@@ -1,0 +1,106 @@
+"""What was chosen for a model, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators.defaults import ALPHA, BANDWIDTH, spread
+from quernel.kernels import Linear, resolve
+from quernel.report.words import percent
+from quernel.theory import effective_dimension
+
+Array = NDArray[np.floating]
+
+ROWS = 1000
+
+
+class Choice(NamedTuple):
+    """What, how much of it, and why."""
+
+    name: str
+    value: str
+    why: str
+
+
+def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
+    """The choices of a fitted model; X and y, in its units, are rows to compute its effective dimension on."""
+    return [
+        Choice("Levels", ", ".join(f"{level:g}" for level in model.quantiles_), "asked for"),
+        Choice("Kernel", resolve(model.kernel).name, "how alike two rows are, by their distance"),
+        _bandwidth(model),
+        _alpha(model),
+        _components(model),
+        Choice(
+            "Effective dimension",
+            f"{dimension(model, X, y):.1f}",
+            "about so many free parameters are left by the ridge weight",
+        ),
+        Choice(
+            "Certified gap",
+            f"{model.duality_gap_.max():.1e}",
+            f"no other coefficients are better by more than this share of the objective (asked for: {model.tol:.0e})",
+        ),
+        Choice("Crossing levels", percent(model.crossing_rate_, 2), _crossing(model)),
+    ]
+
+
+def dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:
+    """Tr((C + alpha I)^-1 C) of the model's features on at most a thousand of these rows, alpha in units of y."""
+    some = np.sort(np.random.default_rng(0).permutation(len(X))[:ROWS])
+    ridge = model.alpha_ * spread(y, np.full(len(y), 1 / len(y)))
+    return float(effective_dimension(model.feature_map_.transform(X[some]), alpha=ridge))
+
+
+def _bandwidth(model: KernelQuantileRegressor) -> Choice:
+    widths = model.bandwidth_
+    if widths is None:
+        return Choice("Bandwidth", "none", "this kernel has none")
+    if isinstance(widths, tuple):
+        return Choice("Bandwidth", "several", "the kernel is a sum, each part with its own")
+    learned = getattr(model, "bandwidth_choice_", None)
+    if hasattr(model, "cv_results_"):
+        why = _searched(model)
+    elif learned is not None:
+        why = f"learned from slopes along the columns: {learned.reason}"
+    elif isinstance(model.bandwidth, str):
+        why = f"each column's standard deviation times {BANDWIDTH:g} of the median distance between standardised rows"
+    else:
+        why = "given"
+    return Choice("Bandwidth", "one per column, below" if np.ndim(widths) else f"{widths:.3g}", why)
+
+
+def _alpha(model: KernelQuantileRegressor) -> Choice:
+    learned = getattr(model, "bandwidth_choice_", None)
+    if hasattr(model, "cv_results_"):
+        why = _searched(model)
+    elif not isinstance(model.alpha, str):
+        why = "given"
+    elif learned is not None:
+        why = "chosen together with the bandwidths"
+    else:
+        why = f"{ALPHA:.0e} over a robust spread of the target, so that its unit does not matter"
+    return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger is smoother")
+
+
+def _searched(model: KernelQuantileRegressor) -> str:
+    tried = np.isfinite(model.cv_results_["mean_test_score"]).sum()
+    return f"by held-out loss, among {tried} pairs of a ridge weight and bandwidths"
+
+
+def _components(model: KernelQuantileRegressor) -> Choice:
+    if isinstance(resolve(model.kernel), Linear):
+        return Choice("Features M", f"{model.n_components_:,}", "the columns themselves")
+    if model.n_components == "exact":
+        return Choice("Features M", f"{model.n_components_:,}", "as many as the kernel itself needs")
+    choice = getattr(model, "n_components_choice_", None)
+    return Choice("Random features M", f"{model.n_components_:,}", "given" if choice is None else choice.reason)
+
+
+def _crossing(model: KernelQuantileRegressor) -> str:
+    if model.noncrossing != "rearrange":
+        return "of the training rows; " + ("fitted together" if model.noncrossing else "left as fitted")
+    return "of the training rows before the levels of each row were put in order"

@@ -1,0 +1,76 @@
+"""What is in a table: a line for every column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.report.words import number
+from quernel.tables import DateColumn, TableModel, TextColumn
+from quernel.tables.columns import Column, as_words, numbers
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """Name, kind, number of missing entries, and a few words on the others."""
+
+    name: str
+    kind: str
+    missing: int
+    words: str
+
+
+def summarize(model: TableModel, table: Any) -> list[ColumnSummary]:
+    """The target, then the inputs of the model, as they are in an Arrow table."""
+    target = numbers(table[model.target])
+    lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _range(target))]
+    return lines + [_summary(column, table[column.name]) for column in model.encoder.columns]
+
+
+def day(seconds: float) -> str:
+    """A day, or a minute of it if it is not midnight."""
+    moment = datetime.fromtimestamp(round(seconds), UTC)
+    return f"{moment:%Y-%m-%d}" if moment.hour == moment.minute == 0 else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _summary(column: Column, entries: Any) -> ColumnSummary:
+    if isinstance(column, TextColumn):
+        words, index = as_words(entries)
+        counts = Counter(
+            {word: int(count) for word, count in zip(words, _counts(index, len(words)), strict=True) if word}
+        )
+        there = sum(counts.values())
+        common = ", ".join(f"{_short(word)} ({count / there:.0%})" for word, count in counts.most_common(3))
+        return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} different: {common}")
+    values = np.asarray(column.read(entries), dtype=float)
+    missing = int(np.sum(np.isnan(values)))
+    there = values[np.isfinite(values)]
+    if column.kind == "boolean":
+        words = f"true in {there.mean():.0%}" if len(there) else ""
+    elif isinstance(column, DateColumn):
+        words = f"{day(there.min())} to {day(there.max())}" if len(there) else ""
+    else:
+        words = _range(there)
+    return ColumnSummary(column.name, column.kind, missing, words)
+
+
+def _range(values: Array) -> str:
+    there = values[np.isfinite(values)]
+    if not len(there):
+        return ""
+    return f"{number(there.min())} to {number(there.max())}, median {number(np.median(there))}"
+
+
+def _counts(index: NDArray[np.intp], n_words: int) -> NDArray[np.intp]:
+    return np.bincount(index[index >= 0], minlength=n_words)
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 24 else f"{word[:23]}…"

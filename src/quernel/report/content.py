@@ -1,0 +1,64 @@
+"""What the page is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
+from quernel.plots.checks import binomial_band
+from quernel.plots.fan import arrange
+from quernel.report.choices import Choice
+from quernel.report.columns import ColumnSummary
+from quernel.report.fans import ColumnFan
+from quernel.report.judging import Judged
+from quernel.tables import TableModel
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """All that the page shows. rows (n,) are the numbers of the judged rows in the file, entries their Arrow table."""
+
+    data: str
+    model_file: str
+    model: TableModel
+    judged: Judged
+    n_rows: int
+    columns: Sequence[ColumnSummary]
+    y: Array
+    choices: Sequence[Choice]
+    calibration: CalibrationDisplay
+    residuals: ResidualQuantileDisplay
+    importance: PermutationImportanceDisplay
+    fans: Sequence[ColumnFan]
+    rows: NDArray[np.intp]
+    entries: Any
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A central interval: what it promises, which share of the judged rows it holds, and how wide it is."""
+
+    nominal: float
+    observed: float
+    low: float
+    high: float
+    width: float
+
+
+def intervals(judged: Judged) -> list[Interval]:
+    """The central intervals between pairs of levels, the widest first."""
+    found = []
+    for a, b in arrange(judged.levels).bands:
+        nominal = float(judged.levels[b] - judged.levels[a])
+        inside = (judged.curves[:, a] <= judged.y) & (judged.y <= judged.curves[:, b])
+        low, high = binomial_band(nominal, len(judged.y))
+        width = float(np.mean(judged.curves[:, b] - judged.curves[:, a]))
+        found.append(Interval(nominal, float(inside.mean()), float(low), float(high), width))
+    return found

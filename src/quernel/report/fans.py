@@ -1,0 +1,104 @@
+"""The fan of every column of a table: how the quantiles run along it while the others stand still at typical values."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.plots.column import ENDS
+from quernel.tables import DateColumn, TableModel, TextColumn
+from quernel.tables.columns import CYCLES, BooleanColumn, Column
+
+Array = NDArray[np.floating]
+
+GRID_POINTS = 60
+MOST_CATEGORIES = 10
+MOST_POINTS = 400
+FEW_VALUES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnFan:
+    """Curves (g, q) over grid (g,), and rows (x, y) to draw; categories have names, and the places 0, 1, ..."""
+
+    name: str
+    kind: str
+    grid: Array
+    categories: tuple[str, ...]
+    curves: Array
+    x: Array
+    y: Array
+
+
+def column_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
+    """The fans of these columns; y are the targets of the rows of the table."""
+    columns = model.encoder.columns
+    read = [column.read(table[column.name]) for column in columns]
+    typical = [
+        column.encode(np.array([_typical(column, values)])) for column, values in zip(columns, read, strict=True)
+    ]
+    shown = np.random.default_rng(0).permutation(len(y))[:MOST_POINTS]
+    place = {column.name: j for j, column in enumerate(columns)}
+    made = []
+    for j in (place[name] for name in names):
+        points, categories = _grid(columns[j], read[j])
+        blocks = [np.repeat(block, len(points), axis=0) for block in typical]
+        blocks[j] = columns[j].encode(points)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            curves = model.predict_encoded(np.hstack(blocks)).reshape(len(points), -1)
+        curves = curves[:, np.argsort(model.quantiles_)]
+        x = read[j][shown].astype(float)
+        grid = points.astype(float)
+        if categories:  # in the order of the categories; some room between the points of each
+            code = {int(value): k for k, value in enumerate(points)}
+            x = np.array([code.get(int(v), np.nan) if np.isfinite(v) else np.nan for v in x], dtype=float)
+            x += np.random.default_rng(1).uniform(-0.2, 0.2, len(x))
+            grid = np.arange(len(points), dtype=float)
+        there = np.isfinite(x)
+        made.append(ColumnFan(columns[j].name, columns[j].kind, grid, categories, curves, x[there], y[shown][there]))
+    return made
+
+
+def _typical(column: Column, values: NDArray[Any]) -> Any:
+    """The median, or what is most frequent."""
+    if isinstance(column, TextColumn):
+        return np.bincount(values).argmax()
+    there = values[np.isfinite(values)]
+    if len(there) == 0:
+        return column.fill
+    return float(np.median(there)) if not isinstance(column, BooleanColumn) else float(there.mean() > 0.5)
+
+
+def _grid(column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Where to compute the curves, and what the points are called if they are categories."""
+    if isinstance(column, TextColumn):
+        names = (*column.levels, "(other)", "(missing)")
+        counts = np.bincount(values, minlength=len(names))
+        codes = np.argsort(-counts, kind="stable")
+        codes = codes[counts[codes] > 0][:MOST_CATEGORIES]
+        return codes, tuple(names[code] for code in codes)
+    if isinstance(column, BooleanColumn):
+        return np.array([0.0, 1.0]), ("false", "true")
+    there = values[np.isfinite(values)]
+    if len(there) == 0:
+        return np.array([column.fill]), ()
+    if isinstance(column, DateColumn):
+        return _dates(there), ()
+    different = np.unique(there)
+    return (different if len(different) <= FEW_VALUES else np.linspace(*np.quantile(there, ENDS), GRID_POINTS)), ()
+
+
+def _dates(there: Array) -> Array:
+    """Dates whole weeks apart, or whole days: steps at other times of the week would show its cycle as slow waves."""
+    low, high = np.quantile(there, ENDS)
+    unit = next((CYCLES[cycle] for cycle in ("week", "day") if high - low >= FEW_VALUES * CYCLES[cycle]), None)
+    if unit is None:
+        return np.linspace(low, high, GRID_POINTS) if high > low else np.array([low])
+    step, typical = unit * np.ceil((high - low) / unit / GRID_POINTS), np.median(there)
+    return typical + step * np.arange(np.ceil((low - typical) / step), np.floor((high - typical) / step) + 1)

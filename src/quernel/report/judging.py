@@ -1,0 +1,124 @@
+"""How well a model does on rows that it has not seen, beside its rivals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from quernel.estimators import ExtrapolationWarning
+from quernel.metrics import pinball_loss
+from quernel.report.rivals import MOST_ROWS, predicted_by, rivals
+from quernel.tables import TableError, TableModel, Training
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+HELD_OUT = 0.2
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The rows that a model is judged on, in the target's own units, the levels ascending.
+
+    model is the one that is judged; rows (n,) are the positions of the judged rows among those handed in, X (n, d)
+    their numbers, y (n,), curves (n, q), outside (n,) which of them leave the range of the training rows; rivals
+    are curves (n, q) by name. `how` tells, in sentences, what was judged and how far that can be trusted.
+    """
+
+    model: TableModel
+    rows: Index
+    X: Array
+    y: Array
+    levels: Array
+    curves: Array
+    outside: NDArray[np.bool_]
+    rivals: dict[str, Array]
+    how: str
+    unseen: bool
+
+    def losses(self, name: str | None = None) -> Array:
+        """Mean pinball loss of each level, of the model or of a rival."""
+        return pinball_loss(self.y, self.curves if name is None else self.rivals[name], self.levels)
+
+    def row_losses(self, name: str | None = None) -> Array:
+        """Pinball loss of each row, the mean over the levels."""
+        residual = self.y[:, None] - (self.curves if name is None else self.rivals[name])
+        return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
+
+
+def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple[Index, Index]:
+    """Rows to fit and rows to judge by: a fifth of them at random, or the last fifth."""
+    count = max(1, round(HELD_OUT * n))
+    order = np.arange(n) if time_ordered else np.random.default_rng(seed).permutation(n)
+    return np.sort(order[:-count]), np.sort(order[-count:])
+
+
+def judge_by_refitting(model: TableModel, training: Training, *, seed: int = 0, time_ordered: bool = False) -> Judged:
+    """Fit the same kind of model to four fifths of its training rows, and judge that one on the others."""
+    train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
+    estimator = clone(model.model)
+    if estimator.n_components == "auto":
+        estimator.set_params(n_components=model.model.n_components_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what there is to say was said of the fit to all rows
+        weight = None if training.weight is None else training.weight[train]
+        estimator.fit(training.X[train], training.y[train], sample_weight=weight)
+    chosen = "the last" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed}), that is"
+    weighted = " The fit was weighted; here every row counts the same." if training.weight is not None else ""
+    how = (
+        f"For these numbers the same kind of model, with the same number of features, was fitted to {len(train):,} "
+        f"rows and judged on {chosen} {len(test):,} others. The model in the file was then fitted to all "
+        f"{len(training.y):,} rows, and should do a little better. The rivals were fitted to the same {len(train):,} "
+        f"rows.{weighted}"
+    )
+    judged = TableModel(model.encoder, estimator, model.target, model.log_target)
+    return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
+
+
+def judge_on(model: TableModel, X: Array, y: Array) -> Judged:
+    """Judge a model on these rows, y in the model's units; rivals are fitted to the other rows of five folds."""
+    order = np.random.default_rng(0).permutation(len(y))
+    folds = np.array_split(order, FOLDS)
+    splits = [(np.sort(np.setdiff1d(order, fold)), np.sort(fold)) for fold in folds]
+    how = (
+        f"The model was judged on all {len(y):,} rows of the data with a target. That is honest only if it has not "
+        f"seen them: on its own training rows every model looks better than it is. Each rival was fitted to four "
+        f"fifths of these rows and judged on the rest, five times over, so that it never judged rows it had seen."
+    )
+    return _judged(model, X, y, splits, how, unseen=False)
+
+
+def _judged(
+    model: TableModel, X: Array, y: Array, splits: Sequence[tuple[Index, Index]], how: str, *, unseen: bool
+) -> Judged:
+    order = np.argsort(model.quantiles_)
+    levels = model.quantiles_[order]
+    rows = np.concatenate([test for _, test in splits])
+    if max(len(train) for train, _ in splits) > MOST_ROWS:
+        how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
+    found = {name: predicted_by(rival, X, y, levels, splits) for name, rival in rivals().items()}
+    back = np.exp if model.log_target else np.asarray
+    sort = np.argsort(rows)
+    rows = rows[sort]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
+        curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
+    outside = model.model.outside(X[rows])
+    by_name = {name: back(predicted[sort]) for name, predicted in found.items()}
+    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen)
+
+
+def check_target(model: TableModel, y: Array) -> Array:
+    """The target in the units of the model: its logarithm, if the model was fitted to that."""
+    if model.log_target and y.min() <= 0:
+        raise TableError(
+            f"The model was fitted to the logarithm of {model.target!r}, but {np.sum(y <= 0):,} values are not "
+            f"positive (the smallest is {y.min():g}). Leave those rows out."
+        )
+    return np.log(y) if model.log_target else y

@@ -1,0 +1,288 @@
+"""The sections of the page, one function each."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from html import escape
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.plots.fan import arrange
+from quernel.report import charts
+from quernel.report.columns import day
+from quernel.report.content import Page, intervals
+from quernel.report.elements import Cell, figure, head, right, table, verdict
+from quernel.report.judging import Judged
+from quernel.report.words import number, percent
+from quernel.tables import DateColumn
+from quernel.tables.columns import Column
+
+Array = NDArray[np.floating]
+
+NONE = "\N{EN DASH}"
+TOO_NARROW = (
+    "The intervals hold fewer rows than they promise: the model follows its training rows too closely. A larger ridge "
+    "weight, 3 to 100 times the one above (--alpha), makes it smoother; in Python, ConformalQuantileRegressor widens "
+    "the intervals until they hold."
+)
+WORST, SHOWN_INPUTS, MOST_BARS = 10, 8, 12
+
+
+def data(page: Page) -> str:
+    """What is in the table."""
+    lost = page.n_rows - len(page.y)
+    dropped = f" {lost:,} rows have no target and were left out." if lost else ""
+    logged = " The model was fitted to the logarithm of the target, and its quantiles are mapped back."
+    text = (
+        f"{page.n_rows:,} rows, {len(page.columns) - 1} input columns, target {page.model.target!r}.{dropped}"
+        f"{logged if page.model.log_target else ''}"
+    )
+    lines = [
+        (head(one.name), one.kind, right(f"{one.missing:,}" if one.missing else NONE), one.words)
+        for one in page.columns
+    ]
+    columns = table(("column", "read as", right("missing"), "values"), lines)
+    return (
+        f'<p>{escape(text)}</p><div class="beside"><div>{columns}</div>'
+        f"{figure(charts.histogram(page.y, page.model.target), 'How the target is distributed.')}</div>"
+    )
+
+
+def choices(page: Page) -> str:
+    """What was chosen, and why."""
+    chosen = table(("choice", "value", "why"), [(head(one.name), one.value, one.why) for one in page.choices])
+    widths, names = page.model.model.bandwidth_, page.model.encoder.names
+    if widths is None or np.ndim(widths) != 1 or isinstance(widths, tuple) or len(widths) != len(names):
+        return chosen
+    lines = [(head(name), right(number(width))) for name, width in zip(names, widths, strict=True)]
+    return (
+        f"{chosen}<details><summary>Bandwidths of the {len(names)} encoded columns</summary>"
+        f"{table(('column', right('bandwidth')), lines)}</details>"
+    )
+
+
+def losses(page: Page) -> str:
+    """The loss of the model beside that of its rivals."""
+    judged = page.judged
+    methods: list[str | None] = [None, *judged.rivals]
+    means = {name: float(judged.losses(name).mean()) for name in methods}
+    top = max(means.values()) or 1.0
+    lines = []
+    for name in sorted(methods, key=lambda one: means[one]):
+        bar = Cell(f'<span style="width:{96 * means[name] / top:.1f}%"></span>', "track")
+        losses = [right(number(loss)) for loss in judged.losses(name)]
+        title = head("This model" if name is None else name)
+        lines.append((title, right(number(means[name])), right(_beside(judged, name)), bar, *losses))
+    ours = [k for k, name in enumerate(sorted(methods, key=lambda one: means[one])) if name is None]
+    heads = ["model", right("mean loss"), right("beside this model"), "", *(right(f"{q:g}") for q in judged.levels)]
+    caption = "Pinball loss, in units of the target: the mean over the levels, then by level. Lower is better."
+    warning = "" if judged.unseen else ' class="warn"'
+    best = min(judged.rivals, key=means.__getitem__)
+    beaten = (
+        f'<p class="warn">This model is beaten on these rows: {escape(best)} has the lower loss.</p>'
+        if means[best] < means[None]
+        else ""
+    )
+    return f"<p{warning}>{escape(judged.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
+
+
+def _beside(judged: Judged, name: str | None) -> str:
+    """By how much the loss differs from the model's, with the standard error of the difference."""
+    if name is None:
+        return NONE
+    ours = judged.row_losses()
+    if ours.mean() == 0:
+        return NONE
+    change = (judged.row_losses(name) - ours) / ours.mean()
+    error = change.std() / np.sqrt(len(change))
+    return f"{100 * change.mean():+.1f} % ± {100 * error:.1f}"
+
+
+def coverage(page: Page) -> str:
+    """Whether levels and intervals hold."""
+    shown, judged = page.calibration, page.judged
+    lines = [
+        (right(f"{level:g}"), right(percent(observed)), right(f"{percent(low)} to {percent(high)}"), verdict(holds))
+        for level, observed, low, high, holds in zip(
+            shown.levels, shown.observed, shown.lower, shown.upper, shown.holds, strict=True
+        )
+    ]
+    heads = (right("level"), right("rows below"), right("95 % by chance"), "")
+    parts = [table(heads, lines, "Share of rows at or below each curve.")]
+    found = intervals(judged)
+    if found:
+        narrow = found[0].observed < found[0].low
+        lines = [
+            (
+                right(percent(one.nominal, 0)),
+                right(percent(one.observed)),
+                right(f"{percent(one.low)} to {percent(one.high)}"),
+                verdict(one.low <= one.observed <= one.high),
+                right(number(one.width)),
+            )
+            for one in found
+        ]
+        heads = (right("interval"), right("rows inside"), right("95 % by chance"), "", right("mean width"))
+        parts.append(table(heads, lines, "Central intervals between pairs of levels."))
+        if narrow:
+            parts.append(f'<p class="warn">{escape(TOO_NARROW)}</p>')
+    pictures = figure(
+        charts.calibration(shown),
+        "Points on the dashed line are right; the band is where true quantiles would be in 95 % of such tables.",
+    ) + figure(
+        charts.pit(page.residuals),
+        "Rows between neighbouring curves over those expected, with 95 % of chance. A bowl says that the intervals are "
+        "too narrow, a hump that they are too wide.",
+    )
+    return f'<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+
+
+def fans(page: Page) -> str:
+    """Which columns matter, and how the quantiles run along each."""
+    levels, target = page.judged.levels, page.model.target
+    increase = page.importance.increase.mean(axis=1)
+    order = np.argsort(-increase, kind="stable")[:MOST_BARS]
+    top = max(float(increase.max()), 1e-12)
+    lines = [
+        (
+            head(page.importance.names[j]),
+            right(f"{round(100 * increase[j]):+d} %"),
+            Cell(f'<span style="width:{96 * max(increase[j], 0) / top:.1f}%"></span>', "track"),
+        )
+        for j in order
+    ]
+    caption = "How much the loss rises when a column is shuffled among the judged rows."
+    options = "".join(f'<option value="{k}">{escape(one.name)}</option>' for k, one in enumerate(page.fans))
+    caption_of = "Along {}; the other columns are at typical values (median, or most frequent)."
+    figures = "".join(
+        figure(charts.fan(one, levels, target), caption_of.format(one.name), f"fan-{k}")
+        for k, one in enumerate(page.fans)
+    )
+    left = len(page.model.encoder.columns) - len(page.fans)
+    more = f'<p class="quiet">{left} columns that matter less are not drawn.</p>' if left > 0 else ""
+    return (
+        f'<div class="beside"><div>{table(("column", right("loss"), ""), lines, caption)}</div><div>'
+        f'<div class="chooser"><label for="column">Column</label><select id="column">{options}</select></div>'
+        f'{_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+    )
+
+
+def _key(levels: Array) -> str:
+    parts = arrange(levels)
+    marks = [("median", "median")] if parts.median is not None else []
+    drawn: float = 0.0
+    bands = []
+    for k, (a, b) in enumerate(parts.bands):
+        # The inner bands lie on the outer ones.
+        drawn = 1 - (1 - drawn) * (1 - charts.opacity(k, len(parts.bands)))
+        bands.append((f"middle {percent(levels[b] - levels[a], 0)}", drawn))
+    items = [f'<li><i class="{kind}"></i>{name}</li>' for name, kind in marks]
+    items += [f'<li><i style="opacity:{shade:.2f}"></i>{name}</li>' for name, shade in bands[::-1]]
+    if parts.singles:
+        names = ", ".join(f"{levels[k]:g}" for k in parts.singles)
+        items.append(f'<li><i class="single"></i>level {names}</li>')
+    return f'<ul class="key" aria-label="Key">{"".join(items)}<li><i class="rows"></i>rows</li></ul>'
+
+
+def worst(page: Page) -> str:
+    """The rows that were predicted worst."""
+    judged = page.judged
+    loss = judged.row_losses()
+    worst = np.argsort(-loss, kind="stable")[:WORST]
+    text = (
+        f"The {len(worst)} rows with the largest pinball loss, mean over the levels. Together they make up "
+        f"{percent(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the loss of {len(loss):,} rows: look "
+        "for errors in the data, and for what the columns do not say."
+    )
+    return f"<p>{escape(text)}</p>{_rows(page, worst, loss)}"
+
+
+def outside(page: Page) -> str:
+    """Rows that leave the range of the training rows."""
+    judged = page.judged
+    count = int(judged.outside.sum())
+    if count == 0:
+        return f"<p>None of the {len(judged.y):,} judged rows leaves the range of the training rows in any column.</p>"
+    low, high = judged.model.model.input_range_
+    beyond = np.sum((low > judged.X) | (high < judged.X), axis=0)
+    names = judged.model.encoder.names
+    columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
+    loss = judged.row_losses()
+    inside = ~judged.outside
+    compared = (
+        f" Their mean loss is {number(loss[judged.outside].mean())}, that of the others {number(loss[inside].mean())}."
+        if inside.any()
+        else ""
+    )
+    text = (
+        f"{count:,} of {len(judged.y):,} judged rows ({percent(count / len(judged.y))}) leave the range of the "
+        f"training rows in at least one column: {columns}. Kernels know little there.{compared}"
+    )
+    first = np.flatnonzero(judged.outside)[:WORST]
+    return f"<p>{escape(text)}</p>{_rows(page, first, loss)}"
+
+
+def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
+    """Some of the judged rows: where they are in the file, their target, quantiles, loss and most important columns."""
+    judged = page.judged
+    order = np.argsort(-page.importance.increase.mean(axis=1), kind="stable")
+    names = [page.importance.names[j] for j in order[:SHOWN_INPUTS]]
+    entries = page.entries.take(some)
+    columns = {column.name: column for column in page.model.encoder.columns}
+    inputs = [_entries(columns[name], entries[name]) for name in names]
+    lines = [
+        (
+            right(f"{page.rows[i]:,}"),
+            right(number(judged.y[i])),
+            *(right(number(value)) for value in judged.curves[i]),
+            right(number(loss[i])),
+            *(values[k] for values in inputs),
+        )
+        for k, i in enumerate(some)
+    ]
+    levels = [right(f"{level:g}") for level in judged.levels]
+    heads = (right("row"), right(page.model.target), *levels, right("loss"), *names)
+    return table(heads, lines, "Rows are counted from 1 in the file, its header left out; columns by importance.")
+
+
+def loading(page: Page) -> str:
+    """How to use the model."""
+    name = PurePath(page.model_file).name
+    levels = ", ".join(f"{level:g}" for level in page.model.quantiles_)
+    python = (
+        f"import quernel\n\nmodel = quernel.load({name!r})\n"
+        f"model.predict(frame)  # pandas, polars or Arrow; one column for each level: {levels}\n"
+        f"model.predict(frame, quantiles={_between(page.judged.levels)})  # or any level between these"
+    )
+    shell = f"quernel predict {name} new.csv --out predicted.csv"
+    needed = ", ".join(page.model.encoder.inputs)
+    return (
+        f"<p>In Python:</p><pre><code>{escape(python)}</code></pre><p>On the command line:</p>"
+        f"<pre><code>{escape(shell)}</code></pre><p>Tables must have the columns {escape(needed)}; others are ignored, "
+        "and missing entries are fine.</p>"
+    )
+
+
+def _between(levels: Array) -> str:
+    return f"{(levels[0] + levels[-1]) / 2:.3g}" if len(levels) > 1 else f"{levels[0]:g}"
+
+
+def _entries(column: Column, entries: Any) -> list[Cell | str]:
+    """The entries of a column as they are shown; dates that a file holds as text are read first."""
+    if isinstance(column, DateColumn):
+        return ["missing" if np.isnan(moment) else day(moment) for moment in column.read(entries)]
+    return [_entry(value) for value in entries.to_pylist()]
+
+
+def _entry(value: Any) -> Cell | str:
+    if value is None or value == "":
+        return "missing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float | Decimal):
+        return right(number(float(value)))
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

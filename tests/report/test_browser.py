@@ -1,0 +1,101 @@
+"""The page in a browser: it loads without errors, its charts are drawn, its chooser chooses."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import escape, unescape
+
+import pytest
+
+from report.made_page import made
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+QUIET = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
+    *("--enable-logging=stderr", "--virtual-time-budget=2000"),
+)
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None, reason="no Chromium here: install the package chromium to test the page"
+)
+
+# Put at the end of a copy of the page: looks at it, uses the chooser, looks again, and leaves what it saw in the page.
+LOOK = """
+<script>
+const drawn = () => [...document.querySelectorAll("svg")].map((svg) => {
+  const box = svg.getBoundingClientRect(), path = svg.querySelector("path.band, path.bar, path.chance");
+  return {wide: box.width, high: box.height, ink: path ? path.getBBox().width : 0,
+          filled: path ? getComputedStyle(path).fill : "none"};
+});
+const fans = () => [...document.querySelectorAll(".fans figure")].map((one) => one.offsetParent !== null);
+const seen = {width: innerWidth, reach: document.documentElement.scrollWidth, charts: drawn(), before: fans()};
+const chooser = document.getElementById("column");
+chooser.focus();
+seen.focused = document.activeElement === chooser;
+seen.labelled = chooser.labels.length;
+chooser.selectedIndex = 2;
+chooser.dispatchEvent(new Event("change"));
+seen.after = fans();
+seen.background = getComputedStyle(document.body).backgroundColor;
+parent.document.body.dataset.seen = JSON.stringify(seen);
+</script></body>"""
+
+
+def opened(folder, page, *options, address=""):
+    """The page's document after its script ran, and what the console said."""
+    path = folder / "page.html"
+    path.write_text(page, encoding="utf-8")
+    command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", *options, "--dump-dom"]
+    environment = os.environ | {"HOME": str(folder)}
+    ran = subprocess.run(
+        [*command, f"file://{path}{address}"], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout, [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+
+
+def looked_at(folder, width):
+    """The page in a frame of this width: the windows of some browsers are never as narrow as a phone."""
+    page = escape(made()[-1].replace("</body>", LOOK))
+    frame = f'<!doctype html><body><iframe srcdoc="{page}" style="width: {width}px; height: 900px; border: 0">'
+    document, said = opened(folder, frame, "--window-size=1400,1000")
+    assert said == []
+    (seen,) = re.findall(r'<body data-seen="([^"]*)"', document)
+    return json.loads(unescape(seen))
+
+
+def shown(document):
+    """Which fans the document does not hide."""
+    figures = re.findall(r'<figure id="fan-(\d+)"([^>]*)>', document)
+    return [int(k) for k, attributes in figures if "hidden" not in attributes]
+
+
+def test_the_page_loads_without_errors_and_the_address_chooses_a_chart(tmp_path):
+    document, said = opened(tmp_path, made()[-1], address="#column=1")
+    assert said == []
+    assert shown(document) == [1]
+
+
+def test_errors_would_be_seen(tmp_path):
+    _, said = opened(tmp_path, made()[-1].replace("</body>", "<script>nothing.here()</script></body>"))
+    assert any("nothing is not defined" in line for line in said)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
+    seen = looked_at(tmp_path, width)
+    assert seen["width"] == width
+    assert seen["reach"] <= width  # nothing but tables is wider than the window
+    assert seen["before"] == [True, False, False, False, False]
+    assert seen["after"] == [False, False, True, False, False]
+    assert seen["focused"]
+    assert seen["labelled"] == 1
+    visible = [chart for chart in seen["charts"] if chart["wide"] > 0]
+    assert len(visible) == 4  # histogram, calibration, PIT, one fan
+    for chart in visible:
+        assert chart["wide"] > 250
+        assert chart["ink"] > 10 or chart["high"] > 150
+        assert chart["filled"] != "none"

@@ -1,0 +1,435 @@
+"""The page says what is so: its numbers are computed again here, from the rows."""
+
+import importlib.machinery
+import json
+import re
+import sys
+import types
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from sklearn.linear_model import QuantileRegressor
+
+import quernel
+from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
+from quernel.cli import main
+from quernel.report import held_out_rows, judge_by_refitting, judge_on, report_page
+from quernel.report.choices import choices
+from quernel.report.fans import column_fans
+from quernel.report.rivals import linear, rivals, unconditional
+from quernel.report.svg import Chart, ticks
+from quernel.report.words import number, short
+from report.made_page import LEVELS, as_number, fitted, made, pinball, read
+from tables.made import sales
+
+SECTIONS = ["data", "choices", "loss", "coverage", "columns", "worst", "outside", "load"]
+OUTSIDE_WORLD = r"https?:|//[a-z]|\bsrc=|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|fetch\(|XMLHttp"
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return read(made()[-1])
+
+
+def held_out():
+    """The held-out rows, and a model fitted to the others alone."""
+    _, _, training, _, _ = made()
+    train, test = held_out_rows(len(training.y), seed=3)
+    model = KernelQuantileRegressor(LEVELS, n_components=40, random_state=0).fit(training.X[train], training.y[train])
+    return training, train, test, model
+
+
+def test_the_page_is_whole_and_has_every_section(reader):
+    assert [name for name in reader.ids if name in SECTIONS] == SECTIONS
+    assert len(set(reader.ids)) == len(reader.ids)
+    links = [attrs["href"][1:] for tag, attrs in reader.tags if tag == "a"]
+    assert links == SECTIONS
+    assert [tag for tag, _ in reader.tags].count("h1") == 1
+
+
+def test_the_page_needs_nothing_from_outside():
+    page = made()[-1]
+    assert re.search(OUTSIDE_WORLD, page) is None
+    assert re.search(OUTSIDE_WORLD, page.replace("<nav", '<img src="x"><nav')) is not None
+
+
+def test_every_picture_has_words(reader):
+    pictures = [attrs for tag, attrs in reader.tags if tag == "svg"]
+    assert len(pictures) == 3 + 5  # histogram, calibration, PIT, and a fan for each column
+    assert all(len(attrs["aria-label"]) > 40 and attrs["role"] == "img" for attrs in pictures)
+    assert len({attrs["aria-label"] for attrs in pictures}) == len(pictures)
+
+
+def test_the_data_are_counted(reader):
+    table = made()[0]
+    assert f"{table.num_rows:,} rows, 5 input columns" in reader.texts["data"]
+    assert f"{table['price'].null_count} rows have no target" in reader.texts["data"]
+    for name in table.column_names:
+        missing = table[name].null_count
+        assert reader.row("data", name)[2] == (f"{missing}" if missing else "\N{EN DASH}")
+    assert "true in" in reader.row("data", "garden")[3]
+    assert "3 different: north" in reader.row("data", "place")[3]
+
+
+def test_the_losses_are_those_of_models_that_have_not_seen_the_rows(reader):
+    training, train, test, model = held_out()
+    ours = reader.row("loss", "This model")
+    expected = pinball(training.y[test], model.predict(training.X[test]), LEVELS)
+    assert as_number(ours[1]) == pytest.approx(expected, rel=1e-3)
+    constant = reader.row("loss", "Unconditional quantiles")
+    curves = np.tile(np.quantile(training.y[train], LEVELS), (len(test), 1))
+    assert as_number(constant[1]) == pytest.approx(pinball(training.y[test], curves, LEVELS), rel=1e-3)
+    by_level = [pinball(training.y[test], curves[:, [k]], [level]) for k, level in enumerate(LEVELS)]
+    np.testing.assert_allclose([as_number(cell) for cell in constant[4:]], by_level, rtol=1e-3)
+    change = 100 * (as_number(constant[1]) / as_number(ours[1]) - 1)
+    assert float(re.match(r"([+-][\d.]+) %", constant[2])[1]) == pytest.approx(change, abs=0.2)
+    # The model in the file has seen them, and would have looked better.
+    seen = pinball(training.y[test], made()[1].predict_encoded(training.X[test]), LEVELS)
+    assert seen < 0.99 * expected
+
+
+def test_the_first_tile_says_which_way_the_loss_goes(reader):
+    ours, constant = (as_number(reader.row("loss", name)[1]) for name in ("This model", "Unconditional quantiles"))
+    assert ours < constant
+    assert f"{100 * (1 - ours / constant):.0f} % below unconditional quantiles" in reader.texts[""]
+    rng = np.random.default_rng(0)
+    noise = pa.table({f"x{j}": rng.normal(size=60) for j in range(8)} | {"y": rng.normal(size=60)})
+    model, training = fitted(noise, "y")
+    judged = judge_by_refitting(model, training)
+    assert judged.losses().mean() > judged.losses("Unconditional quantiles").mean()
+    page = read(report_page(model, noise, judged, data="d.csv", model_file="m.quernel"))
+    assert "% above unconditional quantiles" in page.texts[""]
+    for one in (page, reader):
+        best = min(one.rows["loss"][1:], key=lambda row: as_number(row[1]))[0]
+        assert ("is beaten" in one.texts["loss"]) == (best != "This model")
+
+
+def test_a_perfect_fit_and_a_constant_target_have_a_page():
+    x = np.repeat([0.0, 1.0], 50)
+    for y in (x, np.ones(100)):
+        table = pa.table({"x": x, "y": y})
+        model, training = fitted(table, "y")
+        page = report_page(model, table, judge_by_refitting(model, training), data="d.csv", model_file="m.quernel")
+        assert read(page).row("loss", "This model")
+        assert re.search(r"\b(nan|inf)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)) is None
+
+
+def test_coverage_and_calibration_are_counted(reader):
+    training, _, test, model = held_out()
+    y, curves = training.y[test], model.predict(training.X[test])
+    for k, level in enumerate(LEVELS):
+        row = reader.row("coverage", f"{level:g}")
+        assert row[1] == f"{100 * sum(y <= curves[:, k]) / len(y):.1f} %"
+    row = reader.row("coverage", "90 %")
+    assert row[1] == f"{100 * np.mean((curves[:, 0] <= y) & (y <= curves[:, 2])):.1f} %"
+    assert as_number(row[4]) == pytest.approx(np.mean(curves[:, 2] - curves[:, 0]), rel=1e-3)
+
+
+def test_the_choices_are_those_of_the_model(reader):
+    model = made()[1].model
+    assert reader.row("choices", "Random features M")[1] == "40"
+    assert float(reader.row("choices", "Ridge weight alpha")[1]) == pytest.approx(model.alpha_, rel=1e-2)
+    assert float(reader.row("choices", "Certified gap")[1]) == pytest.approx(model.duality_gap_.max(), rel=0.1)
+    dimension = float(reader.row("choices", "Effective dimension")[1])
+    assert 1 < dimension < 40
+    for name, width in zip(made()[1].encoder.names, model.bandwidth_, strict=True):
+        assert as_number(reader.row("choices", name)[1]) == pytest.approx(width, rel=1e-2)
+
+
+def test_every_way_to_choose_says_why():
+    rng = np.random.default_rng(0)
+    X = rng.random((120, 2))
+    y = np.sin(5 * X[:, 0]) + 0.1 * rng.standard_normal(120)
+    settings = {"n_components": 30, "random_state": 0}
+    searched = KernelQuantileRegressorCV([0.1, 0.9], alphas=[1e-4, 1e-2], bandwidths=[0.5], cv=3, **settings)
+    ways = {
+        "each column's standard deviation": KernelQuantileRegressor([0.1, 0.9], **settings),
+        "given": KernelQuantileRegressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
+        "learned from slopes": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
+        "among 2 pairs": searched,
+        "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
+    }
+    for why, model in ways.items():
+        told = {one.name: one for one in choices(model.fit(X, y), X, y)}
+        assert why in told["Bandwidth"].why, told["Bandwidth"]
+        assert told["Ridge weight alpha"].value == f"{model.alpha_:.3g}"
+        dimension = float(told["Effective dimension"].value)
+        assert 0 < dimension <= model.n_components_
+        if why in ("given", "among 2 pairs"):
+            assert why in told["Ridge weight alpha"].why
+
+
+def test_the_worst_rows_are_named_by_their_place_in_the_file(reader):
+    table, (training, _, test, model) = made()[0], held_out()
+    y, curves = training.y[test], model.predict(training.X[test])
+    worst = max(range(len(y)), key=lambda i: pinball(y[[i]], curves[[i]], LEVELS))
+    head, first, *others = reader.rows["worst"]
+    assert len(others) == 9
+    assert as_number(first[head.index("price")]) == pytest.approx(y[worst], rel=1e-3)
+    entry = table["price"][int(as_number(first[0])) - 1].as_py()  # rows without a target are counted, too
+    assert entry == pytest.approx(y[worst])
+    size = table["size"][int(as_number(first[0])) - 1].as_py()
+    assert first[head.index("size")] == ("missing" if size is None else number(size))
+
+
+def test_rows_outside_the_range_are_counted_and_shown():
+    model, _ = fitted(sales(200))
+    table = sales(60, seed=1, gaps=False)
+    size = table["size"].to_numpy().copy()
+    size[[4, 30]] = 5000.0
+    table = table.set_column(0, "size", pa.array(size))
+    X, y = model.encoder.encode(table), table["price"].to_numpy()
+    judged = judge_on(model, X, y)
+    assert set(np.flatnonzero(judged.outside)) >= {4, 30}
+    reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
+    count = int(judged.outside.sum())
+    assert f"{count} of 60 judged rows" in reader.texts["outside"]
+    assert {"5", "31"} <= {row[0] for row in reader.rows["outside"]}
+    assert "honest only if it has not seen" in reader.texts["loss"]
+    inside = sales(200)
+    inside = inside.filter(np.isfinite(inside["price"].to_numpy(zero_copy_only=False)))
+    seen = judge_on(model, model.encoder.encode(inside), inside["price"].to_numpy())
+    page = read(report_page(model, inside, seen, data="d.csv", model_file="m.quernel"))
+    assert "None of the" in page.texts["outside"]
+
+
+def test_names_that_look_like_html_are_only_names():
+    rng = np.random.default_rng(0)
+    x, word = rng.random(120), np.where(rng.random(120) < 0.5, '"><script>alert(1)</script>', "a & b")
+    table = pa.table({"<b>x": x, "w'\"": word, "</title><i>y": x + 0.1 * rng.standard_normal(120)})
+    model, training = fitted(table, "</title><i>y")
+    judged = judge_by_refitting(model, training)
+    page = report_page(model, table, judged, data="<u>.csv", model_file="<u>.quernel")
+    reader = read(page)
+    kinds = {tag for tag, _ in reader.tags}
+    assert not kinds & {"b", "u"}
+    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert reader.row("data", "<b>x")[1] == "number"
+    assert "a & b" in reader.texts["data"]
+
+
+def test_levels_in_any_order_and_a_single_one_have_a_page():
+    table = sales(200)
+    for levels in ([0.9, 0.1, 0.5], [0.3], [0.2, 0.9]):
+        model, training = fitted(table, levels=levels)
+        judged = judge_by_refitting(model, training)
+        assert judged.levels.tolist() == sorted(levels)
+        assert np.all(np.diff(judged.curves, axis=1) >= 0)
+        reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
+        assert reader.rows["loss"][0][4:] == [f"{level:g}" for level in sorted(levels)]
+
+
+def test_a_logarithmic_target_is_judged_in_its_own_units():
+    table = sales(200)
+    model, training = fitted(table, log_target=True)
+    judged = judge_by_refitting(model, training)
+    there = np.isfinite(table["price"].to_numpy(zero_copy_only=False))
+    price = table["price"].to_numpy(zero_copy_only=False)[there]
+    np.testing.assert_allclose(judged.y, price[judged.rows])
+    train, test = held_out_rows(len(price))
+    np.testing.assert_array_equal(judged.rows, test)
+    # The quantile between two rows is interpolated in logarithms; close to the plain one.
+    expected = np.quantile(price[train], LEVELS)
+    np.testing.assert_allclose(judged.rivals["Unconditional quantiles"][0], expected, rtol=0.02)
+
+
+def test_weighted_fits_are_judged_by_models_with_the_same_weights():
+    table = sales(200)
+    table = table.append_column("w", pa.array(np.arange(200) % 3.0))
+    model, training = fitted(table, weights="w")
+    judged = judge_by_refitting(model, training)
+    train, test = held_out_rows(len(training.y))
+    again = KernelQuantileRegressor(LEVELS, n_components=40, random_state=0).fit(
+        training.X[train], training.y[train], sample_weight=training.weight[train]
+    )
+    np.testing.assert_allclose(judged.curves, again.predict(training.X[test]))
+    assert "weighted" in judged.how
+
+
+def test_held_out_rows_are_a_fifth_and_the_last_ones_on_request():
+    train, test = held_out_rows(100, seed=1)
+    assert (len(train), len(test)) == (80, 20)
+    assert sorted([*train, *test]) == list(range(100))
+    np.testing.assert_array_equal(test, held_out_rows(100, seed=1)[1])
+    assert set(test) != set(held_out_rows(100, seed=2)[1])
+    assert held_out_rows(100, time_ordered=True)[1].tolist() == list(range(80, 100))
+
+
+def test_linear_quantile_regression_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2)) * [1, 1000] + [0, 5000]
+    y = X @ [1.0, 0.002] + (1 + 0.3 * X[:, 0] ** 2) * rng.standard_normal(150)
+    ours = linear(X, y, X, np.array([0.25, 0.5]))
+    for level, curve in zip((0.25, 0.5), ours.T, strict=True):
+        theirs = QuantileRegressor(quantile=level, alpha=0).fit(X, y).predict(X)
+        assert pinball(y, curve[:, None], [level]) == pytest.approx(pinball(y, theirs[:, None], [level]), rel=1e-3)
+    assert pinball(y, unconditional(X, y, X, np.array([0.5])), [0.5]) > 1.1 * pinball(y, ours[:, 1:], [0.5])
+
+
+def test_rivals_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
+    _, model, training, _, _ = made()
+    monkeypatch.setattr("quernel.report.rivals.MOST_ROWS", 50)
+    monkeypatch.setattr("quernel.report.judging.MOST_ROWS", 50)
+    judged = judge_by_refitting(model, training)
+    train, _ = held_out_rows(len(training.y))
+    curves = judged.rivals["Unconditional quantiles"]
+    assert not np.allclose(curves[0], np.quantile(training.y[train], LEVELS))
+    assert np.all(curves == curves[0])
+    assert "fitted to 50 of these rows" in judged.how
+    assert "of these rows" not in made()[3].how
+
+
+def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
+    class LGBMRegressor:
+        def __init__(self, alpha, **settings):
+            self.alpha = alpha
+
+        def fit(self, X, y):
+            self.value = -np.quantile(y, self.alpha)  # the wrong way round: the levels of a row are sorted
+            return self
+
+        def predict(self, X):
+            return np.full(len(X), self.value)
+
+    fake = types.ModuleType("lightgbm")
+    fake.LGBMRegressor = LGBMRegressor
+    fake.__spec__ = importlib.machinery.ModuleSpec("lightgbm", None)
+    monkeypatch.setitem(sys.modules, "lightgbm", fake)
+    found = rivals()
+    (name,) = [name for name in found if "LightGBM" in name]
+    curves = found[name](np.zeros((50, 1)), np.arange(50.0), np.zeros((3, 1)), np.array([0.1, 0.9]))
+    np.testing.assert_allclose(curves, np.tile(-np.quantile(np.arange(50.0), [0.9, 0.1]), (3, 1)))
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert len(rivals()) == 2
+
+
+def test_a_fan_is_what_the_model_predicts_for_a_typical_row():
+    table, model, training, _, _ = made()
+    whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
+    size, place, garden = column_fans(model, whole, training.y, ["size", "place", "garden"])
+    typical = {
+        "age": float(np.median(whole["age"].to_numpy())),
+        "place": "north",
+        "garden": False,
+        "sold": whole["sold"].cast(pa.int64()).drop_null().to_numpy(),
+    }
+    typical["sold"] = pa.array([int(np.median(typical["sold"]))]).cast(whole["sold"].type)[0].as_py()
+    row = pa.table({name: [value] for name, value in ({"size": size.grid[20]} | typical).items()})
+    np.testing.assert_allclose(model.predict(row)[0], size.curves[20], rtol=1e-6)
+    assert place.categories[0] == "north"
+    assert set(place.categories) == {"north", "south", "east", "(missing)"}
+    middle = float(np.nanmedian(whole["size"].to_numpy(zero_copy_only=False)))
+    south = pa.table({name: [value] for name, value in ({"size": middle} | typical | {"place": "south"}).items()})
+    np.testing.assert_allclose(model.predict(south)[0], place.curves[place.categories.index("south")], rtol=1e-6)
+    assert garden.categories == ("false", "true")
+    assert len(garden.x) > 200
+
+
+def test_dates_are_shown_at_one_time_of_the_week():
+    table, model, training, _, _ = made()
+    whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
+    (sold,) = column_fans(model, whole, training.y, ["sold"])
+    assert 30 < len(sold.grid) <= 61
+    assert np.ptp(sold.grid % (7 * 86_400)) == pytest.approx(0, abs=1e-3)
+    times = whole["sold"].cast(pa.int64()).drop_null().to_numpy() / 1e6
+    assert times.min() <= sold.grid[0] < sold.grid[-1] <= times.max()
+
+
+def test_charts_put_values_where_they_belong():
+    chart = Chart((0, 10), (0, 5), alt="a", x_label="x", y_label="y")
+    assert chart.across(10) > chart.across(0)
+    assert chart.down(5) < chart.down(0)
+    assert chart.across(5) == (chart.across(0) + chart.across(10)) / 2
+    chart.dots([5, 50], [1, 1], "rows")
+    assert chart.marks[-1].count("M") == 1
+    assert Chart((3, 3), (0, 0), alt="a", x_label="x", y_label="y").svg().count("nan") == 0
+
+
+def test_numbers_are_short_and_right():
+    assert [number(v) for v in (0, 12345.6, 1234.56, 12.345678, 0.5, 1.2e-7)] == [
+        "0", "12,346", "1,235", "12.35", "0.5", "1.2e-07",
+    ]  # fmt: skip
+    assert [short(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2500", "250k", "1.5M", "-2G"]
+    assert [value for value, _ in ticks(0.03, 0.97)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    csv.write_csv(sales(200), tmp_path / "old.csv")
+    csv.write_csv(sales(100, seed=1), tmp_path / "new.csv")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["quernel", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return run
+
+
+FIT = ("fit", "old.csv", "--target", "price", "--components", 40, "--quantiles", "0.05,0.5,0.95")
+
+
+def test_fit_and_report_write_pages(run, tmp_path):
+    code, out, err = run(*FIT, "--model", "m.quernel", "--report", "fit.html", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    page = read((tmp_path / "fit.html").read_text("utf-8"))
+    assert number(np.mean(told["judged"]["pinball_loss"])) == page.row("loss", "This model")[1]
+    assert told["judged"]["unseen"]
+    code, out, err = run("report", "m.quernel", "new.csv", "--out", "new.html", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["rows_judged"], told["unseen"]) == (100 - sales(100, seed=1)["price"].null_count, False)
+    assert "sales" not in (tmp_path / "new.html").read_text("utf-8")
+    assert "new.csv, 100 rows" in read((tmp_path / "new.html").read_text("utf-8")).texts[""]
+    code, out, _ = run("report", "m.quernel", "new.csv", "--out", "again.html")
+    assert code == 0
+    assert "again.html" in out
+
+
+def test_a_report_does_not_change_the_model(run, tmp_path):
+    run(*FIT, "--model", "a.quernel")
+    code, out, err = run(*FIT, "--model", "b.quernel", "--report", "b.html", "--time-ordered")
+    assert code == 0, err
+    assert "b.html" in out
+    a, b = (quernel.load(tmp_path / name).predict(sales(50, seed=2)) for name in ("a.quernel", "b.quernel"))
+    np.testing.assert_array_equal(a, b)
+    assert "judged on the last" in read((tmp_path / "b.html").read_text("utf-8")).texts["loss"]
+
+
+def test_what_cannot_work_is_said_in_one_line_and_leaves_no_file(run, tmp_path):
+    run(*FIT, "--model", "m.quernel")
+    (tmp_path / "mine.html").write_text("mine")
+    (tmp_path / "untargeted.csv").write_text("\n".join(
+        line.rsplit(",", 1)[0] for line in (tmp_path / "new.csv").read_text().splitlines()
+    ))  # fmt: skip
+    (tmp_path / "few.csv").write_text("\n".join((tmp_path / "new.csv").read_text().splitlines()[:9]))
+    (tmp_path / "none.csv").write_text((tmp_path / "new.csv").read_text().splitlines()[0] + "\n")
+    before = sorted(tmp_path.iterdir())
+    cases = {
+        ("report", "m.quernel", "new.csv", "--out", "mine.html"): "exists already",
+        ("report", "m.quernel", "new.csv", "--out", "page.txt"): "must end in .html",
+        ("report", "m.quernel", "new.csv", "--out", "gone/page.html"): "is missing",
+        ("report", "m.quernel", "untargeted.csv", "--out", "p.html"): "no column 'price'",
+        ("report", "m.quernel", "few.csv", "--out", "p.html"): "at least 20 are needed",
+        ("report", "m.quernel", "none.csv", "--out", "p.html"): "no rows|at least 20",
+        ("report", "new.csv", "new.csv", "--out", "p.html"): "model",
+        (*FIT, "--model", "n.quernel", "--report", "mine.html"): "exists already",
+        (*FIT, "--model", "n.quernel", "--time-ordered"): "Add --conformal or --report",
+    }
+    for arguments, message in cases.items():
+        code, _, err = run(*arguments)
+        assert code == 1, arguments
+        assert re.search(message, err), (arguments, err)
+        assert "Traceback" not in err
+        assert [line.startswith("Error:") for line in err.strip().splitlines()] == [True]
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "mine.html").read_text() == "mine"
+    assert run("report", "m.quernel", "new.csv", "--out", "mine.html", "--force")[0] == 0
+    assert (tmp_path / "mine.html").read_text("utf-8").startswith("<!doctype html>")
