@@ -15,10 +15,12 @@ SUMMARY = Path(__file__).parents[2] / "docs" / "reproduction" / "tables"
 # Another seed than the full run's: the quick run's rows are not among those that it is held against.
 SEED = 1
 ITEMS = ("tab.2", "tab.3", "fig3", "fig4")
-# Where KQR-RF means stand, and the columns that name them.
-MEANS = [
-    (f"sample_size_{simulation}.csv", ("level", "N"), "KQR-RF") for simulation in ("homoscedastic", "heteroscedastic")
-] + [(f"sampling_{simulation}.csv", ("level", "M"), "uniform") for simulation in ("homoscedastic", "heteroscedastic")]
+SIMULATIONS = ("homoscedastic", "heteroscedastic")
+# Where KQR-RF means stand, the columns that name them, and a size of the full run whose means must not pass for those of
+# the larger quick size.
+MEANS = [(f"sample_size_{simulation}.csv", ("level", "N"), "KQR-RF", 500) for simulation in SIMULATIONS] + [
+    (f"sampling_{simulation}.csv", ("level", "M"), "uniform", 5) for simulation in SIMULATIONS
+]
 
 
 def run(*arguments, cwd):
@@ -58,16 +60,16 @@ def standard_errors_off(few, full):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "columns", "method"), MEANS)
-def test_quick_means_agree_with_the_full_run(quick, name, columns, method):
+@pytest.mark.parametrize(("name", "columns", "method", "wrong"), MEANS)
+def test_quick_means_agree_with_the_full_run(quick, name, columns, method, wrong):
     few = means(quick[0] / "out" / "tables" / name, columns, method)
     full = means(SUMMARY / name, columns, method)
     assert len(few) == 10, "five levels, two sizes"
     for key, mean in few.items():
         assert standard_errors_off(mean, full[key]) < 3, key
-    small, large = (sorted({key[1] for key in few})[k] for k in (0, -1))
-    swapped = [standard_errors_off(few[level, small], full[level, large]) for level, size in few if size == small]
-    assert max(swapped) > 3, "the other size would be noticed"
+    larger, levels = max(size for _, size in few), {level for level, _ in few}
+    mistaken = [(full[level, wrong][:2] + few[level, larger][2:], full[level, larger]) for level in levels]
+    assert max(standard_errors_off(*pair) for pair in mistaken) > 3, "means of another size would be noticed"
 
 
 @pytest.mark.slow
