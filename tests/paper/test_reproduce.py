@@ -16,8 +16,8 @@ SUMMARY = Path(__file__).parents[2] / "docs" / "reproduction" / "tables"
 SEED = 1
 ITEMS = ("tab.2", "tab.3", "fig3", "fig4")
 SIMULATIONS = ("homoscedastic", "heteroscedastic")
-# Where KQR-RF means stand, the columns that name them, and a size of the full run whose means must not pass for those of
-# the larger quick size.
+# Where KQR-RF means stand, the columns that name them, and a size of the full run whose means must not pass for those
+# of the larger quick size.
 MEANS = [(f"sample_size_{simulation}.csv", ("level", "N"), "KQR-RF", 500) for simulation in SIMULATIONS] + [
     (f"sampling_{simulation}.csv", ("level", "M"), "uniform", 5) for simulation in SIMULATIONS
 ]
