@@ -27,8 +27,9 @@ MISSED = """
   Tried: bands from one to two standard errors of the sample's fit (wider ones are taken while they hold few rows), and
   bands by each row's own uncertainty, from 16 random errors of the fit. These leave ten times fewer rows on the wrong
   side, but cost as much as they save.
-- *2,000,000 rows at larger alpha, the grid, the transform.* These lie near their goals, and runs of the same code on this
-  shared machine met and missed each of them: 0.46 to 0.65 of ridge for alpha >= 1e-4, 19 to 25 cells, 7 to 10 times.
+- *2,000,000 rows at larger alpha, the grid, the transform.* These lie near their goals, and runs of the same code on
+  this shared machine met and missed each of them: 0.46 to 0.65 of ridge for alpha >= 1e-4, 19 to 25 cells, 7 to 10
+  times.
 - *Five levels.* One level has become faster than five have: with five columns the passes are bound by arithmetic, not
   by memory, and every level solves for its own doubtful rows.
 - *The exact kernel at n=2,000, against libsvm and TorchKM.* Of some 35 ms, 14 are the pivoted factor and 20 are two
