@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quernel.losses import LOSSES, Absolute, Hinge, Pinball
-from quernel.problem import Problem, sums
+from quernel.problem import Problem, kinked
 from quernel.rows import ArrayRows, LiftedRows
 
 N, M = 3000, 7
@@ -45,9 +45,9 @@ def steps(problem, memory, width):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", KINKS)
 def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
-    monkeypatch.setattr(sums, "COMPILED_ROWS", N + 1)
+    monkeypatch.setattr(kinked, "COMPILED_ROWS", N + 1)
     plain = steps(*make(KINKS[name], weighted))
-    monkeypatch.setattr(sums, "COMPILED_ROWS", 0)
+    monkeypatch.setattr(kinked, "COMPILED_ROWS", 0)
     compiled = steps(*make(KINKS[name], weighted))
     assert len(plain) == len(compiled)
     for ours, theirs in zip(compiled, plain, strict=True):
@@ -55,7 +55,7 @@ def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
 
 
 def test_the_comparison_would_see_a_wrong_step(monkeypatch):
-    monkeypatch.setattr(sums, "COMPILED_ROWS", 0)
+    monkeypatch.setattr(kinked, "COMPILED_ROWS", 0)
     problem, memory, width = make(KINKS["pinball"], False)
     right, (again, remembered, _) = steps(problem, memory, width), make(KINKS["pinball"], False)
     wrong = steps(again, remembered, 1.001 * width)
@@ -65,7 +65,7 @@ def test_the_comparison_would_see_a_wrong_step(monkeypatch):
 @pytest.mark.parametrize("share", [0.0, 1.0])  # never and always from the last force
 def test_a_force_from_what_changed_is_the_force(share, monkeypatch):
     problem, memory, width = make(KINKS["pinball"], True)
-    monkeypatch.setattr(sums, "FEW_CHANGED", share)
+    monkeypatch.setattr(kinked, "FEW_CHANGED", share)
     first = problem.pull(memory, width).force
     problem.advance(memory, np.full(3, 0.02))
     second = problem.pull(memory, width).force

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from quernel._threads import right_sized
 from quernel.estimators.defaults import N_COMPONENTS, SIZES, alpha_unit, spread
+from quernel.estimators.sample import distinct_sample
 from quernel.features import RandomFeatures
-from quernel.features.distinct import sample_of_rows
 from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
@@ -98,7 +98,7 @@ def choose_components(
 
     features(M, rows) draws M features for these rows, from the same seed whatever M.
     """
-    sample = _sample(source) if source.n_rows >= FEW else source
+    sample = distinct_sample(source, ROWS) if source.n_rows >= FEW else source
     if sample.n_rows < FEW:
         M = min(N_COMPONENTS, most)
         return ComponentsChoice(M, f"too few different rows to choose by (below {FEW:,}).")
@@ -138,20 +138,6 @@ class _Lifted:
     train: Array
     held_out: Array
     losses: Array | None = None
-
-
-def _sample(source: ArrayRows) -> ArrayRows:
-    """Up to 2,000 rows in which all (x, y) differ, in the order of their values, each with the weight of its equals."""
-    share = source.share()
-    picked, _ = sample_of_rows(source.X, ROWS)
-    X, y = np.asarray(source.X[picked], dtype=float), source.y[picked]
-    order = np.lexsort((*np.atleast_2d(y.T), *X.T[::-1]))
-    X, y = X[order], y[order]
-    both = np.column_stack([X, y])
-    new = np.r_[True, np.any(both[1:] != both[:-1], axis=1)]
-    weight = np.add.reduceat(share[picked][order], np.flatnonzero(new))
-    some = np.sort(np.random.default_rng(0).permutation(len(weight))[:ROWS])  # few different x, each with many y
-    return ArrayRows(X[new][some], y[new][some], weight[some])
 
 
 def _halves(sample: ArrayRows) -> tuple[ArrayRows, ArrayRows]:

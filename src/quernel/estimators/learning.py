@@ -29,8 +29,8 @@ from scipy.special import ndtri
 from quernel import paths
 from quernel._threads import right_sized
 from quernel.estimators.defaults import auto_bandwidth, bandwidth_from, column_scales
+from quernel.estimators.sample import distinct_sample
 from quernel.features import RandomFeatures
-from quernel.features.distinct import sample_of_rows
 from quernel.features.slopes import squared_slopes
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
@@ -249,19 +249,6 @@ class _Ridge:
         best = path[:, np.argmin(error, axis=0), np.arange(target.shape[1])]
         coef = self.vectors @ best
         return coef, middle - self.mean @ coef
-
-
-def distinct_sample(source: ArrayRows, limit: int) -> ArrayRows:
-    """Up to `limit` rows whose (x, y) all differ, in the order of their values, each with the weight of its equals."""
-    picked, _ = sample_of_rows(source.X, limit)
-    X, y = np.asarray(source.X[picked], dtype=float), source.y[picked]
-    both = np.column_stack([X, y])
-    order = np.lexsort(both.T[::-1])
-    new = np.r_[True, np.any(both[order][1:] != both[order][:-1], axis=1)]
-    weight = np.add.reduceat(source.share()[picked][order], np.flatnonzero(new))
-    some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # few different x, each with many y
-    chosen = order[new][some]
-    return ArrayRows(X[chosen], y[chosen], weight[some])
 
 
 def _folds(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:

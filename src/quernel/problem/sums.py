@@ -20,14 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.losses import Loss
+from quernel.problem import kinked
 from quernel.rows import Block, BlockMemory, LiftedRows, Memory
 
 Array = NDArray[np.floating]
-
-# Columns of at least so many rows are worth a compiled step.
-COMPILED_ROWS = 2_000
-# Rows with new duals are summed by themselves up to this share of all.
-FEW_CHANGED = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,75 +246,10 @@ def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]
 
 def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array, ...]:
     loss, width = message
-    if _compiled(loss, block):
-        return _kink_pull(block, memory, loss, width)
+    if kinked.applies(loss, block):
+        return kinked.pull(block, memory, loss, width)
     dual, curvature = loss.smooth(memory["residual"], memory["anchor"], width)
     return (*_sums(block, loss, memory["residual"], dual), np.count_nonzero(curvature, axis=0))
-
-
-def _compiled(loss: Loss, block: Block) -> bool:
-    """Whether columns are long enough, and the loss simple enough, for the compiled steps."""
-    return len(block.share) >= COMPILED_ROWS and loss.is_kink
-
-
-def _column(array: Array, k: int) -> Array:
-    return np.ascontiguousarray(array[:, k])  # not a copy: columns are contiguous
-
-
-def _turned(block: Block, loss: Loss, k: int) -> Array:
-    """share x sign of one column."""
-    _, sign = loss.frame(block.targets)
-    return block.share if np.ndim(sign) == 0 else block.share * sign[:, k % sign.shape[1]]  # type: ignore[index,union-attr]
-
-
-def _kink_pull(block: Block, memory: BlockMemory, loss: Loss, width: Array) -> tuple[Array, ...]:
-    from quernel.problem.kinks import pull_column
-
-    residual, anchor, (low, high) = memory["residual"], memory["anchor"], loss.domain
-    weighted = np.empty((len(width), len(residual)))
-    balance, positive, value, slack, active = np.transpose(
-        [
-            pull_column(
-                _column(residual, k), _column(anchor, k), block.share, _turned(block, loss, k),
-                low[k], high[k], width[k], weighted[k],
-            )
-            for k in range(len(width))
-        ]
-    )  # fmt: skip
-    return _force(block, memory, weighted), balance, positive, positive - balance, value, slack, active
-
-
-def _force(block: Block, memory: BlockMemory, weighted: Array) -> Array:
-    """Phi' weighted, (M, q): from the last one and the few rows whose duals have changed since, if they are few.
-
-    Between two Newton steps most rows stay clipped at the same end of their box.
-    """
-    force = None
-    if "force" in memory:
-        change = weighted - memory["weighted"].T
-        changed = np.flatnonzero(change.any(axis=0))
-        if len(changed) <= FEW_CHANGED * len(block.share):
-            force = memory["force"] + (change[:, changed] @ block.features[changed]).T
-    if force is None:
-        force = (weighted @ block.features).T
-    memory["weighted"], memory["force"] = weighted.T, force
-    return force
-
-
-def _kink_probe(block: Block, memory: BlockMemory, loss: Loss, width: Array, step: Array) -> tuple[Array, Array]:
-    from quernel.problem.kinks import probe_column
-
-    low, high = loss.domain
-    slope, bend = np.transpose(
-        [
-            probe_column(
-                _column(memory["residual"], k), _column(memory["anchor"], k), _column(memory["change"], k), block.share,
-                low[k], high[k], width[k], step[k],
-            )
-            for k in range(len(width))
-        ]
-    )  # fmt: skip
-    return slope, bend
 
 
 def _anchored_pull(block: Block, memory: BlockMemory, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array, ...]:
@@ -351,7 +282,7 @@ def _curvature(
     block: Block, memory: BlockMemory, message: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
 ) -> list[Curvature]:
     loss, width, few, anchored = message
-    active_ones = _kink_active if _compiled(loss, block) else _active
+    active_ones = kinked.active if kinked.applies(loss, block) else _active
     answers = []
     for k, (active, weight, surplus) in enumerate(active_ones(block, memory, loss, width, anchored)):
         rows = block.features[active].astype(float, copy=False)
@@ -364,10 +295,9 @@ def _curvature(
     return answers
 
 
-Active = tuple[NDArray[np.intp], Array, Array]
-
-
-def _active(block: Block, memory: BlockMemory, loss: Loss, width: Array, anchored: NDArray[np.bool_]) -> list[Active]:
+def _active(
+    block: Block, memory: BlockMemory, loss: Loss, width: Array, anchored: NDArray[np.bool_]
+) -> list[kinked.Active]:
     """Of each column: the rows that have curvature, their weights h, and their surplus h (r - contact), turned."""
     residual, anchor = memory["residual"], memory["anchor"]
     contact = loss.contact(anchor)
@@ -377,23 +307,6 @@ def _active(block: Block, memory: BlockMemory, loss: Loss, width: Array, anchore
     turned = sign * (residual - contact)
     rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
     return [(active, h[active, k], h[active, k] * turned[active, k]) for k, active in enumerate(rows)]
-
-
-def _kink_active(
-    block: Block, memory: BlockMemory, loss: Loss, width: Array, anchored: NDArray[np.bool_]
-) -> list[Active]:
-    from quernel.problem.kinks import active_rows
-
-    answers, (low, high) = [], loss.domain
-    for k in range(len(width)):
-        residual, anchor = _column(memory["residual"], k), _column(memory["anchor"], k)
-        at = np.zeros_like(residual) if anchored[k] else residual  # the contact is the kink
-        active = active_rows(at, anchor, low[k], high[k], width[k])
-        active = active[block.share[active] > 0]
-        answers.append(
-            (active, block.share[active] / width[k], _turned(block, loss, k)[active] * residual[active] / width[k])
-        )
-    return answers
 
 
 def _joined(parts: list[Curvature]) -> Curvature:
@@ -423,8 +336,8 @@ def _aim(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) 
 
 def _probe(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
     loss, width, step = message
-    if _compiled(loss, block):
-        return _kink_probe(block, memory, loss, width, step)
+    if kinked.applies(loss, block):
+        return kinked.probe(block, memory, loss, width, step)
     change, residual = memory["change"], step * memory["change"]
     np.subtract(memory["residual"], residual, out=residual)
     dual, curvature = loss.smooth(residual, memory["anchor"], width)
