@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from quernel.datasets.spline import SplineQuantile
-from quernel.losses import Hinge, Logistic, Loss
+from quernel.losses import Hinge, Logistic
 from quernel.paper.drawing import REFERENCE, errorbars, panels
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
 from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import TOL, fit_each
-from quernel.paper.risk import hinge_excess, logistic_excess
 from quernel.paper.sheet import Section, Sheet, Verdict
 from quernel.paper.slopes import fit_slope, typical
 from quernel.paper.spline_design import (
@@ -28,48 +26,29 @@ from quernel.paper.spline_design import (
     spline_features,
 )
 from quernel.plots import house_style
+from quernel.theory import Labels
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class Design:
-    """Labels with known probabilities of +1, the minimiser f* of the risk, and its exponents."""
+    """Labels under which a function of x, or the step where it changes its sign, minimises the risk; its exponents."""
 
-    loss: Callable[[], Loss]
+    law: Labels
     r: float
     gamma: float
-    probability: Callable[[Array], Array]
-    target: Callable[[Array], Array]
-    excess: Callable[[Array, Array], Array]
-    """Of (f, x)."""
+    function: Callable[[Array], Array]
 
 
-# The hinge's minimiser is the more likely label: a step. Its Fourier coefficients fall like 1/k, so that r = gamma/2,
-# and the theorem's 2r + gamma >= 1 leaves gamma = 1/2 and more. Labels that are never a toss-up make the risk locally
-# strongly convex.
+# The hinge's minimiser is the more likely label: a step, +1 on the half circle around 0 and -1 on the other. Its
+# Fourier coefficients fall like 1/k, so that r = gamma/2, and the theorem's 2r + gamma >= 1 leaves gamma = 1/2 and more.
+# Labels that are never a toss-up make the risk locally strongly convex.
 LIKELY = 0.9
-
-
-def _log_odds(X: Array) -> Array:
-    """The spline function of order r/gamma + 1/2."""
-    return SplineQuantile(0.5, 0.25).location(X)
-
-
-def _step(X: Array) -> Array:
-    """+1 on the half circle around 0, -1 on the other."""
-    return np.where(np.cos(2 * np.pi * X[:, 0]) >= 0, 1.0, -1.0)
-
-
-def _step_probability(X: Array) -> Array:
-    return np.where(_step(X) > 0, LIKELY, 1 - LIKELY)
-
-
+# The log odds are the spline function of order r/gamma + 1/2.
 DESIGNS = {
-    "logistic": Design(
-        Logistic, 0.5, 0.25, lambda X: expit(_log_odds(X)), _log_odds, lambda f, X: logistic_excess(f, _log_odds(X))
-    ),
-    "hinge": Design(Hinge, 0.25, 0.5, _step_probability, _step, lambda f, X: hinge_excess(f, _step_probability(X))),
+    "logistic": Design(Labels(Logistic()), 0.5, 0.25, SplineQuantile(0.5, 0.25).location),
+    "hinge": Design(Labels(Hinge(), likely=LIKELY), 0.25, 0.5, lambda X: np.cos(2 * np.pi * X[:, 0])),
 }
 ERRORS = {"excess": "excess risk", "squared": r"$\|f - f^*\|^2$"}
 TEST = 4000
@@ -100,13 +79,12 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """One fit with lambda of the theorem."""
     design, n, M = DESIGNS[str(task["loss"])], int(task["n"]), int(task["M"])
     X = rng.random((n, 1))
-    y = np.where(rng.random(n) < design.probability(X), 1.0, -1.0)
+    y = design.law.draw(design.function(X), rng)
     alpha = ridge_of_theorem(n, design.r, design.gamma)
-    fits = fit_each(spline_features(design.gamma, M, X, rng), X, y, design.loss(), np.array([alpha]), tol=TOL)
-    grid = midpoints(TEST)
-    f = fits.predict(grid)[:, 0]
-    excess, squared = np.mean(design.excess(f, grid)), np.mean((f - design.target(grid)) ** 2)
-    return [{**task, "alpha": alpha, "excess": float(excess), "squared": float(squared)}]
+    fits = fit_each(spline_features(design.gamma, M, X, rng), X, y, design.law.loss, np.array([alpha]), tol=TOL)
+    f, function = fits.predict(midpoints(TEST))[:, 0], design.function(midpoints(TEST))
+    squared = float(np.mean((f - design.law.minimiser(function)) ** 2))
+    return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]
 
 
 def present(table: Table, sheet: Sheet) -> Section:
