@@ -42,8 +42,8 @@ class Design:
 
 
 # The hinge's minimiser is the more likely label: a step, +1 on the half circle around 0 and -1 on the other. Its
-# Fourier coefficients fall like 1/k, so that r = gamma/2, and the theorem's 2r + gamma >= 1 leaves gamma = 1/2 and more.
-# Labels that are never a toss-up make the risk locally strongly convex.
+# Fourier coefficients fall like 1/k, so that r = gamma/2, and the theorem's 2r + gamma >= 1 leaves gamma = 1/2 and
+# more. Labels that are never a toss-up make the risk locally strongly convex.
 LIKELY = 0.9
 # The log odds are the spline function of order r/gamma + 1/2.
 DESIGNS = {
