@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import tempfile
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +28,8 @@ class ShelvedMemory:
         self._room = room
         self._kept: list[BlockMemory | None] = [{} for _ in range(n_blocks)]
         self._sizes = [0] * n_blocks
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
+        self._lock = threading.Lock()
 
     @contextmanager
     def open(self, k: int) -> Iterator[BlockMemory]:
@@ -63,6 +67,8 @@ class ShelvedMemory:
         self._kept[k], self._sizes[k] = (block, size) if fits else (None, 0)
 
     def _file(self, k: int) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="quernel-")
-        return Path(self._folder.name) / f"{k}.pickle"
+        with self._lock:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="quernel-"))
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder / f"{k}.pickle"

@@ -81,6 +81,7 @@ class StreamedRows:
         ]
         self._first = np.cumsum([0, *(len(parts) for parts in self._parts)])
         self._samples: dict[str, LiftedRows] = {}  # shared by copies
+        self._columns: NDArray[np.intp] | None = None
         if hasattr(feature_map, "prepare"):
             feature_map.prepare(self.n_rows)
 
@@ -89,9 +90,15 @@ class StreamedRows:
         """How many rows a sample may have, if its features shall fit."""
         return max(int(LIFTED_SHARE * self.allowed / (8 * self.n_features)), SIZE_ROWS)
 
-    def take(self, columns: NDArray[np.intp]) -> StreamedRows:  # noqa: ARG002
-        """The rows for some of the fits, which have the same target."""
-        return self
+    def take(self, columns: NDArray[np.intp]) -> StreamedRows:
+        """The rows for some of the fits."""
+        some = copy(self)
+        some._columns = columns if self._columns is None else self._columns[columns]
+        return some
+
+    def _targets(self, y: Array) -> Array:
+        """The targets of the chosen fits, where each has its own."""
+        return y if y.ndim == 1 or self._columns is None else y[:, self._columns]
 
     def resident(self, reason: str, *, instead: str = "solver='newton'") -> Array:
         """An error that begins with the reason and says what to use instead."""
@@ -106,7 +113,8 @@ class StreamedRows:
         if drawn is None or drawn.n_rows < size:
             drawn = self._samples["drawn"] = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
         drawn.threads = self.threads
-        return drawn.sample(size, rng, basis)
+        some = drawn.sample(size, rng, basis)
+        return some if self._columns is None else some.take(self._columns)
 
     def _draw(self, size: int, rng: np.random.Generator) -> LiftedRows:
         """Random rows in random order, their features not computed yet: one pass over the raw rows."""
@@ -134,12 +142,11 @@ class StreamedRows:
 
     def within(self, basis: Array) -> StreamedRows:
         """The same rows with the features Phi B."""
-        inner = copy(self)
-        inner.__init__(  # type: ignore[misc]
-            self.source, Projected(self.feature_map, basis),
-            total=self.total, largest=self.largest_share * self.total, max_memory=self.allowed, threads=self.threads,
+        inner = StreamedRows(
+            self.source, Projected(self.feature_map, basis), total=self.total,
+            largest=self.largest_share * self.total, max_memory=int(self.allowed), threads=self.threads,
         )  # fmt: skip
-        return inner
+        return inner if self._columns is None else inner.take(self._columns)
 
     def new_memory(self, **arrays: Array) -> ShelvedMemory:
         """An empty memory for every block."""
@@ -178,7 +185,7 @@ class StreamedRows:
             for number, part in enumerate(self._parts[k], start=int(self._first[k])):
                 raw = piece.X[part] if piece.X is not None else None
                 features = none if raw is None else self.feature_map.transform(raw)
-                block = Block(features, piece.y[part], share[part], self.spans[number].start, raw)
+                block = Block(features, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
                 own = () if each is None else (each[number],)
                 with memory.open(number) as known:
                     answers.append(step(block, known, message, *own))

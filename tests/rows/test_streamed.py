@@ -1,0 +1,175 @@
+"""Rows of files give what the same rows in memory give."""
+
+import numpy as np
+import pytest
+
+from quernel.features import RandomFeatures
+from quernel.kernels import Gaussian
+from quernel.losses import Hinge, Huber, Logistic, Loss, Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows, total
+from quernel.rows.memmap import MemmapRows
+from quernel.rows.shelf import ShelvedMemory
+from quernel.rows.streamed import StreamedRows, _joined
+from quernel.solvers import SOLVERS, newton
+
+N, M = 60_000, 60
+LEVELS = Pinball(np.array([0.1, 0.5, 0.9]))
+
+
+def data(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 3))
+    return X, np.sin(4 * X.sum(axis=1)) + (0.3 + X[:, 0]) * rng.standard_normal(n)
+
+
+def feature_map(n_components: int = M) -> RandomFeatures:
+    return RandomFeatures(kernel=Gaussian(0.8), n_components=n_components, random_state=0).fit(np.zeros((1, 3)))
+
+
+def streamed(X, y, weight=None, *, max_memory: int = 20_000_000, threads: int = 1, components: int = M) -> StreamedRows:
+    w = np.ones(len(y)) if weight is None else weight
+    return StreamedRows(
+        MemmapRows(X, y, weight), feature_map(components), total=w.sum(), largest=w.max(), max_memory=max_memory,
+        threads=threads,
+    )  # fmt: skip
+
+
+def both(X, y, weight=None, **options) -> tuple[LiftedRows, StreamedRows]:
+    return LiftedRows(ArrayRows(X, y, weight), feature_map()), streamed(X, y, weight, **options)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("max_memory", [20_000_000, 1])
+def test_value_and_gradient_are_those_of_the_rows_in_memory(threads, max_memory):
+    X, y = data()
+    weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
+    coef, intercept = np.random.default_rng(2).standard_normal((M, 3)), np.array([-0.5, 0.0, 0.5])
+    found = []
+    for rows in both(X, y, weight, threads=threads, max_memory=max_memory):
+        problem, memory = Problem(rows, LEVELS, 1e-3), rows.new_memory()
+        problem.place(memory, coef, intercept)
+        pull = problem.pull(memory, np.full(3, 1e-3))
+        found.append((problem.objective(pull, coef, intercept), pull.force, pull.balance, memory.sweeps))
+    (value, force, balance, sweeps), (far_value, far_force, far_balance, far_sweeps) = found
+    np.testing.assert_allclose(far_value, value, rtol=1e-12)
+    np.testing.assert_allclose(far_force, force, rtol=0, atol=1e-12 * np.abs(force).max())
+    np.testing.assert_allclose(far_balance, balance, rtol=0, atol=1e-12)
+    assert far_sweeps == sweeps
+
+
+def solved(rows, loss: Loss, alpha: float, tol: float, fit_intercept: bool = True):
+    return SOLVERS["newton"](Problem(rows, loss, alpha, fit_intercept=fit_intercept), tol=tol)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("alpha", [1e-2, 1e-5])
+@pytest.mark.parametrize("size", [3_000, N])
+def test_the_same_certified_solution(alpha, fit_intercept, size):
+    X, y = data(size)
+    weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
+    near, far = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
+    assert far.relative_gap.max() <= 1e-9
+    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-9)
+    assert len(far.dual) == 0
+
+
+@pytest.mark.parametrize("loss", [Huber(0.3), Hinge(), Logistic()], ids=lambda loss: type(loss).__name__)
+def test_the_same_for_other_losses(loss):
+    X, y = data()
+    y = np.where(y > 0.3, 1.0, -1.0) if loss.margin else y
+    near, far = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
+    assert far.relative_gap.max() <= 1e-8
+    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-8)
+
+
+class Labels(MemmapRows):
+    """Two targets: whether y is above either of two numbers."""
+
+    def stream(self, blocks, *, X=True):
+        for piece in super().stream(blocks, X=X):
+            yield piece._replace(y=labels(piece.y))
+
+
+def labels(y):
+    return np.where(y[:, None] > np.array([-0.5, 0.5]), 1.0, -1.0)
+
+
+def test_a_target_of_its_own_for_every_column():
+    X, y = data()
+    loss = Hinge().take(np.array([0, 0]))
+    near = solved(LiftedRows(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
+    rows = StreamedRows(Labels(X, y), feature_map(), total=len(y), largest=1.0, max_memory=20_000_000)
+    far = solved(rows, loss, 1e-4, 1e-7)
+    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-7)
+    one = solved(streamed(X, labels(y)[:, 1]), Hinge(), 1e-4, 1e-7)
+    np.testing.assert_allclose(far.objective[1], one.objective[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("order", ["target", "column"])
+def test_sorted_rows_cost_little_more(order):
+    X, y = data()
+    by = np.argsort(y if order == "target" else X[:, 0])
+    mixed, in_order = solved(streamed(X, y), LEVELS, 1e-4, 1e-9), solved(streamed(X[by], y[by]), LEVELS, 1e-4, 1e-9)
+    np.testing.assert_allclose(in_order.objective, mixed.objective, rtol=1e-9)
+    assert in_order.sweeps <= 1.5 * mixed.sweeps
+    assert in_order.hessian_rows <= 1.5 * mixed.hessian_rows
+
+
+def test_screening_that_does_not_pay_ends_in_the_plain_loop():
+    X, y = data(16_000)
+    rows = streamed(X, y)
+    plain = newton.solve(Problem(rows, LEVELS, 1e-4), tol=1e-8)
+    np.testing.assert_allclose(plain.objective, solved(rows, LEVELS, 1e-4, 1e-8).objective, rtol=1e-8)
+    assert plain.relative_gap.max() <= 1e-8
+
+
+def test_a_sample_is_random_and_smaller_ones_are_its_beginning():
+    X, y = data()
+    order = np.argsort(y)
+    rows, rng = streamed(X[order], y[order]), np.random.default_rng(0)
+    large, small = rows.sample(2_000, rng), rows.sample(500, rng)
+    np.testing.assert_array_equal(large.target[:500], small.target)
+    assert np.abs(small.target.mean() - y.mean()) < 4 * y.std() / np.sqrt(500)
+    assert len(np.unique(large.target)) == 2_000
+    assert np.abs(np.mean(y[order][:500]) - y.mean()) > 1  # what the first rows of the file would have said
+
+
+def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    memory = ShelvedMemory(3, 1_000)
+    for k in range(3):
+        with memory.open(k) as block:
+            block["a"] = np.full((60, 2), float(k))
+    assert memory.on_disk == 2
+    assert len(list(tmp_path.rglob("*.pickle"))) >= 2
+    for k in range(3):
+        with memory.open(k) as block:
+            assert np.all(block["a"] == k)
+    some = memory.take(np.array([1]))
+    with some.open(2) as block:
+        assert block["a"].shape == (60, 1)
+    del memory, some, block
+    assert not list(tmp_path.iterdir())
+
+
+def test_answers_are_joined_in_order_and_never_many_wait():
+    most = 0
+
+    def join(answers):
+        nonlocal most
+        most = max(most, len(answers))
+        return [x for answer in answers for x in answer]
+
+    assert _joined(([k] for k in range(1_000)), join) == list(range(1_000))
+    assert most < 64
+    assert total([(1, 2), (3, 4)]) == (4, 6)
+
+
+def test_what_needs_all_rows_is_refused():
+    X, y = data(1_000)
+    with pytest.raises(ValueError, match="read from files in every sweep"):
+        SOLVERS["admm"](Problem(streamed(X, y), Pinball(np.array([0.5])), 1e-3))
+    with pytest.raises(ValueError, match="begins with nothing"):
+        streamed(X, y).new_memory(anchor=np.zeros((1_000, 1)))
