@@ -9,18 +9,22 @@ It needs no optimality of anything: a wrong v only makes the bound larger.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.losses import Loss
 from quernel.problem import Problem, Pull
-from quernel.rows import Memory
+from quernel.rows import Block, BlockMemory, LiftedRows, Memory, total
 
 Array = NDArray[np.floating]
 
 # Rows looked at together where whole columns need not exist at once.
 PART = 65_536
+# Rows that tell the best constant where not all can be looked at.
+SAMPLE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,32 +50,53 @@ class NullModel:
 
 def null_model(problem: Problem) -> NullModel:
     """F0 = F at u = 0 with the best constant: the scale on which gaps are judged."""
-    target, share = problem.rows.target, problem.rows.share
-    zero = np.zeros(problem.n_columns)
-    constant = problem.loss.best_constant(target, share) if problem.fit_intercept else zero
-    parts = [slice(start, start + PART) for start in range(0, len(target), PART)]
-    objective = sum(share[part] @ problem.loss.value(_residual(problem, part, constant)) for part in parts)
-    return NullModel(constant, np.asarray(objective))
+    constant = _best_constant(problem) if problem.fit_intercept else np.zeros(problem.n_columns)
+    (objective,) = _mean(problem, _loss_of_constant, constant)
+    return NullModel(constant, objective)
 
 
 def dual_variance(problem: Problem) -> Array:
     """mean v^2 of the slopes v at the best constant (at 0, where that fits exactly): duals that explain nothing."""
-    constant = problem.loss.best_constant(problem.rows.target, problem.rows.share)
-    variance = _mean_square_slope(problem, constant)
-    return np.where(variance > 0, variance, _mean_square_slope(problem, np.zeros_like(constant)))
+    constant = _best_constant(problem)
+    (variance,) = _mean(problem, _square_of_slope, constant)
+    if np.all(variance > 0):
+        return variance
+    return np.where(variance > 0, variance, _mean(problem, _square_of_slope, np.zeros_like(constant))[0])
 
 
-def _mean_square_slope(problem: Problem, constant: Array) -> Array:
-    share = problem.rows.share
-    parts = [slice(start, start + PART) for start in range(0, len(share), PART)]
-    return np.asarray(sum(share[part] @ problem.loss.slope(_residual(problem, part, constant)) ** 2 for part in parts))
+def _best_constant(problem: Problem) -> Array:
+    """The constant with the smallest loss; of rows that are far away, that of a sample."""
+    if problem.rows.near:
+        return problem.loss.best_constant(problem.rows.target, problem.rows.share)
+    sample = problem.rows.sample(min(SAMPLE, problem.rows.n_rows), np.random.default_rng(0))
+    return problem.call(_best_constant_of, sample)[1]
 
 
-def _residual(problem: Problem, part: slice, constant: Array) -> Array:
-    """The residuals of some rows at a constant fit."""
-    target = problem.rows.target[part]
-    offset, sign = problem.loss.frame(target if target.ndim == 2 else target[:, None])
-    return offset - sign * constant
+def _best_constant_of(problem: Problem, sample: LiftedRows) -> tuple[None, Array]:
+    return None, _best_constant(problem.on(sample))
+
+
+def _mean(problem: Problem, step: Callable[..., tuple[Array]], constant: Array) -> tuple[Array]:
+    """The weighted mean of something over all rows, at a constant fit."""
+    return problem.rows.visit(step, problem.rows.new_memory(), (problem.loss, constant), join=total)
+
+
+def _loss_of_constant(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
+    loss, constant = message
+    return (np.asarray(sum(block.share[part] @ loss.value(r) for part, r in _residuals(block, loss, constant))),)
+
+
+def _square_of_slope(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
+    loss, constant = message
+    return (np.asarray(sum(block.share[part] @ loss.slope(r) ** 2 for part, r in _residuals(block, loss, constant))),)
+
+
+def _residuals(block: Block, loss: Loss, constant: Array) -> Iterator[tuple[slice, Array]]:
+    """The residuals of a constant fit, some rows at a time."""
+    for start in range(0, len(block.share), PART):
+        part = slice(start, start + PART)
+        offset, sign = loss.frame(block.targets[part])
+        yield part, offset - sign * constant
 
 
 def relative(gap: Array, objective: Array, null_objective: Array) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax, xlogy
 
-from quernel.rows import Block, BlockMemory, LiftedRows, Memory
+from quernel.rows import Block, BlockMemory, LiftedRows, Memory, nothing, total
 
 Array = NDArray[np.floating]
 
@@ -39,16 +39,17 @@ class ClassProblem:
 
     def place(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Set scores and probabilities to those of (coef, intercept)."""
-        self.rows.fold(_place, memory, (coef, intercept))
+        self.rows.fold(_place, memory, (coef, intercept), join=nothing)
 
     def shares(self) -> Array:
         """Each class's part of the weight, shape (K,)."""
-        return self.rows.share @ (self.rows.target > 0)
+        (shares,) = self.rows.visit(_shares, self.rows.new_memory(), join=total)
+        return shares
 
     def pull(self, memory: Memory, mix: tuple[float, Array] | None = None) -> ClassPull:
         """The sums at p or, with mix = (e, g), at (1 - e) p + e g."""
-        force, balance, loss, slack = zip(*self.rows.fold(_pull, memory, mix), strict=True)
-        return ClassPull(sum(force), sum(balance), float(sum(loss)), float(sum(slack)))
+        force, balance, loss, slack = self.rows.fold(_pull, memory, mix, join=total)
+        return ClassPull(force, balance, float(loss), float(slack))
 
     def objective(self, pull: ClassPull, coef: Array) -> float:
         """F where `pull` was taken."""
@@ -56,22 +57,26 @@ class ClassProblem:
 
     def curvature(self, memory: Memory) -> tuple[Array, float]:
         """The Gram matrix of (phi, 1), shape (M + 1, M + 1), and the mean p (1 - p): a rough Hessian of every class."""
-        gram, bend = zip(*self.rows.fold(_gram, memory), strict=True)
-        return sum(gram), float(sum(bend))
+        gram, bend = self.rows.fold(_gram, memory, join=total)
+        return gram, float(bend)
 
     def product(self, memory: Memory, coef: Array, intercept: Array) -> tuple[Array, Array]:
         """The Hessian of F applied to a direction."""
-        force, balance = zip(*self.rows.fold(_product, memory, (coef, intercept)), strict=True)
-        return 2 * self.alpha * coef + sum(force), sum(balance)
+        force, balance = self.rows.fold(_product, memory, (coef, intercept), join=total)
+        return 2 * self.alpha * coef + force, balance
 
     def aim(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Remember how the scores change along a direction."""
-        self.rows.fold(_aim, memory, (coef, intercept))
+        self.rows.fold(_aim, memory, (coef, intercept), join=nothing)
 
     def probe(self, memory: Memory, step: float) -> tuple[float, float]:
         """Slope and curvature of the mean loss along the direction."""
-        slope, bend = zip(*self.rows.visit(_probe, memory, step), strict=True)
-        return float(sum(slope)), float(sum(bend))
+        slope, bend = self.rows.visit(_probe, memory, step, join=total)
+        return float(slope), float(bend)
+
+
+def _shares(block: Block, memory: BlockMemory, message: None) -> tuple[Array]:  # noqa: ARG001
+    return (block.share @ (block.target > 0),)
 
 
 def _scores(block: Block, message: tuple[Array, Array]) -> Array:

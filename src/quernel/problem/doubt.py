@@ -1,13 +1,14 @@
 """Rows in doubt, and rows that are settled.
 
 `screen` sorts all rows by their residuals at a fit, `verify` looks at every row again at another one, and `doubt_more`
-takes further rows into doubt. Each is one sweep or less; what they know of single rows stays with the blocks.
+takes further rows into doubt. Each is one sweep or less; what they know of single rows stays with the blocks, and the
+rows in doubt stay together where the rows are: in this process, or with one worker of a cluster.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from quernel._threads import spread
 from quernel.features.blocks import strips
 from quernel.losses import Loss
 from quernel.problem.sums import Problem, Settled, require_finite
-from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
+from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory, total
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -37,10 +38,6 @@ class Doubtful:
     share: Array
     anchor: Array
 
-    def and_also(self, others: Doubtful) -> Doubtful:
-        """These rows and others."""
-        return _together([self, others])
-
 
 def _together(parts: list[Doubtful]) -> Doubtful:
     index, target, share, anchor = (
@@ -50,11 +47,31 @@ def _together(parts: list[Doubtful]) -> Doubtful:
     return Doubtful(index, features, target, share, anchor)
 
 
-def remember(problem: Problem, memory: Memory, column: int, index: Index, dual: Array) -> None:
-    """Put the duals of one column's doubtful rows on record."""
-    for block, span in zip(memory.blocks, problem.rows.spans, strict=True):
-        here = (index >= span.start) & (index < span.stop)
-        block["dual"][index[here] - span.start, column] = dual[here]
+@dataclass(frozen=True, eq=False)
+class Doubts:
+    """The rows in doubt of all columns, where they are, and what is known of them here, one entry per column.
+
+    `rows` is a list of `Doubtful`, or a handle to one that is elsewhere. count is their number; the sum of their shares
+    times signs and duals can be anything from least to most.
+    """
+
+    rows: Any
+    count: Array
+    least: Array
+    most: Array
+
+
+def write_back(rows: list[Doubtful], starts: Index) -> list[list[tuple[int, Index, Array]]]:
+    """For each of the blocks that start at these rows: (column, rows, duals) of its rows in doubt."""
+    blocks: list[list[tuple[int, Index, Array]]] = [[] for _ in starts]
+    for k, column in enumerate(rows):
+        block = np.searchsorted(starts, column.index, side="right") - 1
+        order = np.argsort(block, kind="stable")
+        cuts = np.searchsorted(block[order], np.arange(1, len(starts)))
+        for b, part in enumerate(np.split(order, cuts)):
+            if len(part):
+                blocks[b].append((k, column.index[part], column.anchor[part]))
+    return blocks
 
 
 def small_problem(
@@ -89,14 +106,15 @@ def _stacked(pieces: list[Array], threads: int) -> Array:
 
 def screen(
     problem: Problem, memory: Memory, coef: Array, intercept: Array, band: Array, basis: Array | None
-) -> tuple[Array, Settled, list[Doubtful]]:
+) -> tuple[Array, Settled, Doubts]:
     """F, and all rows sorted into settled and doubtful by their residuals at (coef, intercept): one sweep."""
     keep = _Keep(basis, not problem.rows.cached)
-    answers = problem.rows.fold(_screen_block, memory, (problem.loss, coef, intercept, band, keep))
-    loss, force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
+    (loss, force, balance, level, *known), rows = problem.rows.fold_apart(
+        _screen_block, memory, (problem.loss, coef, intercept, band, keep), join=_gathered
+    )
     require_finite(loss)
     objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
-    return objective, Settled(force, balance, level), _gathered(problem, [rows for _, rows in answers])
+    return objective, Settled(force, balance, level), Doubts(rows, *known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +154,7 @@ def _screen_block(
     low, high = loss.domain
     rows = [_pick(block, k, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
     value += _odd_rows(block, loss, residual, dual, doubt)[0]
-    return (value, force.T, balance, level), rows
+    return (value, force.T, balance, level, *_known(loss, rows)), rows
 
 
 class _Fit(NamedTuple):
@@ -176,20 +194,23 @@ def _framed(block: Block, loss: Loss) -> tuple[Array, Array]:
 def _pick(block: Block, k: int, index: Index, anchor: Array | float, features: list[Array]) -> Doubtful:
     anchors = np.broadcast_to(anchor, block.share.shape)[index]
     target = block.targets[index, k % block.targets.shape[1]]  # the only one, or the column's own
-    return Doubtful(index, features, target, block.share[index], anchors)
+    return Doubtful(block.start + index, features, target, block.share[index], anchors)
 
 
-def _gathered(problem: Problem, answers: list[list[Doubtful]]) -> list[Doubtful]:
-    """The doubtful rows of each column over all blocks, numbered through."""
-    return [
-        _together(
-            [
-                replace(block[k], index=block[k].index + span.start)
-                for block, span in zip(answers, problem.rows.spans, strict=True)
-            ]
-        )
-        for k in range(problem.n_columns)
-    ]
+def _known(loss: Loss, rows: list[Doubtful]) -> tuple[Array, Array, Array]:
+    """What `Doubts` says of these rows."""
+    count, least, most = np.zeros((3, len(rows)))
+    for k, (low, high) in enumerate(zip(*loss.domain, strict=True)):
+        _, sign = loss.frame(rows[k].target)
+        ends = rows[k].share * np.outer([low, high], np.broadcast_to(sign, rows[k].share.shape))
+        count[k], least[k], most[k] = len(rows[k].target), ends.min(axis=0).sum(), ends.max(axis=0).sum()
+    return count, least, most
+
+
+def _gathered(answers: list[tuple[Any, list[Doubtful]]]) -> tuple[Any, list[Doubtful]]:
+    """Sums of all blocks, and the doubtful rows of each column over all of them."""
+    sums, rows = zip(*answers, strict=True)
+    return total(list(sums)), [_together(list(parts)) for parts in zip(*rows, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,17 +228,25 @@ class Verdict:
     farthest: Array
 
 
-def verify(problem: Problem, memory: Memory, coef: Array, intercept: Array) -> Verdict:
-    """Look at every row again at (coef, intercept), with the duals on record: one sweep."""
-    answers = problem.rows.fold(_verify_block, memory, (problem.loss, coef, intercept))
-    loss, slack, force, balance, farthest = zip(*answers, strict=True)
-    return Verdict(sum(loss), sum(slack), sum(force), sum(balance), np.max(farthest, axis=0))
+def verify(problem: Problem, memory: Memory, coef: Array, intercept: Array, duals: Any) -> Verdict:
+    """Look at every row again at (coef, intercept), with new duals for those in doubt (`write_back`): one sweep."""
+    message = (problem.loss, coef, intercept)
+    return Verdict(*problem.rows.fold(_verify_block, memory, message, join=_worst, each=duals))
 
 
-def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> tuple[Array, ...]:
+def _worst(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    *sums, farthest = zip(*answers, strict=True)
+    return *total(list(zip(*sums, strict=True))), np.max(farthest, axis=0)
+
+
+def _verify_block(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array], duals: list[tuple[int, Index, Array]]
+) -> tuple[Array, ...]:
     from quernel.problem.sweeps import check_rows
 
     loss, coef, intercept = message
+    for k, index, new in duals:
+        memory["dual"][index - block.start, k] = new
     residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
     force, (balance, lines, farthest) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
     offset, sign = _framed(block, loss)
@@ -233,16 +262,22 @@ def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array,
 
 
 def doubt_more(
-    problem: Problem, memory: Memory, settled: Settled, doubtful: list[Doubtful], band: Array, basis: Array | None
-) -> tuple[Settled, list[Doubtful]]:
+    problem: Problem, memory: Memory, settled: Settled, doubts: Doubts, band: Array, basis: Array | None
+) -> tuple[Settled, Doubts]:
     """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
     keep = _Keep(basis, not problem.rows.cached)
-    answers = problem.rows.fold(_doubt_block, memory, (problem.loss, band, keep))
+    (force, balance, level, *known), more = problem.rows.fold_apart(
+        _doubt_block, memory, (problem.loss, band, keep), join=_gathered
+    )
     memory.sweeps -= problem.rows.cached  # of few rows only, unless all features were computed again for it
-    force, balance, level = (sum(parts) for parts in zip(*(sums for sums, _ in answers), strict=True))
-    more = _gathered(problem, [rows for _, rows in answers])
     settled = Settled(settled.force - force, settled.balance - balance, settled.level - level)
-    return settled, [old.and_also(new) for old, new in zip(doubtful, more, strict=True)]
+    rows, _ = problem.rows.call(_both, doubts.rows, more)
+    count, least, most = known
+    return settled, Doubts(rows, doubts.count + count, doubts.least + least, doubts.most + most)
+
+
+def _both(old: list[Doubtful], new: list[Doubtful]) -> tuple[list[Doubtful], None]:
+    return [_together([one, other]) for one, other in zip(old, new, strict=True)], None
 
 
 def _doubt_block(
@@ -255,7 +290,7 @@ def _doubt_block(
     rows = [_pick(block, k, index, dual[:, k], keep(block.features, index)) for k, index in enumerate(chosen)]
     parts = [_settled_part(block, loss.take(np.array([k])), part) for k, part in enumerate(rows)]
     force, balance, level = zip(*parts, strict=True)
-    sums = (np.column_stack(force), np.array(balance), np.array(level))
+    sums = (np.column_stack(force), np.array(balance), np.array(level), *_known(loss, rows))
     memory["doubt"] = known | fresh
     memory["dual"] = np.where(fresh, 0, dual)
     return sums, rows
@@ -266,4 +301,5 @@ def _settled_part(block: Block, loss: Loss, rows: Doubtful) -> tuple[Array, floa
     offset, sign = loss.frame(rows.target)
     weighted = rows.share * rows.anchor
     level = weighted @ np.broadcast_to(offset, weighted.shape) - rows.share @ loss.conjugate(rows.anchor[:, None])[:, 0]
-    return (weighted * sign) @ block.features[rows.index], float(np.sum(weighted * sign)), float(level)
+    features = block.features[rows.index - block.start]
+    return (weighted * sign) @ features, float(np.sum(weighted * sign)), float(level)

@@ -14,14 +14,16 @@ maximiser and c its derivative in r, zero on most rows. A solver asks for these 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.losses import Loss
 from quernel.problem import kinked
-from quernel.rows import Block, BlockMemory, LiftedRows, Memory
+from quernel.rows import Block, BlockMemory, Elsewhere, LiftedRows, Memory, nothing, total
 
 Array = NDArray[np.floating]
 
@@ -132,9 +134,17 @@ class Problem:
         settled = self.settled.take(columns) if self.settled is not None else None
         return self._like(self.rows, columns, settled)
 
-    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> Problem:
-        """The problem of some of the rows, within a basis if there is one."""
-        return self._like(self.rows.sample(size, rng, basis), np.arange(self.n_columns), None)
+    def on(self, rows: LiftedRows) -> Problem:
+        """The problem of other rows."""
+        return self._like(rows, np.arange(self.n_columns), None)
+
+    def call(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+        """function(problem, *args), called where those of its arguments are that stayed with the rows.
+
+        It returns what stays there and what comes back. Where the rows are far away, the problem goes there without.
+        """
+        problem = self if self.rows.near else self.on(Elsewhere(self.rows.n_features))  # type: ignore[arg-type]
+        return self.rows.call(function, problem, *args)
 
     def within(self, basis: Array | None) -> Problem:
         """The problem of the coefficients u = B z, in z; B has orthonormal columns, so that the penalty is z'z."""
@@ -161,15 +171,15 @@ class Problem:
 
     def place(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); anchors start at zero unless they are remembered."""
-        require_finite(self.rows.fold(_place, memory, (self.loss, coef, intercept)))
+        require_finite(self.rows.fold(_place, memory, (self.loss, coef, intercept), join=np.max))
 
     def pull(self, memory: Memory, width: Array) -> Pull:
         """The sums for the duals that maximise the smoothed loss."""
-        return self._whole(_total(self.rows.fold(_pull, memory, (self.loss, width))))
+        return self._whole(self.rows.fold(_pull, memory, (self.loss, width), join=total))
 
     def anchored_pull(self, memory: Memory, shrink: tuple[Array, Array]) -> Pull:
         """The sums for the anchors themselves, their positive and negative parts shrunk by these factors."""
-        return self._whole(_total(self.rows.fold(_anchored_pull, memory, (self.loss, shrink))))
+        return self._whole(self.rows.fold(_anchored_pull, memory, (self.loss, shrink), join=total))
 
     def _whole(self, sums: tuple[Array, ...]) -> Pull:
         """The sums over these rows, with the settled ones' part of force and balance."""
@@ -182,16 +192,16 @@ class Problem:
         self, memory: Memory, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
     ) -> list[Curvature]:
         """The Hessian of each column: of the rows active now or, where `anchored`, of those whose anchor is inside."""
-        answers = self.rows.fold(_curvature, memory, (self.loss, width, few, anchored))
-        return [_joined([answer[k] for answer in answers]) for k in range(self.n_columns)]
+        few = few & self.rows.near  # rows that are far away stay there
+        return self.rows.fold(_curvature, memory, (self.loss, width, few, anchored), join=_joined)
 
     def aim(self, memory: Memory, coef: Array, intercept: Array) -> None:
         """Remember how the predictions change along a direction."""
-        self.rows.fold(_aim, memory, (self.loss, coef, intercept))
+        self.rows.fold(_aim, memory, (self.loss, coef, intercept), join=nothing)
 
     def probe(self, memory: Memory, width: Array, step: Array) -> tuple[Array, Array]:
         """Slope and curvature of the smoothed mean loss along the direction, at one step length per column."""
-        slope, bend = _total(self.rows.visit(_probe, memory, (self.loss, width, step)))
+        slope, bend = self.rows.visit(_probe, memory, (self.loss, width, step), join=total)
         return slope, bend
 
     def settled_slope(self, coef: Array, intercept: Array) -> Array:
@@ -202,28 +212,27 @@ class Problem:
 
     def advance(self, memory: Memory, step: Array) -> None:
         """Move the residuals along the direction."""
-        self.rows.visit(_advance, memory, step)
+        self.rows.visit(_advance, memory, step, join=nothing)
 
     def settle(self, memory: Memory, width: Array, columns: NDArray[np.bool_]) -> None:
         """Let the duals of these columns become the new anchors."""
-        self.rows.visit(_settle, memory, (self.loss, width, columns))
+        self.rows.visit(_settle, memory, (self.loss, width, columns), join=nothing)
 
     def center(self, memory: Memory, columns: NDArray[np.bool_]) -> Array:
         """Move these intercepts to the middle between the rows above and below; return by how much."""
-        below, above = _nearest(self.rows.visit(_neighbours, memory, self.loss))
+        below, above = self.rows.visit(_neighbours, memory, self.loss, join=_nearest)
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
-        self.rows.visit(_shift, memory, (self.loss, shift))
+        self.rows.visit(_shift, memory, (self.loss, shift), join=nothing)
         return shift
+
+    def anchor(self, memory: Memory, dual: Array) -> None:
+        """Set the anchors of all rows of a column to the same dual."""
+        self.rows.visit(_anchor, memory, dual, join=nothing)
 
     def size(self) -> float:
         """mean |phi|^2, roughly: the scale of the kernel."""
         return self.rows.size()
-
-
-def _total(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    """Entrywise sum of the blocks' answers."""
-    return tuple(sum(parts[1:], start=parts[0]) for parts in zip(*answers, strict=True))
 
 
 def _predict(block: Block, coef: Array, intercept: Array) -> Array:
@@ -309,8 +318,12 @@ def _active(
     return [(active, h[active, k], h[active, k] * turned[active, k]) for k, active in enumerate(rows)]
 
 
-def _joined(parts: list[Curvature]) -> Curvature:
-    """One column's curvature over all blocks."""
+def _joined(answers: list[list[Curvature]]) -> list[Curvature]:
+    """Every column's curvature over all blocks."""
+    return [_joined_column(list(parts)) for parts in zip(*answers, strict=True)]
+
+
+def _joined_column(parts: list[Curvature]) -> Curvature:
     if parts[0].gram is None:
         return Curvature(
             surplus=np.concatenate([part.surplus for part in parts]),
@@ -349,6 +362,10 @@ def _probe(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]
 
 def _advance(block: Block, memory: BlockMemory, step: Array) -> None:  # noqa: ARG001
     memory["residual"] -= step * memory["change"]
+
+
+def _anchor(block: Block, memory: BlockMemory, dual: Array) -> None:
+    memory["anchor"] = np.tile(dual[:, None], len(block.share)).T
 
 
 def _settle(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001

@@ -2,7 +2,19 @@
 
 from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.lifted import Block, BlockMemory, LiftedRows, Memory, allowance
+from quernel.rows.lifted import Block, BlockMemory, Elsewhere, LiftedRows, Memory, allowance, nothing, total
 from quernel.rows.memory import available_memory
 
-__all__ = ["ArrayRows", "Block", "BlockMemory", "LiftedRows", "Memory", "allowance", "available_memory", "blocks"]
+__all__ = [
+    "ArrayRows",
+    "Block",
+    "BlockMemory",
+    "Elsewhere",
+    "LiftedRows",
+    "Memory",
+    "allowance",
+    "available_memory",
+    "blocks",
+    "nothing",
+    "total",
+]

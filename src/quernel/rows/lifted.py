@@ -1,7 +1,10 @@
 """Rows in feature space, met block by block.
 
-`fold` is the only way in: it applies one function to every block and collects what comes back. Whatever a solver knows
+`fold` is the only way in: it applies one function to every block and joins what comes back. Whatever a solver knows
 about single rows (residuals, dual variables) lives here with the rows, in `Memory`, and never travels.
+
+These are the rows of arrays, at hand in this process: they are *near*. Rows of files and of clusters (`streamed`,
+`distributed`) offer the same, but nobody may look at a single one of them.
 """
 
 from __future__ import annotations
@@ -42,11 +45,14 @@ class FeatureMap(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Consecutive rows: features (m, M), target (m,), or (m, q) for one per fit, and share (m,) of the total weight."""
+    """Consecutive rows, `start` the number of the first: features (m, M), target (m,), or (m, q) for one per fit, and
+    share (m,) of the total weight.
+    """
 
     features: Array
     target: Array
     share: Array
+    start: int = 0
 
     @property
     def targets(self) -> Array:
@@ -56,8 +62,20 @@ class Block:
 
 # What a solver keeps of the rows of one block: arrays of shape (m, q) by name.
 BlockMemory = dict[str, Any]
-# A step reads a block and its memory, may overwrite the memory, and returns its part of the answer.
-Step = Callable[[Block, BlockMemory, Any], Any]
+# A step reads a block, its memory and a message, may overwrite the memory, and returns its part of the answer. Where
+# every block has a message of its own as well, that comes last.
+Step = Callable[..., Any]
+# Joins a list of answers into one. It is associative: answers may be joined in a tree.
+Join = Callable[[list[Any]], Any]
+
+
+def nothing(answers: list[Any]) -> None:
+    """Joins the answers of steps that have none."""
+
+
+def total(answers: list[Any]) -> Any:
+    """Joins tuples of numbers and arrays by adding them up, entry by entry."""
+    return tuple(sum(parts[1:], start=parts[0]) for parts in zip(*answers, strict=True))
 
 
 @dataclass
@@ -132,6 +150,7 @@ class LiftedRows:
         known = features[0] if isinstance(features, list) else features
         self.n_features = known.shape[1] if known is not None else feature_map.n_components_  # type: ignore[union-attr]
         self.share = source.share() if share is None else share
+        self.near = True
         self.shuffled = shuffled
         self.threads = threads
         parts = threads if self.n_rows * self.n_features >= SHARED_WORK else 1
@@ -141,6 +160,16 @@ class LiftedRows:
     def cached(self) -> bool:
         """Whether the features are stored rather than recomputed."""
         return self._features is not None or self._pieces is not None
+
+    @property
+    def most_sampled(self) -> int:
+        """How many rows a sample may have."""
+        return self.n_rows
+
+    @property
+    def largest_share(self) -> float:
+        """The heaviest row's part of the total weight."""
+        return float(self.share.max(initial=0))
 
     @property
     def target(self) -> Array:
@@ -207,21 +236,37 @@ class LiftedRows:
         """A memory for every block, of these arrays of shape (n, q)."""
         return Memory([{name: array[span] for name, array in arrays.items()} for span in self.spans])
 
-    def fold(self, step: Step, memory: Memory, message: Any = None) -> list[Any]:
-        """The step's answer for every block, in order."""
+    def fold(
+        self, step: Step, memory: Memory, message: Any = None, *, join: Join, each: list[Any] | None = None
+    ) -> Any:
+        """The step's answers for all blocks, joined; `each` holds a further message for every block."""
         memory.sweeps += 1
         work = self.n_rows * self.n_features
-        return self._each(lambda k: step(self._block(k), memory.blocks[k], message), work)
 
-    def visit(self, step: Step, memory: Memory, message: Any = None) -> list[Any]:
+        def one(k: int) -> Any:
+            own = () if each is None else (each[k],)
+            return step(self._block(k), memory.blocks[k], message, *own)
+
+        return join(self._each(one, work))
+
+    def fold_apart(self, step: Step, memory: Memory, message: Any = None, *, join: Join) -> tuple[Any, Any]:
+        """Like `fold`, for answers of two parts: a small one that comes back, and one that stays where the rows are."""
+        small, large = self.fold(step, memory, message, join=join)
+        return small, large
+
+    def visit(self, step: Step, memory: Memory, message: Any = None, *, join: Join) -> Any:
         """Like `fold`, for steps that do not look at the features: costs O(n q), not O(n M)."""
-        nothing = np.empty((0, self.n_features))
+        none = np.empty((0, self.n_features))
 
         def visit(k: int) -> Any:
             span = self.spans[k]
-            return step(Block(nothing, self.source.y[span], self.share[span]), memory.blocks[k], message)
+            return step(Block(none, self.source.y[span], self.share[span], span.start), memory.blocks[k], message)
 
-        return self._each(visit, VISIT_WORK * self.n_rows)
+        return join(self._each(visit, VISIT_WORK * self.n_rows))
+
+    def call(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+        """Call a function where its arguments are that stayed with the rows: what it returns first stays there, too."""
+        return function(*args)
 
     def _each(self, function: Callable[[int], Any], work: int) -> list[Any]:
         """The function at every block number, by several threads where there is work for them."""
@@ -230,7 +275,7 @@ class LiftedRows:
     def _block(self, k: int) -> Block:
         span = self.spans[k]
         features = self._pieces[k] if self._pieces is not None else self._some(span)
-        return Block(features, self.source.y[span], self.share[span])
+        return Block(features, self.source.y[span], self.share[span], span.start)
 
     def _some(self, chosen: Any) -> Array:
         """Phi of some of the rows."""
@@ -238,6 +283,23 @@ class LiftedRows:
             return self._features[chosen]
         assert self.feature_map is not None
         return self.feature_map.transform(self.source.X[chosen])
+
+
+class Elsewhere:
+    """Stands for rows that are far away, in what is sent to them."""
+
+    near, cached, threads, n_rows = False, False, 1, 0
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+
+    def take(self, columns: NDArray[np.intp]) -> Elsewhere:  # noqa: ARG002
+        """No rows, for some of the fits."""
+        return self
+
+    def pick(self, index: NDArray[np.intp], basis: Array | None = None) -> Array:
+        """The features of none of the rows."""
+        return np.empty((len(index), self.n_features if basis is None else basis.shape[1]))
 
 
 def _one_of_each_stretch(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:

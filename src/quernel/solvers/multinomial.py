@@ -41,7 +41,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     rows, K = problem.rows, problem.n_columns
     basis = None
     if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * SAMPLE * rows.n_features and rows.cached:
-        sample = problem.sample(SAMPLE * rows.n_features, np.random.default_rng(0))
+        sample = problem.on(rows.sample(SAMPLE * rows.n_features, np.random.default_rng(0)))
         basis = principal_basis(sample, rows.n_rows, tol, null_model(sample).objective)
     whole = ClassProblem(rows, float(problem.alpha[0]), problem.fit_intercept)
     start: Point = np.zeros((rows.n_features, K)), np.zeros(K)

@@ -81,7 +81,10 @@ class _Columns:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where to begin: coefficients, intercepts, anchors (n, q), widths, and the null model that sets the scale."""
+    """Where to begin: coefficients, intercepts, anchors, widths, and the null model that sets the scale.
+
+    Anchors are (n, q), or (q,) where all rows of a column have the same.
+    """
 
     coef: Array
     intercept: Array
@@ -135,17 +138,19 @@ def _cold_start(problem: Problem) -> Start:
     """The best constant, anchors at zero, and a width so wide that the first step is close to a ridge regression."""
     null = null_model(problem)
     coef = np.zeros((problem.rows.n_features, problem.n_columns))
-    anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
     variance = dual_variance(problem)
     width = np.divide(null.objective, variance, out=np.ones_like(variance), where=variance > 0)
-    return Start(coef, null.constant, anchor, width, null)
+    return Start(coef, null.constant, np.zeros(problem.n_columns), width, null)
 
 
 def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:
     q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
-    memory = problem.rows.new_memory(anchor=start.anchor)
+    same = start.anchor.ndim == 1
+    memory = problem.rows.new_memory() if same else problem.rows.new_memory(anchor=start.anchor)
+    if same:
+        problem.anchor(memory, start.anchor)
     problem.place(memory, start.coef, start.intercept)
-    floor = CONDITION * problem.size() * problem.rows.share.max(initial=0) / (2 * problem.alpha)
+    floor = CONDITION * problem.size() * problem.rows.largest_share / (2 * problem.alpha)
     width = _needed(problem, start.width)
     columns = _Columns(
         problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), width,

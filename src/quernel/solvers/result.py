@@ -27,10 +27,10 @@ class Status(Enum):
 class Result:
     """The fits of q columns and what is known about them.
 
-    coef (M, q), intercept (q,) and dual (n, q); objective F, gap >= F - min F and relative_gap, each (q,);
-    null_objective F0 (q,); status and iterations per column; sweeps, counted in passes over all rows' features;
-    hessian_rows that entered second derivatives; doubtful, the number of rows of each column that screening left in the
-    last stage (empty where nothing was screened).
+    coef (M, q), intercept (q,) and dual (n, q), or (0, q) of rows that are far away and keep it; objective F, gap >=
+    F - min F and relative_gap, each (q,); null_objective F0 (q,); status and iterations per column; sweeps, counted in
+    passes over all rows' features; hessian_rows that entered second derivatives; doubtful, the number of rows of each
+    column that screening left in the last stage (empty where nothing was screened).
     """
 
     coef: Array
@@ -87,7 +87,7 @@ class Ledger:
         self.null = null
         self.coef = np.zeros((problem.rows.n_features, q))
         self.intercept = null.constant.copy()
-        self.dual = np.zeros((problem.rows.n_rows, q))
+        self.dual = np.zeros((problem.rows.n_rows if problem.rows.near else 0, q))
         self.objective = null.objective.copy()
         self.gap = null.objective.copy()
         self.relative_gap = np.where(null.objective > 0, np.inf, 0.0)
@@ -109,7 +109,8 @@ class Ledger:
         place = index[better]
         self.coef[:, place] = coef[:, better]
         self.intercept[place] = intercept[better]
-        self.dual[:, place] = memory.collect("anchor")[:, better]
+        if len(self.dual):
+            self.dual[:, place] = memory.collect("anchor")[:, better]
         self.objective[place] = certificate.objective[better]
         self.gap[place] = certificate.gap[better]
         self.relative_gap[place] = certificate.relative[better]

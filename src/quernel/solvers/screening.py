@@ -16,7 +16,8 @@ to verify it. So they need not even be stored.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,8 @@ from numpy.typing import NDArray
 from quernel.certificate import NullModel, balanced, null_model, relative, stray
 from quernel.losses import Loss
 from quernel.problem import Problem, Settled, require_finite
-from quernel.problem.doubt import Doubtful, doubt_more, remember, screen, small_problem, verify
-from quernel.rows import Memory
+from quernel.problem.doubt import Doubtful, Doubts, doubt_more, screen, small_problem, verify, write_back
+from quernel.rows import LiftedRows, Memory
 from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
 from quernel.solvers.progress import Progress, report
@@ -34,6 +35,8 @@ from quernel.solvers.result import Result, statuses
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+# Iterations of each column, entries of features read, and rows of Hessians.
+_Work = tuple[NDArray[np.intp], float, int]
 
 # The first sample has so many rows per feature, and each next one is so many times larger.
 FIRST_SAMPLE = 8
@@ -62,39 +65,82 @@ TOUCHING = np.finfo(float).tiny
 ROUNDING = 1e-12
 
 
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """What a sample told: a fit, the directions that matter (None: all), and how far it can be trusted.
+
+    part (q,) is the share of rows in doubt, band (q,) the size of residual below which they are, and parameters about
+    the number of them that the fit really uses; curved, that no row can be settled.
+    """
+
+    coef: Array
+    intercept: Array
+    basis: Array | None
+    part: Array
+    band: Array
+    parameters: float
+    curved: bool
+    work: _Work
+
+    @classmethod
+    def of(cls, sample: Problem, result: Result, basis: Array | None) -> _Stage:
+        curved = staged.curved(sample, result)
+        part, band = (np.ones(sample.n_columns),) * 2 if curved else _band(sample, result)
+        parameters = float(_parameters(sample.loss, result).max())
+        coef = result.coef if basis is None else basis @ result.coef
+        return cls(coef, result.intercept, basis, part, band, parameters, curved, _work(sample, result))
+
+
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`."""
-    if is_small(problem):
-        return newton.solve(problem, tol=tol, max_iter=max_iter)
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
-    sample = problem.sample(size, rng)
+    if is_small(problem):
+        if problem.rows.near:
+            return newton.solve(problem, tol=tol, max_iter=max_iter)
+        return problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter)[1]
+    _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
+    work = [stage.work]
+    while size < n and not stage.curved:
+        if not np.all(stage.band > 0):  # a sample that tells nothing, such as one in which y is constant
+            return newton.solve(problem, tol=tol, max_iter=max_iter)
+        size = _next_size(size, n, float(stage.part.max()), problem.rows.most_sampled)
+        if size < n:
+            goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
+            sample = problem.rows.sample(size, rng, stage.basis)
+            _, stage = problem.call(_next_stage, sample, stage, goal, max_iter)
+            work.append(stage.work)
+    if stage.curved:
+        result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, tol, max_iter)
+    else:
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter)
+    work.append(_work(problem, result))
+    iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
+    return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows)
+
+
+# These go to where the rows are: they return what stays there, and what comes back.
+
+
+def _solve_all(problem: Problem, rows: LiftedRows, tol: float, max_iter: int) -> tuple[None, Result]:
+    result = newton.solve(problem.on(rows), tol=tol, max_iter=max_iter)
+    return None, replace(result, dual=result.dual[:0])
+
+
+def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_iter: int) -> tuple[None, _Stage]:
+    sample = problem.on(rows)
     require_finite(sample.rows.resident("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
-    work = [_work(sample, result)]
-    if staged.curved(sample, result):  # no row can be settled
-        result, size = staged.finish(problem, basis, result, tol, max_iter), n
-        work.append(_work(problem, result))
-    while size < n:
-        part, band = _band(sample, result)
-        if not np.all(band > 0):  # a sample that tells nothing, such as one in which y is constant
-            return newton.solve(problem, tol=tol, max_iter=max_iter)
-        accuracy = STAGE_ACCURACY * float(_parameters(problem.loss, result).max())
-        size = _next_size(size, n, float(part.max()))
-        goal = max(tol, accuracy / size)
-        if size < n:
-            sample = problem.sample(size, rng, basis)
-            result = _solve_stage(sample, None, result, band, part, goal, max_iter)
-        else:
-            sample = problem
-            if basis is not None:
-                result = replace(result, coef=basis @ result.coef)
-            result = _solve_stage(problem, basis, result, band, part, tol, max_iter)
-        work.append(_work(sample, result))
-    iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
-    return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows)
+    return None, _Stage.of(sample, result, basis)
+
+
+def _next_stage(problem: Problem, rows: LiftedRows, before: _Stage, tol: float, max_iter: int) -> tuple[None, _Stage]:
+    """The rows have the features within the basis."""
+    sample, basis = problem.on(rows), before.basis
+    guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
+    return None, _Stage.of(sample, _solve_stage(sample, None, guess, tol, max_iter), basis)
 
 
 def is_small(problem: Problem) -> bool:
@@ -103,15 +149,15 @@ def is_small(problem: Problem) -> bool:
     return n < 2 * FIRST_SAMPLE * M or n * M <= SMALL
 
 
-def _work(sample: Problem, result: Result) -> tuple[NDArray[np.intp], float, int]:
+def _work(sample: Problem, result: Result) -> _Work:
     """Iterations, entries of features read, and rows of Hessians."""
     return result.iterations, result.sweeps * sample.rows.n_rows * sample.rows.n_features, result.hessian_rows
 
 
-def _next_size(size: int, n: int, part: float) -> int:
+def _next_size(size: int, n: int, part: float, most: int) -> int:
     """The rows of the next stage: all, unless a larger sample would save more doubtful rows than it has itself."""
-    saved = part * n * (1 - GROWTH**-0.5)
-    return n if 2 * saved <= GROWTH * size or 2 * GROWTH * size > n else GROWTH * size
+    saved, larger = part * n * (1 - GROWTH**-0.5), min(GROWTH * size, max(most, size))
+    return n if 2 * saved <= larger or 2 * larger > n or larger == size else larger
 
 
 def _parameters(loss: Loss, result: Result) -> Array:
@@ -122,11 +168,15 @@ def _parameters(loss: Loss, result: Result) -> Array:
     return np.clip(np.sum(loss.interior(result.dual), axis=0), 1, ROUGH * len(result.coef))
 
 
-def warm_start(problem: Problem, guess: Result, band: Array) -> newton.Start:
+def warm_start(problem: Problem, guess: Result | _Stage, band: Array) -> newton.Start:
     """The solution on fewer rows, as smooth as it is uncertain."""
+    return newton.Start(guess.coef, guess.intercept, _middle(problem), FIRST_WIDTH * band, null_model(problem))
+
+
+def _middle(problem: Problem) -> Array:
+    """Duals that take no side."""
     low, high = problem.loss.domain
-    anchor = np.tile((low + high) / 2, (problem.rows.n_rows, 1))
-    return newton.Start(guess.coef, guess.intercept, np.asfortranarray(anchor), FIRST_WIDTH * band, null_model(problem))
+    return (low + high) / 2
 
 
 def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
@@ -150,61 +200,51 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     return part, band
 
 
-def _solve_stage(
-    problem: Problem, basis: Array | None, guess: Result, band: Array, part: Array, tol: float, max_iter: int
-) -> Result:
-    """All columns on these rows, from the solution on fewer that leaves this part of rows in doubt."""
-    if part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
-        return staged.solve_within(problem, basis, warm_start(problem, guess, band), tol, max_iter)
-    return refine(problem, guess, band, basis=basis, tol=tol, max_iter=max_iter)
+def _solve_stage(problem: Problem, basis: Array | None, guess: _Stage, tol: float, max_iter: int) -> Result:
+    """All columns on these rows, from the solution on fewer."""
+    if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
+        return staged.solve_within(problem, basis, warm_start(problem, guess, guess.band), tol, max_iter)
+    return refine(problem, guess.coef, guess.intercept, guess.band, basis=basis, tol=tol, max_iter=max_iter)
 
 
 def refine(
-    problem: Problem, guess: Result, band: Array, *, basis: Array | None = None, tol: float, max_iter: int
+    problem: Problem,
+    coef: Array,
+    intercept: Array,
+    band: Array,
+    *,
+    basis: Array | None = None,
+    tol: float,
+    max_iter: int,
 ) -> Result:
     """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be."""
     q, null = problem.n_columns, null_model(problem)
     memory = problem.rows.new_memory()
-    coef, intercept = guess.coef.copy(), guess.intercept.copy()
-    before, settled, doubtful = screen(problem, memory, coef, intercept, band, basis)
+    before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
     width = FIRST_WIDTH * band
     record = _Record(problem, null, tol)
     open_columns = np.arange(q)
     for turn in range(MAX_ROUNDS):
         goal = max(tol / 2, FIRST_GOAL) if turn == 0 and basis is None else tol / 2
-        while (stuck := _unbalanced(problem, settled, doubtful, open_columns)).any() and not _crowded(
-            problem, doubtful
-        ):
+        while (stuck := _unbalanced(problem, settled, doubts, open_columns)).any() and not _crowded(problem, doubts):
             band = np.where(stuck, 2 * band, band)
-            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(stuck, band, -1.0), basis)
-        if _crowded(problem, doubtful):
+            settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(stuck, band, -1.0), basis)
+        if _crowded(problem, doubts):
             break
-        move, shift = np.zeros_like(coef), np.zeros_like(intercept)
-        for k in open_columns.tolist():
-            column = np.array([k])
-            start = newton.Start(
-                coef[:, column], intercept[column], doubtful[k].anchor[:, None], width[column], null.take(column)
-            )
-            small = small_problem(problem, column, settled, doubtful[k], basis)
-            answer = newton.solve(
-                small, tol=goal, max_iter=min(MAX_STEPS, max_iter), start=start.within(basis), polish=False
-            )
-            found = answer.coef if basis is None else basis @ answer.coef
-            move[:, k], shift[k] = found[:, 0] - coef[:, k], answer.intercept[0] - intercept[k]
-            dual = answer.dual[:, 0]
-            if problem.fit_intercept:
-                _, sign = problem.loss.frame(doubtful[k].target)
-                dual = balanced(dual, doubtful[k].share * sign, settled.balance[k])
-            doubtful[k] = replace(doubtful[k], anchor=dual)
-            remember(problem, memory, k, doubtful[k].index, dual)
-            record.count(k, answer, small)
-        verdict = verify(problem, memory, coef + move, intercept + shift)
+        point = _Point(coef, intercept, width, null, settled, basis)
+        effort = _Effort(goal, min(MAX_STEPS, max_iter))
+        rows, answer = problem.call(_solve_doubtful, doubts.rows, point, open_columns, effort)
+        doubts = replace(doubts, rows=rows)
+        move, shift = answer.move, answer.shift
+        record.count(answer)
+        duals, _ = problem.rows.call(_write_back, rows, np.array([span.start for span in problem.rows.spans]))
+        verdict = verify(problem, memory, coef + move, intercept + shift, duals)
         after = verdict.loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
         astray = stray(problem, coef + move, settled.force + verdict.force)
         gap = verdict.slack + astray
         if problem.fit_intercept:
             gap = np.where(np.abs(settled.balance + verdict.balance) <= ROUNDING, gap, np.inf)
-        done = record.enter(open_columns, coef + move, intercept + shift, after, gap, memory, doubtful)
+        done = record.enter(open_columns, coef + move, intercept + shift, after, gap, memory, doubts)
         worse = ~done & (after > before)
         open_columns = np.flatnonzero(~done)
         if len(open_columns) == 0:
@@ -216,16 +256,79 @@ def refine(
         before = np.where(worse, before, after)
         if narrow:  # directions were left out that do matter
             basis, band = None, np.where(worse, 2 * band, band)
-            before, settled, doubtful = screen(problem, memory, coef, intercept, band, basis)
+            before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:
             more = np.where(worse, TOUCHING, np.minimum(2 * verdict.farthest, band))
-            settled, doubtful = doubt_more(problem, memory, settled, doubtful, np.where(done, -1.0, more), basis)
+            settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(done, -1.0, more), basis)
             width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
     if len(open_columns):  # screening does not help here
-        start = newton.Start(coef, intercept, record.dual, width, null)
+        anchor = record.dual if problem.rows.near else _middle(problem)
+        start = newton.Start(coef, intercept, anchor, width, null)
         _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Where rows in doubt are solved: from which fit, at which width, beside which settled rows, in which basis."""
+
+    coef: Array
+    intercept: Array
+    width: Array
+    null: NullModel
+    settled: Settled
+    basis: Array | None
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How far, and for how many steps."""
+
+    tol: float
+    max_iter: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """What the rows in doubt say: how each column moves, and the work it took."""
+
+    move: Array
+    shift: Array
+    iterations: NDArray[np.intp]
+    entries: float
+    hessian_rows: int
+
+
+def _solve_doubtful(
+    problem: Problem, doubtful: list[Doubtful], point: _Point, columns: Index, effort: _Effort
+) -> tuple[list[Doubtful], _Answer]:
+    """These columns on their rows in doubt, which get new duals."""
+    doubtful, basis, settled = list(doubtful), point.basis, point.settled
+    move, shift = np.zeros_like(point.coef), np.zeros_like(point.intercept)
+    iterations, entries, hessian_rows = np.zeros(problem.n_columns, dtype=np.intp), 0.0, 0
+    for k in columns.tolist():
+        column, rows = np.array([k]), doubtful[k]
+        start = newton.Start(
+            point.coef[:, column], point.intercept[column], rows.anchor[:, None], point.width[column],
+            point.null.take(column),
+        )  # fmt: skip
+        small = small_problem(problem, column, settled, rows, basis)
+        answer = newton.solve(small, tol=effort.tol, max_iter=effort.max_iter, start=start.within(basis), polish=False)
+        found = answer.coef if basis is None else basis @ answer.coef
+        move[:, k], shift[k] = found[:, 0] - point.coef[:, k], answer.intercept[0] - point.intercept[k]
+        dual = answer.dual[:, 0]
+        if problem.fit_intercept:
+            _, sign = problem.loss.frame(rows.target)
+            dual = balanced(dual, rows.share * sign, settled.balance[k])
+        doubtful[k] = replace(rows, anchor=dual)
+        iterations[k], hessian_rows = answer.iterations[0], hessian_rows + answer.hessian_rows
+        entries += answer.sweeps * small.rows.n_rows * small.rows.n_features
+    return doubtful, _Answer(move, shift, iterations, entries, hessian_rows)
+
+
+def _write_back(doubtful: list[Doubtful], starts: Index) -> tuple[list[Any], None]:
+    return write_back(doubtful, starts), None
 
 
 class _Record:
@@ -234,16 +337,17 @@ class _Record:
     def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
         n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
         self.null, self.tol = null, tol
-        self.coef, self.intercept, self.dual = np.zeros((M, q)), np.zeros(q), np.zeros((n, q), order="F")
+        self.coef, self.intercept = np.zeros((M, q)), np.zeros(q)
+        self.dual, self.entries = np.zeros((n if problem.rows.near else 0, q), order="F"), n * M
         self.objective, self.gap = np.zeros(q), np.full(q, np.inf)
         self.iterations, self.doubtful = np.zeros(q, dtype=np.intp), np.zeros(q, dtype=np.intp)
         self.hessian_rows, self.sweeps = 0, 0.0
 
-    def count(self, k: int, answer: Result, small: Problem) -> None:
-        """Add the work of one solve of column k."""
-        self.iterations[k] += answer.iterations[0]
+    def count(self, answer: _Answer) -> None:
+        """Add the work of one solve for rows in doubt."""
+        self.iterations += answer.iterations
         self.hessian_rows += answer.hessian_rows
-        self.sweeps += answer.sweeps * small.rows.n_rows * small.rows.n_features / self.dual.shape[0] / len(self.coef)
+        self.sweeps += answer.entries / self.entries
 
     def enter(
         self,
@@ -253,14 +357,15 @@ class _Record:
         objective: Array,
         gap: Array,
         memory: Memory,
-        doubtful: list[Doubtful],
+        doubts: Doubts,
     ) -> Mask:
         """Write down those of these columns that are better than before; which of all columns are done?"""
         for k in columns[gap[columns] < self.gap[columns]].tolist():
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
-            memory.column("dual", k, out=self.dual[:, k])
-            self.doubtful[k] = len(doubtful[k].target)
+            if len(self.dual):
+                memory.column("dual", k, out=self.dual[:, k])
+            self.doubtful[k] = doubts.count[k]
         rel = relative(self.gap, self.objective, self.null.objective)
         report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))
         return rel <= self.tol
@@ -275,21 +380,17 @@ class _Record:
         )  # fmt: skip
 
 
-def _crowded(problem: Problem, doubtful: list[Doubtful]) -> bool:
+def _crowded(problem: Problem, doubts: Doubts) -> bool:
     """Whether so many rows are in doubt that screening them costs more than it saves."""
-    return max(len(rows.target) for rows in doubtful) > CROWD * problem.rows.n_rows
+    return bool(doubts.count.max() > CROWD * problem.rows.n_rows)
 
 
-def _unbalanced(problem: Problem, settled: Settled, doubtful: list[Doubtful], columns: Index) -> Mask:
+def _unbalanced(problem: Problem, settled: Settled, doubts: Doubts, columns: Index) -> Mask:
     """Columns whose doubtful rows are too few to balance the settled ones: their intercept would run away."""
     stuck = np.zeros(problem.n_columns, dtype=bool)
     if problem.fit_intercept:
-        low, high = problem.loss.domain
-        for k in columns.tolist():
-            _, sign = problem.loss.frame(doubtful[k].target)
-            ends = 0.9 * doubtful[k].share * np.outer([low[k], high[k]], np.broadcast_to(sign, doubtful[k].share.shape))
-            least, most = settled.balance[k] + ends.min(axis=0).sum(), settled.balance[k] + ends.max(axis=0).sum()
-            stuck[k] = least > 0 or most < 0
+        ends = settled.balance + 0.9 * np.array([doubts.least, doubts.most])
+        stuck[columns] = (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
     return stuck
 
 
@@ -306,7 +407,7 @@ def _solve_plainly(
     begin = newton.Start(
         start.coef[:, columns],
         start.intercept[columns],
-        start.anchor[:, columns],
+        start.anchor[..., columns],
         start.width[columns],
         start.null.take(columns),
     )
@@ -314,8 +415,8 @@ def _solve_plainly(
     better = answer.gap < record.gap[columns]
     place = columns[better]
     record.coef[:, place], record.intercept[place] = answer.coef[:, better], answer.intercept[better]
-    record.dual[:, place], record.gap[place] = answer.dual[:, better], answer.gap[better]
-    record.objective[place] = answer.objective[better]
+    record.dual[:, place] = answer.dual[:, better]
+    record.gap[place], record.objective[place] = answer.gap[better], answer.objective[better]
     record.iterations[columns] += answer.iterations
     record.hessian_rows += answer.hessian_rows
     record.sweeps += answer.sweeps

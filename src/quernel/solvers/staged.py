@@ -35,12 +35,12 @@ def curved(sample: Problem, result: Result) -> bool:
     return bool(np.max(np.mean(bent, axis=0)) > MOST)
 
 
-def finish(problem: Problem, basis: Array | None, guess: Result, tol: float, max_iter: int) -> Result:
-    """All rows, from the solution `guess` on a sample of them, which is within the basis."""
-    coef = guess.coef if basis is None else basis @ guess.coef
-    anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
-    start = newton.Start(coef, guess.intercept, anchor, np.zeros(problem.n_columns), null_model(problem))
-    return solve_within(problem, basis, start, tol, max_iter)
+def finish(problem: Problem, basis: Array | None, coef: Array, intercept: Array, tol: float, max_iter: int) -> Result:
+    """All rows, from the solution (coef, intercept) on a sample of them."""
+    nothing = np.zeros(problem.n_columns)
+    return solve_within(
+        problem, basis, newton.Start(coef, intercept, nothing, nothing, null_model(problem)), tol, max_iter
+    )
 
 
 def solve_within(problem: Problem, basis: Array | None, start: newton.Start, tol: float, max_iter: int) -> Result:
