@@ -29,7 +29,8 @@ class Doubtful:
     """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor.
 
     Features are by far the largest part. They are kept, in the pieces in which they were met, within a basis or where
-    they would have to be computed again; otherwise they are picked up only while the column is solved.
+    they would have to be computed again; otherwise they are picked up only while the column is solved. Of rows that are
+    far away the raw rows are kept instead, and lifted again while the column is solved.
     """
 
     index: Index
@@ -43,7 +44,7 @@ def _together(parts: list[Doubtful]) -> Doubtful:
     index, target, share, anchor = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
     )
-    features = [piece for part in parts for piece in part.features if len(piece)]
+    features = [piece for part in parts for piece in part.features]
     return Doubtful(index, features, target, share, anchor)
 
 
@@ -78,18 +79,23 @@ def small_problem(
     problem: Problem, column: Index, settled: Settled, doubtful: Doubtful, basis: Array | None
 ) -> Problem:
     """One column on its rows in doubt, the settled ones as a linear term, within a basis if there is one."""
-    kept = doubtful.features
-    features = _stacked(kept, problem.rows.threads) if kept else problem.rows.pick(doubtful.index, basis)
-    source = ArrayRows(features, doubtful.target)
-    rows = LiftedRows(source, features=features, share=doubtful.share, threads=problem.rows.threads)
     settled = settled.take(column)
     return Problem(
-        rows,
+        _lifted(problem.rows, doubtful, basis),
         problem.loss.take(column),
         problem.alpha[column],
         fit_intercept=problem.fit_intercept,
         settled=settled if basis is None else settled.within(basis),
     )
+
+
+def _lifted(rows: LiftedRows, doubtful: Doubtful, basis: Array | None) -> LiftedRows:
+    """The rows in doubt, from whatever was kept of them."""
+    kept, threads = doubtful.features, rows.threads
+    if not rows.near:
+        return rows.lift(np.concatenate(kept), doubtful.target, doubtful.share, basis)  # type: ignore[attr-defined]
+    features = _stacked(kept, threads) if kept else rows.pick(doubtful.index, basis)
+    return LiftedRows(ArrayRows(features, doubtful.target), features=features, share=doubtful.share, threads=threads)
 
 
 def _stacked(pieces: list[Array], threads: int) -> Array:
@@ -125,9 +131,9 @@ class _Keep:
     otherwise: bool
 
     def __call__(self, features: Array, index: Index) -> list[Array]:
-        if self.basis is not None:
-            return [features[index] @ self.basis]
-        return [features[index]] if self.otherwise else []
+        if len(index) == 0 or (self.basis is None and not self.otherwise):
+            return []
+        return [features[index] if self.basis is None else features[index] @ self.basis]
 
 
 def _screen_block(
@@ -148,8 +154,10 @@ def _screen_block(
             features, offset[:, part], sign[:, part], block.share[part], *fit, band,
             residual[:, part], dual[:, part], doubt[:, part], force, balance, level, value,
         )  # fmt: skip
-        for k in range(q):  # while they are in cache
+        for k in range(q if block.raw is None else 0):  # while they are in cache
             kept[k] += keep(features, np.flatnonzero(doubt[k, part]))
+    if block.raw is not None:
+        kept = [[block.raw[doubt[k]]] for k in range(q)]
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
     low, high = loss.domain
     rows = [_pick(block, k, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
@@ -287,7 +295,8 @@ def _doubt_block(
     residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
     fresh = ~known & ((loss.distance(residual) <= band) | (memory["odd"] & (band > 0)))
     chosen = [np.flatnonzero(fresh[:, k]) for k in range(fresh.shape[1])]
-    rows = [_pick(block, k, index, dual[:, k], keep(block.features, index)) for k, index in enumerate(chosen)]
+    kept = [keep(block.features, index) if block.raw is None else [block.raw[index]] for index in chosen]
+    rows = [_pick(block, k, index, dual[:, k], kept[k]) for k, index in enumerate(chosen)]
     parts = [_settled_part(block, loss.take(np.array([k])), part) for k, part in enumerate(rows)]
     force, balance, level = zip(*parts, strict=True)
     sums = (np.column_stack(force), np.array(balance), np.array(level), *_known(loss, rows))

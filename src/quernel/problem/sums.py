@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.losses import Loss
 from quernel.problem import kinked
-from quernel.rows import Block, BlockMemory, Elsewhere, LiftedRows, Memory, nothing, total
+from quernel.rows import Block, BlockMemory, LiftedRows, Memory, nothing, total
 
 Array = NDArray[np.floating]
 
@@ -143,7 +143,7 @@ class Problem:
 
         It returns what stays there and what comes back. Where the rows are far away, the problem goes there without.
         """
-        problem = self if self.rows.near else self.on(Elsewhere(self.rows.n_features))  # type: ignore[arg-type]
+        problem = self if self.rows.near else self.on(self.rows.elsewhere())  # type: ignore[attr-defined]
         return self.rows.call(function, problem, *args)
 
     def within(self, basis: Array | None) -> Problem:

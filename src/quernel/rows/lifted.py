@@ -46,13 +46,14 @@ class FeatureMap(Protocol):
 @dataclass(frozen=True, eq=False)
 class Block:
     """Consecutive rows, `start` the number of the first: features (m, M), target (m,), or (m, q) for one per fit, and
-    share (m,) of the total weight.
+    share (m,) of the total weight; where rows are far away also `raw` (m, d), which is less to keep than features.
     """
 
     features: Array
     target: Array
     share: Array
     start: int = 0
+    raw: Array | None = None
 
     @property
     def targets(self) -> Array:
@@ -195,7 +196,7 @@ class LiftedRows:
 
     def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
         """That many random rows: the first ones, where the rows are shuffled; with the features Phi B, if asked."""
-        chosen: Any = slice(size) if self.shuffled else _one_of_each_stretch(self.n_rows, size, rng)
+        chosen: Any = slice(size) if self.shuffled else one_of_each_stretch(self.n_rows, size, rng)
         if basis is not None:
             features = self.pick(np.arange(size) if self.shuffled else chosen, basis)
         else:
@@ -288,21 +289,43 @@ class LiftedRows:
 class Elsewhere:
     """Stands for rows that are far away, in what is sent to them."""
 
-    near, cached, threads, n_rows = False, False, 1, 0
+    near, cached, n_rows = False, False, 0
 
-    def __init__(self, n_features: int) -> None:
-        self.n_features = n_features
+    def __init__(self, feature_map: FeatureMap, room: int, threads: int) -> None:
+        self.feature_map, self.room, self.threads = feature_map, room, threads
+        self.n_features = feature_map.n_components_
 
     def take(self, columns: NDArray[np.intp]) -> Elsewhere:  # noqa: ARG002
         """No rows, for some of the fits."""
         return self
 
-    def pick(self, index: NDArray[np.intp], basis: Array | None = None) -> Array:
-        """The features of none of the rows."""
-        return np.empty((len(index), self.n_features if basis is None else basis.shape[1]))
+    def lift(self, X: Array, y: Array, share: Array, basis: Array | None) -> LiftedRows:
+        """Raw rows, within a basis if there is one; their features are stored if there is room."""
+        feature_map: FeatureMap = self.feature_map if basis is None else Projected(self.feature_map, basis)
+        return LiftedRows(ArrayRows(X, y), feature_map, share=share, max_memory=self.room, threads=self.threads)
 
 
-def _one_of_each_stretch(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
+class Projected:
+    """The features Phi B of another map."""
+
+    def __init__(self, feature_map: FeatureMap, basis: Array) -> None:
+        self.feature_map, self.basis = feature_map, basis
+        self.n_components_ = basis.shape[1]
+
+    def transform(self, X: Array, **kind: Any) -> Array:
+        """Phi B for these rows, a strip at a time."""
+        image = np.empty((len(X), self.n_components_))
+        for part in strips(len(X), self.feature_map.n_components_):
+            image[part] = self.feature_map.transform(X[part], **kind) @ self.basis
+        return image
+
+    def prepare(self, n_rows: int) -> None:
+        """Load compiled code if it pays for so many rows."""
+        if hasattr(self.feature_map, "prepare"):
+            self.feature_map.prepare(n_rows)
+
+
+def one_of_each_stretch(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """A random row from each of `size` equal stretches: in order, none twice, and even where the file is sorted."""
     ends = np.arange(size + 1) * n_rows // size
     return rng.integers(ends[:-1], ends[1:])

@@ -21,7 +21,7 @@ class RowsError(ValueError):
 
 
 class Piece(NamedTuple):
-    """Consecutive rows: X (m, d) in C order or None where it was not asked for, y (m,), weight (m,) or None; float64."""
+    """Consecutive rows: X (m, d) in C order, or None if it was not asked for; y (m,); weight (m,) or None; float64."""
 
     X: Array | None
     y: Array

@@ -1,0 +1,214 @@
+"""Rows of files, seen through a feature map: they pass by, a few blocks at a time, in every sweep.
+
+Nothing here grows with the number of rows but what is remembered of them (`shelf`). A random sample is drawn once, in
+one pass over the raw rows; whoever asks for fewer gets its first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._threads import spread
+from quernel.features.blocks import blocks
+from quernel.rows.arrays import ArrayRows
+from quernel.rows.lifted import (
+    SIZE_ROWS,
+    Block,
+    Elsewhere,
+    FeatureMap,
+    Join,
+    LiftedRows,
+    Projected,
+    Step,
+    allowance,
+    one_of_each_stretch,
+)
+from quernel.rows.shelf import ShelvedMemory
+from quernel.rows.sources import Piece, RowSource
+
+Array = NDArray[np.floating]
+
+# Of the memory allowed: what is remembered of rows, and the features of a sample or of the rows in doubt.
+SHELF_SHARE, LIFTED_SHARE = 0.25, 0.25
+# So many answers are joined at a time.
+FAN_IN = 16
+
+
+class StreamedRows:
+    """Rows of a `RowSource`, lifted anew in every sweep.
+
+    Parameters
+    ----------
+    source : RowSource
+    feature_map : object with `transform` and `n_components_`
+    total, largest : float
+        The sum of all weights, and the largest of them.
+    max_memory : int or None
+        Bytes that may be taken; None is half of the free memory.
+    threads : int
+        How many threads share a sweep; each reads its own part of the files.
+    """
+
+    near = False
+    cached = False
+    shuffled = False
+
+    def __init__(
+        self,
+        source: RowSource,
+        feature_map: FeatureMap,
+        *,
+        total: float,
+        largest: float,
+        max_memory: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.source, self.feature_map = source, feature_map
+        self.n_rows, self.n_features = source.n_rows, feature_map.n_components_
+        self.threads, self.total, self.largest_share = threads, total, largest / total
+        self.allowed = allowance(max_memory)
+        # A block of the source may be too much once it is lifted.
+        self._parts = [list(blocks(span.stop - span.start, self.n_features)) for span in source.spans]
+        self.spans = [
+            slice(span.start + part.start, span.start + part.stop)
+            for span, parts in zip(source.spans, self._parts, strict=True)
+            for part in parts
+        ]
+        self._first = np.cumsum([0, *(len(parts) for parts in self._parts)])
+        self._samples: dict[str, LiftedRows] = {}  # shared by copies
+        if hasattr(feature_map, "prepare"):
+            feature_map.prepare(self.n_rows)
+
+    @property
+    def most_sampled(self) -> int:
+        """How many rows a sample may have, if its features shall fit."""
+        return max(int(LIFTED_SHARE * self.allowed / (8 * self.n_features)), SIZE_ROWS)
+
+    def take(self, columns: NDArray[np.intp]) -> StreamedRows:  # noqa: ARG002
+        """The rows for some of the fits, which have the same target."""
+        return self
+
+    def resident(self, reason: str, *, instead: str = "solver='newton'") -> Array:
+        """An error that begins with the reason and says what to use instead."""
+        raise ValueError(
+            f"{reason}, but these {self.n_rows:,} rows are read from files in every sweep. Use {instead}, or rows that "
+            "fit in memory."
+        )
+
+    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
+        """That many random rows; with the features Phi B, if asked."""
+        drawn = self._samples.get("drawn")
+        if drawn is None or drawn.n_rows < size:
+            drawn = self._samples["drawn"] = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
+        drawn.threads = self.threads
+        return drawn.sample(size, rng, basis)
+
+    def _draw(self, size: int, rng: np.random.Generator) -> LiftedRows:
+        """Random rows in random order, their features not computed yet: one pass over the raw rows."""
+        chosen = one_of_each_stretch(self.n_rows, size, rng)
+        cuts = np.searchsorted(chosen, [span.start for span in self.source.spans] + [self.n_rows])
+
+        def pick(k: int, piece: Piece) -> list[Piece]:
+            here = chosen[cuts[k] : cuts[k + 1]] - self.source.spans[k].start
+            assert piece.X is not None
+            return [Piece(piece.X[here], piece.y[here], None if piece.weight is None else piece.weight[here])]
+
+        pieces = self._pass(pick, join=lambda answers: [piece for answer in answers for piece in answer])
+        order = rng.permutation(size)
+        X, y = (np.concatenate(parts)[order] for parts in ([p.X for p in pieces], [p.y for p in pieces]))
+        weight = np.concatenate([p.weight for p in pieces])[order] if self.source.weighted else None
+        return LiftedRows(ArrayRows(X, y, weight), self.feature_map, shuffled=True, max_memory=0)
+
+    def elsewhere(self) -> Elsewhere:
+        """What is sent where these rows are."""
+        return Elsewhere(self.feature_map, int(LIFTED_SHARE * self.allowed), self.threads)
+
+    def size(self) -> float:
+        """mean |phi|^2 over some rows: the scale of the kernel, roughly."""
+        return self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0)).size()
+
+    def within(self, basis: Array) -> StreamedRows:
+        """The same rows with the features Phi B."""
+        inner = copy(self)
+        inner.__init__(  # type: ignore[misc]
+            self.source, Projected(self.feature_map, basis),
+            total=self.total, largest=self.largest_share * self.total, max_memory=self.allowed, threads=self.threads,
+        )  # fmt: skip
+        return inner
+
+    def new_memory(self, **arrays: Array) -> ShelvedMemory:
+        """An empty memory for every block."""
+        if arrays:
+            raise ValueError("What is remembered of rows that are far away begins with nothing.")
+        return ShelvedMemory(len(self.spans), int(SHELF_SHARE * self.allowed))
+
+    def fold(
+        self, step: Step, memory: ShelvedMemory, message: Any = None, *, join: Join, each: list[Any] | None = None
+    ) -> Any:
+        """The step's answers for all blocks, joined; `each` holds a further message for every block."""
+        memory.sweeps += 1
+        return self._blocks(step, memory, message, each, join, X=True)
+
+    def fold_apart(self, step: Step, memory: ShelvedMemory, message: Any = None, *, join: Join) -> tuple[Any, Any]:
+        """Like `fold`, for answers of two parts: a small one that comes back, and one that stays where the rows are."""
+        small, large = self.fold(step, memory, message, join=join)
+        return small, large
+
+    def visit(self, step: Step, memory: ShelvedMemory, message: Any = None, *, join: Join) -> Any:
+        """Like `fold`, for steps that do not look at the features: only targets and weights are read."""
+        return self._blocks(step, memory, message, None, join, X=False)
+
+    def call(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+        """Call a function where its arguments are: here."""
+        return function(*args)
+
+    def _blocks(
+        self, step: Step, memory: ShelvedMemory, message: Any, each: list[Any] | None, join: Join, *, X: bool
+    ) -> Any:
+        none = np.empty((0, self.n_features))
+
+        def one(k: int, piece: Piece) -> Any:
+            share = np.full(len(piece.y), 1 / self.total) if piece.weight is None else piece.weight / self.total
+            answers = []
+            for number, part in enumerate(self._parts[k], start=int(self._first[k])):
+                raw = piece.X[part] if piece.X is not None else None
+                features = none if raw is None else self.feature_map.transform(raw)
+                block = Block(features, piece.y[part], share[part], self.spans[number].start, raw)
+                own = () if each is None else (each[number],)
+                with memory.open(number) as known:
+                    answers.append(step(block, known, message, *own))
+            return join(answers)
+
+        return self._pass(one, join=join, X=X)
+
+    def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True) -> Any:
+        """The function at every block of the source, by several threads, each with a stream of its own."""
+        count = len(self.source.spans)
+        threads = max(1, min(self.threads, count))
+        runs = [range(count * t // threads, count * (t + 1) // threads) for t in range(threads)]
+
+        def go(run: range) -> Any:
+            stream = self.source.stream(run, X=X)
+            return _joined((function(k, piece) for k, piece in zip(run, stream, strict=True)), join)
+
+        return join(spread(go, runs, threads))
+
+
+def _joined(answers: Iterator[Any], join: Join) -> Any:
+    """Joined as they come, a few at a time, in order: sums of sums, so that never many wait."""
+    levels: list[list[Any]] = [[]]
+    for answer in answers:
+        levels[0].append(answer)
+        level = 0
+        while len(levels[level]) == FAN_IN:
+            if level + 1 == len(levels):
+                levels.append([])
+            levels[level + 1].append(join(levels[level]))
+            levels[level] = []
+            level += 1
+    return join([answer for level in reversed(levels) for answer in level])
