@@ -84,7 +84,9 @@ class DaskRows:
             values = _column(values, name)
         values = _known(values)
         if values.ndim not in (1, 2) or len(values) != self.n_rows:
-            raise RowsError(f"{name} must have a row for each of the {self.n_rows:,} of X; got the shape {values.shape}.")
+            raise RowsError(
+                f"{name} must have a row for each of the {self.n_rows:,} of X; got the shape {values.shape}."
+            )
         return values.rechunk((self.X.chunks[0], *values.shape[1:]))
 
 
@@ -186,7 +188,9 @@ def checked_chunk(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) 
     )
     for j, target in enumerate(piece.y.T if piece.y.ndim == 2 else [piece.y]):
         label = "y" if piece.y.ndim == 1 else f"y, column {j}"
-        checked(piece._replace(y=target), [*labels, label, "weight"], lambda row: f"Chunk {k} of the Dask rows, row {row}")
+        checked(
+            piece._replace(y=target), [*labels, label, "weight"], lambda row: f"Chunk {k} of the Dask rows, row {row}"
+        )
     return piece
 
 
@@ -196,4 +200,3 @@ def _numbers_by_column(k: int, X: np.ndarray, labels: tuple[str, ...]) -> None:
         kinds = {type(value).__name__ for value in X[:, j] if not isinstance(value, int | float | np.number)}
         if kinds:
             raise RowsError(f"Chunk {k} of X, {label} holds {', '.join(sorted(kinds))}, not numbers.")
-

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from quernel.features.blocks import blocks
 from quernel.rows import parts as bodies
 from quernel.rows.dask import DaskRows
-from quernel.rows.lifted import FeatureMap
+from quernel.rows.lifted import SIZE_ROWS, Elsewhere, FeatureMap, Join, Projected, Step
 from quernel.rows.schedulers import Handle, Scheduler, Task, current, leaf
 from quernel.rows.sources import RowsError
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
+# Of a worker's memory: the features of a sample or of the rows in doubt.
+LIFTED_SHARE = 0.2
 # A part has so many entries of Phi at least: a task costs some milliseconds, whatever it does.
 SMALL_PART = 500_000
 # So many answers are joined at a time.
@@ -82,17 +84,18 @@ class DistributedRows:
     def __init__(
         self, source: DaskRows, feature_map: FeatureMap, *, max_memory: int | None = None, dtype: Any = float
     ) -> None:
-        self.source, self.feature_map = source, feature_map
+        self.source = source
         self.n_rows = source.n_rows
         self.scheduler = current()
         self.threads = max(self.scheduler.threads)
         self.traffic = Traffic()
-        self.allowed = self.scheduler.memory() if max_memory is None else max_memory
+        self.allowed = self.scheduler.feature_memory() if max_memory is None else max_memory
         self._cuts = _cuts(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
         self._parts, self.largest_share = self._load(feature_map.n_components_)
         self._columns: Index | None = None
         self._seed: list[int] = []
-        self._see(bodies.Lift(feature_map, dtype=dtype))
+        self.dtype = dtype
+        self._see(feature_map)
 
     @property
     def cached(self) -> bool:
@@ -131,14 +134,14 @@ class DistributedRows:
                 tasks.append(_task(bodies.part_of)(some, total, start, spans))
         return scheduler.compute(tasks)[0], largest / total
 
-    def _see(self, lift: bodies.Lift, features: list[Task] | None = None) -> None:
+    def _see(self, feature_map: FeatureMap, features: list[Task] | None = None) -> None:
         """Look at the rows through this; `features` are tasks that find them in a shorter way."""
         scheduler = self.scheduler
-        (self._lift,), _ = scheduler.compute([leaf(lift)])
-        self.lift, self.n_features = lift, lift.n_features
+        self.feature_map, self.n_features = feature_map, feature_map.n_components_
+        (self._lift,), _ = scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
         self._size: float | None = None
         self._features: list[Handle] | None = None
-        if np.dtype(lift.dtype).itemsize * self.n_rows * self.n_features <= self.allowed:
+        if np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed:
             if features is None:
                 through = scheduler.use(self._lift)
                 features = [_task(bodies.lift_part)(scheduler.use(part), through) for part in self._parts]
@@ -155,9 +158,8 @@ class DistributedRows:
     def within(self, basis: Array) -> DistributedRows:
         """The same rows with the features Phi B."""
         some, task = copy(self), _task(bodies.project_part)
-        lift = bodies.Lift(self.lift.feature_map, _product(self.lift.basis, basis), self.lift.dtype)
         short = None if self._features is None else [task(self.scheduler.use(one), basis) for one in self._features]
-        some._see(lift, short)
+        some._see(Projected(self.feature_map, basis), short)
         return some
 
     def size(self) -> float:
@@ -165,8 +167,24 @@ class DistributedRows:
         if self._size is None:
             features = self._lift if self._features is None else self._features[0]
             use = self.scheduler.use
-            _, (self._size,) = self.scheduler.compute([], [_task(bodies.mean_square)(use(self._parts[0]), use(features))])
+            _, (self._size,) = self.scheduler.compute(
+                [], [_task(bodies.mean_square)(use(self._parts[0]), use(features))]
+            )
         return self._size
+
+    @property
+    def most_sampled(self) -> int:
+        """How many rows a sample may have, if its features shall fit on one worker."""
+        return max(int(self._room / (8 * self.n_features)), SIZE_ROWS)
+
+    @property
+    def _room(self) -> float:
+        """Bytes that the features of a sample, or of the rows in doubt, may take on one worker."""
+        return LIFTED_SHARE * self.scheduler.worker_memory()
+
+    def elsewhere(self) -> Elsewhere:
+        """What is sent where these rows are."""
+        return Elsewhere(self.feature_map, int(self._room), self.threads)
 
     def resident(self, reason: str, *, instead: str = "solver='newton'") -> Array:
         """Refused: the features are on the workers."""
@@ -186,22 +204,18 @@ class DistributedRows:
             tasks.append(leaf(bodies.Kept(memories, None)))
         return DistributedMemory(self.scheduler, self.scheduler.compute(tasks)[0])
 
-    def fold(
-        self, step: Callable, memory: DistributedMemory, message: Any = None, *, join: bodies.Join, each: Any = None
-    ) -> Any:
+    def fold(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None) -> Any:
         """The joined answer of a step at every block."""
         features: Sequence[Any] = self._features if self._features is not None else [self._lift] * len(self._parts)
         memory.sweeps += 1
         self.traffic.sweeps += 1
         return self._fold(step, memory, message, join, each, features)
 
-    def visit(self, step: Callable, memory: DistributedMemory, message: Any = None, *, join: bodies.Join) -> Any:
+    def visit(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join) -> Any:
         """Like `fold`, for steps that do not look at the features."""
         return self._fold(step, memory, message, join, None, None)
 
-    def _fold(
-        self, step: Callable, memory: DistributedMemory, message: Any, join: bodies.Join, each: Any, features: Any
-    ) -> Any:
+    def _fold(self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, features: Any) -> Any:
         parcel, tasks = self._tasks(step, memory, message, join, each, features)
         answers = [_task(bodies.answer_of)(task) for task in tasks]
         while len(answers) > FAN_IN:
@@ -211,7 +225,7 @@ class DistributedRows:
         return join([one.answer for one in carried])
 
     def fold_apart(
-        self, step: Callable, memory: DistributedMemory, message: Any = None, *, join: bodies.Join, each: Any = None
+        self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None
     ) -> tuple[Any, Handle]:
         """Like `fold`, for steps that answer (small, large): the large part is joined on one worker, and stays there."""
         features: Sequence[Any] = self._features if self._features is not None else [self._lift] * len(self._parts)
@@ -228,7 +242,7 @@ class DistributedRows:
         return carried.answer, self._held(handle)
 
     def _tasks(
-        self, step: Callable, memory: DistributedMemory, message: Any, join: bodies.Join, each: Any, features: Any
+        self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, features: Any
     ) -> tuple[Any, list[Task]]:
         """What is sent, and a task for each part that takes the step at its blocks."""
         use, task, n_parts = self.scheduler.use, _task(bodies.fold_part), len(self._parts)
@@ -259,6 +273,8 @@ class DistributedRows:
 
     def call(self, function: Callable, *args: Any) -> tuple[Handle, Any]:
         """Call a function where the handles among its arguments are: it returns (what stays, what comes back)."""
+        if self.scheduler.here:
+            return function(*args)
         places = [k for k, arg in enumerate(args) if self._stands_for_more(arg)]
         plain = [None if k in places else arg for k, arg in enumerate(args)]
         parcel: Any = bodies.pack((function, plain))
@@ -302,10 +318,6 @@ def _task(function: Callable) -> Callable[..., Task]:
     from dask import delayed
 
     return delayed(function, pure=False)
-
-
-def _product(first: Array | None, second: Array) -> Array:
-    return second if first is None else first @ second
 
 
 def _cuts(lengths: list[int], n_features: int, threads: int) -> list[int]:

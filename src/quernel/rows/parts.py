@@ -7,7 +7,7 @@ again, on another worker, and must then find what it found the first time.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import right_sized
-from quernel.features.blocks import strips
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, LiftedRows
+from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, Join, LiftedRows, Projected, Step
 from quernel.rows.sources import Piece
 
 Array = NDArray[np.floating]
@@ -36,26 +35,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Lift:
-    """From X to features: Phi, or Phi B."""
+    """From X to features of this type."""
 
     feature_map: FeatureMap
-    basis: Array | None = None
     dtype: Any = float
-
-    @property
-    def n_features(self) -> int:
-        """How many columns they have."""
-        return self.feature_map.n_components_ if self.basis is None else self.basis.shape[1]
 
     def __call__(self, X: Array) -> Array:
         """The features of these rows."""
         kind = {} if self.dtype is float else {"dtype": self.dtype}  # not every feature map knows of types
-        if self.basis is None:
-            return self.feature_map.transform(X, **kind)
-        features = np.empty((len(X), self.n_features), dtype=self.dtype)
-        for strip in strips(len(X), self.feature_map.n_components_):
-            features[strip] = self.feature_map.transform(X[strip]) @ self.basis
-        return features
+        return np.asarray(self.feature_map.transform(X, **kind), dtype=self.dtype)
 
     def prepare(self, n_rows: int) -> None:
         """Get ready for so many rows."""
@@ -163,7 +151,7 @@ def fold_part(
                 phi = features(part.X[span])
             else:
                 phi = np.empty((0, features)) if isinstance(features, int) else features[k]
-            block = Block(phi, target, part.share[span], part.start + span.start)
+            block = Block(phi, target, part.share[span], part.start + span.start, part.X[span])
             extra = () if each is None else (each[k],)
             answers.append(step(block, memories[k], message, *extra))
         return Kept(memories, join(answers))
@@ -271,13 +259,9 @@ def sample_of(
     """The sample itself, in random order."""
     _, order = pickle.loads(drawing).first(size)
     X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))  # type: ignore[arg-type]
-    if basis is not None:
-        lift = Lift(lift.feature_map, basis if lift.basis is None else lift.basis @ basis)
+    lift = Lift(lift.feature_map if basis is None else Projected(lift.feature_map, basis))
     lift.prepare(len(y))
     with right_sized(0, 0):
-        features = np.asarray(lift(X), dtype=float)
+        features = lift(X)
     source = ArrayRows(features, y, weight if weighted else None)  # X is needed no more
     return LiftedRows(source, features=features, shuffled=True, threads=threads)
-
-
-Join = Callable[[list[Any]], Any]

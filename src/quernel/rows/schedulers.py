@@ -28,6 +28,7 @@ _numbers = count()
 class Scheduler(Protocol):
     """Runs delayed tasks."""
 
+    here: bool
     threads: list[int]
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
@@ -45,8 +46,11 @@ class Scheduler(Protocol):
     def at(self, worker: int) -> Any:
         """A context in which tasks are made that this worker should do, or another if it is lost."""
 
-    def memory(self) -> float:
-        """Bytes that stored features may take."""
+    def feature_memory(self) -> float:
+        """Bytes that stored features may take altogether."""
+
+    def worker_memory(self) -> float:
+        """Bytes that the smallest worker has."""
 
 
 def current() -> Scheduler:
@@ -73,6 +77,8 @@ def leaf(value: Any) -> Task:
 
 class Here:
     """Dask's threads, processes, or synchronous scheduler."""
+
+    here = True
 
     def __init__(self, kind: str) -> None:
         import dask
@@ -107,20 +113,28 @@ class Here:
         """Anywhere."""
         yield
 
-    def memory(self) -> float:
-        """Half of the free memory; nothing where every sweep would have to send the features to another process."""
-        return 0 if self._separate else 0.5 * available_memory()
+    def feature_memory(self) -> float:
+        """A share of the free memory; nothing where every sweep would have to send the features to another process."""
+        return 0 if self._separate else FEATURE_SHARE * available_memory()
+
+    def worker_memory(self) -> float:
+        """The free memory."""
+        return available_memory()
 
 
 class Cluster:
     """The workers of a distributed client."""
+
+    here = False
 
     def __init__(self, client: Any) -> None:
         self.client = client
         with explained():
             found = client.scheduler_info(n_workers=-1)["workers"]
         if not found:
-            raise RowsError("The Dask cluster has no workers. Start some, or wait for them: client.wait_for_workers(1).")
+            raise RowsError(
+                "The Dask cluster has no workers. Start some, or wait for them: client.wait_for_workers(1)."
+            )
         self._addresses = sorted(found)
         self._workers = [found[address] for address in self._addresses]
         self.threads = [worker["nthreads"] for worker in self._workers]
@@ -161,10 +175,17 @@ class Cluster:
         with dask.annotate(workers=[self._addresses[worker]], allow_other_workers=True):
             yield
 
-    def memory(self) -> float:
-        """A share of the workers' limits; of the free memory for those without."""
-        limits = [worker["memory_limit"] or available_memory() / len(self._workers) for worker in self._workers]
-        return FEATURE_SHARE * sum(limits)
+    def feature_memory(self) -> float:
+        """A share of the workers' limits."""
+        return FEATURE_SHARE * sum(self._limits())
+
+    def worker_memory(self) -> float:
+        """The lowest limit."""
+        return min(self._limits())
+
+    def _limits(self) -> list[float]:
+        """How much memory each worker may take; those without a limit share what is free."""
+        return [worker["memory_limit"] or available_memory() / len(self._workers) for worker in self._workers]
 
 
 @contextmanager
