@@ -5,7 +5,12 @@ from quernel.rows.arrays import ArrayRows
 from quernel.rows.dask import DaskRows
 from quernel.rows.distributed import DistributedRows
 from quernel.rows.lifted import Block, BlockMemory, Elsewhere, LiftedRows, Memory, allowance, nothing, total
+from quernel.rows.memmap import MemmapRows
 from quernel.rows.memory import available_memory
+from quernel.rows.parquet import ParquetRows
+from quernel.rows.selected import SelectedRows
+from quernel.rows.sources import Piece, RowsError, RowSource
+from quernel.rows.streamed import StreamedRows
 
 __all__ = [
     "ArrayRows",
@@ -15,7 +20,14 @@ __all__ = [
     "DistributedRows",
     "Elsewhere",
     "LiftedRows",
+    "MemmapRows",
     "Memory",
+    "ParquetRows",
+    "Piece",
+    "RowSource",
+    "RowsError",
+    "SelectedRows",
+    "StreamedRows",
     "allowance",
     "available_memory",
     "blocks",
