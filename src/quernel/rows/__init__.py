@@ -3,6 +3,23 @@
 from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
 from quernel.rows.lifted import Block, BlockMemory, LiftedRows, Memory, allowance
+from quernel.rows.memmap import MemmapRows
 from quernel.rows.memory import available_memory
+from quernel.rows.parquet import ParquetRows
+from quernel.rows.sources import Piece, RowsError, RowSource
 
-__all__ = ["ArrayRows", "Block", "BlockMemory", "LiftedRows", "Memory", "allowance", "available_memory", "blocks"]
+__all__ = [
+    "ArrayRows",
+    "Block",
+    "BlockMemory",
+    "LiftedRows",
+    "MemmapRows",
+    "Memory",
+    "ParquetRows",
+    "Piece",
+    "RowSource",
+    "RowsError",
+    "allowance",
+    "available_memory",
+    "blocks",
+]
