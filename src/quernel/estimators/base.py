@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.beginning import Beginning
+from quernel.estimators.beginning import Beginning, continues
 from quernel.estimators.defaults import SIZES, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
@@ -85,6 +85,10 @@ class KernelEstimator(BaseEstimator):
             self._random_features(kernel).check()
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
+        for what, instead in self._needs_memory() if self.warm_start else ():
+            raise ValueError(f"warm_start=True is not for {what}, which begins from nothing. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
         if self.max_memory is not None:
@@ -137,7 +141,9 @@ class KernelEstimator(BaseEstimator):
         """Refuse what needs all rows in memory."""
         for what, instead in self._needs_memory():
             where = (
-                "stay where Dask has them" if isinstance(source, DaskRows) else "exceed max_memory and are read in parts"
+                "stay where Dask has them"
+                if isinstance(source, DaskRows)
+                else "exceed max_memory and are read in parts"
             )
             raise ValueError(
                 f"{what} needs all rows in memory, but these {source.n_rows:,} x {source.n_columns} {where}. "
@@ -145,7 +151,7 @@ class KernelEstimator(BaseEstimator):
             )
 
     def _needs_memory(self) -> Iterator[tuple[str, str]]:
-        """What was asked for that needs all rows in memory, and what does not."""
+        """What was asked for that needs all rows in memory, and what to use instead; nothing else can begin midway."""
         if self.solver != "newton":
             yield f"solver={self.solver!r}", "solver='newton'"
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
@@ -190,9 +196,7 @@ class KernelEstimator(BaseEstimator):
         """Whether the solver meets X itself, and so finds NaN and infinity without a pass of its own."""
         return isinstance(kernel, Linear) and self.solver == "newton"
 
-    def _solve(
-        self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning
-    ) -> Result:
+    def _solve(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning) -> Result:
         _warned.discard(self)
         # A linear fit goes on outside as it is inside, and ready-made features need no pass of their own for this.
         everywhere = np.tile([[-np.inf], [np.inf]], view.n_columns)
@@ -255,9 +259,7 @@ class KernelEstimator(BaseEstimator):
         loss: Loss,
     ) -> int:
         """As many as effective dimension and held-out loss ask for."""
-        most, limited_by = most_components(
-            view.n_rows, loss.n_columns, solver=self.solver, max_memory=self.max_memory
-        )
+        most, limited_by = most_components(view.n_rows, loss.n_columns, solver=self.solver, max_memory=self.max_memory)
         if features.pool_size is not None and features.pool_size < most:
             most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
         self.n_components_choice_ = choose_components(
@@ -307,11 +309,11 @@ class KernelEstimator(BaseEstimator):
     def _solver(self) -> Callable[..., Result]:
         return SOLVERS[self.solver]
 
-    def _ridge(self, chosen: Callable[[], float]) -> float:
+    def _ridge(self, chosen: Callable[[], float], n_fits: int = 1) -> float:
         """The ridge weight: what the constructor says, what the last fit had if this one goes on from it, or chosen."""
         if self.alpha != "auto":
             return float(self.alpha)
-        return self.alpha_ if self.warm_start and hasattr(self, "coef_") else chosen()
+        return self.alpha_ if continues(self, self.n_features_in_, n_fits) else chosen()
 
     def _fit_columns(
         self,

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.beginning import check_checkpoint
+from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import alpha_for
 from quernel.estimators.labelled import class_weights, labelled, signs
 from quernel.estimators.overview import overview
@@ -126,9 +126,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(
-        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
         """Fit all classes.
 
         Parameters
@@ -151,12 +149,16 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 f"KernelClassifier needs rows of at least 2 classes; y has one class only, {self.classes_[0]!r}. "
                 "Is the table sorted by class and cut?"
             )
-        self.alpha_ = self._ridge(lambda: alpha_for(loss, 1.0))
         n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        self.alpha_ = self._ridge(lambda: alpha_for(loss, 1.0), n_columns)
         self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
         self._together = n_columns > 1 and self._multinomial()
         if not near:
             self._refuse_far(rows)  # which classes there are is known only now
+        elif self._together and (self.warm_start or checkpoint is not None):
+            raise ValueError(
+                "The multinomial model begins from nothing: it has no warm_start and no checkpoint. Use multiclass='ovr'."
+            )
         self._fit_columns(overview(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
         self._warn_if_short(self._names())
         if self.calibration is not None:
@@ -166,7 +168,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _signed(self, rows: Any, n_columns: int) -> Any:
         """The rows with signs in place of labels, and weights times those of their classes."""
         if not isinstance(rows, ArrayRows):
-            return labelled(rows, self.classes_, n_columns, self._class_factors(lambda: class_weights(rows, self.classes_)))
+            return labelled(
+                rows, self.classes_, n_columns, self._class_factors(lambda: class_weights(rows, self.classes_))
+            )
         codes = np.searchsorted(self.classes_, rows.y)
         factor = self._class_factors(lambda: np.bincount(codes, rows.weight))
         weight = rows.weight

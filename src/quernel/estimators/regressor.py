@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.beginning import check_checkpoint
+from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import alpha_for, loss_named
 from quernel.estimators.overview import overview
 from quernel.estimators.validation import (
@@ -105,9 +105,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(
-        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
         """Fit.
 
         Parameters

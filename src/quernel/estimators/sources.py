@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from quernel.rows import ArrayRows, DaskRows, RowSource, allowance
+from quernel.rows import ArrayRows, DaskRows, RowSource, SelectedRows, allowance
 
 NUMBER = 8  # bytes
 
@@ -54,6 +54,10 @@ def in_memory(source: Any, max_memory: int | None) -> Any:
         return source
     if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > allowance(max_memory):
         return source
+    return _read(source)
+
+
+def _read(source: Any) -> ArrayRows:
     X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
     weight = np.empty(source.n_rows) if source.weighted else None
     for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
@@ -61,6 +65,19 @@ def in_memory(source: Any, max_memory: int | None) -> Any:
         if weight is not None:
             weight[span] = piece.weight
     return ArrayRows(X, y, weight)
+
+
+def random_rows(source: Any, size: int, rng: np.random.Generator) -> ArrayRows:
+    """That many random rows of a source, in memory, in their order."""
+    chosen = np.zeros(source.n_rows, dtype=bool)
+    chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
+    if not isinstance(source, DaskRows):
+        return _read(SelectedRows(source, chosen))
+    from dask import compute
+
+    index = np.flatnonzero(chosen)
+    X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
+    return ArrayRows(X, y, *weight)
 
 
 def keep_names(estimator: Any, source: Any) -> None:
