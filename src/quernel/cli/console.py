@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from quernel.estimators.cost import as_duration
 from quernel.solvers.progress import Progress, listening
 
 console = Console()
@@ -44,6 +45,7 @@ def fitting(text: str) -> Iterator[None]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
+        BarColumn(),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
@@ -51,6 +53,12 @@ def fitting(text: str) -> Iterator[None]:
         task = bars.add_task(text, total=None, state="")
 
         def show(progress: Progress) -> None:
+            if progress.sweep:
+                left = f"about {as_duration(progress.left or 0)} left"
+                bars.update(
+                    task, total=1, completed=progress.done, state=f"pass {progress.sweep} over the rows, {left}"
+                )
+                return
             bars.update(task, state=f"step {progress.iteration}, gap {progress.gap:.0e}")
 
         with listening(show):

@@ -25,6 +25,7 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
+from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel
@@ -222,6 +223,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         del self._points
         self._keep(levels, view)
 
+    @wherever
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
 
@@ -239,6 +241,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         curves = self._curves(X) if wanted is None else self._distribution(X).at(wanted)
         return curves[:, 0] if single else curves
 
+    @wherever
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """Lower and upper end of the central interval with this nominal coverage, shape (n, 2)."""
         check_is_fitted(self)
@@ -258,6 +261,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return self.predict(X, quantiles=[tail, 1 - tail])
 
+    @wherever
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """P(Y <= y | x) for each row of X and its entry of y (or one y for all), shape (n,).
 

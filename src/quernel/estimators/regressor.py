@@ -20,6 +20,7 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
+from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
@@ -129,6 +130,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self._warn_if_short([f"the {type(self.loss_).__name__} loss"])
         return self
 
+    @wherever
     def predict(self, X: Any) -> Array:
         """Phi u + b, shape (n,)."""
         check_is_fitted(self)

@@ -90,9 +90,9 @@ class _Stage:
     def of(cls, sample: Problem, result: Result, basis: Array | None) -> _Stage:
         residual, parameters = _residuals(sample, result.coef, result.intercept), _parameters(sample.loss, result)
         curved = staged.curved(sample.loss, residual, result.dual)
-        part, band = (np.ones(sample.n_columns),) * 2
-        if not curved:
-            part, band = _band(sample, residual, result.dual, parameters / sample.rows.n_rows)
+        nothing: Array = np.ones(sample.n_columns)
+        per_row = parameters / sample.rows.n_rows
+        part, band = (nothing, nothing) if curved else _band(sample, residual, result.dual, per_row)
         coef = result.coef if basis is None else basis @ result.coef
         work = _work(sample, result)
         return cls(coef, result.intercept, basis, part, band, float(parameters.max()), curved, work)
