@@ -150,7 +150,7 @@ def partial_frame(frame: Any, k: int, columns: tuple) -> np.ndarray:
     """A partition's columns as numbers, or an error that names it and what is different there."""
     if tuple(frame.columns) != columns:
         raise RowsError(
-            f"Partition {k} of the data frame has the columns {list(frame.columns)}, where {list(columns)} are expected."
+            f"Partition {k} of the data frame has the columns {list(frame.columns)}, not {list(columns)} as expected."
         )
     for name, kind in frame.dtypes.items():
         _require_numbers(kind, f"Partition {k} of the data frame, column {name!r}")

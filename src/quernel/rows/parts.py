@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quernel._threads import right_sized
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, Join, LiftedRows, Projected, Step
+from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, LiftedRows, Projected
 from quernel.rows.sources import Piece
 
 Array = NDArray[np.floating]
@@ -91,16 +91,19 @@ def census(piece: Piece) -> tuple[float, float]:
 
 def cut(piece: Piece, start: int, stop: int) -> Piece:
     """Some of the rows of a piece: a copy, so that the others need not stay."""
-    return Piece(*(None if array is None else array[start:stop].copy() for array in piece))
+    X, y, weight = (None if array is None else array[start:stop].copy() for array in piece)
+    return Piece(X, y, weight)  # type: ignore[arg-type]
 
 
 def part_of(pieces: Sequence[Piece], total: float, start: int, spans: list[slice]) -> Part:
     """The rows of these pieces, with their share of the total weight."""
-    X, y, weight = (None if arrays[0] is None else _joined(arrays) for arrays in zip(*pieces, strict=True))
-    return Part(X, y, np.full(len(y), 1 / total) if weight is None else weight / total, start, spans)
+    X, y = _joined([piece.X for piece in pieces]), _joined([piece.y for piece in pieces])
+    if pieces[0].weight is None:
+        return Part(X, y, np.full(len(y), 1 / total), start, spans)
+    return Part(X, y, _joined([piece.weight for piece in pieces]) / total, start, spans)
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
+def _joined(arrays: Sequence[Any]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
@@ -258,7 +261,7 @@ def sample_of(
 ) -> LiftedRows:
     """The sample itself, in random order."""
     _, order = pickle.loads(drawing).first(size)
-    X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))  # type: ignore[arg-type]
+    X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))
     lift = Lift(lift.feature_map if basis is None else Projected(lift.feature_map, basis))
     lift.prepare(len(y))
     with right_sized(0, 0):

@@ -165,7 +165,7 @@ class Cluster:
             holders = self.client.who_has(list(handles))
         known = {address: k for k, address in enumerate(self._addresses)}
         found = (holders.get(handle.key) or [None] for handle in handles)
-        return [known.get(list(addresses)[0]) for addresses in found]
+        return [known.get(next(iter(addresses))) for addresses in found]
 
     @contextmanager
     def at(self, worker: int) -> Iterator[None]:
@@ -201,13 +201,13 @@ def explained() -> Iterator[None]:
         yield
     except KilledWorker as error:
         raise RowsError(
-            f"Workers of the Dask cluster died again and again over the same task ({error.task}): most often for want of "
-            "memory. Give the workers more, use more of them, pass a smaller max_memory, or make the chunks smaller."
+            f"Workers of the Dask cluster died again and again over the same task ({error.task}), most often for want "
+            "of memory. Give the workers more of it, use more workers, or pass a smaller max_memory."
         ) from error
     except (CancelledError, Cancelled, CommClosedError, TimeoutError, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):  # a task's own
             raise
         raise ConnectionError(
-            f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and what the workers held "
-            "with it. Start the cluster again, connect a new Client, and fit again."
+            f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and with it what the "
+            "workers held. Start the cluster again, connect a new Client, and fit again."
         ) from error
