@@ -48,6 +48,14 @@ class Traffic:
     bytes_gathered: int = 0
 
 
+@dataclass
+class _Store:
+    """What is known of the features: copies of the same rows share it."""
+
+    features: list[Handle] | None = None
+    size: float | None = None
+
+
 class DistributedMemory:
     """What is remembered of the rows, part by part, where they are."""
 
@@ -84,7 +92,7 @@ class DistributedRows:
         self.source = source
         self.n_rows = source.n_rows
         self.scheduler = current()
-        self.threads = max(self.scheduler.threads)
+        self.threads = self.scheduler.together
         self.traffic = Traffic()
         self.allowed = self.scheduler.feature_memory() if max_memory is None else max_memory
         self._cuts = placement.cuts(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
@@ -96,8 +104,8 @@ class DistributedRows:
 
     @property
     def cached(self) -> bool:
-        """Whether the features are stored rather than recomputed."""
-        return self._features is not None
+        """Whether the features are stored, rather than recomputed in every sweep."""
+        return np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed
 
     @property
     def spans(self) -> list[slice]:
@@ -131,18 +139,22 @@ class DistributedRows:
                 tasks.append(_task(bodies.part_of)(some, total, start, spans))
         return scheduler.compute(tasks)[0], largest / total
 
-    def _see(self, feature_map: FeatureMap, features: list[Task] | None = None) -> None:
-        """Look at the rows through this; `features` are tasks that find them in a shorter way."""
-        scheduler = self.scheduler
+    def _see(self, feature_map: FeatureMap) -> None:
+        """Look at the rows through this."""
         self.feature_map, self.n_features = feature_map, feature_map.n_components_
-        (self._lift,), _ = scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
-        self._size: float | None = None
-        self._features: list[Handle] | None = None
-        if np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed:
-            if features is None:
-                through = scheduler.use(self._lift)
-                features = [_task(bodies.lift_part)(scheduler.use(part), through) for part in self._parts]
-            self._features = scheduler.compute(features)[0]
+        (self._lift,), _ = self.scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
+        self._store = _Store()
+
+    def _seen(self) -> list[Any]:
+        """Each part's features, or what makes them: stored, if they fit, when they are first asked for.
+
+        Not before: until then the workers are busy with samples.
+        """
+        store, use = self._store, self.scheduler.use
+        if self.cached and store.features is None:
+            tasks = [_task(bodies.lift_part)(use(part), use(self._lift)) for part in self._parts]
+            store.features = self.scheduler.compute(tasks)[0]
+        return store.features or [self._lift] * len(self._parts)
 
     def take(self, columns: Index) -> DistributedRows:
         """The rows for some of the fits."""
@@ -154,20 +166,17 @@ class DistributedRows:
 
     def within(self, basis: Array) -> DistributedRows:
         """The same rows with the features Phi B."""
-        some, task = copy(self), _task(bodies.project_part)
-        short = None if self._features is None else [task(self.scheduler.use(one), basis) for one in self._features]
-        some._see(Projected(self.feature_map, basis), short)
+        some = copy(self)
+        some._see(Projected(self.feature_map, basis))
         return some
 
     def size(self) -> float:
         """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
-        if self._size is None:
-            features = self._lift if self._features is None else self._features[0]
+        if self._store.size is None:
             use = self.scheduler.use
-            _, (self._size,) = self.scheduler.compute(
-                [], [_task(bodies.mean_square)(use(self._parts[0]), use(features))]
-            )
-        return self._size
+            task = _task(bodies.mean_square)(use(self._parts[0]), use(self._lift))
+            _, (self._store.size,) = self.scheduler.compute([], [task])
+        return self._store.size
 
     @property
     def most_sampled(self) -> int:
@@ -243,7 +252,7 @@ class DistributedRows:
             parcel = leaf(parcel)
         features: list[Any] = [self.n_features] * n_parts
         if look:
-            features = [use(one) for one in self._features or [self._lift] * n_parts]
+            features = [use(one) for one in self._seen()]
         tasks = [
             task(parcel, use(part), phi, None if kept is None else use(kept), own, self._columns)
             for part, phi, kept, own in zip(self._parts, features, memory.kept, self._dealt(each), strict=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quernel._threads import right_sized
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, LiftedRows, Projected
+from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, LiftedRows
 from quernel.rows.sources import Piece
 
 Array = NDArray[np.floating]
@@ -114,16 +114,9 @@ def lift_part(part: Part, lift: Lift) -> list[Array]:
         return [lift(part.X[span]) for span in part.spans]
 
 
-def project_part(features: list[Array], basis: Array) -> list[Array]:
-    """Phi B of every block."""
-    with right_sized(0, 0):
-        return [(block @ basis).astype(block.dtype, copy=False) for block in features]
-
-
-def mean_square(part: Part, features: list[Array] | Lift) -> float:
+def mean_square(part: Part, lift: Lift) -> float:
     """mean |phi|^2 over the first rows."""
-    some = slice(SIZE_ROWS)
-    first = features(part.X[some]) if isinstance(features, Lift) else features[0][some]
+    first = lift(part.X[:SIZE_ROWS])
     return float(np.mean(np.einsum("ij,ij->i", first, first)))
 
 
@@ -262,9 +255,8 @@ def sample_of(
     """The sample itself, in random order."""
     _, order = pickle.loads(drawing).first(size)
     X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))
-    lift = Lift(lift.feature_map if basis is None else Projected(lift.feature_map, basis))
-    lift.prepare(len(y))
+    source = ArrayRows(X, y, weight if weighted else None)
+    lift.prepare(size)
     with right_sized(0, 0):
-        features = lift(X)
-    source = ArrayRows(features, y, weight if weighted else None)  # X is needed no more
-    return LiftedRows(source, features=features, shuffled=True, threads=threads)
+        rows = LiftedRows(source, lift.feature_map, shuffled=True, max_memory=0, threads=threads)
+        return rows.sample(size, np.random.default_rng(0), basis)

@@ -29,7 +29,8 @@ class Scheduler(Protocol):
     """Runs delayed tasks."""
 
     here: bool
-    threads: list[int]
+    threads: list[int]  # of each worker
+    together: int  # threads that a task may use while it is the only one
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
         """Handles of the first tasks, and values of the others."""
@@ -86,6 +87,7 @@ class Here:
         alone = kind in ("synchronous", "sync", "single-threaded")
         workers = dask.config.get("num_workers", None) or os.cpu_count() or 1
         self.threads = [1 if alone else workers]
+        self.together = self.threads[0]
         # To send features to another process costs more than to compute them there.
         self._separate = kind in ("processes", "multiprocessing")
 
@@ -138,6 +140,10 @@ class Cluster:
         self._addresses = sorted(found)
         self._workers = [found[address] for address in self._addresses]
         self.threads = [worker["nthreads"] for worker in self._workers]
+        machines: dict[str, int] = {}
+        for worker in self._workers:
+            machines[worker["host"]] = machines.get(worker["host"], 0) + worker["nthreads"]
+        self.together = min(machines.values())
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
         """Futures of the first, and the others' values: one graph, one wait, and none if nothing is to be brought."""
