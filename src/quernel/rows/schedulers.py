@@ -29,7 +29,8 @@ class Scheduler(Protocol):
     """Runs delayed tasks."""
 
     here: bool
-    threads: list[int]
+    threads: list[int]  # of each worker
+    together: int  # threads that a task may use while it is the only one
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
         """Handles of the first tasks, and values of the others."""
@@ -86,6 +87,7 @@ class Here:
         alone = kind in ("synchronous", "sync", "single-threaded")
         workers = dask.config.get("num_workers", None) or os.cpu_count() or 1
         self.threads = [1 if alone else workers]
+        self.together = self.threads[0]
         # To send features to another process costs more than to compute them there.
         self._separate = kind in ("processes", "multiprocessing")
 
@@ -129,7 +131,7 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        with explained():
+        with explained(self.client):
             found = client.scheduler_info(n_workers=-1)["workers"]
         if not found:
             raise RowsError(
@@ -138,13 +140,17 @@ class Cluster:
         self._addresses = sorted(found)
         self._workers = [found[address] for address in self._addresses]
         self.threads = [worker["nthreads"] for worker in self._workers]
+        machines: dict[str, int] = {}
+        for worker in self._workers:
+            machines[worker["host"]] = machines.get(worker["host"], 0) + worker["nthreads"]
+        self.together = min(machines.values())
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
         """Futures of the first, and the others' values: one graph, one wait, and none if nothing is to be brought."""
         import dask
 
         # What a task must know is part of it, large or not: only so can it be done again.
-        with explained(), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
+        with explained(self.client), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
             futures = self.client.compute([*keep, *bring], optimize_graph=False)
             values = self.client.gather(futures[len(keep) :]) if bring else []
         return futures[: len(keep)], values
@@ -161,11 +167,11 @@ class Cluster:
 
     def homes(self, handles: Sequence[Handle]) -> list[int | None]:
         """The number of the worker that holds each, None where it has been lost since."""
-        with explained():
+        with explained(self.client):
             holders = self.client.who_has(list(handles))
         known = {address: k for k, address in enumerate(self._addresses)}
         found = (holders.get(handle.key) or [None] for handle in handles)
-        return [known.get(list(addresses)[0]) for addresses in found]
+        return [known.get(next(iter(addresses))) for addresses in found]
 
     @contextmanager
     def at(self, worker: int) -> Iterator[None]:
@@ -189,25 +195,23 @@ class Cluster:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(client: Any) -> Iterator[None]:
     """What went wrong with the cluster, in words; errors of the tasks themselves pass."""
-    from asyncio import CancelledError
-    from concurrent.futures import CancelledError as Cancelled
+    from concurrent.futures import CancelledError
 
     from distributed import KilledWorker
-    from distributed.comm import CommClosedError
 
     try:
         yield
     except KilledWorker as error:
         raise RowsError(
-            f"Workers of the Dask cluster died again and again over the same task ({error.task}): most often for want of "
-            "memory. Give the workers more, use more of them, pass a smaller max_memory, or make the chunks smaller."
+            f"Workers of the Dask cluster died again and again over the same task ({error.task}), most often for want "
+            "of memory. Give the workers more of it, use more workers, or pass a smaller max_memory."
         ) from error
-    except (CancelledError, Cancelled, CommClosedError, TimeoutError, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):  # a task's own
-            raise
+    except (Exception, CancelledError) as error:
+        if client.status == "running" and not isinstance(error, CancelledError):
+            raise  # the task's own
         raise ConnectionError(
-            f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and what the workers held "
-            "with it. Start the cluster again, connect a new Client, and fit again."
+            f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and with it what the "
+            "workers held. Start the cluster again, connect a new Client, and fit again."
         ) from error
