@@ -51,8 +51,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     ----------
     loss : str or object of `quernel.losses`, default="hinge"
         "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
-    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, random_state, \
-    verbose :
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
+    random_state, verbose :
         as in `KernelQuantileRegressor`; the solver is "newton".
     alpha : "auto" or float, default="auto"
         The weight of u'u; "auto" is a constant in units of the loss.

@@ -87,9 +87,15 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Newton steps of each stage (a large problem is solved on growing samples), or rounds of ADMM.
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Larger ones are recomputed block by block.
+        Rows of files that take no more than this are read into memory first; larger files are streamed in every sweep,
+        and what is remembered of their rows lies on disk beyond a quarter of it (docs/scale.md).
     dtype : {"float64", "float32"}, default="float64"
         How random features are stored. "float32" halves their memory; sums are still taken in float64, and the
         duality gap is that of the unrounded features: it cannot always be as small as `tol`, and says so.
+    warm_start : bool, default=False
+        Whether fitting again keeps the features, bandwidth and automatic ridge weight of the last fit and begins from
+        its coefficients: for the same rows and more. It begins anew where kernel, bandwidth, n_components, sampling,
+        columns or the number of levels changed.
     random_state : int, RandomState, Generator or None, default=None
         Source of the random features; an integer makes fits repeatable.
     verbose : int, default=0

@@ -25,6 +25,9 @@ def wherever(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def predict(self: Any, X: Any, *args: Any, **words: Any) -> Any:
+        order = None
+        if isinstance(X, DaskRows) or is_stream(X):
+            order = _order(self, X.names)
         if isinstance(X, ArrayRows | DaskRows):
             X = X.X
         if not (is_dask(X) or is_stream(X)):
@@ -32,23 +35,34 @@ def wherever(method: Callable[..., Any]) -> Callable[..., Any]:
         if args:  # `y` or an option, whichever comes first
             words |= dict(zip(method.__code__.co_varnames[2:], args, strict=False))
         by_row = {name: words.pop(name) for name in BY_ROW if _has_rows(words.get(name))}
-        function = _Bound(method, self, words, tuple(by_row))
+        function = _Bound(method, self, words, tuple(by_row), order)
         return _lazily(function, X, by_row) if is_dask(X) else _streamed(function, X, by_row)
 
     return predict
 
 
 class _Bound:
-    """A method of a model with its options, as a function of X and of what has an entry per row."""
+    """A method of a model with its options, as a function of X and of what has an entry per row.
 
-    def __init__(self, method: Callable[..., Any], model: Any, words: dict[str, Any], by_row: tuple[str, ...]) -> None:
-        self.name, self.model, self.words, self.by_row = method.__name__, model, words, by_row
+    `order` is where the model's columns are in X, for rows whose names have been looked at already; None: as they come.
+    """
+
+    def __init__(
+        self, method: Callable[..., Any], model: Any, words: dict[str, Any], by_row: tuple[str, ...], order: Any
+    ) -> None:
+        self.name, self.model, self.words, self.by_row, self.order = method.__name__, model, words, by_row, order
 
     def __call__(self, X: Any, *by_row: Any) -> Any:
         words = {name: np.asarray(values) for name, values in zip(self.by_row, by_row, strict=True)}
         if len(X) == 0:
             return self.nothing(X, words)
-        return getattr(self.model, self.name)(X, **self.words, **words)
+        return self._answer(X if self.order is None else X[:, self.order], words)
+
+    def _answer(self, X: Any, words: dict[str, Any]) -> Any:
+        with warnings.catch_warnings():
+            if self.order is not None:
+                warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            return getattr(self.model, self.name)(X, **self.words, **words)
 
     def nothing(self, X: Any, words: dict[str, Any]) -> Any:
         """The answer for no rows: that for one, without it."""
@@ -57,7 +71,7 @@ class _Bound:
         if hasattr(X, "columns"):
             row = type(X)(row, columns=X.columns)
         one = {name: np.zeros(1, dtype=values.dtype) for name, values in words.items()}
-        return getattr(self.model, self.name)(row, **self.words, **one)[:0]
+        return self._answer(row, one)[:0]
 
 
 def _input_range(model: Any, n_columns: int) -> Any:
@@ -110,14 +124,11 @@ def _streamed(function: _Bound, source: Any, by_row: dict[str, Any]) -> Any:
     for name, values in by_row.items():
         if len(values) != source.n_rows:
             raise ValueError(f"{name} has {len(values):,} entries for {source.n_rows:,} rows. Give one per row.")
-    order, spans, out = _order(function.model, source.names), source.spans, None
-    with warnings.catch_warnings():
-        # The names have been looked at; pieces are plain arrays.
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        for span, piece in zip(spans, source.stream(range(len(spans))), strict=True):
-            part = function(piece.X[:, order], *(np.asarray(values)[span] for values in by_row.values()))
-            out = np.empty((source.n_rows, *part.shape[1:]), dtype=part.dtype) if out is None else out
-            out[span] = part
+    spans, out = source.spans, None
+    for span, piece in zip(spans, source.stream(range(len(spans))), strict=True):
+        part = function(piece.X, *(np.asarray(values)[span] for values in by_row.values()))
+        out = np.empty((source.n_rows, *part.shape[1:]), dtype=part.dtype) if out is None else out
+        out[span] = part
     return out
 
 
