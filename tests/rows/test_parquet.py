@@ -291,9 +291,11 @@ def damaged(path, column, group, how):
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("how", ["zeros", "cut out"])
-def test_a_damaged_file_of_twenty_is_named_with_its_row_group(tmp_path, how):
-    folder = write(tmp_path / "rows", make_table(20_000), tuple(range(0, 20_001, 1000)), 500, write_page_checksum=True)
+# Without checksums bytes that are replaced by others may pass for numbers; those that are lost never do.
+@pytest.mark.parametrize(("how", "checksum"), [("zeros", True), ("cut out", True), ("cut out", False)])
+def test_a_damaged_file_of_twenty_is_named_with_its_row_group(tmp_path, how, checksum):
+    cuts = tuple(range(0, 20_001, 1000))
+    folder = write(tmp_path / "rows", make_table(20_000), cuts, 500, write_page_checksum=checksum)
     rows = ParquetRows(folder, "y")
     gathered(rows)
     damaged(folder / "13.parquet", 0, 1, how)
