@@ -75,7 +75,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
     work = [_work(sample, result)]
     if staged.curved(sample, result):  # no row can be settled
-        result, size = staged.finish(problem, basis, result, tol, max_iter), n
+        result, size = staged.finish(problem, basis, result, rng, tol, max_iter), n
         work.append(_work(problem, result))
     while size < n:
         part, band = _band(sample, result)

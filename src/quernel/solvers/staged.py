@@ -1,7 +1,8 @@
 """For losses that are curved where most rows lie: no row can be settled, but most directions can be left out.
 
-From the solution on a sample, Newton's method on all rows within the basis of the directions that matter, at a fraction
-of the price; then the certificate over all features. Where what was left out does matter, Newton goes on with all.
+From the solution on a sample, Newton's method with the curvature of a larger one (see `sampled`) where there are rows
+enough, or on all rows within the basis of the directions that matter, at a fraction of the price; then the certificate
+over all features. Where what was left out does matter, Newton goes on with all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from quernel.certificate import certify, null_model
 from quernel.problem import Problem
-from quernel.solvers import newton
+from quernel.solvers import newton, sampled
 from quernel.solvers.result import Result, statuses
 
 Array = NDArray[np.floating]
@@ -35,12 +36,20 @@ def curved(sample: Problem, result: Result) -> bool:
     return bool(np.max(np.mean(bent, axis=0)) > MOST)
 
 
-def finish(problem: Problem, basis: Array | None, guess: Result, tol: float, max_iter: int) -> Result:
+def finish(
+    problem: Problem, basis: Array | None, guess: Result, rng: np.random.Generator, tol: float, max_iter: int
+) -> Result:
     """All rows, from the solution `guess` on a sample of them, which is within the basis."""
-    coef = guess.coef if basis is None else basis @ guess.coef
+    null, size = null_model(problem), sampled.sample_size(problem)
+    coef, intercept, work = guess.coef if basis is None else basis @ guess.coef, guess.intercept, None
     anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
-    start = newton.Start(coef, guess.intercept, anchor, np.zeros(problem.n_columns), null_model(problem))
-    return solve_within(problem, basis, start, tol, max_iter)
+    if size is not None:
+        near = sampled.solve(problem, basis, guess, problem.sample(size, rng, basis), null, tol, max_iter)
+        if near.converged:
+            return near
+        coef, intercept, anchor, work = near.coef, near.intercept, near.dual, near
+    start = newton.Start(coef, intercept, anchor, np.zeros(problem.n_columns), null)
+    return _after(work, solve_within(problem, basis, start, tol, max_iter))
 
 
 def solve_within(problem: Problem, basis: Array | None, start: newton.Start, tol: float, max_iter: int) -> Result:
@@ -62,9 +71,16 @@ def solve_within(problem: Problem, basis: Array | None, start: newton.Start, tol
         return whole
     again = newton.Start(coef, result.intercept, result.dual, NEXT_WIDTH * start.width, start.null)
     more = newton.solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False)
+    return _after(whole, more)
+
+
+def _after(first: Result | None, then: Result) -> Result:
+    """The later result, with the work of both."""
+    if first is None:
+        return then
     return replace(
-        more,
-        iterations=more.iterations + whole.iterations,
-        sweeps=more.sweeps + whole.sweeps,
-        hessian_rows=more.hessian_rows + whole.hessian_rows,
+        then,
+        iterations=then.iterations + first.iterations,
+        sweeps=then.sweeps + first.sweeps,
+        hessian_rows=then.hessian_rows + first.hessian_rows,
     )
