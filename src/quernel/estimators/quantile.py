@@ -314,7 +314,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.quantiles_ = levels
         order = np.argsort(levels)
         some = X[:: -(-len(X) // CROSSING_ROWS)]
-        self.crossing_rate_ = crossing_rate(self._raw_curves(some)[:, order]) if len(levels) > 1 else 0.0
+        self.crossing_rate_ = crossing_rate(self._curves_inside(some)[:, order]) if len(levels) > 1 else 0.0
 
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""

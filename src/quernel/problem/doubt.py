@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import spread
-from quernel.features.blocks import strips
 from quernel.losses import Loss
 from quernel.problem.sums import Problem, Settled, require_finite
 from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory
@@ -121,20 +120,15 @@ def _screen_block(
     m, q = len(block.share), len(band)
     residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
     force, (balance, level, value) = np.zeros(coef.T.shape), np.zeros((3, q))
-    kept: list[list[Array]] = [[] for _ in range(q)]
-    offset, sign = _framed(block, loss)
-    fit = _Fit.of(coef, intercept, loss)
-    for part in strips(m, len(coef)):
-        features = np.ascontiguousarray(block.features[part])
-        sort_rows(
-            features, offset[:, part], sign[:, part], block.share[part], *fit, band,
-            residual[:, part], dual[:, part], doubt[:, part], force, balance, level, value,
-        )  # fmt: skip
-        for k in range(q):  # while they are in cache
-            kept[k] += keep(features, np.flatnonzero(doubt[k, part]))
+    sort_rows(
+        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss), band,
+        residual, dual, doubt, force, balance, level, value,
+    )  # fmt: skip
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
-    low, high = loss.domain
-    rows = [_pick(block, k, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
+    chosen, (low, high) = [np.flatnonzero(doubt[k]) for k in range(q)], loss.domain
+    rows = [
+        _pick(block, k, index, (low[k] + high[k]) / 2, keep(block.features, index)) for k, index in enumerate(chosen)
+    ]
     value += _odd_rows(block, loss, residual, dual, doubt)[0]
     return (value, force.T, balance, level), rows
 
@@ -220,14 +214,10 @@ def _verify_block(block: Block, memory: BlockMemory, message: tuple[Loss, Array,
     loss, coef, intercept = message
     residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
     force, (balance, lines, farthest) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
-    offset, sign = _framed(block, loss)
-    fit = _Fit.of(coef, intercept, loss)
-    for part in strips(*block.features.shape):
-        check_rows(
-            np.ascontiguousarray(block.features[part]), offset[:, part], sign[:, part], block.share[part], *fit,
-            dual[:, part], doubt[:, part], residual[:, part], odd[:, part],
-            force, balance, lines, farthest,
-        )  # fmt: skip
+    check_rows(
+        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss),
+        dual, doubt, residual, odd, force, balance, lines, farthest,
+    )  # fmt: skip
     off_line, slack = _odd_rows(block, loss, residual, dual, odd)
     return lines + off_line, slack, force.T, balance, farthest
 

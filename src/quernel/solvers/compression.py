@@ -66,7 +66,8 @@ def _second_moments(features: Array, share: Array, threads: int) -> Array:
         scaled = features[part] * np.sqrt(share[part])[:, None]
         return scaled.T @ scaled  # of one array: half the work
 
-    return sum(spread(moments, blocks(*features.shape, threads), threads))
+    n_rows, n_features = features.shape
+    return np.sum(spread(moments, blocks(n_rows, n_features, threads), threads), axis=0)
 
 
 def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:

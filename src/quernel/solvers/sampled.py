@@ -7,6 +7,8 @@ optimum. A step then needs the gradient alone, one reading of all features, whic
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,16 +21,16 @@ from quernel.solvers.system import NewtonSystem
 
 Array = NDArray[np.floating]
 
-# The sample has so many rows per feature, and at least this share of all; where it would be more than that, all are used.
+# The sample has so many rows per feature, and at least this share of all; beyond that share, it is no sample.
 ROWS_PER_FEATURE, LEAST, MOST = 32, 1 / 8, 1 / 4
 # It is solved to this share of its own statistical error.
 ACCURACY = 0.02
 # A step that leaves more than this part of the gap shows that the sample's curvature is not that of all rows.
-SLOW = 0.2
+SLOW = 0.4
 
 
 def sample_size(problem: Problem) -> int | None:
-    """How many rows give the curvature; None where that would be most of them."""
+    """How many rows give the curvature; None where that would be too large a part of all to save much."""
     n = problem.rows.n_rows
     size = max(ROWS_PER_FEATURE * problem.rows.n_features, int(LEAST * n))
     return size if size <= MOST * n else None
@@ -49,7 +51,7 @@ def solve(
     coef, intercept = near.coef if basis is None else basis @ near.coef, near.intercept.copy()
     memory, ledger = problem.rows.new_memory(), Ledger(problem, null, tol)
     share = sample.rows.n_rows * sample.rows.n_features / (problem.rows.n_rows * problem.rows.n_features)
-    ledger.sweeps, ledger.hessian_rows = share * near.sweeps, near.hessian_rows
+    ledger.hessian_rows = near.hessian_rows
     for iteration in range(max_iter):
         found = survey(problem, memory, coef, intercept)
         certificate = certify_survey(problem, memory, found, coef, null)
@@ -63,8 +65,8 @@ def solve(
         move = np.column_stack([x for x, _ in steps])
         coef = coef + (move if basis is None else basis @ move)
         intercept = intercept + np.array([z for _, z in steps])
-    ledger.sweeps += memory.sweeps
-    return ledger.result()
+    result = ledger.result()
+    return replace(result, sweeps=share * near.sweeps + memory.sweeps)
 
 
 def _systems(sample: Problem, at: Result) -> list[NewtonSystem]:

@@ -42,7 +42,7 @@ def finish(
     """All rows, from the solution `guess` on a sample of them, which is within the basis."""
     null, size = null_model(problem), sampled.sample_size(problem)
     coef, intercept, work = guess.coef if basis is None else basis @ guess.coef, guess.intercept, None
-    anchor = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
+    anchor: Array = np.zeros((problem.rows.n_rows, problem.n_columns), order="F")
     if size is not None:
         near = sampled.solve(problem, basis, guess, problem.sample(size, rng, basis), null, tol, max_iter)
         if near.converged:
