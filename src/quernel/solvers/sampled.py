@@ -2,7 +2,7 @@
 
 The Hessian of a smooth mean loss is a mean over the rows. That of m of them, with p directions that matter, is off by a
 part of about sqrt(p / m), and by so much a step with it falls short: each takes a digit or two off the distance to the
-optimum. A step then needs the gradient alone, one reading of all features, which also gives the certificate.
+optimum. A step then needs the gradient alone, one sweep over all features, which also gives the certificate.
 """
 
 from __future__ import annotations
