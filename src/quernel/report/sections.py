@@ -110,7 +110,7 @@ def coverage(page: Page) -> str:
     """Whether levels and intervals hold."""
     shown, judged = page.calibration, page.judged
     lines = [
-        (right(f"{level:g}"), right(percent(observed)), right(f"{percent(low)} to {percent(high)}"), verdict(holds))
+        (right(f"{level:g}"), right(percent(observed)), right(_from_to(low, high)), verdict(holds))
         for level, observed, low, high, holds in zip(
             shown.levels, shown.observed, shown.lower, shown.upper, shown.holds, strict=True
         )
@@ -122,15 +122,16 @@ def coverage(page: Page) -> str:
         narrow = not found[0].calibrated and found[0].observed < found[0].low
         lines = [
             (
-                right(f"{percent(one.nominal, 0)}{', calibrated' if one.calibrated else ''}"),
+                f"{percent(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
                 right(percent(one.observed)),
-                right(f"{percent(one.low)} to {percent(one.high)}"),
-                verdict(one.low <= one.observed <= one.high),
+                right(_from_to(one.low, one.high)),
+                # A calibrated interval promises to hold so many rows or more.
+                verdict(one.low <= one.observed and (one.calibrated or one.observed <= one.high)),
                 right(number(one.width)),
             )
             for one in found
         ]
-        heads = (right("interval"), right("rows inside"), right("95 % by chance"), "", right("mean width"))
+        heads = ("interval", right("rows inside"), right("95 % by chance"), "", right("mean width"))
         parts.append(table(heads, lines, "Central intervals, between pairs of levels unless said."))
         if found[0].calibrated:
             parts.append(f"<p>{escape(CALIBRATED.format(rows=judged.model.interval.n_calibration_))}</p>")
@@ -145,6 +146,10 @@ def coverage(page: Page) -> str:
         "too narrow, a hump that they are too wide.",
     )
     return f'<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+
+
+def _from_to(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {percent(high)}"
 
 
 def fans(page: Page) -> str:
