@@ -116,6 +116,14 @@ def test_the_page_of_losses_has_every_loss_and_its_default_length():
     assert "width of the smoothed pinball loss 0.1" in LOSSES
 
 
+def test_the_noncrossing_example_runs_and_says_the_truth(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "noncrossing.md").read_text(), re.S)
+    namespace = {}
+    exec(compile(example, "noncrossing.md", "exec"), namespace)
+    assert namespace["apart"].crossing_rate_ > 0 == namespace["together"].crossing_rate_
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_the_tuning_example_runs_and_says_the_truth(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuning.md").read_text(), re.S)
     namespace = {}

@@ -83,10 +83,6 @@ def fit(
     estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
-    if conformal and report is not None:
-        raise ValueError(
-            "--report judges a model that is fitted to all rows, and --conformal holds some out. Leave out one of them."
-        )
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
