@@ -3,7 +3,10 @@
 from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
 from quernel.rows.lifted import Block, BlockMemory, Elsewhere, LiftedRows, Memory, allowance, nothing, total
+from quernel.rows.memmap import MemmapRows
 from quernel.rows.memory import available_memory
+from quernel.rows.parquet import ParquetRows
+from quernel.rows.sources import Piece, RowsError, RowSource
 
 __all__ = [
     "ArrayRows",
@@ -11,7 +14,12 @@ __all__ = [
     "BlockMemory",
     "Elsewhere",
     "LiftedRows",
+    "MemmapRows",
     "Memory",
+    "ParquetRows",
+    "Piece",
+    "RowSource",
+    "RowsError",
     "allowance",
     "available_memory",
     "blocks",

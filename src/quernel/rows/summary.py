@@ -1,0 +1,89 @@
+"""What the automatic choices need to know of rows that are met only as a stream.
+
+Each statistic is a pure function of a block and a join of its answers, in a file of its own: `moments`, `sample`,
+`quantiles`. Whoever has the rows elsewhere, such as on a cluster, calls the same functions there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from quernel.rows.moments import Moments, checked_total, join_moments, moments
+from quernel.rows.quantiles import counts, join_counts, narrowed, search, values
+from quernel.rows.sample import Sample, join_samples, sample
+from quernel.rows.sources import Array, Piece, RowSource
+
+Answer = TypeVar("Answer")
+
+# Answers of blocks that are joined at a time, so that they never pile up.
+JOINED = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Moments and sample of all rows."""
+
+    moments: Moments
+    sample: Sample
+
+
+def fold(
+    source: RowSource, step: Callable[[Piece], Answer], join: Callable[[Sequence[Answer]], Answer], *, X: bool = True
+) -> Answer:
+    """The step's answers for all blocks of the source, joined; in one pass."""
+    answers: list[Answer] = []
+    for piece in source.stream(range(len(source.spans)), X=X):
+        answers.append(step(piece))
+        if len(answers) == JOINED:
+            answers = [join(answers)]
+    return join(answers)
+
+
+def summarise(source: RowSource, limit: int) -> Summary:
+    """Moments, and a sample of up to `limit` different x with all their y: one pass over the rows."""
+
+    def step(piece: Piece) -> Summary:
+        assert piece.X is not None
+        return Summary(moments(piece.X, piece.weight), sample(piece.X, piece.y, piece.weight, limit))
+
+    found = fold(source, step, join_summaries)
+    checked_total(found.moments)
+    return found
+
+
+def join_summaries(parts: Sequence[Summary]) -> Summary:
+    """The summary of all rows of the parts."""
+    return Summary(join_moments([part.moments for part in parts]), join_samples([part.sample for part in parts]))
+
+
+def quantiles(source: RowSource, levels: Array, total: float) -> Array:
+    """Weighted quantiles of y, exact, as `losses.weighted_quantiles` has them; `total` is the weight of all rows."""
+    state = search(np.asarray(levels, dtype=float), total)
+    while not state.done:
+        found = fold(source, lambda piece, at=state: counts(piece.y, piece.weight, at), join_counts, X=False)  # type: ignore[misc]
+        state = narrowed(state, found)
+    return values(state)
+
+
+def absolute_deviation(source: RowSource, centre: float, total: float) -> float:
+    """The weighted mean of |y - centre|."""
+
+    def step(piece: Piece) -> float:
+        distance = np.abs(piece.y - centre)
+        return float(distance.sum() if piece.weight is None else piece.weight @ distance)
+
+    return fold(source, step, math.fsum, X=False) / total
+
+
+def labels(source: RowSource, most: int) -> Array:
+    """The different values of y in rows of positive weight, in order; where there are more, the first most + 1."""
+
+    def step(piece: Piece) -> Array:
+        return np.unique(piece.y if piece.weight is None else piece.y[piece.weight > 0])[: most + 1]
+
+    return fold(source, step, lambda parts: np.unique(np.concatenate(parts))[: most + 1], X=False)

@@ -1,0 +1,426 @@
+"""Rows of Parquet files: the same numbers however they are cut into files and row groups, and faults by their place."""
+
+import pickle
+import threading
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from quernel.rows import MemmapRows, ParquetRows, RowsError, parquet_files, sources
+from quernel.rows.reading_ahead import THREAD_NAME
+
+N = 5000
+
+
+def make_table(n=N):
+    rng = np.random.default_rng(0)
+    return pa.table(
+        {
+            "a": rng.standard_normal(n),
+            "whole": rng.integers(-5, 5, n),
+            "yes": rng.uniform(size=n) > 0.5,
+            "half": rng.standard_normal(n).astype(np.float32),
+            "y": rng.standard_normal(n),
+            "w": rng.uniform(0, 2, n),
+        }
+    )
+
+
+@pytest.fixture
+def table():
+    return make_table()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK", 300)
+
+
+def write(folder, table, cuts=(0, N), group=1000, **options):
+    """The table in several files, in the order of their names."""
+    folder.mkdir(exist_ok=True)
+    for k, (start, stop) in enumerate(pairwise(cuts)):
+        pq.write_table(table.slice(start, stop - start), folder / f"{k:02d}.parquet", row_group_size=group, **options)
+    return folder
+
+
+def gathered(rows, X=True):
+    """All rows, and every promise of a source kept on the way."""
+    pieces = list(rows.stream(range(len(rows.spans)), X=X))
+    assert [len(piece.y) for piece in pieces] == [span.stop - span.start for span in rows.spans]
+    assert [span.start for span in rows.spans] == [0, *(span.stop for span in rows.spans[:-1])]
+    assert rows.spans[-1].stop == rows.n_rows
+    for piece in pieces:
+        assert len(piece.y) <= sources.BLOCK
+        assert (piece.X is not None) == X
+        assert (piece.weight is not None) == rows.weighted
+        for array in filter(lambda array: array is not None, piece):
+            assert array.dtype == np.float64
+        if X:
+            assert piece.X.flags.c_contiguous
+    return [np.concatenate(parts) if parts[0] is not None else None for parts in zip(*pieces, strict=True)]
+
+
+def expected(table, columns=("a", "whole", "yes", "half"), weight="w"):
+    X = np.column_stack([table[name].to_numpy() for name in columns]).astype(float)
+    return X, table["y"].to_numpy(), None if weight is None else table[weight].to_numpy()
+
+
+def assert_same(found, wanted):
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "group"),
+    [
+        ((0, N), N),
+        ((0, N), 70),
+        ((0, N), 301),
+        ((0, 10, 10, 2000, N), 1000),  # one of the files has no rows
+        (tuple(range(0, N + 1, 250)), 99),
+    ],
+)
+def test_rows_are_the_same_however_they_are_cut(tmp_path, table, small_blocks, cuts, group):
+    rows = ParquetRows(write(tmp_path / "rows", table, cuts, group), "y", weight="w")
+    assert (rows.n_rows, rows.n_columns, rows.names) == (N, 4, ("a", "whole", "yes", "half"))
+    assert_same(gathered(rows), expected(table))
+    assert_same(gathered(rows, X=False), (None, *expected(table)[1:]))
+
+
+def test_every_way_to_name_files(tmp_path, table):
+    folder = write(tmp_path / "rows", table, (0, 2000, N))
+    (folder / "notes.txt").write_text("not data")
+    (folder / "_summary.parquet").write_text("not data either")
+    files = sorted(folder.glob("0*.parquet"))
+    names = ("a", "whole", "yes", "half")
+    for paths in (folder, str(folder), str(folder / "0*.parquet"), files, ds.dataset(files, format="parquet")):
+        assert_same(gathered(ParquetRows(paths, "y", columns=names, weight="w")), expected(table))
+    assert ParquetRows(files[1], "y").n_rows == N - 2000
+    turned = ParquetRows(files[::-1], "y", columns=names, weight="w")  # a list keeps its order
+    assert_same(gathered(turned), expected(pa.concat_tables([table.slice(2000), table.slice(0, 2000)])))
+
+
+def test_columns_are_chosen_and_ordered(tmp_path, table):
+    rows = ParquetRows(write(tmp_path / "rows", table), "y", columns=["half", "a"])
+    assert_same(gathered(rows), expected(table, ("half", "a"), None))
+    assert not rows.weighted
+
+
+def test_some_of_the_blocks(tmp_path, table, small_blocks):
+    rows = ParquetRows(write(tmp_path / "rows", table, (0, 1500, N)), "y")
+    whole = list(rows.stream(range(len(rows.spans))))
+    for blocks in (range(1), range(2, 7), range(5, len(rows.spans)), range(1, 9, 3), range(3, 3)):
+        some = list(rows.stream(blocks))
+        assert len(some) == len(blocks)
+        for piece, k in zip(some, blocks, strict=True):
+            assert_same(piece[:2], whole[k][:2])
+
+
+def test_two_streams_at_once(tmp_path, table, small_blocks):
+    rows = ParquetRows(write(tmp_path / "rows", table, (0, 1500, N)), "y")
+    for one, other in zip(rows.stream(range(8)), rows.stream(range(8)), strict=True):
+        assert_same(one[:2], other[:2])
+
+
+def test_rows_travel(tmp_path, table, small_blocks):
+    folder = write(tmp_path / "rows", table)
+    rows = ParquetRows(folder, "y", weight="w", filters=pc.field("a") > 0)
+    assert_same(gathered(pickle.loads(pickle.dumps(rows))), gathered(rows))
+
+
+@pytest.mark.parametrize("group", [N, 400, 37])
+def test_filters_keep_exactly_their_rows(tmp_path, table, small_blocks, group):
+    folder = write(tmp_path / "rows", table, (0, 3000, N), group)
+    kept = table.filter((pc.field("a") > 0.3) & (pc.field("whole") != 2))
+    assert 0 < len(kept) < N
+    for filters in ([("a", ">", 0.3), ("whole", "!=", 2)], (pc.field("a") > 0.3) & (pc.field("whole") != 2)):
+        rows = ParquetRows(folder, "y", columns=["half", "yes"], weight="w", filters=filters)
+        assert rows.n_rows == len(kept)
+        assert_same(gathered(rows), expected(kept, ("half", "yes")))
+        assert_same(gathered(rows, X=False), (None, *expected(kept)[1:]))
+
+
+def test_filters_by_a_text_column_that_is_no_input(tmp_path, table):
+    table = table.append_column("carrier", pa.array(np.where(np.arange(N) % 3 == 0, "AA", "BB")))
+    folder = write(tmp_path / "rows", table)
+    rows = ParquetRows(folder, "y", weight="w", filters=[("carrier", "==", "AA")])
+    assert_same(gathered(rows), expected(table.filter(pc.field("carrier") == "AA")))
+    with pytest.raises(RowsError, match=r"00\.parquet: column 'carrier' holds string values.*columns=.*command line"):
+        ParquetRows(folder, "y", weight="w")
+
+
+def test_filters_may_leave_out_what_is_missing(tmp_path, table):
+    a = table["a"].to_numpy().copy()
+    a[[3, 1700]] = np.nan, np.inf
+    table = table.set_column(0, "a", pa.array(a, mask=np.arange(N) == 9))
+    rows = ParquetRows(write(tmp_path / "rows", table), "y", filters=pc.is_finite(pc.field("a")))
+    assert rows.n_rows == N - 3
+    gathered(rows)
+
+
+def test_a_filter_that_keeps_nothing(tmp_path, table):
+    with pytest.raises(RowsError, match=r"no rows that the filters keep in .*00\.parquet and 1 more files"):
+        ParquetRows(write(tmp_path / "rows", table, (0, 9, N)), "y", filters=[("a", ">", 1e9)])
+
+
+# Faults, before any row is read
+
+
+def test_arguments_that_cannot_be(tmp_path, table):
+    folder = write(tmp_path / "rows", table)
+    for arguments, text in (
+        ({"target": "z"}, r"00\.parquet has no column 'z'. Its columns: a, whole"),
+        ({"target": "y", "columns": ["a", "b"]}, "has no column 'b'"),
+        ({"target": "y", "weight": "v"}, "has no column 'v'"),
+        ({"target": "y", "columns": ["a", "y"]}, "'y' is named twice"),
+        ({"target": "y", "columns": "a"}, "columns must be a list of names"),
+        ({"target": "y", "columns": []}, "columns must be a list of names"),
+        ({"target": 3}, "known by their names; got 3"),
+        ({"target": "y", "filters": [("a", "~", 2)]}, "filters must be a pyarrow expression"),
+        (
+            {"target": "y", "filters": [("b", ">", 2)]},
+            r"00\.parquet with the filters \(b > 2\) cannot be read: No match",
+        ),
+        ({"target": "y", "filters": [("a", ">", "text")]}, r"00\.parquet with the filters"),
+    ):
+        with pytest.raises(RowsError, match=text):
+            ParquetRows(folder, **arguments)
+    for paths, text in (
+        (tmp_path / "nowhere.parquet", r"nowhere\.parquet is not a file"),
+        (str(tmp_path / "x*.parquet"), "No Parquet file was found at"),
+        ([], "No Parquet file was found"),
+        (3, "paths must be .* got int"),
+        (ds.dataset(table), "must be one of Parquet files"),
+        (ds.dataset(folder).filter(pc.field("a") > 0), "filter of its own"),
+    ):
+        with pytest.raises(RowsError, match=text):
+            ParquetRows(paths, "y")
+
+
+def test_columns_from_folder_names(tmp_path, table):
+    ds.write_dataset(table, tmp_path / "rows", format="parquet", partitioning=["whole"], partitioning_flavor="hive")
+    dataset = ds.dataset(tmp_path / "rows", partitioning="hive")
+    with pytest.raises(RowsError, match="names of folders only, which are not read: whole"):
+        ParquetRows(dataset, "y")
+    assert ParquetRows(dataset, "y", columns=["a"]).n_rows == N
+
+
+@pytest.mark.parametrize("columns", [None, ["a", "half"]])
+def test_a_file_with_another_schema_is_named(tmp_path, table, columns):
+    folder = write(tmp_path / "rows", table, tuple(range(0, N + 1, 1000)))
+    third = pq.read_table(folder / "03.parquet")
+    pq.write_table(third.drop_columns("half"), folder / "03.parquet")
+    with pytest.raises(RowsError, match=r"03\.parquet has no column 'half'"):
+        ParquetRows(folder, "y", columns=columns)
+    text = third.set_column(0, "a", third["a"].cast(pa.string()))
+    pq.write_table(text, folder / "03.parquet")
+    with pytest.raises(RowsError, match=r"03\.parquet: column 'a' holds string values, not numbers"):
+        ParquetRows(folder, "y", columns=columns)
+    pq.write_table(third.set_column(0, "a", pa.array(np.arange(1000))), folder / "03.parquet")  # whole numbers will do
+    assert gathered(ParquetRows(folder, "y", columns=columns))[0][3001, 0] == 1
+    pq.write_table(third.append_column("new", third["a"]), folder / "03.parquet")
+    if columns is None:
+        with pytest.raises(RowsError, match=r"03\.parquet has a column 'new', unlike .*00\.parquet"):
+            ParquetRows(folder, "y")
+    else:
+        assert ParquetRows(folder, "y", columns=columns).n_rows == N
+
+
+def test_two_columns_of_one_name(tmp_path, table):
+    pq.write_table(table.append_column("a", table["y"]), tmp_path / "twice.parquet")
+    with pytest.raises(RowsError, match=r"twice\.parquet has 2 columns named 'a'"):
+        ParquetRows(tmp_path / "twice.parquet", "y")
+
+
+def test_files_without_rows(tmp_path, table):
+    with pytest.raises(RowsError, match="There are no rows in"):
+        ParquetRows(write(tmp_path / "rows", table, (0, 0)), "y")
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut short", "no footer", "not Parquet"])
+def test_a_file_that_cannot_be_opened_is_named(tmp_path, table, damage):
+    folder = write(tmp_path / "rows", table, tuple(range(0, N + 1, 250)))
+    bad = folder / "13.parquet"
+    whole = bad.read_bytes()
+    bad.write_bytes(
+        {"empty": b"", "cut short": whole[:-100], "no footer": whole[:-8], "not Parquet": b"a,b\n" * 50}[damage]
+    )
+    with pytest.raises(RowsError, match=r"13\.parquet cannot be read: .*Write the file again, or leave it out"):
+        ParquetRows(folder, "y")
+
+
+# Faults while rows are read
+
+
+def damaged(path, column, group, how):
+    """Spoil the middle of one column of one row group."""
+    chunk = pq.ParquetFile(path).metadata.row_group(group).column(column)
+    middle = chunk.data_page_offset + chunk.total_compressed_size // 2
+    raw = bytearray(path.read_bytes())
+    if how == "zeros":
+        raw[middle : middle + 200] = bytes(200)
+    else:
+        del raw[middle : middle + 200]
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("how", ["zeros", "cut out"])
+def test_a_damaged_file_of_twenty_is_named_with_its_row_group(tmp_path, how):
+    folder = write(tmp_path / "rows", make_table(20_000), tuple(range(0, 20_001, 1000)), 500, write_page_checksum=True)
+    rows = ParquetRows(folder, "y")
+    gathered(rows)
+    damaged(folder / "13.parquet", 0, 1, how)
+    stream = ParquetRows(folder, "y").stream(range(len(rows.spans)))
+    taken = []
+    with pytest.raises(RowsError, match=r"13\.parquet, row group 1 cannot be read") as raised:
+        taken.extend(iter(stream))
+    assert sum(len(piece.y) for piece in taken) == 13_500
+    assert "13.parquet, row group 1" in rows.place(27)
+    assert len(str(raised.value).splitlines()) == 1
+    assert not [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize(
+    ("column", "value", "text"),
+    [
+        ("a", None, "missing"),
+        ("a", np.nan, "missing"),
+        ("half", -np.inf, "infinite"),
+        ("whole", None, "missing"),
+        ("yes", None, "missing"),
+        ("y", np.inf, "infinite"),
+        ("y", None, "missing"),
+        ("w", np.nan, "missing"),
+        ("w", -1.5, r"negative \(-1\.5\). Weights must be >= 0"),
+    ],
+)
+def test_bad_numbers_are_named_by_their_place(tmp_path, table, small_blocks, column, value, text, filtered):
+    values = table[column].to_pylist()
+    for row in (3432, 3433, 4100):
+        values[row] = value
+    place = table.column_names.index(column)
+    table = table.set_column(place, column, pa.array(values, table[column].type))
+    folder = write(tmp_path / "rows", table.append_column("row", pa.array(np.arange(N) % 5)), (0, 1000, N), 1000)
+    rows = ParquetRows(folder, "y", weight="w", filters=[("row", ">", 1)] if filtered else None)
+    found = r"01\.parquet, row group 2, row 2,432 of the file \(counted from 0\): column '" + column + f"' is {text}"
+    with pytest.raises(RowsError, match=found):
+        list(rows.stream(range(len(rows.spans)), X=column not in ("y", "w")))
+
+
+def test_finite_numbers_of_an_infinite_sum_are_let_through(tmp_path, table):
+    a = table["a"].to_numpy().copy()
+    a[:3] = 1.7e308
+    rows = ParquetRows(write(tmp_path / "rows", table.set_column(0, "a", pa.array(a))), "y", weight="w")
+    np.testing.assert_array_equal(gathered(rows)[0][:, 0], a)
+
+
+def test_a_file_that_changed_meanwhile(tmp_path, table):
+    folder = write(tmp_path / "rows", table)
+    rows = ParquetRows(folder, "y")
+    write(folder, table, group=700)
+    with pytest.raises(RowsError, match=r"00\.parquet, row group 0 has other rows than before"):
+        list(rows.stream(range(len(rows.spans))))
+
+
+# Cost
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_streaming_takes_a_few_blocks_of_memory(tmp_path, monkeypatch, buffered):
+    """A row group of 80 blocks, only pieces in flight are in memory; whole columns are the control."""
+    n, d, block = 320_000, 8, 8 * 4000 * 9
+    rng = np.random.default_rng(1)
+    data = {f"x{j}": rng.standard_normal(n) for j in range(d)}
+    pq.write_table(pa.table({**data, "y": data["x0"]}), tmp_path / "big.parquet", row_group_size=n)
+    monkeypatch.setattr(sources, "BLOCK", 4000)
+    monkeypatch.setattr(parquet_files, "BUFFER", 2**15 if buffered else 0)
+    rows = ParquetRows(tmp_path / "big.parquet", "y")
+    assert len(rows.spans) == 80
+    stream, arrow, numpy = rows.stream(range(80)), pa.total_allocated_bytes(), 0
+    tracemalloc.start()
+    try:
+        held = [pa.total_allocated_bytes() - arrow for _ in stream]
+        numpy = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert block < numpy < 6 * block
+    assert (max(held) < n * (d + 1) * 8 / 4) == buffered
+
+
+def test_only_what_is_asked_for_is_read(tmp_path, table, monkeypatch):
+    rows = ParquetRows(write(tmp_path / "rows", table), "y", columns=["a"], filters=[("whole", ">", 0)])
+    read, plain = [], pq.ParquetFile.iter_batches
+
+    def listening(self, size, groups, columns, **options):
+        read.append((tuple(groups), tuple(columns)))
+        assert options == {"use_threads": False}
+        return plain(self, size, groups, columns, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", listening)
+    list(rows.stream(range(2, 3), X=False))
+    assert read == [((2,), ("y", "whole"))]
+
+
+# Arrays that are mapped into memory
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int16, np.uint64, bool])
+@pytest.mark.parametrize("given", ["arrays", "maps", "paths"])
+def test_mapped_arrays_give_their_rows(tmp_path, small_blocks, kind, given):
+    rng = np.random.default_rng(2)
+    arrays = [rng.integers(0, 2, shape).astype(kind) for shape in ((1000, 3), 1000, 1000)]
+    arrays[0] = np.asfortranarray(arrays[0])
+    paths = [tmp_path / f"{name}.npy" for name in "Xyw"]
+    for path, array in zip(paths, arrays, strict=True):
+        np.save(path, array)
+    maps = [np.load(path, mmap_mode="r") for path in paths]
+    rows = MemmapRows(*{"arrays": arrays, "maps": maps, "paths": paths}[given])
+    assert (rows.n_rows, rows.n_columns, rows.names, len(rows.spans)) == (1000, 3, None, 4)
+    assert_same(gathered(rows), arrays)
+    assert_same(gathered(rows, X=False), (None, *arrays[1:]))
+    assert not MemmapRows(arrays[0], arrays[1]).weighted
+    assert rows.place(1) == f"{'X' if given == 'arrays' else paths[0]}, rows 300 to 599"
+
+
+def test_mapped_arrays_that_cannot_be(tmp_path):
+    X, y = np.ones((10, 2)), np.ones(10)
+    np.save(tmp_path / "short.npy", X)
+    (tmp_path / "short.npy").write_bytes((tmp_path / "short.npy").read_bytes()[:-8])
+    (tmp_path / "empty.npy").write_bytes(b"")
+    for arguments, text in (
+        ((X, y[:9]), "X has 10 rows but y has 9 entries"),
+        ((X, y, y[:9]), "X has 10 rows but weight has 9 entries"),
+        ((X[0], y), r"X must have two axes, rows and columns; its shape is \(2,\)"),
+        ((X, X), r"y must have one axis, an entry per row; its shape is \(10, 2\)"),
+        ((X.astype(str), y), "X must hold floats, integers or booleans; its type is <U"),
+        ((X.tolist(), y), "X must be a numpy array or the path of a .npy file; got list"),
+        ((X[:0], y[:0]), "there is nothing to read"),
+        ((tmp_path / "none.npy", y), r"none\.npy cannot be read as a \.npy file"),
+        ((tmp_path / "short.npy", y), r"short\.npy cannot be read"),
+        ((tmp_path / "empty.npy", y), r"empty\.npy cannot be read"),
+    ):
+        with pytest.raises(RowsError, match=text):
+            MemmapRows(*arguments)
+
+
+def test_bad_numbers_in_mapped_arrays(small_blocks):
+    X, y, weight = np.ones((1000, 2)), np.ones(1000), np.ones(1000)
+    for values, at, value, text in (
+        (X, (640, 1), np.nan, r"Row 640 \(counted from 0\): column 1 of X is missing"),
+        (y, 730, np.inf, "Row 730 .*: y is infinite"),
+        (weight, 2, -1, "Row 2 .*: weight is negative"),
+    ):
+        values[at] = value
+        rows = MemmapRows(X, y, weight)
+        with pytest.raises(RowsError, match=text):
+            list(rows.stream(range(len(rows.spans))))
+        values[at] = 1
+    assert len(list(rows.stream(range(len(rows.spans))))) == 4
