@@ -2,6 +2,8 @@
 
 from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
+from quernel.rows.dask import DaskRows
+from quernel.rows.distributed import DistributedRows
 from quernel.rows.lifted import Block, BlockMemory, Elsewhere, LiftedRows, Memory, allowance, nothing, total
 from quernel.rows.memmap import MemmapRows
 from quernel.rows.memory import available_memory
@@ -12,6 +14,8 @@ __all__ = [
     "ArrayRows",
     "Block",
     "BlockMemory",
+    "DaskRows",
+    "DistributedRows",
     "Elsewhere",
     "LiftedRows",
     "MemmapRows",

@@ -1,0 +1,348 @@
+"""Rows in feature space, spread over the workers of a cluster (or the threads and processes of this machine).
+
+The rows are cut into parts, about one for each thread of the workers; a part is a future, as are its features, if they
+fit, and what is remembered of its rows. A sweep is one graph: the message goes out with the tasks, a task per part
+applies the step to its blocks, answers are joined in a tree, and a few small ones come back. No row ever does.
+
+Tasks change nothing that they are given: each fold makes new memories from the old. Should a worker be lost, Dask does
+its tasks again, from the chunks on, and the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.features.blocks import blocks
+from quernel.rows import parts as bodies
+from quernel.rows.dask import DaskRows
+from quernel.rows.lifted import SIZE_ROWS, Elsewhere, FeatureMap, Join, Projected, Step
+from quernel.rows.schedulers import Handle, Scheduler, Task, current, leaf
+from quernel.rows.sources import RowsError
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+# Of a worker's memory: the features of a sample or of the rows in doubt.
+LIFTED_SHARE = 0.2
+# A part has so many entries of Phi at least: a task costs some milliseconds, whatever it does.
+SMALL_PART = 500_000
+# So many answers are joined at a time.
+FAN_IN = 8
+# A part ends where a chunk does if that makes it no more than so much longer or shorter.
+SLACK = 0.25
+# Messages up to so many bytes travel with each task; a larger one is a task of its own, from which workers fetch it.
+SMALL_MESSAGE = 64 * 2**10
+
+
+@dataclass
+class Traffic:
+    """What was sent: messages out to the tasks, answers on their way back, and rows gathered on one worker."""
+
+    sweeps: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    bytes_gathered: int = 0
+
+
+class DistributedMemory:
+    """What is remembered of the rows, part by part, where they are."""
+
+    def __init__(self, scheduler: Scheduler, kept: list[Handle | None], sweeps: int = 0) -> None:
+        self.scheduler, self.kept, self.sweeps = scheduler, kept, sweeps
+
+    def take(self, columns: Index) -> DistributedMemory:
+        """What is remembered of some of the columns."""
+        task = _task(bodies.take_columns)
+        tasks = [task(self.scheduler.use(kept), columns) for kept in self.kept]
+        return DistributedMemory(self.scheduler, self.scheduler.compute(tasks)[0], self.sweeps)
+
+
+class DistributedRows:
+    """Rows of `source` seen through `feature_map`, where Dask has them.
+
+    Parameters
+    ----------
+    source : DaskRows
+    feature_map : object with `transform` and `n_components_`
+    max_memory : int or None
+        Bytes that stored features may take on all workers together; None is 0.4 of the workers' memory limits. Features
+        that do not fit are computed again in every sweep.
+    dtype : float64 or float32
+        The type in which computed features are stored.
+    """
+
+    near = False
+    shuffled = False
+
+    def __init__(
+        self, source: DaskRows, feature_map: FeatureMap, *, max_memory: int | None = None, dtype: Any = float
+    ) -> None:
+        self.source = source
+        self.n_rows = source.n_rows
+        self.scheduler = current()
+        self.threads = max(self.scheduler.threads)
+        self.traffic = Traffic()
+        self.allowed = self.scheduler.feature_memory() if max_memory is None else max_memory
+        self._cuts = _cuts(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
+        self._parts, self.largest_share = self._load(feature_map.n_components_)
+        self._columns: Index | None = None
+        self._seed: list[int] = []
+        self.dtype = dtype
+        self._see(feature_map)
+
+    @property
+    def cached(self) -> bool:
+        """Whether the features are stored rather than recomputed."""
+        return self._features is not None
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where the rows of each block lie among all."""
+        return [
+            slice(start + span.start, start + span.stop)
+            for start, spans in zip(self._cuts, self._spans, strict=False)
+            for span in spans
+        ]
+
+    def _load(self, n_features: int) -> tuple[list[Handle], float]:
+        """The parts, and the largest share of the weight that a row has."""
+        scheduler, lengths = self.scheduler, self.source.lengths
+        chunks = self.source.chunks()
+        census = _task(bodies.census)
+        pieces, weights = scheduler.compute(chunks, [census(chunk) for chunk in chunks])
+        total, largest = sum(weight for weight, _ in weights), max(largest for _, largest in weights)
+        if not total > 0:
+            raise RowsError("The weights sum to 0. At least one row must have a positive weight.")
+        places = _places(scheduler.threads, self._cuts, lengths, scheduler.homes(pieces))
+        self._spans = [list(blocks(stop - start, n_features)) for start, stop in pairwise(self._cuts)]
+        ends = np.cumsum(lengths)
+        tasks = []
+        for start, stop, spans, place in zip(self._cuts[:-1], self._cuts[1:], self._spans, places, strict=True):
+            some = []
+            for k in range(np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop) + 1):
+                low, high = max(start - (ends[k] - lengths[k]), 0), min(stop - (ends[k] - lengths[k]), lengths[k])
+                piece = scheduler.use(pieces[k])
+                some.append(piece if high - low == lengths[k] else _task(bodies.cut)(piece, int(low), int(high)))
+            with scheduler.at(place):
+                tasks.append(_task(bodies.part_of)(some, total, start, spans))
+        return scheduler.compute(tasks)[0], largest / total
+
+    def _see(self, feature_map: FeatureMap, features: list[Task] | None = None) -> None:
+        """Look at the rows through this; `features` are tasks that find them in a shorter way."""
+        scheduler = self.scheduler
+        self.feature_map, self.n_features = feature_map, feature_map.n_components_
+        (self._lift,), _ = scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
+        self._size: float | None = None
+        self._features: list[Handle] | None = None
+        if np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed:
+            if features is None:
+                through = scheduler.use(self._lift)
+                features = [_task(bodies.lift_part)(scheduler.use(part), through) for part in self._parts]
+            self._features = scheduler.compute(features)[0]
+
+    def take(self, columns: Index) -> DistributedRows:
+        """The rows for some of the fits."""
+        if self.source.y.ndim == 1:
+            return self
+        some = copy(self)
+        some._columns = columns if self._columns is None else self._columns[columns]
+        return some
+
+    def within(self, basis: Array) -> DistributedRows:
+        """The same rows with the features Phi B."""
+        some, task = copy(self), _task(bodies.project_part)
+        short = None if self._features is None else [task(self.scheduler.use(one), basis) for one in self._features]
+        some._see(Projected(self.feature_map, basis), short)
+        return some
+
+    def size(self) -> float:
+        """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
+        if self._size is None:
+            features = self._lift if self._features is None else self._features[0]
+            use = self.scheduler.use
+            _, (self._size,) = self.scheduler.compute(
+                [], [_task(bodies.mean_square)(use(self._parts[0]), use(features))]
+            )
+        return self._size
+
+    @property
+    def most_sampled(self) -> int:
+        """How many rows a sample may have, if its features shall fit on one worker."""
+        return max(int(self._room / (8 * self.n_features)), SIZE_ROWS)
+
+    @property
+    def _room(self) -> float:
+        """Bytes that the features of a sample, or of the rows in doubt, may take on one worker."""
+        return LIFTED_SHARE * self.scheduler.worker_memory()
+
+    def elsewhere(self) -> Elsewhere:
+        """What is sent where these rows are."""
+        return Elsewhere(self.feature_map, int(self._room), self.threads)
+
+    def resident(self, reason: str, *, instead: str = "solver='newton'") -> Array:
+        """Refused: the features are on the workers."""
+        raise ValueError(
+            f"{reason}, but {self.n_rows:,} rows x {self.n_features:,} features are spread over Dask workers. "
+            f"Use {instead}, or rows in memory."
+        )
+
+    def new_memory(self, **arrays: Array) -> DistributedMemory:
+        """A memory for every block, of these arrays of shape (n, q), if any: they are sent to the workers."""
+        if not arrays:
+            return DistributedMemory(self.scheduler, [None] * len(self._parts))
+        tasks = []
+        for start, spans in zip(self._cuts, self._spans, strict=False):
+            places = [slice(start + span.start, start + span.stop) for span in spans]
+            memories = [{name: array[place] for name, array in arrays.items()} for place in places]
+            tasks.append(leaf(bodies.Kept(memories, None)))
+        return DistributedMemory(self.scheduler, self.scheduler.compute(tasks)[0])
+
+    def fold(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None) -> Any:
+        """The joined answer of a step at every block."""
+        features: Sequence[Any] = self._features if self._features is not None else [self._lift] * len(self._parts)
+        memory.sweeps += 1
+        self.traffic.sweeps += 1
+        return self._fold(step, memory, message, join, each, features)
+
+    def visit(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join) -> Any:
+        """Like `fold`, for steps that do not look at the features."""
+        return self._fold(step, memory, message, join, None, None)
+
+    def _fold(self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, features: Any) -> Any:
+        parcel, tasks = self._tasks(step, memory, message, join, each, features)
+        answers = [_task(bodies.answer_of)(task) for task in tasks]
+        while len(answers) > FAN_IN:
+            answers = [_task(bodies.joined)(parcel, answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
+        memory.kept, carried = self.scheduler.compute(tasks, answers)
+        self.traffic.bytes_in += sum(one.moved + bodies.n_bytes(one.answer) for one in carried)
+        return join([one.answer for one in carried])
+
+    def fold_apart(
+        self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None
+    ) -> tuple[Any, Handle]:
+        """Like `fold`, for steps that answer (small, large): the large part is joined on one worker, and stays there."""
+        features: Sequence[Any] = self._features if self._features is not None else [self._lift] * len(self._parts)
+        memory.sweeps += 1
+        self.traffic.sweeps += 1
+        parcel, tasks = self._tasks(step, memory, message, join, each, features)
+        answers = [_task(bodies.answer_of)(task) for task in tasks]
+        while len(answers) > FAN_IN:
+            answers = [_task(bodies.joined)(parcel, answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
+        root = _task(bodies.joined_apart)(parcel, answers)
+        (*memory.kept, handle), (carried,) = self.scheduler.compute([*tasks, root], [_task(bodies.small_of)(root)])
+        self.traffic.bytes_in += bodies.n_bytes(carried.answer)
+        self.traffic.bytes_gathered += carried.moved
+        return carried.answer, self._held(handle)
+
+    def _tasks(
+        self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, features: Any
+    ) -> tuple[Any, list[Task]]:
+        """What is sent, and a task for each part that takes the step at its blocks."""
+        use, task, n_parts = self.scheduler.use, _task(bodies.fold_part), len(self._parts)
+        parcel: Any = bodies.pack((step, join, message))
+        self.traffic.bytes_out += len(parcel) * n_parts
+        if len(parcel) > SMALL_MESSAGE:
+            parcel = leaf(parcel)
+        if features is None:
+            seen: list[Any] = [self.n_features] * n_parts
+        elif self._features is None:
+            seen = [use(self._lift)] * n_parts
+        else:
+            seen = [use(one) for one in features]
+        return parcel, [
+            task(parcel, use(part), phi, None if kept is None else use(kept), entries, self._columns)
+            for part, phi, kept, entries in zip(self._parts, seen, memory.kept, self._dealt(each), strict=True)
+        ]
+
+    def _dealt(self, each: Any) -> list[Any]:
+        """Each part's entries of a list with one for every block, or of a handle to one."""
+        ends = np.cumsum([0, *(len(spans) for spans in self._spans)]).tolist()
+        if each is None:
+            return [None] * len(self._spans)
+        if self.scheduler.is_handle(each):
+            return [_task(bodies.entries)(each, start, stop) for start, stop in pairwise(ends)]
+        self.traffic.bytes_out += bodies.n_bytes(each)
+        return [leaf(each[start:stop]) for start, stop in pairwise(ends)]
+
+    def call(self, function: Callable, *args: Any) -> tuple[Handle, Any]:
+        """Call a function where the handles among its arguments are: it returns (what stays, what comes back)."""
+        if self.scheduler.here:
+            return function(*args)
+        places = [k for k, arg in enumerate(args) if self._stands_for_more(arg)]
+        plain = [None if k in places else arg for k, arg in enumerate(args)]
+        parcel: Any = bodies.pack((function, plain))
+        self.traffic.bytes_out += len(parcel)
+        kept = _task(bodies.call_here)(parcel, places, *(args[k] for k in places))
+        (handle,), (small,) = self.scheduler.compute([kept], [_task(bodies.small_of)(kept)])
+        self.traffic.bytes_in += bodies.n_bytes(small)
+        return self._held(handle), small
+
+    def _stands_for_more(self, arg: Any) -> bool:
+        is_handle = self.scheduler.is_handle
+        return is_handle(arg) or (isinstance(arg, list) and any(is_handle(one) for one in arg))
+
+    def _held(self, handle: Handle) -> Handle:
+        """Tasks unwrap what is held by themselves; on this machine a handle is the object."""
+        return handle if self.scheduler.is_handle(handle) else bodies.held(handle)
+
+    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> Handle:
+        """That many random rows on one worker, in random order, with their features, or Phi B.
+
+        The order is drawn once, by the generator of the first call: a smaller sample is the beginning of a larger one.
+        """
+        if not self._seed:
+            self._seed.append(int(rng.integers(2**63)))  # a list, for copies of these rows share it
+        use, lengths = self.scheduler.use, tuple(stop - start for start, stop in pairwise(self._cuts))
+        drawing = bodies.Drawing(self._seed[0], lengths)
+        counts, _ = drawing.first(size)
+        packed, task = bodies.pack(drawing), _task(bodies.draw)
+        pieces = [
+            task(use(part), packed, k, count, self._columns)
+            for k, (part, count) in enumerate(zip(self._parts, counts, strict=True))
+        ]
+        gathered = _task(bodies.sample_of)(
+            packed, size, pieces, use(self._lift), basis, self.source.weighted, self.threads
+        )
+        return self.scheduler.compute([gathered])[0][0]
+
+
+def _task(function: Callable) -> Callable[..., Task]:
+    """The function as one that makes tasks."""
+    from dask import delayed
+
+    return delayed(function, pure=False)
+
+
+def _cuts(lengths: list[int], n_features: int, threads: int) -> list[int]:
+    """Where parts begin and end: a part per thread, of equal size or nearly so, at the ends of chunks if they allow."""
+    n = sum(lengths)
+    n_parts = min(threads, -(-n * n_features // SMALL_PART), n)
+    ends, size = np.cumsum(lengths), n / n_parts
+    cuts = [0]
+    for k in range(1, n_parts):
+        even = round(k * size)
+        near = int(ends[np.argmin(np.abs(ends - even))])
+        cuts.append(near if abs(near - even) <= SLACK * size else even)
+    return [*cuts, n]
+
+
+def _places(threads: list[int], cuts: list[int], lengths: list[int], homes: Sequence[int | None]) -> list[int]:
+    """The worker of each part: one that holds most of its rows if it has a thread to spare, any that has otherwise."""
+    room = -(-(len(cuts) - 1) // sum(threads)) * np.asarray(threads)
+    ends = np.cumsum(lengths)
+    places = []
+    for start, stop in pairwise(cuts):
+        local = np.zeros(len(threads))
+        for end, length, home in zip(ends, lengths, homes, strict=True):
+            if home is not None:
+                local[home] += max(min(end, stop) - max(end - length, start), 0)
+        places.append(int(np.lexsort((local, room > 0))[-1]))
+        room[places[-1]] -= 1
+    return places
