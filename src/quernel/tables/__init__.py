@@ -3,7 +3,8 @@
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
 from quernel.tables.model import TableModel
-from quernel.tables.reading import TableError, in_batches, read
+from quernel.tables.reading import TableError
+from quernel.tables.several import in_batches, read
 from quernel.tables.training import Training, prepare
 
 __all__ = [
