@@ -110,4 +110,6 @@ def test_what_counts_as_curved():
     Phi, y = rng.standard_normal((500, 3)), rng.standard_normal(500)
     for loss, expected in ((Absolute(), False), (Huber(0.01), False), (Huber(1.0), True), (Squared(), True)):
         sample = Problem(LiftedRows(ArrayRows(Phi, y), features=Phi), loss, 1e-3)
-        assert staged.curved(sample, newton.solve(sample)) == expected
+        result = newton.solve(sample)
+        residual = screening._residuals(sample, result.coef, result.intercept)
+        assert staged.curved(sample.loss, residual, result.dual) == expected

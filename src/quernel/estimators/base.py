@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -17,17 +17,20 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.defaults import SIZES, auto_bandwidth, column_range
+from quernel.estimators.beginning import Beginning, continues
+from quernel.estimators.defaults import SIZES, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
-from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
+from quernel.estimators.overview import FarOverview, Overview
+from quernel.estimators.sources import in_memory, keep_names, source_of
+from quernel.estimators.validation import check_choice, check_positive, check_rows, check_training, refuse_missing
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
-from quernel.rows import ArrayRows, LiftedRows, blocks
+from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, StreamedRows, blocks
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.progress import Progress, listening
 from quernel.solvers.result import recertified
@@ -60,6 +63,7 @@ class KernelEstimator(BaseEstimator):
     max_iter: int
     max_memory: int | None
     dtype: str
+    warm_start: bool = False
     random_state: Any
     verbose: int
 
@@ -81,6 +85,10 @@ class KernelEstimator(BaseEstimator):
             self._random_features(kernel).check()
         if not isinstance(self.fit_intercept, bool | np.bool_):
             raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
+        if not isinstance(self.warm_start, bool | np.bool_):
+            raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
+        for what, instead in self._needs_memory() if self.warm_start else ():
+            raise ValueError(f"warm_start=True is not for {what}, which begins from nothing. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
         if self.max_memory is not None:
@@ -106,28 +114,73 @@ class KernelEstimator(BaseEstimator):
             return kernel
         return kernel.with_bandwidth(self.bandwidth)
 
-    def _with_bandwidth(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Kernel:
+    def _training_rows(
+        self,
+        kernel: Kernel,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        read_target: Callable[[Any], NDArray[Any]] | None = None,
+    ) -> Any:
+        """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
+        given = source_of(X, y, sample_weight)
+        if given is not None:
+            source = in_memory(given, self.max_memory)
+            if not isinstance(source, ArrayRows):
+                self._refuse_far(source)
+                keep_names(self, source)
+                return source
+            X, y, sample_weight = source.X, source.y, source.weight
+        finite = not self._finds_missing(kernel)
+        X, y, weight = check_training(self, X, y, sample_weight, read_target, finite=finite)
+        if given is not None and not isinstance(given, ArrayRows):
+            keep_names(self, given)
+        return ArrayRows(X, y, weight)
+
+    def _refuse_far(self, source: Any) -> None:
+        """Refuse what needs all rows in memory."""
+        for what, instead in self._needs_memory():
+            where = (
+                "stay where Dask has them"
+                if isinstance(source, DaskRows)
+                else "exceed max_memory and are read in parts"
+            )
+            raise ValueError(
+                f"{what} needs all rows in memory, but these {source.n_rows:,} x {source.n_columns} {where}. "
+                f"Use {instead}, or give rows that fit in memory."
+            )
+
+    def _needs_memory(self) -> Iterator[tuple[str, str]]:
+        """What was asked for that needs all rows in memory, and what to use instead; nothing else can begin midway."""
+        if self.solver != "newton":
+            yield f"solver={self.solver!r}", "solver='newton'"
+        if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
+            yield 'n_components="exact"', "random features, such as n_components=1000"
+        if self.dtype == "float32":
+            yield "dtype='float32'", "dtype='float64'"
+
+    def _with_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
         self.bandwidth_choice_: BandwidthChoice | None = None
         if kernel.bandwidth_is_open:
-            kernel = kernel.with_bandwidth(self._open_bandwidth(kernel, source, loss))
-        kernel.check_columns(source.X.shape[1])
+            kernel = kernel.with_bandwidth(self._open_bandwidth(kernel, view, loss))
+        kernel.check_columns(view.n_columns)
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
-    def _open_bandwidth(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
+    def _open_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Array:
         """One bandwidth per column: the automatic one or, with the ridge weight unless that is given, the learned."""
         if self.bandwidth == "auto":
-            return auto_bandwidth(source.X, source.share())
-        bandwidth = self._learn(kernel, source, loss)
+            return view.bandwidth
+        bandwidth = self._learn(kernel, view, loss)
         self.alpha_ = self.bandwidth_choice_.alpha
         return bandwidth
 
-    def _learn(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
+    def _learn(self, kernel: Kernel, view: Overview, loss: Loss) -> Array:
         # A generator of its own: the fit with the bandwidths found, given as numbers, draws the same features.
         seed = int(as_generator(self.random_state).integers(2**63))
         self.bandwidth_choice_ = learn_bandwidth(
-            source, kernel, loss, self.alpha_,
+            view, kernel, loss, self.alpha_,
             alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept, seed=seed,
         )  # fmt: skip
         return np.array(self.bandwidth_choice_.bandwidth)
@@ -143,61 +196,74 @@ class KernelEstimator(BaseEstimator):
         """Whether the solver meets X itself, and so finds NaN and infinity without a pass of its own."""
         return isinstance(kernel, Linear) and self.solver == "newton"
 
-    def _solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
+    def _solve(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning) -> Result:
         _warned.discard(self)
         # A linear fit goes on outside as it is inside, and ready-made features need no pass of their own for this.
-        everywhere = np.tile([[-np.inf], [np.inf]], source.X.shape[1])
-        self.input_range_ = everywhere if isinstance(kernel, Linear) else column_range(source.X)
+        everywhere = np.tile([[-np.inf], [np.inf]], view.n_columns)
+        self.input_range_ = everywhere if isinstance(kernel, Linear) else view.range
         try:
             with listening(_print_progress) if self.verbose else nullcontext():
-                return self._lift_and_solve(source, kernel, loss, rng)
+                return self._lift_and_solve(view, kernel, loss, rng, begin)
         except NotFiniteError:
-            refuse_missing(self, source.X)
+            if view.near:
+                refuse_missing(self, view.source.X)
             raise
 
-    def _lift_and_solve(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> Result:
-        if isinstance(kernel, Linear):
-            self.feature_map_ = ReadyFeatures().fit(source.X)
+    def _lift_and_solve(
+        self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning
+    ) -> Result:
+        if begin.again:
+            pass  # the features are those of the last fit
+        elif isinstance(kernel, Linear):
+            self.feature_map_ = ReadyFeatures().fit(view.sample.X)
         elif self.n_components == "exact":
-            return self._solve_exactly(source, kernel, loss)
+            return self._solve_exactly(view.source, kernel, loss)
         else:
-            self.feature_map_ = self._draw(source, kernel, loss, rng)
-            if self.dtype == "float32":
-                return self._solve_in_single(source, loss)
-        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
-        return self._solve_on(rows, loss, self.tol)
+            self.feature_map_ = self._draw(view, kernel, loss, rng)
+        if self.dtype == "float32" and not isinstance(kernel, Linear):
+            return self._solve_in_single(view.source, loss)
+        return self._solve_on(self._lifted(view), loss, self.tol, **begin.words(self, view))
 
-    def _draw(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
+    def _lifted(self, view: Overview) -> Any:
+        """The rows, wherever they are, seen through the feature map."""
+        if view.near:
+            return LiftedRows(view.source, self.feature_map_, max_memory=self.max_memory)
+        if isinstance(view.source, DaskRows):
+            return DistributedRows(view.source, self.feature_map_, max_memory=self.max_memory)
+        assert isinstance(view, FarOverview)
+        return StreamedRows(
+            view.source, self.feature_map_, total=view.total, largest=view.largest, max_memory=self.max_memory
+        )
+
+    def _draw(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
-        features = self._undrawn(source, kernel, int(rng.integers(2**63)))
+        features = self._undrawn(view.mean, kernel, int(rng.integers(2**63)))
 
         def draw(n_components: int, rows: ArrayRows) -> RandomFeatures:
             return clone(features).set_params(n_components=n_components).fit(rows.X, sample_weight=rows.weight)
 
         if self.n_components == "auto":
-            return draw(self._choose_components(features, draw, source, loss), source)
-        return draw(int(self.n_components), source)
+            return draw(self._choose_components(features, draw, view, loss), view.sample)
+        return draw(int(self.n_components), view.sample)
 
-    def _undrawn(self, source: ArrayRows, kernel: Kernel, seed: int) -> RandomFeatures:
-        """The random features of these rows, not drawn yet."""
-        features = self._random_features(kernel).set_params(center=source.share() @ source.X, random_state=seed)
+    def _undrawn(self, center: Array, kernel: Kernel, seed: int) -> RandomFeatures:
+        """The random features of rows with this mean, not drawn yet."""
+        features = self._random_features(kernel).set_params(center=center, random_state=seed)
         return features if features.leverage_alpha is not None else features.set_params(leverage_alpha=self.alpha_)
 
     def _choose_components(
         self,
         features: RandomFeatures,
         draw: Callable[[int, ArrayRows], RandomFeatures],
-        source: ArrayRows,
+        view: Overview,
         loss: Loss,
     ) -> int:
         """As many as effective dimension and held-out loss ask for."""
-        most, limited_by = most_components(
-            source.n_rows, loss.n_columns, solver=self.solver, max_memory=self.max_memory
-        )
+        most, limited_by = most_components(view.n_rows, loss.n_columns, solver=self.solver, max_memory=self.max_memory)
         if features.pool_size is not None and features.pool_size < most:
             most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
         self.n_components_choice_ = choose_components(
-            source, draw, self._judged_by(loss), self.alpha_,
+            view.sample, draw, self._judged_by(loss), self.alpha_,
             fit_intercept=self.fit_intercept, most=most, limited_by=limited_by,
         )  # fmt: skip
         return self.n_components_choice_.n_components
@@ -233,37 +299,51 @@ class KernelEstimator(BaseEstimator):
         )
         return result
 
-    def _solve_on(self, rows: LiftedRows, loss: Loss, tol: float) -> Result:
+    def _solve_on(self, rows: Any, loss: Loss, tol: float, **words: Any) -> Result:
         problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
-        with right_sized(rows.n_rows, rows.n_features) as rows.threads:
-            return self._solver()(problem, tol=tol, max_iter=self.max_iter)
+        with right_sized(rows.n_rows, rows.n_features) as threads:
+            if not isinstance(rows, DistributedRows):
+                rows.threads = threads
+            return self._solver()(problem, tol=tol, max_iter=self.max_iter, **words)
 
     def _solver(self) -> Callable[..., Result]:
         return SOLVERS[self.solver]
 
+    def _ridge(self, chosen: Callable[[], float], n_fits: int = 1) -> float:
+        """The ridge weight: what the constructor says, what the last fit had if this one goes on from it, or chosen."""
+        if self.alpha != "auto":
+            return float(self.alpha)
+        return self.alpha_ if continues(self, self.n_features_in_, n_fits) else chosen()
+
     def _fit_columns(
         self,
-        source: ArrayRows,
+        view: Overview,
         kernel: Kernel,
         loss: Loss,
-        choose: Callable[[Kernel, ArrayRows, Loss], Kernel] | None = None,
+        choose: Callable[[Kernel, Overview, Loss], Kernel] | None = None,
+        checkpoint: Any = None,
     ) -> None:
         """Fit every column of the loss to the rows, and keep what was found.
 
         `choose` settles on bandwidth and ridge weight where they are open; by default what the constructor says.
         """
-        refuse_if_too_large(
-            source.n_rows,
-            self.n_components,
-            loss.n_columns,
-            linear=isinstance(kernel, Linear),
-            solver=self.solver,
-            max_memory=self.max_memory,
-            dtype=self.dtype,
-        )
-        kernel = (choose or self._with_bandwidth)(kernel, source, loss)
-        self.n_components_choice_: ComponentsChoice | None = None
-        self._keep_result(self._solve(source, kernel, loss, as_generator(self.random_state)))
+        if view.near:
+            refuse_if_too_large(
+                view.n_rows,
+                self.n_components,
+                loss.n_columns,
+                linear=isinstance(kernel, Linear),
+                solver=self.solver,
+                max_memory=self.max_memory,
+                dtype=self.dtype,
+            )
+        begin = Beginning.of(self, view, loss, checkpoint)
+        if not begin.again:
+            kernel = (choose or self._with_bandwidth)(kernel, view, loss)
+            self.n_components_choice_: ComponentsChoice | None = None
+        result = self._solve(view, kernel, loss, as_generator(self.random_state), begin)
+        self._keep_result(result)
+        begin.finish(self, view, result)
 
     def _keep_result(self, result: Result) -> None:
         self.n_components_ = self.feature_map_.n_components_

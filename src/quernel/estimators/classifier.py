@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -13,15 +13,21 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
+from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import alpha_for
-from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows, check_training
+from quernel.estimators.labelled import class_weights, labelled, signs
+from quernel.estimators.overview import overview
+from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
-from quernel.rows import ArrayRows
+from quernel.rows import ArrayRows, summary
 from quernel.solvers import NEEDS, Result, multinomial
 
 Array = NDArray[np.floating]
+
+# More labels than this are numbers.
+MOST_CLASSES = 1000
 
 
 def _gives_probabilities(model: KernelClassifier) -> bool:
@@ -97,6 +103,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         max_iter: int = 1000,
         max_memory: int | None = None,
         dtype: str = "float64",
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -115,37 +122,68 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.max_iter = max_iter
         self.max_memory = max_memory
         self.dtype = dtype
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
         """Fit all classes.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
+            The labels of rows that are not in memory are numbers.
         y : array-like of shape (n,), labels of at least two classes
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out.
+        checkpoint : as in `KernelQuantileRegressor`
         """
-        kernel, loss = self._check_parameters(), self._check_loss()
-        X, y, weight = check_training(self, X, y, sample_weight, check_labels)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        kernel, loss, self._together = self._check_parameters(), self._check_loss(), False
+        check_checkpoint(self, checkpoint)
+        rows = self._training_rows(kernel, X, y, sample_weight, check_labels)
+        near = isinstance(rows, ArrayRows)
+        self.classes_ = np.unique(rows.y) if near else _classes_of(rows)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"KernelClassifier needs rows of at least 2 classes; y has one class only, {self.classes_[0]!r}. "
                 "Is the table sorted by class and cut?"
             )
-        self.alpha_ = alpha_for(loss, 1.0) if self.alpha == "auto" else float(self.alpha)
         n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        self.alpha_ = self._ridge(lambda: alpha_for(loss, 1.0), n_columns)
         self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
         self._together = n_columns > 1 and self._multinomial()
-        source = ArrayRows(X, _signs(codes, n_columns), self._weighted(codes, weight))
-        self._fit_columns(source, kernel, self.loss_)
+        if not near:
+            self._refuse_far(rows)  # which classes there are is known only now
+        elif self._together and (self.warm_start or checkpoint is not None):
+            raise ValueError(
+                "The multinomial model begins from nothing: it has no warm_start and no checkpoint. Use multiclass='ovr'."
+            )
+        self._fit_columns(overview(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
         self._warn_if_short(self._names())
         if self.calibration is not None:
-            self.calibrated_ = self._calibrate(X, y, weight)
+            self.calibrated_ = self._calibrate(rows.X, rows.y, rows.weight)
         return self
+
+    def _signed(self, rows: Any, n_columns: int) -> Any:
+        """The rows with signs in place of labels, and weights times those of their classes."""
+        if not isinstance(rows, ArrayRows):
+            return labelled(
+                rows, self.classes_, n_columns, self._class_factors(lambda: class_weights(rows, self.classes_))
+            )
+        codes = np.searchsorted(self.classes_, rows.y)
+        factor = self._class_factors(lambda: np.bincount(codes, rows.weight))
+        weight = rows.weight
+        if factor is not None:
+            weight = factor[codes] if weight is None else weight * factor[codes]
+        return ArrayRows(rows.X, signs(codes, n_columns), weight)
+
+    def _needs_memory(self) -> Iterator[tuple[str, str]]:
+        yield from super()._needs_memory()
+        if self.calibration is not None:
+            yield f"calibration={self.calibration!r}", "loss='logistic' and calibration=None"
+        if getattr(self, "_together", False):
+            yield "The multinomial model", "multiclass='ovr'"
 
     def decision_function(self, X: Any) -> Array:
         """f(x): shape (n,) for two classes, positive for the second, and (n, K) for more."""
@@ -196,17 +234,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _multinomial(self) -> bool:
         return isinstance(self.loss_, Logistic) and self.multiclass != "ovr"
 
-    def _weighted(self, codes: NDArray[np.intp], weight: Array | None) -> Array | None:
-        """The rows' weights times those of their classes."""
+    def _class_factors(self, totals: Callable[[], Array]) -> Array | None:
+        """What the weights of each class are multiplied by; `totals` gives their sums."""
         if self.class_weight is None:
-            return weight
-        weight = np.ones(len(codes)) if weight is None else weight
+            return None
         if isinstance(self.class_weight, dict):
-            factor = _given_weights(self.class_weight, self.classes_)
-        else:
-            total = np.bincount(codes, weight)
-            factor = total.sum() / (len(total) * total)
-        return weight * factor[codes]
+            return _given_weights(self.class_weight, self.classes_)
+        total = totals()
+        return total.sum() / (len(total) * total)
 
     def _names(self) -> list[str]:
         if len(self.coef_.T) == 1 or self._together:
@@ -226,11 +261,15 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return CalibratedClassifierCV(model, method=self.calibration, ensemble=False).fit(X, y, sample_weight=weight)
 
 
-def _signs(codes: NDArray[np.intp], n_columns: int) -> Array:
-    """-1 and +1: shape (n,) for two classes, (n, K), one class against the rest, for more."""
-    if n_columns == 1:
-        return np.where(codes == 1, 1.0, -1.0)
-    return np.asfortranarray(np.where(codes[:, None] == np.arange(n_columns), 1.0, -1.0))
+def _classes_of(source: Any) -> NDArray[Any]:
+    """The labels of rows that are far away."""
+    classes = summary.labels(source, MOST_CLASSES)
+    if len(classes) > MOST_CLASSES:
+        raise ValueError(
+            f"The target has more than {MOST_CLASSES:,} different values. For numbers to be predicted as such use "
+            "KernelRegressor or KernelQuantileRegressor."
+        )
+    return check_labels(classes)
 
 
 def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:

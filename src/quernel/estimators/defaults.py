@@ -6,6 +6,7 @@ twice, and a row of weight 0 like none.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -35,17 +36,27 @@ LENGTH = {"huber": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1, "lo
 
 def spread(y: Array, share: Array) -> float:
     """Interquartile range over 1.35; mean absolute deviation where that is 0; 1 if y is constant."""
-    first, median, third = weighted_quantiles(y, share, np.array([0.25, 0.5, 0.75]))
+    quartiles = weighted_quantiles(y, share, np.array([0.25, 0.5, 0.75]))
+    return spread_from(quartiles, lambda median: float(share @ np.abs(y - median)))
+
+
+def spread_from(quartiles: Array, deviation_from: Callable[[float], float]) -> float:
+    """`spread` from the quartiles of y and, if it is needed, its mean absolute deviation from the second."""
+    first, median, third = quartiles
     if third > first:
         return float(third - first) / 1.349
-    deviation = float(share @ np.abs(y - median))
+    deviation = deviation_from(float(median))
     return deviation if deviation > 0 else 1.0
 
 
 def column_scales(X: Array, share: Array) -> Array:
     """The standard deviation of each column; for a constant one, a number so large that it plays no part."""
     mean = share @ X
-    variance = share @ (X - mean) ** 2
+    return scales_from(mean, share @ (X - mean) ** 2)
+
+
+def scales_from(mean: Array, variance: Array) -> Array:
+    """`column_scales` from the mean and the variance of each column."""
     constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
     return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), np.sqrt(variance))
 

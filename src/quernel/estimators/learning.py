@@ -28,7 +28,8 @@ from scipy.special import ndtri
 
 from quernel import paths
 from quernel._threads import right_sized
-from quernel.estimators.defaults import auto_bandwidth, bandwidth_from, column_scales
+from quernel.estimators.defaults import bandwidth_from
+from quernel.estimators.overview import Overview
 from quernel.estimators.sample import distinct_sample
 from quernel.features import RandomFeatures
 from quernel.features.slopes import squared_slopes
@@ -102,7 +103,7 @@ class BandwidthChoice:
 
 
 def learn_bandwidth(
-    source: ArrayRows,
+    view: Overview,
     kernel: Kernel,
     loss: Loss,
     alpha: float,
@@ -111,10 +112,9 @@ def learn_bandwidth(
     fit_intercept: bool,
     seed: int,
 ) -> BandwidthChoice:
-    """Bandwidths for the columns of the source and, if it is open, a ridge weight that goes with them."""
-    share = source.share()
-    usual, unit = auto_bandwidth(source.X, share), column_scales(source.X, share)
-    sample = distinct_sample(source, ROWS)
+    """Bandwidths for the columns of the rows and, if it is open, a ridge weight that goes with them."""
+    usual, unit = view.bandwidth, view.scales
+    sample = distinct_sample(view.sample, ROWS)
     if sample.n_rows < FEW:
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
         return BandwidthChoice(tuple(usual.tolist()), alpha, reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
@@ -12,8 +12,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.defaults import auto_alpha
+from quernel.estimators.checkpoint import check_checkpoint
+from quernel.estimators.defaults import ALPHA
 from quernel.estimators.levels import QuantileFunction, check_levels, middle_levels, rearranged
+from quernel.estimators.overview import Overview, overview
 from quernel.estimators.validation import (
     check_choice,
     check_lengths,
@@ -21,7 +23,6 @@ from quernel.estimators.validation import (
     check_rows,
     check_share,
     check_target,
-    check_training,
     check_weight,
 )
 from quernel.features import RandomFeatures
@@ -29,7 +30,6 @@ from quernel.features.random import as_generator
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
-from quernel.rows import ArrayRows
 from quernel.solvers import Result, joint
 
 Array = NDArray[np.floating]
@@ -151,6 +151,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         max_iter: int = 1000,
         max_memory: int | None = None,
         dtype: str = "float64",
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -167,24 +168,37 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.max_iter = max_iter
         self.max_memory = max_memory
         self.dtype = dtype
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
     def fit(
-        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, noncrossing_points: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        noncrossing_points: Any = None,
+        checkpoint: Any = None,
     ) -> Self:
         """Fit all levels.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-        y : array-like of shape (n,)
+            Or rows with their target, an object of `quernel.rows`, such as ``ParquetRows("trips/*.parquet",
+            target="delay")``; y and sample_weight are then left out. Or a Dask array or data frame.
+        y : array-like of shape (n,); beside a Dask collection a Dask array or series, or a column's name
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out.
         noncrossing_points : array-like of shape (p, d) or None
             With ``noncrossing="joint"``, further places where levels must not cross, besides the training rows.
+        checkpoint : path or None
+            A file in which a long fit writes down how far it has come, after every stage. The same fit begun again,
+            with an integer as `random_state`, goes on from there; a file of other rows or settings is refused. It is
+            removed when the fit is done.
         """
-        self._fit(X, y, sample_weight, noncrossing_points)
+        self._fit(X, y, sample_weight, noncrossing_points, checkpoint=checkpoint)
         self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
         return self
 
@@ -194,18 +208,19 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         y: Any,
         sample_weight: ArrayLike | None,
         noncrossing_points: Any = None,
-        choose: Callable[[Kernel, ArrayRows, Loss], Kernel] | None = None,
+        choose: Callable[[Kernel, Overview, Loss], Kernel] | None = None,
+        checkpoint: Any = None,
     ) -> None:
         """Fit all levels, with the kernel and the ridge weight that `choose` settles on, if it is given."""
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
-        X, y, weight = check_training(self, X, y, sample_weight, finite=not self._finds_missing(kernel))
+        check_checkpoint(self, checkpoint)
+        view = overview(self._training_rows(kernel, X, y, sample_weight))
         self._points = self._check_points(noncrossing_points)
-        source = ArrayRows(X, y, weight)
-        self.alpha_ = auto_alpha(y, source.share()) if self.alpha == "auto" else float(self.alpha)
-        self._fit_columns(source, kernel, Pinball(levels), choose)
+        self.alpha_ = self._ridge(lambda: ALPHA / view.spread, len(levels))
+        self._fit_columns(view, kernel, Pinball(levels), choose, checkpoint)
         del self._points
-        self._keep(levels, X)
+        self._keep(levels, view)
 
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
@@ -289,6 +304,11 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return super()._check_parameters()
 
+    def _needs_memory(self) -> Iterator[tuple[str, str]]:
+        yield from super()._needs_memory()
+        if self.noncrossing == "joint":
+            yield 'noncrossing="joint"', 'noncrossing="rearrange"'
+
     def _judged_by(self, loss: Loss) -> Loss:
         """The middle of the levels, where held-out loss is known best."""
         assert isinstance(loss, Pinball)
@@ -310,11 +330,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             return super()._solver()
         return partial(joint.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
 
-    def _keep(self, levels: Array, X: Array) -> None:
+    def _keep(self, levels: Array, view: Overview) -> None:
         self.quantiles_ = levels
-        order = np.argsort(levels)
-        some = X[:: -(-len(X) // CROSSING_ROWS)]
-        self.crossing_rate_ = crossing_rate(self._raw_curves(some)[:, order]) if len(levels) > 1 else 0.0
+        self.crossing_rate_ = 0.0
+        if len(levels) > 1:
+            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._raw_curves)
+            self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)])
 
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""

@@ -10,19 +10,19 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.defaults import alpha_for, loss_named, spread
+from quernel.estimators.checkpoint import check_checkpoint
+from quernel.estimators.defaults import alpha_for, loss_named
+from quernel.estimators.overview import overview
 from quernel.estimators.validation import (
     check_lengths,
     check_loss,
     check_rows,
     check_target,
-    check_training,
     check_weight,
 )
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
-from quernel.rows import ArrayRows
 from quernel.solvers import NEEDS
 
 Array = NDArray[np.floating]
@@ -85,6 +85,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         max_iter: int = 1000,
         max_memory: int | None = None,
         dtype: str = "float64",
+        warm_start: bool = False,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -100,29 +101,31 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self.max_iter = max_iter
         self.max_memory = max_memory
         self.dtype = dtype
+        self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
         """Fit.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out.
+        checkpoint : as in `KernelQuantileRegressor`
         """
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
-        X, y, weight = check_training(self, X, y, sample_weight, finite=not self._finds_missing(kernel))
-        source = ArrayRows(X, y, weight)
-        scale = spread(y, source.share())
-        self.loss_ = loss_named(self.loss, scale) if isinstance(self.loss, str) else self.loss
+        check_checkpoint(self, checkpoint)
+        view = overview(self._training_rows(kernel, X, y, sample_weight))
+        self.loss_ = loss_named(self.loss, view.spread) if isinstance(self.loss, str) else self.loss
         if self.solver in NEEDS:
             NEEDS[self.solver](self.loss_)
-        self.alpha_ = alpha_for(self.loss_, scale) if self.alpha == "auto" else float(self.alpha)
-        self._fit_columns(source, kernel, self.loss_)
+        self.alpha_ = self._ridge(lambda: alpha_for(self.loss_, view.spread))
+        self._fit_columns(view, kernel, self.loss_, checkpoint=checkpoint)
         self._warn_if_short([f"the {type(self.loss_).__name__} loss"])
         return self
 

@@ -8,7 +8,9 @@ from quernel.rows.lifted import Block, BlockMemory, Elsewhere, LiftedRows, Memor
 from quernel.rows.memmap import MemmapRows
 from quernel.rows.memory import available_memory
 from quernel.rows.parquet import ParquetRows
+from quernel.rows.selected import SelectedRows
 from quernel.rows.sources import Piece, RowsError, RowSource
+from quernel.rows.streamed import StreamedRows
 
 __all__ = [
     "ArrayRows",
@@ -24,6 +26,8 @@ __all__ = [
     "Piece",
     "RowSource",
     "RowsError",
+    "SelectedRows",
+    "StreamedRows",
     "allowance",
     "available_memory",
     "blocks",

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from quernel.rows.chunk_folds import fold_chunks
+from quernel.rows.dask import DaskRows
 from quernel.rows.moments import Moments, checked_total, join_moments, moments
 from quernel.rows.quantiles import counts, join_counts, narrowed, search, values
 from quernel.rows.sample import Sample, join_samples, sample
@@ -33,9 +35,15 @@ class Summary:
 
 
 def fold(
-    source: RowSource, step: Callable[[Piece], Answer], join: Callable[[Sequence[Answer]], Answer], *, X: bool = True
+    source: RowSource | DaskRows,
+    step: Callable[[Piece], Answer],
+    join: Callable[[Sequence[Answer]], Answer],
+    *,
+    X: bool = True,
 ) -> Answer:
     """The step's answers for all blocks of the source, joined; in one pass."""
+    if isinstance(source, DaskRows):
+        return fold_chunks(source, step, join, X=X)
     answers: list[Answer] = []
     for piece in source.stream(range(len(source.spans)), X=X):
         answers.append(step(piece))
@@ -44,7 +52,7 @@ def fold(
     return join(answers)
 
 
-def summarise(source: RowSource, limit: int) -> Summary:
+def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
     """Moments, and a sample of up to `limit` different x with all their y: one pass over the rows."""
 
     def step(piece: Piece) -> Summary:
@@ -61,7 +69,7 @@ def join_summaries(parts: Sequence[Summary]) -> Summary:
     return Summary(join_moments([part.moments for part in parts]), join_samples([part.sample for part in parts]))
 
 
-def quantiles(source: RowSource, levels: Array, total: float) -> Array:
+def quantiles(source: RowSource | DaskRows, levels: Array, total: float) -> Array:
     """Weighted quantiles of y, exact, as `losses.weighted_quantiles` has them; `total` is the weight of all rows."""
     state = search(np.asarray(levels, dtype=float), total)
     while not state.done:
@@ -70,7 +78,7 @@ def quantiles(source: RowSource, levels: Array, total: float) -> Array:
     return values(state)
 
 
-def absolute_deviation(source: RowSource, centre: float, total: float) -> float:
+def absolute_deviation(source: RowSource | DaskRows, centre: float, total: float) -> float:
     """The weighted mean of |y - centre|."""
 
     def step(piece: Piece) -> float:
@@ -80,7 +88,7 @@ def absolute_deviation(source: RowSource, centre: float, total: float) -> float:
     return fold(source, step, math.fsum, X=False) / total
 
 
-def labels(source: RowSource, most: int) -> Array:
+def labels(source: RowSource | DaskRows, most: int) -> Array:
     """The different values of y in rows of positive weight, in order; where there are more, the first most + 1."""
 
     def step(piece: Piece) -> Array:

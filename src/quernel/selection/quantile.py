@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.cost import as_size
-from quernel.estimators.defaults import auto_bandwidth, spread
+from quernel.estimators.overview import Overview
+from quernel.estimators.sources import random_rows
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
@@ -27,6 +28,8 @@ ALPHAS = 10.0 ** (np.arange(-20, 3) / 2)
 FACTORS = (0.5, 1.0, 2.0)
 # Features for the search, where their number is open.
 COMPONENTS = 300
+# Rows on which those that do not fit in memory are searched.
+SEARCHED = 50_000
 # How finely the exact kernel is factored for the search.
 FACTOR_TOL = 1e-8
 
@@ -37,6 +40,12 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     Every pair of the grid is judged by its mean pinball loss over all levels on held-out rows, and the best one is
     fitted to all rows: from then on this is a `KernelQuantileRegressor`. Features are made once per bandwidth, and one
     path through the ridge weights serves all levels of a fold.
+
+    Rows that do not fit in memory are searched on a random sample of up to 50,000 of them, and then all are fitted.
+    More rows bear a smaller ridge weight: with the grid of ``alphas=None``, the best one of m sampled rows among n is
+    multiplied by sqrt(m / n). Anything between that factor's square and 1 makes neither the bias nor the variance of
+    the fit to all rows larger than it was on the sample (docs/scale.md); ridge weights that are given are taken as
+    they are.
 
     Parameters
     ----------
@@ -135,21 +144,29 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.verbose = verbose
 
     def fit(
-        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        *,
+        checkpoint: Any = None,
     ) -> Self:
         """Search the grid, then fit all levels with the best pair.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out; on held-out rows, too.
         groups : array-like of shape (n,) or None
             Rows of one group are never both fitted and held out (by folds, shares, and splitters that know groups).
+        checkpoint : as in `KernelQuantileRegressor`, for the last fit
         """
         choose = partial(self._cross_validate, sample_weight=sample_weight, groups=groups)
-        self._fit(X, y, sample_weight, choose=choose)
+        self._fit(X, y, sample_weight, choose=choose, checkpoint=checkpoint)
         self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
         return self
 
@@ -175,55 +192,71 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     def _cross_validate(
         self,
         kernel: Kernel,
-        source: ArrayRows,
+        view: Overview,
         loss: Loss,
         *,
         sample_weight: ArrayLike | None,
         groups: ArrayLike | None,
     ) -> Kernel:
         """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
-        weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
-        counts = weight > 0 if weight.ndim else np.ones(source.n_rows, dtype=bool)
         rng = as_generator(self.random_state)
+        if view.near:
+            source = view.source
+            weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
+            counts = weight > 0 if weight.ndim else np.ones(source.n_rows, dtype=bool)
+        else:
+            source = self._searched_rows(view, groups, rng)
+            counts = np.ones(source.n_rows, dtype=bool)
         splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
-        alphas = (
-            ALPHAS / spread(source.y, source.share()) if self.alphas is None else np.array(self.alphas, dtype=float)
-        )
-        kernels = self._kernels(kernel, source, loss)
+        alphas = ALPHAS / view.spread if self.alphas is None else np.array(self.alphas, dtype=float)
+        kernels = self._kernels(kernel, view, loss)
         seed = int(rng.integers(2**63))
-        lifts = [partial(self._lift, source, one, seed) for one in kernels]
+        lifts = [partial(self._lift, source, view.mean, one, seed) for one in kernels]
         whole = self.alphas is not None
         found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
         self._keep_search(found, kernels, alphas, b * len(alphas) + a)
         self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
+        if self.alphas is None and source.n_rows < view.n_rows:
+            self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
         return kernels[b]
 
-    def _kernels(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> list[Kernel]:
+    def _searched_rows(self, view: Overview, groups: Any, rng: np.random.Generator) -> ArrayRows:
+        """A random sample of rows that are far away, as many as the search has room for, in their order."""
+        if groups is not None:
+            raise ValueError(
+                "groups are for rows in memory: those of other rows are searched on a random sample. Leave them out, "
+                "or search on rows in memory."
+            )
+        M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        most = int(allowance(self.max_memory) / (8 * max(M, view.n_columns)))
+        return random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
+
+    def _kernels(self, kernel: Kernel, view: Overview, loss: Loss) -> list[Kernel]:
         """One for every bandwidth of the grid."""
         self.bandwidth_choice_ = None
-        kernel.check_columns(source.X.shape[1])
+        kernel.check_columns(view.n_columns)
         if not kernel.bandwidth_is_open:
             return [kernel]
         if self.bandwidths is None or isinstance(self.bandwidths, str):
-            middle = self._named_bandwidth(self.bandwidths or "auto", kernel, source, loss)
+            middle = self._named_bandwidth(self.bandwidths or "auto", kernel, view, loss)
             widths = [factor * middle for factor in FACTORS]
         else:
             widths = [
-                self._named_bandwidth(entry, kernel, source, loss) if isinstance(entry, str) else entry
+                self._named_bandwidth(entry, kernel, view, loss) if isinstance(entry, str) else entry
                 for entry in self.bandwidths
             ]
         kernels = [kernel.with_bandwidth(width) for width in widths]
         for one in kernels:
-            one.check_columns(source.X.shape[1])
+            one.check_columns(view.n_columns)
         return kernels
 
-    def _named_bandwidth(self, name: str, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
-        return auto_bandwidth(source.X, source.share()) if name == "auto" else self._learn(kernel, source, loss)
+    def _named_bandwidth(self, name: str, kernel: Kernel, view: Overview, loss: Loss) -> Array:
+        return view.bandwidth if name == "auto" else self._learn(kernel, view, loss)
 
-    def _lift(self, source: ArrayRows, kernel: Kernel, seed: int) -> Array:
+    def _lift(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
         """Features of all rows for the search."""
         if isinstance(kernel, Linear):
             return source.X
@@ -239,7 +272,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 f"{as_size(size)}, and {as_size(allowed)} are allowed. Search on some of the rows, with fewer "
                 "components, or raise max_memory."
             )
-        features = self._undrawn(source, kernel, seed).set_params(n_components=M)
+        features = self._undrawn(center, kernel, seed).set_params(n_components=M)
         return features.fit(source.X, sample_weight=source.weight).transform(source.X)
 
     def _keep_search(self, found: Search, kernels: list[Kernel], alphas: Array, best: int) -> None:

@@ -18,6 +18,7 @@ gains digits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,11 +99,17 @@ class Start:
 
 
 def solve(
-    problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, start: Start | None = None, polish: bool = True
+    problem: Problem,
+    *,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+    start: Start | None = None,
+    polish: bool = True,
+    keep: Callable[[Array, Array], None] | None = None,
 ) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` Newton steps each.
 
-    `polish` lets small problems go on to rounding.
+    `polish` lets small problems go on to rounding; `keep` is told coefficients and intercepts after every step.
     """
     start = start if start is not None else _cold_start(problem)
     null = start.null
@@ -126,12 +133,21 @@ def solve(
         if len(working):
             _step(columns, pull, settled)
             ledger.hessian_rows += int(pull.active.sum())
+            if keep is not None:
+                keep(*_all_columns(columns, ledger))
     if len(columns.index):  # out of steps: say how far it got
         pull = columns.problem.pull(columns.memory, columns.width)
         columns.problem.settle(columns.memory, columns.width, np.ones(len(columns.index), dtype=bool))
         _record(columns, pull.active == 0, ledger, max_iter)
     ledger.sweeps += columns.memory.sweeps
     return ledger.result()
+
+
+def _all_columns(columns: _Columns, ledger: Ledger) -> tuple[Array, Array]:
+    """Where all columns are: those at work, and those that are finished."""
+    coef, intercept = ledger.coef.copy(), ledger.intercept.copy()
+    coef[:, columns.index], intercept[columns.index] = columns.coef, columns.intercept
+    return coef, intercept
 
 
 def _cold_start(problem: Problem) -> Start:

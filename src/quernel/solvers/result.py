@@ -30,7 +30,8 @@ class Result:
     coef (M, q), intercept (q,) and dual (n, q), or (0, q) of rows that are far away and keep it; objective F, gap >=
     F - min F and relative_gap, each (q,); null_objective F0 (q,); status and iterations per column; sweeps, counted in
     passes over all rows' features; hessian_rows that entered second derivatives; doubtful, the number of rows of each
-    column that screening left in the last stage (empty where nothing was screened).
+    column that screening left in the last stage (empty where nothing was screened); parameters, about how many of them
+    the fits use (0: not known).
     """
 
     coef: Array
@@ -45,6 +46,7 @@ class Result:
     sweeps: float
     hessian_rows: int
     doubtful: tuple[int, ...] = ()
+    parameters: float = 0.0
 
     def take(self, columns: NDArray[np.intp]) -> Result:
         """The fits of some of the columns; the work remains that of all."""

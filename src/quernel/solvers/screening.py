@@ -16,6 +16,7 @@ to verify it. So they need not even be stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,7 @@ from quernel.problem.doubt import Doubtful, Doubts, doubt_more, screen, small_pr
 from quernel.rows import LiftedRows, Memory
 from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
+from quernel.solvers.guess import Guess, Keep
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
 
@@ -37,6 +39,8 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 # Iterations of each column, entries of features read, and rows of Hessians.
 _Work = tuple[NDArray[np.intp], float, int]
+# Is told coefficients, intercepts and, where it is known, a band.
+KeepRound = Callable[..., None]
 
 # The first sample has so many rows per feature, and each next one is so many times larger.
 FIRST_SAMPLE = 8
@@ -84,24 +88,52 @@ class _Stage:
 
     @classmethod
     def of(cls, sample: Problem, result: Result, basis: Array | None) -> _Stage:
-        curved = staged.curved(sample, result)
-        part, band = (np.ones(sample.n_columns),) * 2 if curved else _band(sample, result)
-        parameters = float(_parameters(sample.loss, result).max())
+        residual, parameters = _residuals(sample, result.coef, result.intercept), _parameters(sample.loss, result)
+        curved = staged.curved(sample.loss, residual, result.dual)
+        part, band = (np.ones(sample.n_columns),) * 2
+        if not curved:
+            part, band = _band(sample, residual, result.dual, parameters / sample.rows.n_rows)
         coef = result.coef if basis is None else basis @ result.coef
-        return cls(coef, result.intercept, basis, part, band, parameters, curved, _work(sample, result))
+        work = _work(sample, result)
+        return cls(coef, result.intercept, basis, part, band, float(parameters.max()), curved, work)
+
+    @classmethod
+    def at(cls, sample: Problem, guess: Guess, basis: Array | None) -> _Stage:
+        """What a guess tells, looked at on a sample."""
+        residual = _residuals(sample, guess.coef, guess.intercept)
+        dual = sample.loss.slope(residual)
+        curved = staged.curved(sample.loss, residual, dual)
+        part, band = _band(sample, residual, dual, np.full(sample.n_columns, guess.parameters / guess.n_rows))
+        if guess.band is not None:
+            part, band = np.mean(sample.loss.distance(residual) <= guess.band, axis=0), guess.band
+        work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
+        return cls(guess.coef, guess.intercept, basis, part, band, guess.parameters, curved, work)
 
 
-def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
-    """Minimise F for every column to a relative gap of at most `tol`."""
+def solve(
+    problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, guess: Guess | None = None, keep: Keep | None = None
+) -> Result:
+    """Minimise F for every column to a relative gap of at most `tol`.
+
+    From a `guess`, no samples are solved. `keep` is told after every stage, and every round of the last, what would be
+    a guess to go on from.
+    """
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
     if is_small(problem):
         if problem.rows.near:
-            return newton.solve(problem, tol=tol, max_iter=max_iter)
-        return problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter)[1]
-    _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
+            return _solve_all(problem, problem.rows, tol, max_iter, guess)[1]
+        _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess)
+        return replace(result, dual=result.dual[:0])
+    if guess is None:
+        _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
+    else:
+        _, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
+        size = n
     work = [stage.work]
     while size < n and not stage.curved:
+        if keep is not None:
+            keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
         if not np.all(stage.band > 0):  # a sample that tells nothing, such as one in which y is constant
             return newton.solve(problem, tol=tol, max_iter=max_iter)
         size = _next_size(size, n, float(stage.part.max()), problem.rows.most_sampled)
@@ -110,21 +142,34 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
             sample = problem.rows.sample(size, rng, stage.basis)
             _, stage = problem.call(_next_stage, sample, stage, goal, max_iter)
             work.append(stage.work)
+
+    def keep_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
+        if keep is not None:
+            keep(Guess(coef, intercept, n, stage.parameters, band))
+
     if stage.curved:
-        result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, tol, max_iter)
+        result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, tol, max_iter, keep_round)
     else:
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter)
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
-    return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows)
+    used = float(_parameters(problem.loss, result).max()) if len(result.dual) else stage.parameters
+    return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows, parameters=used)
 
 
 # These go to where the rows are: they return what stays there, and what comes back.
 
 
-def _solve_all(problem: Problem, rows: LiftedRows, tol: float, max_iter: int) -> tuple[None, Result]:
-    result = newton.solve(problem.on(rows), tol=tol, max_iter=max_iter)
-    return None, replace(result, dual=result.dual[:0])
+def _solve_all(
+    problem: Problem, rows: LiftedRows, tol: float, max_iter: int, guess: Guess | None
+) -> tuple[None, Result]:
+    """Newton on all rows, which are few, from a guess if there is one."""
+    problem, start = problem.on(rows), None
+    if guess is not None:
+        stage = _Stage.at(problem, guess, None)
+        start = warm_start(problem, guess, np.where(stage.curved, 0.0, stage.band))
+    result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start)
+    return None, replace(result, parameters=float(_parameters(problem.loss, result).max()))
 
 
 def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_iter: int) -> tuple[None, _Stage]:
@@ -134,6 +179,12 @@ def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_ite
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
     return None, _Stage.of(sample, result, basis)
+
+
+def _guessed_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, guess: Guess) -> tuple[None, _Stage]:
+    sample = problem.on(rows)
+    basis = principal_basis(sample, n, tol, null_model(sample).objective)
+    return None, _Stage.at(sample, guess, basis)
 
 
 def _next_stage(problem: Problem, rows: LiftedRows, before: _Stage, tol: float, max_iter: int) -> tuple[None, _Stage]:
@@ -168,7 +219,7 @@ def _parameters(loss: Loss, result: Result) -> Array:
     return np.clip(np.sum(loss.interior(result.dual), axis=0), 1, ROUGH * len(result.coef))
 
 
-def warm_start(problem: Problem, guess: Result | _Stage, band: Array) -> newton.Start:
+def warm_start(problem: Problem, guess: Result | _Stage | Guess, band: Array) -> newton.Start:
     """The solution on fewer rows, as smooth as it is uncertain."""
     return newton.Start(guess.coef, guess.intercept, _middle(problem), FIRST_WIDTH * band, null_model(problem))
 
@@ -179,7 +230,14 @@ def _middle(problem: Problem) -> Array:
     return (low + high) / 2
 
 
-def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
+def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
+    """Of rows that are near, (n, q)."""
+    memory = sample.rows.new_memory()
+    sample.place(memory, coef, intercept)
+    return memory.collect("residual")
+
+
+def _band(sample: Problem, residual: Array, dual: Array, parameters_per_row: Array) -> tuple[Array, Array]:
     """The share of rows in doubt, and the size of residual below which they are.
 
     A quantile fitted with p parameters on m rows is off by about sqrt(tau (1 - tau) p / m) / density at a row, and the
@@ -187,10 +245,8 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     variance of its duals takes the place of tau (1 - tau), in units of the jump of its slope.
     """
     (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
-    spread = np.sqrt(sample.rows.share @ result.dual**2 * _parameters(sample.loss, result) / sample.rows.n_rows)
-    memory = sample.rows.new_memory()
-    sample.place(memory, result.coef, result.intercept)
-    size = sample.loss.distance(memory.collect("residual"))
+    spread = np.sqrt(sample.rows.share @ dual**2 * parameters_per_row)
+    size = sample.loss.distance(residual)
     for kinks in (1, knots.shape[1]):  # seen from afar, knots that are close are one
         error = spread * kinks / (high - low)
         part = np.minimum(np.clip(CHEAP, 2 * DOUBT * error, 2 * DOUBT_MORE * error), 0.5)
@@ -200,11 +256,13 @@ def _band(sample: Problem, result: Result) -> tuple[Array, Array]:
     return part, band
 
 
-def _solve_stage(problem: Problem, basis: Array | None, guess: _Stage, tol: float, max_iter: int) -> Result:
+def _solve_stage(
+    problem: Problem, basis: Array | None, guess: _Stage, tol: float, max_iter: int, keep: KeepRound | None = None
+) -> Result:
     """All columns on these rows, from the solution on fewer."""
     if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
         return staged.solve_within(problem, basis, warm_start(problem, guess, guess.band), tol, max_iter)
-    return refine(problem, guess.coef, guess.intercept, guess.band, basis=basis, tol=tol, max_iter=max_iter)
+    return refine(problem, guess.coef, guess.intercept, guess.band, basis=basis, tol=tol, max_iter=max_iter, keep=keep)
 
 
 def refine(
@@ -216,6 +274,7 @@ def refine(
     basis: Array | None = None,
     tol: float,
     max_iter: int,
+    keep: KeepRound | None = None,
 ) -> Result:
     """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be."""
     q, null = problem.n_columns, null_model(problem)
@@ -254,6 +313,8 @@ def refine(
         # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
         coef, intercept = np.where(worse, coef, coef + move), np.where(worse, intercept, intercept + shift)
         before = np.where(worse, before, after)
+        if keep is not None:
+            keep(coef, intercept, np.clip(2 * verdict.farthest, NEXT_WIDTH * band, band))
         if narrow:  # directions were left out that do matter
             basis, band = None, np.where(worse, 2 * band, band)
             before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)

@@ -6,12 +6,14 @@ of the price; then the certificate over all features. Where what was left out do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.certificate import certify, null_model
+from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.solvers import newton
 from quernel.solvers.result import Result, statuses
@@ -24,29 +26,41 @@ MOST = 0.25
 NEXT_WIDTH = 0.1
 
 
-def curved(sample: Problem, result: Result) -> bool:
-    """Whether the loss is curved where more than a few rows lie, at the solution on a sample."""
-    loss = sample.loss
+def curved(loss: Loss, residual: Array, dual: Array) -> bool:
+    """Whether the loss is curved where more than a few rows lie, by their residuals and duals at some fit."""
     if not np.all(loss.own_width > 0):
         return False
-    memory = sample.rows.new_memory()
-    sample.place(memory, result.coef, result.intercept)
-    bent = loss.curvature(memory.collect("residual"), result.dual, 0.0) > 0
+    bent = loss.curvature(residual, dual, 0.0) > 0
     return bool(np.max(np.mean(bent, axis=0)) > MOST)
 
 
-def finish(problem: Problem, basis: Array | None, coef: Array, intercept: Array, tol: float, max_iter: int) -> Result:
-    """All rows, from the solution (coef, intercept) on a sample of them."""
+def finish(
+    problem: Problem,
+    basis: Array | None,
+    coef: Array,
+    intercept: Array,
+    tol: float,
+    max_iter: int,
+    keep: Callable[[Array, Array], None] | None = None,
+) -> Result:
+    """All rows, from the solution (coef, intercept) on a sample of them; `keep` is told of every step."""
     nothing = np.zeros(problem.n_columns)
-    return solve_within(
-        problem, basis, newton.Start(coef, intercept, nothing, nothing, null_model(problem)), tol, max_iter
-    )
+    start = newton.Start(coef, intercept, nothing, nothing, null_model(problem))
+    return solve_within(problem, basis, start, tol, max_iter, keep)
 
 
-def solve_within(problem: Problem, basis: Array | None, start: newton.Start, tol: float, max_iter: int) -> Result:
+def solve_within(
+    problem: Problem,
+    basis: Array | None,
+    start: newton.Start,
+    tol: float,
+    max_iter: int,
+    keep: Callable[[Array, Array], None] | None = None,
+) -> Result:
     """All rows, first within the basis if there is one, and beyond it where that does not suffice."""
-    if basis is None or not problem.rows.cached:  # there is no room for other features either
-        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False)
+    # Where features are recomputed there is no room for others either, and duals of far rows cannot be carried on.
+    if basis is None or not problem.rows.cached or not problem.rows.near:
+        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, keep=keep)
     inner = problem.within(basis)
     result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.within(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef

@@ -1,0 +1,121 @@
+"""A file in which a long fit writes down how far it has come.
+
+It holds one guess to go on from (`solvers.guess`) and a fingerprint of rows and settings. Whatever it holds, the fit
+that goes on from it is certified as any other: the fingerprint only keeps a user from mixing up files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quernel.estimators.overview import Overview
+from quernel.solvers.guess import Guess
+
+# Raised when files are written that an older quernel would misread.
+FORMAT = 1
+# Settings that change how far or how fast, not what is solved.
+FREE = ("max_iter", "max_memory", "verbose", "tol", "warm_start")
+
+
+class Checkpoint:
+    """The file at `path`, of the fit with this fingerprint."""
+
+    def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any]) -> None:
+        self.path, self.fingerprint = Path(path), fingerprint
+
+    def read(self) -> Guess | None:
+        """What an earlier fit of the same rows and settings wrote, or None if there is no file."""
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                header = json.loads(str(file["header"]))
+                band = file["band"] if len(file["band"]) else None
+                guess = Guess(file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band)
+                known, written_by = header["fingerprint"], int(header["format"])
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{self.path} is not a checkpoint of a fit ({error}). Give another path.") from error
+        if written_by != FORMAT:
+            raise ValueError(f"{self.path} has format {written_by}, and this quernel writes {FORMAT}. Remove the file.")
+        other = [name for name, value in self.fingerprint.items() if known.get(name) != value]
+        if other:
+            raise ValueError(
+                f"{self.path} is a checkpoint of another fit: it differs in {', '.join(other)}. Give another path, or "
+                "remove the file to begin anew."
+            )
+        return guess
+
+    def write(self, guess: Guess) -> None:
+        """Put this guess in place of the last one: a reader finds the old file or the new one, never half of it."""
+        header = {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "n_rows": guess.n_rows,
+            "parameters": guess.parameters,
+        }
+        part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+        try:
+            with part.open("wb") as file:
+                np.savez(
+                    file, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
+                    band=np.empty(0) if guess.band is None else guess.band,
+                )  # fmt: skip
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self.path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """The fit is done."""
+        self.path.unlink(missing_ok=True)
+
+
+def check_checkpoint(estimator: Any, path: Any) -> None:
+    """Complain, before any work, about a path that cannot be written and about fits that cannot go on."""
+    if path is None:
+        return
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"checkpoint must be the path of a file, or None; got {path!r}.")
+    if not Path(path).parent.is_dir() or Path(path).is_dir():
+        raise ValueError(f"checkpoint={os.fspath(path)!r} is a folder, or in a folder that is missing. Give a file.")
+    if isinstance(estimator.random_state, bool) or not isinstance(estimator.random_state, int | np.integer):
+        raise ValueError(
+            "A fit goes on from its checkpoint only with the same random features: checkpoint needs an integer as "
+            f"random_state; got {estimator.random_state!r}."
+        )
+    for what, instead in estimator._needs_memory():
+        raise ValueError(f"checkpoint is not for {what}, which begins from nothing. Use {instead}, or leave it out.")
+
+
+def fingerprint(estimator: Any, view: Overview) -> dict[str, Any]:
+    """What a fit is known by: rows by their number and statistics, settings by what they are."""
+    sample = view.sample
+    settings = {name: _shown(value) for name, value in estimator.get_params(deep=False).items() if name not in FREE}
+    return {
+        "number of rows": view.n_rows,
+        "number of columns": view.n_columns,
+        "names of columns": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
+        "inputs": [_digits(view.mean), _digits(view.range)],
+        "target": _digits(sample.share() @ sample.y),
+        "alpha_": _digits(estimator.alpha_),
+        "features": [estimator.feature_map_.n_components_, _shown(estimator.bandwidth_)],
+        **settings,
+    }
+
+
+def _digits(values: Any) -> list[str]:
+    return [f"{value:.9g}" for value in np.ravel(values)]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray | list | tuple | float) and np.asarray(value).dtype.kind in "fi":
+        return ", ".join(_digits(value))
+    return repr(value)

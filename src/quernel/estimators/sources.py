@@ -1,0 +1,89 @@
+"""Rows that users hand in as objects of `quernel.rows` or as Dask collections rather than as arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quernel.rows import ArrayRows, DaskRows, RowSource, SelectedRows, allowance
+
+NUMBER = 8  # bytes
+
+
+def is_dask(X: Any) -> bool:
+    """Whether this is a Dask array or data frame; Dask is not imported to find out."""
+    return hasattr(X, "__dask_graph__")
+
+
+def is_stream(X: Any) -> bool:
+    """Whether these are rows of files."""
+    return hasattr(X, "stream") and hasattr(X, "spans")
+
+
+def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowSource | None:
+    """The rows that X stands for, with their target; None where X is a table in memory."""
+    if is_dask(X):
+        if y is None:
+            raise ValueError(
+                "A Dask collection needs y: a Dask array or series of as many rows, or the name of a column of the "
+                "data frame. Rows with their target are quernel.rows.DaskRows(X, y)."
+            )
+        return DaskRows(X, y, sample_weight)
+    if is_dask(y) or is_dask(sample_weight):
+        raise ValueError(
+            f"y or sample_weight is a Dask collection, but X is a {type(X).__name__}. Give X as one, too, or compute "
+            "them first."
+        )
+    if not (isinstance(X, ArrayRows | DaskRows) or is_stream(X)):
+        return None
+    for name, given, role in (("y", y, "target"), ("sample_weight", sample_weight, "weight")):
+        if given is not None:
+            raise ValueError(
+                f"{name} was given beside {type(X).__name__}, which has its own {role}. Leave {name} out, and name the "
+                f"{role} where the rows are made."
+            )
+    if getattr(X, "y", True) is None:
+        raise ValueError(f"{type(X).__name__} has no target. Make it with one.")
+    return X
+
+
+def in_memory(source: Any, max_memory: int | None) -> Any:
+    """Rows of files as arrays, if they take no more than the memory allowed; other rows as they are."""
+    if not is_stream(source):
+        return source
+    if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > allowance(max_memory):
+        return source
+    return _read(source)
+
+
+def _read(source: Any) -> ArrayRows:
+    X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
+    weight = np.empty(source.n_rows) if source.weighted else None
+    for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
+        X[span], y[span] = piece.X, piece.y
+        if weight is not None:
+            weight[span] = piece.weight
+    return ArrayRows(X, y, weight)
+
+
+def random_rows(source: Any, size: int, rng: np.random.Generator) -> ArrayRows:
+    """That many random rows of a source, in memory, in their order."""
+    chosen = np.zeros(source.n_rows, dtype=bool)
+    chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
+    if not isinstance(source, DaskRows):
+        return _read(SelectedRows(source, chosen))
+    from dask import compute
+
+    index = np.flatnonzero(chosen)
+    X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
+    return ArrayRows(X, y, *weight)
+
+
+def keep_names(estimator: Any, source: Any) -> None:
+    """What scikit-learn remembers of columns."""
+    estimator.n_features_in_ = source.n_columns
+    if source.names is not None:
+        estimator.feature_names_in_ = np.array(source.names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_
