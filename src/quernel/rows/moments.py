@@ -12,6 +12,9 @@ import numpy as np
 
 from quernel.rows.sources import Array, RowsError
 
+# Entries in a row that is long enough for numpy.
+FOLDED_ROW = 1024
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -60,7 +63,21 @@ def moments(X: Array, weight: Array | None) -> Moments:
     near = X - X[0]
     offset = share @ near
     scatter = total * (share @ (near - offset) ** 2)
-    return Moments(n, total, largest, X[0].copy(), offset, scatter, X.min(axis=0), X.max(axis=0))
+    return Moments(n, total, largest, X[0].copy(), offset, scatter, *column_range(X))
+
+
+def column_range(X: Array) -> Array:
+    """The smallest and the largest entry of every column, shape (2, d).
+
+    numpy takes extremes over long rows ten times as fast as over short ones, so a narrow table is folded into a wide
+    one first.
+    """
+    n, d = X.shape
+    fold = max(1, min(n, FOLDED_ROW // d))
+    whole = n - n % fold
+    wide, rest = X[:whole].reshape(-1, fold * d), X[whole:].ravel()
+    low, high = (np.concatenate([ends, rest]).reshape(-1, d) for ends in (wide.min(axis=0), wide.max(axis=0)))
+    return np.array([low.min(axis=0), high.max(axis=0)])
 
 
 def join_moments(parts: Sequence[Moments]) -> Moments:

@@ -38,7 +38,8 @@ class ParquetRows:
     """Rows of Parquet files, which may be larger than memory.
 
     Files, columns and numbers of rows are looked at when this is made; rows are read when they are streamed, and
-    checked then. Files without rows are passed over.
+    checked then. Files without rows are passed over. Bytes that were replaced by others are noticed for certain only in
+    files that have page checksums; pyarrow writes them with write_page_checksum=True.
 
     Parameters
     ----------

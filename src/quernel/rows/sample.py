@@ -1,8 +1,8 @@
 """A sample of rows that depends on their values and weights only, found block by block.
 
 It holds up to `limit` different x, those of `features.distinct.sample_of_rows`, each with all its different y and the
-weight of all rows equal to (x, y). Rows that repeat are added up on the way, so that the sample stays small. Where few
-different x have very many y each, some of these stand for all, chosen by a hash of their values.
+weight of all rows equal to (x, y). Rows that repeat are added up on the way, so that the sample stays small. Where an x
+has more y than there is room for, at least PAIRS, some of them stand for all, chosen by a hash of their values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quernel.rows.sources import Array
 Codes = NDArray[np.uint64]
 
 # At most so many times `limit` pairs (x, y) are held.
-PAIRS = 32
+PAIRS = 64
 
 
 @dataclass(frozen=True, eq=False)
