@@ -115,7 +115,7 @@ def _table(X: Any) -> Any:
 
 def _column(series: Any, name: str) -> Any:
     """A Dask series as a Dask array of known chunks."""
-    if hasattr(series, "columns"):
+    if series.ndim != 1:
         raise RowsError(f"{name} must be one column, such as frame['target']; got a data frame.")
     return _stack(series, partial_series, name, ())
 
@@ -150,7 +150,7 @@ def partial_frame(frame: Any, k: int, columns: tuple) -> np.ndarray:
     """A partition's columns as numbers, or an error that names it and what is different there."""
     if tuple(frame.columns) != columns:
         raise RowsError(
-            f"Partition {k} of the data frame has the columns {list(frame.columns)}, where {list(columns)} are expected."
+            f"Partition {k} of the data frame has the columns {list(frame.columns)}, not {list(columns)} as expected."
         )
     for name, kind in frame.dtypes.items():
         _require_numbers(kind, f"Partition {k} of the data frame, column {name!r}")
@@ -177,8 +177,9 @@ def checked_chunk(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) 
         if values is None:
             continue
         if values.dtype == object and name == "X":
-            _numbers_by_column(k, values, labels)
-        _require_numbers(values.dtype, f"Chunk {k} of {name}")
+            _require_numbers_by_column(k, values, labels)
+        else:
+            _require_numbers(values.dtype, f"Chunk {k} of {name}")
         if len(values) != len(X):
             raise RowsError(f"Chunk {k} has {len(X)} rows of X, but {len(values)} of {name}.")
     piece = Piece(
@@ -194,8 +195,8 @@ def checked_chunk(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) 
     return piece
 
 
-def _numbers_by_column(k: int, X: np.ndarray, labels: tuple[str, ...]) -> None:
-    """Say which column of a chunk of objects is to blame."""
+def _require_numbers_by_column(k: int, X: np.ndarray, labels: tuple[str, ...]) -> None:
+    """Objects may be numbers; say which column has others."""
     for j, label in enumerate(labels):
         kinds = {type(value).__name__ for value in X[:, j] if not isinstance(value, int | float | np.number)}
         if kinds:

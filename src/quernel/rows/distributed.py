@@ -10,7 +10,7 @@ its tasks again, from the chunks on, and the numbers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from quernel.features.blocks import blocks
 from quernel.rows import parts as bodies
+from quernel.rows import placement
 from quernel.rows.dask import DaskRows
 from quernel.rows.lifted import SIZE_ROWS, Elsewhere, FeatureMap, Join, Projected, Step
 from quernel.rows.schedulers import Handle, Scheduler, Task, current, leaf
@@ -31,12 +32,8 @@ Index = NDArray[np.intp]
 
 # Of a worker's memory: the features of a sample or of the rows in doubt.
 LIFTED_SHARE = 0.2
-# A part has so many entries of Phi at least: a task costs some milliseconds, whatever it does.
-SMALL_PART = 500_000
 # So many answers are joined at a time.
 FAN_IN = 8
-# A part ends where a chunk does if that makes it no more than so much longer or shorter.
-SLACK = 0.25
 # Messages up to so many bytes travel with each task; a larger one is a task of its own, from which workers fetch it.
 SMALL_MESSAGE = 64 * 2**10
 
@@ -49,6 +46,14 @@ class Traffic:
     bytes_out: int = 0
     bytes_in: int = 0
     bytes_gathered: int = 0
+
+
+@dataclass
+class _Store:
+    """What is known of the features: copies of the same rows share it."""
+
+    features: list[Handle] | None = None
+    size: float | None = None
 
 
 class DistributedMemory:
@@ -87,10 +92,10 @@ class DistributedRows:
         self.source = source
         self.n_rows = source.n_rows
         self.scheduler = current()
-        self.threads = max(self.scheduler.threads)
+        self.threads = self.scheduler.together
         self.traffic = Traffic()
         self.allowed = self.scheduler.feature_memory() if max_memory is None else max_memory
-        self._cuts = _cuts(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
+        self._cuts = placement.cuts(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
         self._parts, self.largest_share = self._load(feature_map.n_components_)
         self._columns: Index | None = None
         self._seed: list[int] = []
@@ -99,8 +104,8 @@ class DistributedRows:
 
     @property
     def cached(self) -> bool:
-        """Whether the features are stored rather than recomputed."""
-        return self._features is not None
+        """Whether the features are stored, rather than recomputed in every sweep."""
+        return np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed
 
     @property
     def spans(self) -> list[slice]:
@@ -120,7 +125,7 @@ class DistributedRows:
         total, largest = sum(weight for weight, _ in weights), max(largest for _, largest in weights)
         if not total > 0:
             raise RowsError("The weights sum to 0. At least one row must have a positive weight.")
-        places = _places(scheduler.threads, self._cuts, lengths, scheduler.homes(pieces))
+        places = placement.places(scheduler.threads, self._cuts, lengths, scheduler.homes(pieces))
         self._spans = [list(blocks(stop - start, n_features)) for start, stop in pairwise(self._cuts)]
         ends = np.cumsum(lengths)
         tasks = []
@@ -134,18 +139,22 @@ class DistributedRows:
                 tasks.append(_task(bodies.part_of)(some, total, start, spans))
         return scheduler.compute(tasks)[0], largest / total
 
-    def _see(self, feature_map: FeatureMap, features: list[Task] | None = None) -> None:
-        """Look at the rows through this; `features` are tasks that find them in a shorter way."""
-        scheduler = self.scheduler
+    def _see(self, feature_map: FeatureMap) -> None:
+        """Look at the rows through this."""
         self.feature_map, self.n_features = feature_map, feature_map.n_components_
-        (self._lift,), _ = scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
-        self._size: float | None = None
-        self._features: list[Handle] | None = None
-        if np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed:
-            if features is None:
-                through = scheduler.use(self._lift)
-                features = [_task(bodies.lift_part)(scheduler.use(part), through) for part in self._parts]
-            self._features = scheduler.compute(features)[0]
+        (self._lift,), _ = self.scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
+        self._store = _Store()
+
+    def _seen(self) -> list[Any]:
+        """Each part's features, or what makes them: stored, if they fit, when they are first asked for.
+
+        Not before: until then the workers are busy with samples.
+        """
+        store, use = self._store, self.scheduler.use
+        if self.cached and store.features is None:
+            tasks = [_task(bodies.lift_part)(use(part), use(self._lift)) for part in self._parts]
+            store.features = self.scheduler.compute(tasks)[0]
+        return store.features or [self._lift] * len(self._parts)
 
     def take(self, columns: Index) -> DistributedRows:
         """The rows for some of the fits."""
@@ -157,20 +166,17 @@ class DistributedRows:
 
     def within(self, basis: Array) -> DistributedRows:
         """The same rows with the features Phi B."""
-        some, task = copy(self), _task(bodies.project_part)
-        short = None if self._features is None else [task(self.scheduler.use(one), basis) for one in self._features]
-        some._see(Projected(self.feature_map, basis), short)
+        some = copy(self)
+        some._see(Projected(self.feature_map, basis))
         return some
 
     def size(self) -> float:
         """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
-        if self._size is None:
-            features = self._lift if self._features is None else self._features[0]
+        if self._store.size is None:
             use = self.scheduler.use
-            _, (self._size,) = self.scheduler.compute(
-                [], [_task(bodies.mean_square)(use(self._parts[0]), use(features))]
-            )
-        return self._size
+            task = _task(bodies.mean_square)(use(self._parts[0]), use(self._lift))
+            _, (self._store.size,) = self.scheduler.compute([], [task])
+        return self._store.size
 
     @property
     def most_sampled(self) -> int:
@@ -205,61 +211,56 @@ class DistributedRows:
         return DistributedMemory(self.scheduler, self.scheduler.compute(tasks)[0])
 
     def fold(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None) -> Any:
-        """The joined answer of a step at every block."""
-        features: Sequence[Any] = self._features if self._features is not None else [self._lift] * len(self._parts)
-        memory.sweeps += 1
-        self.traffic.sweeps += 1
-        return self._fold(step, memory, message, join, each, features)
+        """The step's answers for all blocks, joined; `each` holds (or stands for) a further message for every block."""
+        self._count(memory)
+        return self._fold(step, memory, message, join, each, look=True)
 
     def visit(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join) -> Any:
         """Like `fold`, for steps that do not look at the features."""
-        return self._fold(step, memory, message, join, None, None)
-
-    def _fold(self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, features: Any) -> Any:
-        parcel, tasks = self._tasks(step, memory, message, join, each, features)
-        answers = [_task(bodies.answer_of)(task) for task in tasks]
-        while len(answers) > FAN_IN:
-            answers = [_task(bodies.joined)(parcel, answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
-        memory.kept, carried = self.scheduler.compute(tasks, answers)
-        self.traffic.bytes_in += sum(one.moved + bodies.n_bytes(one.answer) for one in carried)
-        return join([one.answer for one in carried])
+        return self._fold(step, memory, message, join, None, look=False)
 
     def fold_apart(
-        self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None
+        self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join
     ) -> tuple[Any, Handle]:
-        """Like `fold`, for steps that answer (small, large): the large part is joined on one worker, and stays there."""
-        features: Sequence[Any] = self._features if self._features is not None else [self._lift] * len(self._parts)
-        memory.sweeps += 1
-        self.traffic.sweeps += 1
-        parcel, tasks = self._tasks(step, memory, message, join, each, features)
-        answers = [_task(bodies.answer_of)(task) for task in tasks]
-        while len(answers) > FAN_IN:
-            answers = [_task(bodies.joined)(parcel, answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
+        """Like `fold`, for answers of two parts: a small one that comes back, and one that stays on one worker."""
+        self._count(memory)
+        tasks, parcel, answers = self._tasks(step, memory, message, join, None, look=True)
         root = _task(bodies.joined_apart)(parcel, answers)
         (*memory.kept, handle), (carried,) = self.scheduler.compute([*tasks, root], [_task(bodies.small_of)(root)])
         self.traffic.bytes_in += bodies.n_bytes(carried.answer)
         self.traffic.bytes_gathered += carried.moved
         return carried.answer, self._held(handle)
 
+    def _count(self, memory: DistributedMemory) -> None:
+        memory.sweeps += 1
+        self.traffic.sweeps += 1
+
+    def _fold(self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, *, look: bool) -> Any:
+        tasks, _, answers = self._tasks(step, memory, message, join, each, look=look)
+        memory.kept, carried = self.scheduler.compute(tasks, answers)
+        self.traffic.bytes_in += sum(one.moved + bodies.n_bytes(one.answer) for one in carried)
+        return join([one.answer for one in carried])
+
     def _tasks(
-        self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, features: Any
-    ) -> tuple[Any, list[Task]]:
-        """What is sent, and a task for each part that takes the step at its blocks."""
+        self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, *, look: bool
+    ) -> tuple[list[Task], Any, list[Task]]:
+        """A task for each part that takes the step at its blocks, what it is sent, and a few joined answers."""
         use, task, n_parts = self.scheduler.use, _task(bodies.fold_part), len(self._parts)
         parcel: Any = bodies.pack((step, join, message))
         self.traffic.bytes_out += len(parcel) * n_parts
         if len(parcel) > SMALL_MESSAGE:
             parcel = leaf(parcel)
-        if features is None:
-            seen: list[Any] = [self.n_features] * n_parts
-        elif self._features is None:
-            seen = [use(self._lift)] * n_parts
-        else:
-            seen = [use(one) for one in features]
-        return parcel, [
-            task(parcel, use(part), phi, None if kept is None else use(kept), entries, self._columns)
-            for part, phi, kept, entries in zip(self._parts, seen, memory.kept, self._dealt(each), strict=True)
+        features: list[Any] = [self.n_features] * n_parts
+        if look:
+            features = [use(one) for one in self._seen()]
+        tasks = [
+            task(parcel, use(part), phi, None if kept is None else use(kept), own, self._columns)
+            for part, phi, kept, own in zip(self._parts, features, memory.kept, self._dealt(each), strict=True)
         ]
+        answers = [_task(bodies.answer_of)(task) for task in tasks]
+        while len(answers) > FAN_IN:
+            answers = [_task(bodies.joined)(parcel, answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
+        return tasks, parcel, answers
 
     def _dealt(self, each: Any) -> list[Any]:
         """Each part's entries of a list with one for every block, or of a handle to one."""
@@ -318,31 +319,3 @@ def _task(function: Callable) -> Callable[..., Task]:
     from dask import delayed
 
     return delayed(function, pure=False)
-
-
-def _cuts(lengths: list[int], n_features: int, threads: int) -> list[int]:
-    """Where parts begin and end: a part per thread, of equal size or nearly so, at the ends of chunks if they allow."""
-    n = sum(lengths)
-    n_parts = min(threads, -(-n * n_features // SMALL_PART), n)
-    ends, size = np.cumsum(lengths), n / n_parts
-    cuts = [0]
-    for k in range(1, n_parts):
-        even = round(k * size)
-        near = int(ends[np.argmin(np.abs(ends - even))])
-        cuts.append(near if abs(near - even) <= SLACK * size else even)
-    return [*cuts, n]
-
-
-def _places(threads: list[int], cuts: list[int], lengths: list[int], homes: Sequence[int | None]) -> list[int]:
-    """The worker of each part: one that holds most of its rows if it has a thread to spare, any that has otherwise."""
-    room = -(-(len(cuts) - 1) // sum(threads)) * np.asarray(threads)
-    ends = np.cumsum(lengths)
-    places = []
-    for start, stop in pairwise(cuts):
-        local = np.zeros(len(threads))
-        for end, length, home in zip(ends, lengths, homes, strict=True):
-            if home is not None:
-                local[home] += max(min(end, stop) - max(end - length, start), 0)
-        places.append(int(np.lexsort((local, room > 0))[-1]))
-        room[places[-1]] -= 1
-    return places

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quernel._threads import right_sized
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, Join, LiftedRows, Projected, Step
+from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, LiftedRows
 from quernel.rows.sources import Piece
 
 Array = NDArray[np.floating]
@@ -91,16 +91,19 @@ def census(piece: Piece) -> tuple[float, float]:
 
 def cut(piece: Piece, start: int, stop: int) -> Piece:
     """Some of the rows of a piece: a copy, so that the others need not stay."""
-    return Piece(*(None if array is None else array[start:stop].copy() for array in piece))
+    X, y, weight = (None if array is None else array[start:stop].copy() for array in piece)
+    return Piece(X, y, weight)  # type: ignore[arg-type]
 
 
 def part_of(pieces: Sequence[Piece], total: float, start: int, spans: list[slice]) -> Part:
     """The rows of these pieces, with their share of the total weight."""
-    X, y, weight = (None if arrays[0] is None else _joined(arrays) for arrays in zip(*pieces, strict=True))
-    return Part(X, y, np.full(len(y), 1 / total) if weight is None else weight / total, start, spans)
+    X, y = _joined([piece.X for piece in pieces]), _joined([piece.y for piece in pieces])
+    if pieces[0].weight is None:
+        return Part(X, y, np.full(len(y), 1 / total), start, spans)
+    return Part(X, y, _joined([piece.weight for piece in pieces]) / total, start, spans)
 
 
-def _joined(arrays: Sequence[Array]) -> Array:
+def _joined(arrays: Sequence[Any]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
@@ -111,16 +114,9 @@ def lift_part(part: Part, lift: Lift) -> list[Array]:
         return [lift(part.X[span]) for span in part.spans]
 
 
-def project_part(features: list[Array], basis: Array) -> list[Array]:
-    """Phi B of every block."""
-    with right_sized(0, 0):
-        return [(block @ basis).astype(block.dtype, copy=False) for block in features]
-
-
-def mean_square(part: Part, features: list[Array] | Lift) -> float:
+def mean_square(part: Part, lift: Lift) -> float:
     """mean |phi|^2 over the first rows."""
-    some = slice(SIZE_ROWS)
-    first = features(part.X[some]) if isinstance(features, Lift) else features[0][some]
+    first = lift(part.X[:SIZE_ROWS])
     return float(np.mean(np.einsum("ij,ij->i", first, first)))
 
 
@@ -258,10 +254,9 @@ def sample_of(
 ) -> LiftedRows:
     """The sample itself, in random order."""
     _, order = pickle.loads(drawing).first(size)
-    X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))  # type: ignore[arg-type]
-    lift = Lift(lift.feature_map if basis is None else Projected(lift.feature_map, basis))
-    lift.prepare(len(y))
+    X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))
+    source = ArrayRows(X, y, weight if weighted else None)
+    lift.prepare(size)
     with right_sized(0, 0):
-        features = lift(X)
-    source = ArrayRows(features, y, weight if weighted else None)  # X is needed no more
-    return LiftedRows(source, features=features, shuffled=True, threads=threads)
+        rows = LiftedRows(source, lift.feature_map, shuffled=True, max_memory=0, threads=threads)
+        return rows.sample(size, np.random.default_rng(0), basis)

@@ -29,7 +29,8 @@ class Scheduler(Protocol):
     """Runs delayed tasks."""
 
     here: bool
-    threads: list[int]
+    threads: list[int]  # of each worker
+    together: int  # threads that a task may use while it is the only one
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
         """Handles of the first tasks, and values of the others."""
@@ -86,6 +87,7 @@ class Here:
         alone = kind in ("synchronous", "sync", "single-threaded")
         workers = dask.config.get("num_workers", None) or os.cpu_count() or 1
         self.threads = [1 if alone else workers]
+        self.together = self.threads[0]
         # To send features to another process costs more than to compute them there.
         self._separate = kind in ("processes", "multiprocessing")
 
@@ -138,6 +140,10 @@ class Cluster:
         self._addresses = sorted(found)
         self._workers = [found[address] for address in self._addresses]
         self.threads = [worker["nthreads"] for worker in self._workers]
+        machines: dict[str, int] = {}
+        for worker in self._workers:
+            machines[worker["host"]] = machines.get(worker["host"], 0) + worker["nthreads"]
+        self.together = min(machines.values())
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
         """Futures of the first, and the others' values: one graph, one wait, and none if nothing is to be brought."""
@@ -165,7 +171,7 @@ class Cluster:
             holders = self.client.who_has(list(handles))
         known = {address: k for k, address in enumerate(self._addresses)}
         found = (holders.get(handle.key) or [None] for handle in handles)
-        return [known.get(list(addresses)[0]) for addresses in found]
+        return [known.get(next(iter(addresses))) for addresses in found]
 
     @contextmanager
     def at(self, worker: int) -> Iterator[None]:
@@ -201,13 +207,13 @@ def explained() -> Iterator[None]:
         yield
     except KilledWorker as error:
         raise RowsError(
-            f"Workers of the Dask cluster died again and again over the same task ({error.task}): most often for want of "
-            "memory. Give the workers more, use more of them, pass a smaller max_memory, or make the chunks smaller."
+            f"Workers of the Dask cluster died again and again over the same task ({error.task}), most often for want "
+            "of memory. Give the workers more of it, use more workers, or pass a smaller max_memory."
         ) from error
     except (CancelledError, Cancelled, CommClosedError, TimeoutError, OSError) as error:
         if isinstance(error, FileNotFoundError | PermissionError):  # a task's own
             raise
         raise ConnectionError(
-            f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and what the workers held "
-            "with it. Start the cluster again, connect a new Client, and fit again."
+            f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and with it what the "
+            "workers held. Start the cluster again, connect a new Client, and fit again."
         ) from error
