@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from quernel.rows.parquet_files import complaints, footer, opened
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import BLOCK, RowsError
+from quernel.tables.passing import passed
 from quernel.tables.reading import PARQUET, TableError, check_names, ending_of
 from quernel.tables.several import agreed, as_agreed, files_of
 
@@ -54,6 +55,10 @@ class ParquetTable:
         """The rows of all files."""
         return sum(group.n_rows for group in self.groups)
 
+    def of(self, group: Group) -> ParquetTable:
+        """The part of the table that is in one group."""
+        return replace(self, groups=(group,))
+
     def slabs(
         self, columns: Sequence[str], groups: Sequence[Group] | None = None, size: int = BLOCK
     ) -> Generator[Slab, None, None]:
@@ -75,7 +80,14 @@ class ParquetTable:
 
     def fold(self, step: Step, join: Join, columns: Sequence[str]) -> Any:
         """The step's answers for all slabs, joined; read ahead in a thread."""
-        return joined_as_they_come(map(step, read_ahead(self.slabs(columns))), join)
+        share = len(columns) / len(self.schema.names)
+
+        def answers() -> Iterator[Any]:
+            for slab in read_ahead(self.slabs(columns)):
+                yield step(slab)
+                passed(share * len(slab.table))
+
+        return joined_as_they_come(answers(), join)
 
 
 def open_parquet(data: Path) -> ParquetTable:

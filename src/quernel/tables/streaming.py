@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -18,6 +19,7 @@ from quernel.tables.encoder import TableEncoder, learnt_from
 from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason
 from quernel.tables.groups import Group, ParquetTable, Slab
 from quernel.tables.medians import medians
+from quernel.tables.passing import passed
 from quernel.tables.training import check_columns, input_columns, refuse_no_target, refuse_not_positive
 
 Array = NDArray[np.floating]
@@ -42,21 +44,31 @@ class StreamedTraining:
     """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes."""
 
     encoder: TableEncoder
-    rows: TableRows
+    rows: Any
     dropped: int
     notes: tuple[str, ...]
 
+    @property
+    def n_rows(self) -> int:
+        """The rows with a target."""
+        return self.rows.n_rows
+
 
 def prepare_streamed(
-    table: ParquetTable,
+    table: Any,
     target: str,
     *,
     columns: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     weights: str | None = None,
     log_target: bool = False,
+    make_rows: Callable[..., Any] | None = None,
 ) -> StreamedTraining:
-    """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept."""
+    """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept.
+
+    `table` is a `ParquetTable`, or a `ClusterTable`, whose workers read the files and with which
+    `make_rows` is `cluster_rows`.
+    """
     check_columns(table.schema, target, weights, None, columns, exclude)
     roles = Roles(target, weights, log_target)
     counted = table.fold(partial(count_targets, roles), join_targets, [target])
@@ -64,7 +76,7 @@ def prepare_streamed(
     if log_target:
         refuse_not_positive(target, counted.not_positive, counted.low)
     learnt = learnt_from(learn(table, roles, input_columns(table.schema, columns, [target, weights, None, *exclude])))
-    rows = TableRows(table, learnt.encoder, roles, counted.sizes)
+    rows = (make_rows or TableRows)(table, learnt.encoder, roles, counted.sizes)
     return StreamedTraining(learnt.encoder, rows, table.n_rows - rows.n_rows, learnt.notes)
 
 
@@ -178,7 +190,8 @@ class TableRows:
         self, table: ParquetTable, encoder: TableEncoder, roles: Roles, sizes: dict[tuple[Group, int], int]
     ) -> None:
         self.table, self.encoder, self.roles = table, encoder, roles
-        self.names, self.n_columns = tuple(encoder.names), len(encoder.names)
+        # Models of tables know their columns by the encoder: as in memory, the estimator is given none.
+        self.names, self.n_columns = None, len(encoder.names)
         self.weighted = roles.weights is not None
         self.size = max(cut(BLOCK, self.n_columns)[0].stop // STRIP, 1) * STRIP
         self.stretches = self._stretches(sizes)
@@ -198,7 +211,10 @@ class TableRows:
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
         """These blocks in order, read ahead in a thread; X=False reads target and weight only."""
-        return read_ahead(self._pieces(blocks, X))
+        with closing(read_ahead(self._pieces(blocks, X))) as pieces:  # type: ignore[type-var]
+            for piece in pieces:
+                yield piece
+                passed(len(piece.y) if X else len(piece.y) / (1 + self.n_columns))
 
     def place(self, k: int) -> str:
         """Where block k comes from, for messages."""

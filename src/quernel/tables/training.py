@@ -31,6 +31,11 @@ class Training:
     notes: tuple[str, ...]
     groups: NDArray[np.intp] | None = None
 
+    @property
+    def n_rows(self) -> int:
+        """The rows with a target."""
+        return len(self.y)
+
 
 def prepare(
     table: Any,
