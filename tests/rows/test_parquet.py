@@ -345,11 +345,12 @@ def test_finite_numbers_of_an_infinite_sum_are_let_through(tmp_path, table):
     np.testing.assert_array_equal(gathered(rows)[0][:, 0], a)
 
 
-def test_a_file_that_changed_meanwhile(tmp_path, table):
+@pytest.mark.parametrize(("now", "first_changed"), [({"group": 700}, 0), ({"cuts": (0, 3000)}, 3)])
+def test_a_file_that_changed_meanwhile(tmp_path, table, now, first_changed):
     folder = write(tmp_path / "rows", table)
     rows = ParquetRows(folder, "y")
-    write(folder, table, group=700)
-    with pytest.raises(RowsError, match=r"00\.parquet, row group 0 has other rows than before"):
+    write(folder, table, **now)
+    with pytest.raises(RowsError, match=rf"00\.parquet, row group {first_changed} has other rows than before"):
         list(rows.stream(range(len(rows.spans))))
 
 

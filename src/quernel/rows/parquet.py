@@ -162,7 +162,8 @@ class ParquetRows:
         columns = list(dict.fromkeys([*needed, *self._filtered_by]))
         size, row = cut(group.n_rows, self.n_columns)[0].stop, group.first_row
         with complaints(self._place(group)):
-            if file.metadata.row_group(group.number).num_rows != group.n_rows:
+            there = file.metadata
+            if group.number >= there.num_row_groups or there.row_group(group.number).num_rows != group.n_rows:
                 raise self._changed(group)
             batches = file.iter_batches(size, [group.number], columns, use_threads=False)
         while True:
