@@ -142,7 +142,7 @@ def test_sums_agree_in_any_chunking_on_any_scheduler(scheduler, data, feature_ma
 
 def test_sums_agree_with_processes(data, feature_map, coef, expected):
     with (
-        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
         dask.config.set(scheduler="processes", pool=pool, num_workers=2),
     ):
         rows = DistributedRows(ragged(*data), feature_map)
@@ -401,46 +401,6 @@ def test_large_messages_arrive(client, data, feature_map, coef, expected, monkey
 # Faults
 
 
-def kill_one(client):
-    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-
-
-def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
-    """One dies between two folds, one in the middle of a fold: rows, features and memories are made again."""
-    rows = DistributedRows(ragged(*data), feature_map)
-    memory = rows.new_memory()
-    assert_same(rows.fold(steps.value_and_gradient, memory, coef, join=total), expected)
-    moved = rows.visit(steps.move, memory, 0.1, join=total)
-    kill_one(client)
-    X, y, weight = data
-    residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
-    np.testing.assert_allclose(moved[0], share @ np.abs(residual - 0.1), rtol=1e-12)
-    loss, moves = rows.visit(steps.move, memory, 0.1, join=total)
-    np.testing.assert_allclose(loss, share @ np.abs(residual - 0.2), rtol=1e-12)
-    np.testing.assert_allclose(moves, 2, rtol=1e-12)
-    client.wait_for_workers(2)
-    pids = client.run(os.getpid)
-    threading.Timer(0.4, os.kill, (list(pids.values())[1], signal.SIGKILL)).start()
-    assert_same(rows.fold(steps.slow_value_and_gradient, memory, coef, join=total), expected)
-    client.wait_for_workers(2)
-    assert set(client.run(os.getpid).values()) != set(pids.values())  # it did die
-
-
-def test_workers_that_die_again_and_again_are_explained(client, data, feature_map):
-    rows = DistributedRows(ragged(*data), feature_map)
-    client.run_on_scheduler(_allow_failures, 0)
-    try:
-        with pytest.raises(RowsError, match=r"died again and again.*memory.*max_memory"):
-            rows.fold(steps.deadly, rows.new_memory(), join=total)
-    finally:
-        client.run_on_scheduler(_allow_failures, 3)
-        client.wait_for_workers(2)
-
-
-def _allow_failures(count, dask_scheduler=None):
-    dask_scheduler.allowed_failures = count
-
-
 def test_errors_of_steps_come_back_as_they_are(client, data, feature_map):
     rows = DistributedRows(ragged(*data), feature_map)
     with pytest.raises(KeyError, match="residual"):
@@ -563,3 +523,46 @@ def test_a_solve_gives_the_same_answer(client, order):
     np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-9)
     assert found.sweeps <= 1.5 * expected.sweeps
     assert rows.traffic.bytes_in < 200_000
+
+
+# Workers that die: last, for those that take their places begin by importing everything
+
+
+def kill_one(client):
+    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+
+def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
+    """One dies between two folds, one in the middle of a fold: rows, features and memories are made again."""
+    rows = DistributedRows(ragged(*data), feature_map)
+    memory = rows.new_memory()
+    assert_same(rows.fold(steps.value_and_gradient, memory, coef, join=total), expected)
+    moved = rows.visit(steps.move, memory, 0.1, join=total)
+    kill_one(client)
+    X, y, weight = data
+    residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
+    np.testing.assert_allclose(moved[0], share @ np.abs(residual - 0.1), rtol=1e-12)
+    loss, moves = rows.visit(steps.move, memory, 0.1, join=total)
+    np.testing.assert_allclose(loss, share @ np.abs(residual - 0.2), rtol=1e-12)
+    np.testing.assert_allclose(moves, 2, rtol=1e-12)
+    client.wait_for_workers(2)
+    pids = client.run(os.getpid)
+    threading.Timer(0.4, os.kill, (list(pids.values())[1], signal.SIGKILL)).start()
+    assert_same(rows.fold(steps.slow_value_and_gradient, memory, coef, join=total), expected)
+    client.wait_for_workers(2)
+    assert set(client.run(os.getpid).values()) != set(pids.values())  # it did die
+
+
+def test_workers_that_die_again_and_again_are_explained(client, data, feature_map):
+    rows = DistributedRows(ragged(*data), feature_map)
+    client.run_on_scheduler(_allow_failures, 0)
+    try:
+        with pytest.raises(RowsError, match=r"died again and again.*memory.*max_memory"):
+            rows.fold(steps.deadly, rows.new_memory(), join=total)
+    finally:
+        client.run_on_scheduler(_allow_failures, 3)
+        client.wait_for_workers(2)
+
+
+def _allow_failures(count, dask_scheduler=None):
+    dask_scheduler.allowed_failures = count

@@ -131,7 +131,7 @@ class Cluster:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        with explained():
+        with explained(self.client):
             found = client.scheduler_info(n_workers=-1)["workers"]
         if not found:
             raise RowsError(
@@ -150,7 +150,7 @@ class Cluster:
         import dask
 
         # What a task must know is part of it, large or not: only so can it be done again.
-        with explained(), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
+        with explained(self.client), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
             futures = self.client.compute([*keep, *bring], optimize_graph=False)
             values = self.client.gather(futures[len(keep) :]) if bring else []
         return futures[: len(keep)], values
@@ -167,7 +167,7 @@ class Cluster:
 
     def homes(self, handles: Sequence[Handle]) -> list[int | None]:
         """The number of the worker that holds each, None where it has been lost since."""
-        with explained():
+        with explained(self.client):
             holders = self.client.who_has(list(handles))
         known = {address: k for k, address in enumerate(self._addresses)}
         found = (holders.get(handle.key) or [None] for handle in handles)
@@ -195,13 +195,11 @@ class Cluster:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(client: Any) -> Iterator[None]:
     """What went wrong with the cluster, in words; errors of the tasks themselves pass."""
-    from asyncio import CancelledError
-    from concurrent.futures import CancelledError as Cancelled
+    from concurrent.futures import CancelledError
 
     from distributed import KilledWorker
-    from distributed.comm import CommClosedError
 
     try:
         yield
@@ -210,9 +208,9 @@ def explained() -> Iterator[None]:
             f"Workers of the Dask cluster died again and again over the same task ({error.task}), most often for want "
             "of memory. Give the workers more of it, use more workers, or pass a smaller max_memory."
         ) from error
-    except (CancelledError, Cancelled, CommClosedError, TimeoutError, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):  # a task's own
-            raise
+    except (Exception, CancelledError) as error:
+        if client.status == "running" and not isinstance(error, CancelledError):
+            raise  # the task's own
         raise ConnectionError(
             f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and with it what the "
             "workers held. Start the cluster again, connect a new Client, and fit again."
