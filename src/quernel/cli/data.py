@@ -28,7 +28,7 @@ READ = {
     "streamed": "The rows were read from the files in parts, again in every sweep.",
     "dask": "The rows were read and kept by the workers of the cluster.",
 }
-UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # Numbers that a value becomes, at most: a date has its trend, three cycles and a flag, a word all levels.
 WIDTHS = {"date": 8, "text": MOST_LEVELS + 2, None: 0}
 USUAL_WIDTH = 2

@@ -93,6 +93,8 @@ def fit(
         raise ValueError(
             "--report judges a model that is fitted to all rows, and --conformal holds some out. Leave out one of them."
         )
+    if conformal and checkpoint is not None:
+        raise ValueError("--checkpoint keeps a single fit, without --conformal. Leave out one of them.")
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
@@ -101,6 +103,11 @@ def fit(
         data, target, columns, exclude,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
+        if interval is not None and table is None:
+            raise ValueError(
+                f"--conformal calibrates on rows that are kept in memory, which those of {data} are not. Fit without "
+                "it, or raise --max-memory."
+            )
         if report is not None and table is None:
             raise ValueError(
                 f"--report judges on rows that are kept in memory, which those of {data} are not. Fit without it, and "
