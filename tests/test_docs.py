@@ -19,9 +19,10 @@ import quernel.kernels.spectral
 import quernel.plots
 import quernel.selection.quantile
 from quernel import theory
-from quernel.estimators import defaults
+from quernel.estimators import defaults, overview
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import rivals
+from quernel.selection import quantile as tuned
 from quernel.tables import facts
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +33,7 @@ COVERAGE = (ROOT / "docs" / "coverage.md").read_text()
 THEORY = (ROOT / "docs" / "theory.md").read_text()
 LOSSES = (ROOT / "docs" / "losses.md").read_text()
 PLOTS = (ROOT / "docs" / "plots.md").read_text()
+SCALE = (ROOT / "docs" / "scale.md").read_text()
 
 
 def test_the_readme_example_runs_and_says_the_truth(capsys):
@@ -47,6 +49,22 @@ def test_the_readme_states_the_defaults():
     for value in (f"{defaults.N_COMPONENTS} random features", f"{defaults.ALPHA:.0e}".replace("e-0", "e-")):
         assert value in README, value
     assert f"{defaults.BANDWIDTH} of the median distance" in README
+
+
+def test_the_example_of_rows_beyond_memory_runs(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", SCALE, re.S)
+    namespace = {}
+    exec(compile(example, "scale.md", "exec"), namespace)
+    assert capsys.readouterr().out.splitlines() == ["True", "(24000, 3)"]
+    assert namespace["model"].max_memory < 8 * 3 * 24_000  # streamed, as it says
+    assert not (namespace["folder"] / "fit.ckpt").exists()
+
+
+def test_the_page_on_scale_states_the_numbers():
+    for number in (overview.SAMPLE, tuned.SEARCHED, quernel.estimators.quantile.CROSSING_ROWS, defaults.N_COMPONENTS):
+        assert f"{number:,}" in SCALE, number
+    assert quernel.calibration.conformal.MOST_CALIBRATING == 1_000_000
+    assert "at most a million rows" in SCALE
 
 
 def test_the_coverage_example_covers_once_it_is_calibrated(capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -14,10 +16,16 @@ from quernel.calibration.models import ends, is_frozen, middle, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
 from quernel.calibration.scores import Scores, rows_needed
 from quernel.calibration.splits import Index, calibration_rows, check_size, folds
+from quernel.estimators.sources import judged, selected, source_of
 from quernel.estimators.validation import check_choice, check_share, check_target, check_weight
+from quernel.estimators.wherever import wherever
 from quernel.features.random import as_generator
+from quernel.rows import ArrayRows
 
 Array = NDArray[np.floating]
+
+# Of rows that are not in memory no larger share calibrates: the coverage is then known to a twentieth of a percent.
+MOST_CALIBRATING = 1_000_000
 
 
 class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
@@ -114,6 +122,9 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : table of shape (n, d), whatever the estimator takes
+            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection:
+            with ``method="split"`` or "prefit", for estimators that take them. A share of them that calibrates is then
+            no more than a million rows. Their weights weigh the fit only.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
             Handed to the estimator. It does not weigh calibration rows; a row of weight 0 is left out of both.
@@ -124,6 +135,11 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             calibration rows under covariate shift.
         """
         prefit = self._check_parameters()
+        source = source_of(X, y, sample_weight)
+        if source is not None and not isinstance(source, ArrayRows):
+            return self._fit_far(source, prefit, groups, density_ratio)
+        if source is not None:
+            X, y, sample_weight = source.X, source.y, source.weight
         (X,) = indexable(X)
         y, weight = self._check_rows(X, y, sample_weight, prefit)
         labels, ratio = group_of(groups, X), ratio_of(density_ratio, X)
@@ -142,13 +158,48 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         ]
         number = np.repeat(np.arange(len(parts)), [len(test) for _, test in parts])
         scores = Scores.of(np.concatenate(predicted), y[rows], number, ratio[rows], symmetric=self.symmetric)
+        return self._keep(scores, members)
+
+    def _keep(self, scores: Scores, members: dict[Any, Index]) -> Self:
         self.calibration_ = {label: scores.take(places) for label, places in members.items()}
-        self.n_calibration_ = len(rows)
+        self.n_calibration_ = len(scores.weight)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
         return self
 
+    def _fit_far(self, source: Any, prefit: bool, groups: Any, density_ratio: Any) -> Self:
+        """Fit on some rows of a source, without the others, and calibrate on these."""
+        for name, given in (("groups", groups), ("density_ratio", density_ratio)):
+            if given is not None:
+                raise ValueError(
+                    f"{name} was given, which is for rows in memory. Leave it out, or calibrate on arrays with "
+                    "method='prefit'."
+                )
+        if self.method == "cv+":
+            raise ValueError("method='cv+' is for rows in memory. Use method='split' for rows of files and of Dask.")
+        self._groups = self._ratio = None
+        n, rng = source.n_rows, as_generator(self.random_state)
+        if prefit:
+            rows = np.arange(n)
+        else:
+            size = self.calibration_size
+            most = MOST_CALIBRATING if not isinstance(size, Integral) and size * n > MOST_CALIBRATING else size
+            rows = calibration_rows(n, most, last=self.time_ordered, groups=None, rng=rng)
+        self._members(None, np.ones(n), rows)  # are there enough?
+        held_out = np.zeros(n, dtype=bool)
+        held_out[rows] = True
+        if prefit:
+            self.estimators_ = [self.estimator]
+        else:
+            model = with_levels(self.estimator, self.coverage, self.random_state)
+            self.estimators_ = [model.fit(selected(source, ~held_out))]
+        predicted, y = judged(partial(ends, self.estimators_[0], coverage=self.coverage), selected(source, held_out))
+        weight = np.ones(len(y))
+        scores = Scores.of(predicted, y, np.zeros(len(y), dtype=np.intp), weight, symmetric=self.symmetric)
+        return self._keep(scores, {None: np.arange(len(y))})
+
+    @wherever
     def predict_interval(self, X: Any, *, groups: Any = None, density_ratio: Any = None) -> Array:
         """Lower and upper end of the calibrated interval, shape (n, 2).
 
@@ -173,6 +224,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             interval[rows] = self.calibration_[label].interval(predicted[:, rows], own[rows], self._level)
         return interval
 
+    @wherever
     def predict(self, X: Any) -> Array:
         """The median of each row as the model has it, or else the middle of its interval; shape (n,)."""
         check_is_fitted(self)

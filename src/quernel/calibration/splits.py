@@ -33,7 +33,7 @@ def calibration_rows(n_rows: int, size: float, *, last: bool, groups: Any, rng: 
     if last:
         return np.arange(n_rows - wanted, n_rows)
     if groups is None:
-        return np.sort(rng.permutation(n_rows)[:wanted])
+        return np.sort(rng.choice(n_rows, wanted, replace=False, shuffle=False))
     members = [np.flatnonzero(groups == label) for label in np.unique(groups)]
     return np.sort(np.concatenate([rng.permutation(rows)[: -(-len(rows) * wanted // n_rows)] for rows in members]))
 

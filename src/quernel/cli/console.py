@@ -9,11 +9,11 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from quernel.estimators.cost import as_duration
 from quernel.solvers.progress import Progress, listening
-from quernel.tables.passing import watching
 
 console = Console()
 errors = Console(stderr=True)
@@ -45,6 +45,7 @@ def fitting(text: str) -> Iterator[None]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
+        BarColumn(),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
@@ -52,49 +53,17 @@ def fitting(text: str) -> Iterator[None]:
         task = bars.add_task(text, total=None, state="")
 
         def show(progress: Progress) -> None:
+            if progress.sweep:
+                left = f"about {as_duration(progress.left or 0)} left"
+                bars.update(
+                    task, total=1, completed=progress.done, state=f"pass {progress.sweep} over the rows, {left}"
+                )
+                return
             bars.update(task, state=f"step {progress.iteration}, gap {progress.gap:.0e}")
 
         with listening(show):
             yield
         bars.update(task, total=1, completed=1, state="[green]done[/]")
-
-
-# How often the rows of files pass by in a usual fit: to learn the columns, to choose, to sample, to sweep.
-USUAL_PASSES = 14
-
-
-@contextmanager
-def streaming(text: str, n_rows: int) -> Iterator[None]:
-    """Show, on a terminal, how the rows of files pass by, and how long a usual fit still takes."""
-    if not errors.is_terminal:
-        errors.print(f"{text} ...")
-        yield
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("pass {task.fields[turn]}{task.fields[state]}"),
-        TimeElapsedColumn(),
-        TextColumn("about"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    with Bars(*columns, console=errors) as bars:
-        task = bars.add_task(text, total=USUAL_PASSES * n_rows, turn=1, state="")
-        bar = bars.tasks[0]
-
-        def show(rows: float) -> None:
-            turn = int((bar.completed + rows) / n_rows) + 1
-            # A fit that takes more passes than usual has another one to go, and one more after that.
-            bars.update(task, advance=rows, turn=turn, total=max(bar.total or 0, (turn + 1) * n_rows))
-
-        def tell(progress: Progress) -> None:
-            bars.update(task, state=f", gap {progress.gap:.0e}")
-
-        with watching(show), listening(tell):
-            yield
-        bars.update(task, completed=bar.total, state=" [green]done[/]")
 
 
 @contextmanager

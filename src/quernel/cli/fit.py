@@ -13,7 +13,7 @@ import typer
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
-from quernel.cli.console import console, errors, fitting, listed, note, streaming, working
+from quernel.cli.console import console, errors, fitting, listed, note, working
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.estimators import KernelQuantileRegressor
@@ -21,7 +21,7 @@ from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report import judge_by_refitting, report_page
-from quernel.tables import StreamedTraining, TableModel, TableRows, Training
+from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
@@ -103,11 +103,6 @@ def fit(
         data, target, columns, exclude,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
-        if interval is not None and table is None:
-            raise ValueError(
-                f"--conformal calibrates on rows that are kept in memory, which those of {data} are not. Fit without "
-                "it, or raise --max-memory."
-            )
         if report is not None and table is None:
             raise ValueError(
                 f"--report judges on rows that are kept in memory, which those of {data} are not. Fit without it, and "
@@ -200,11 +195,10 @@ def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if isinstance(training, StreamedTraining):
-            with streaming(text, training.n_rows) if isinstance(training.rows, TableRows) else fitting(text):
+        with fitting(text):
+            if isinstance(training, StreamedTraining):
                 estimator.fit(training.rows, **more)
-        else:
-            with fitting(text):
+            else:
                 estimator.fit(training.X, training.y, sample_weight=training.weight, **more)
     for warning in caught:
         note(str(warning.message))

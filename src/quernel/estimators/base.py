@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
-from quernel.estimators.cost import most_components, refuse_if_too_large
 from quernel.estimators.beginning import Beginning, continues
+from quernel.estimators.cost import as_duration, most_components, refuse_if_too_large
 from quernel.estimators.defaults import SIZES, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
@@ -25,6 +25,7 @@ from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.overview import FarOverview, Overview
 from quernel.estimators.sources import in_memory, keep_names, source_of
 from quernel.estimators.validation import check_choice, check_positive, check_rows, check_training, refuse_missing
+from quernel.estimators.wherever import wherever
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
@@ -185,6 +186,7 @@ class KernelEstimator(BaseEstimator):
         )  # fmt: skip
         return np.array(self.bandwidth_choice_.bandwidth)
 
+    @wherever
     def outside(self, X: Any) -> NDArray[np.bool_]:
         """Which rows have a column outside the range that it had in the training rows, shape (n,)."""
         check_is_fitted(self)
@@ -406,4 +408,8 @@ def _levels_to_the_caller() -> int:
 
 
 def _print_progress(progress: Progress) -> None:
+    if progress.sweep:
+        if progress.done == 1:
+            print(f"quernel: pass {progress.sweep} over the rows is done, about {as_duration(progress.left or 0)} left")
+        return
     print(f"quernel: step {progress.iteration}, {progress.columns} fits at work, relative gap {progress.gap:.1e}")

@@ -18,6 +18,7 @@ from quernel.estimators.defaults import alpha_for
 from quernel.estimators.labelled import class_weights, labelled, signs
 from quernel.estimators.overview import overview
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
+from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
@@ -50,8 +51,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     ----------
     loss : str or object of `quernel.losses`, default="hinge"
         "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
-    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, random_state, \
-    verbose :
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
+    random_state, verbose :
         as in `KernelQuantileRegressor`; the solver is "newton".
     alpha : "auto" or float, default="auto"
         The weight of u'u; "auto" is a constant in units of the loss.
@@ -157,7 +158,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             self._refuse_far(rows)  # which classes there are is known only now
         elif self._together and (self.warm_start or checkpoint is not None):
             raise ValueError(
-                "The multinomial model begins from nothing: it has no warm_start and no checkpoint. Use multiclass='ovr'."
+                "The multinomial model has no warm_start and no checkpoint: it begins from nothing. Use "
+                "multiclass='ovr'."
             )
         self._fit_columns(overview(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
         self._warn_if_short(self._names())
@@ -168,9 +170,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _signed(self, rows: Any, n_columns: int) -> Any:
         """The rows with signs in place of labels, and weights times those of their classes."""
         if not isinstance(rows, ArrayRows):
-            return labelled(
-                rows, self.classes_, n_columns, self._class_factors(lambda: class_weights(rows, self.classes_))
-            )
+            factor = self._class_factors(lambda: class_weights(rows, self.classes_))
+            return labelled(rows, self.classes_, n_columns, factor)
         codes = np.searchsorted(self.classes_, rows.y)
         factor = self._class_factors(lambda: np.bincount(codes, rows.weight))
         weight = rows.weight
@@ -185,18 +186,21 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         if getattr(self, "_together", False):
             yield "The multinomial model", "multiclass='ovr'"
 
+    @wherever
     def decision_function(self, X: Any) -> Array:
         """f(x): shape (n,) for two classes, positive for the second, and (n, K) for more."""
         check_is_fitted(self)
         scores = self._raw_curves(check_rows(self, X, reset=False))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
+    @wherever
     def predict(self, X: Any) -> NDArray[Any]:
         """The class with the largest decision function."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     @available_if(_gives_probabilities)
+    @wherever
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, shape (n, K)."""
         check_is_fitted(self)
@@ -211,6 +215,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return each / each.sum(axis=1, keepdims=True)
 
     @available_if(_gives_probabilities)
+    @wherever
     def predict_log_proba(self, X: Any) -> Array:
         """log of `predict_proba`."""
         return np.log(self.predict_proba(X))

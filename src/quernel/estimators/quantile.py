@@ -25,6 +25,7 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
+from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel
@@ -86,9 +87,15 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Newton steps of each stage (a large problem is solved on growing samples), or rounds of ADMM.
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Larger ones are recomputed block by block.
+        Rows of files that take no more than this are read into memory first; larger files are streamed in every sweep,
+        and what is remembered of their rows lies on disk beyond a quarter of it (docs/scale.md).
     dtype : {"float64", "float32"}, default="float64"
         How random features are stored. "float32" halves their memory; sums are still taken in float64, and the
         duality gap is that of the unrounded features: it cannot always be as small as `tol`, and says so.
+    warm_start : bool, default=False
+        Whether fitting again keeps the features, bandwidth and automatic ridge weight of the last fit and begins from
+        its coefficients: for the same rows and more. It begins anew where kernel, bandwidth, n_components, sampling,
+        columns or the number of levels changed.
     random_state : int, RandomState, Generator or None, default=None
         Source of the random features; an integer makes fits repeatable.
     verbose : int, default=0
@@ -222,6 +229,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         del self._points
         self._keep(levels, view)
 
+    @wherever
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
 
@@ -239,6 +247,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         curves = self._curves(X) if wanted is None else self._distribution(X).at(wanted)
         return curves[:, 0] if single else curves
 
+    @wherever
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """Lower and upper end of the central interval with this nominal coverage, shape (n, 2)."""
         check_is_fitted(self)
@@ -258,6 +267,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return self.predict(X, quantiles=[tail, 1 - tail])
 
+    @wherever
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """P(Y <= y | x) for each row of X and its entry of y (or one y for all), shape (n,).
 

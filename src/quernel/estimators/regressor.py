@@ -20,6 +20,7 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
+from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
@@ -41,8 +42,8 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh". A loss by name
         has its length, such as Huber's threshold, in units of the spread of y; an object has its own, in units of y:
         ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
-    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, random_state, \
-    verbose :
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
+    random_state, verbose :
         as in `KernelQuantileRegressor`. ``solver="admm"`` takes these losses, too.
     alpha : "auto" or float, default="auto"
         The weight of u'u. "auto" is a constant in units of the loss and of the spread of y, so that default fits obey
@@ -129,6 +130,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self._warn_if_short([f"the {type(self.loss_).__name__} loss"])
         return self
 
+    @wherever
     def predict(self, X: Any) -> Array:
         """Phi u + b, shape (n,)."""
         check_is_fitted(self)

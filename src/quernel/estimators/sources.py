@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quernel.rows import ArrayRows, DaskRows, RowSource, SelectedRows, allowance
+from quernel.rows import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, allowance
+
+Array = NDArray[np.floating]
 
 NUMBER = 8  # bytes
 
@@ -78,6 +83,46 @@ def random_rows(source: Any, size: int, rng: np.random.Generator) -> ArrayRows:
     index = np.flatnonzero(chosen)
     X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
     return ArrayRows(X, y, *weight)
+
+
+def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
+    """Some of the rows of a source, where they are."""
+    if not isinstance(source, DaskRows):
+        return SelectedRows(source, chosen)
+    index = np.flatnonzero(chosen)
+    some = DaskRows(source.X[index], source.y[index], None if source.weight is None else source.weight[index])
+    some.names = source.names
+    return some
+
+
+def judged(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
+    """Predictions for the rows of a source, computed where they are, and their targets."""
+    if not isinstance(source, DaskRows):
+        step, pieces = _Predicted(predict), source.stream(range(len(source.spans)))
+        answers = [step(piece) for piece in pieces]
+    else:
+        from dask import compute, delayed
+
+        task = delayed(_Predicted(predict), pure=False)
+        answers = compute(*(task(piece) for piece in source.chunks()))
+    predicted, y = zip(*answers, strict=True)
+    return np.concatenate(predicted), np.concatenate(y)
+
+
+class _Predicted:
+    """Predictions and targets of a piece, without rows of weight 0."""
+
+    def __init__(self, predict: Callable[[Array], Array]) -> None:
+        self.predict = predict
+
+    def __call__(self, piece: Piece) -> tuple[Array, Array]:
+        assert piece.X is not None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")  # a piece is a plain array
+            if piece.weight is None or piece.weight.all():
+                return self.predict(piece.X), piece.y
+            counts = piece.weight > 0
+            return self.predict(piece.X)[counts], piece.y[counts]
 
 
 def keep_names(estimator: Any, source: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class SelectedRows:
         self._blocks = [k for k, count in enumerate(counts) if count]  # those of the source that have any
         self._bits = {k: np.packbits(chosen[source.spans[k]]) for k in self._blocks}
         ends = np.cumsum([0, *(counts[k] for k in self._blocks)]).tolist()
-        self.spans = [slice(start, stop) for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+        self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows = ends[-1]
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:

@@ -30,6 +30,7 @@ from quernel.rows.lifted import (
 )
 from quernel.rows.shelf import ShelvedMemory
 from quernel.rows.sources import Piece, RowSource
+from quernel.rows.watching import begin_pass
 
 Array = NDArray[np.floating]
 
@@ -199,9 +200,17 @@ class StreamedRows:
         threads = max(1, min(self.threads, count))
         runs = [range(count * t // threads, count * (t + 1) // threads) for t in range(threads)]
 
+        count_rows = begin_pass(self.n_rows) if X else None
+
+        def one(k: int, piece: Piece) -> Any:
+            answer = function(k, piece)
+            if count_rows is not None:
+                count_rows(len(piece.y))
+            return answer
+
         def go(run: range) -> Any:
             stream = self.source.stream(run, X=X)
-            return _joined((function(k, piece) for k, piece in zip(run, stream, strict=True)), join)
+            return _joined((one(k, piece) for k, piece in zip(run, stream, strict=True)), join)
 
         return join(spread(go, runs, threads))
 

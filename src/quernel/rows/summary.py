@@ -19,6 +19,7 @@ from quernel.rows.moments import Moments, checked_total, join_moments, moments
 from quernel.rows.quantiles import counts, join_counts, narrowed, search, values
 from quernel.rows.sample import Sample, join_samples, sample
 from quernel.rows.sources import Array, Piece, RowSource
+from quernel.rows.watching import begin_pass
 
 Answer = TypeVar("Answer")
 
@@ -45,8 +46,11 @@ def fold(
     if isinstance(source, DaskRows):
         return fold_chunks(source, step, join, X=X)
     answers: list[Answer] = []
+    count_rows = begin_pass(source.n_rows) if X else None
     for piece in source.stream(range(len(source.spans)), X=X):
         answers.append(step(piece))
+        if count_rows is not None:
+            count_rows(len(piece.y))
         if len(answers) == JOINED:
             answers = [join(answers)]
     return join(answers)

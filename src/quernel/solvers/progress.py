@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from quernel.rows.watching import Pass, watching
+
+# Passes over rows of files that a fit takes, as a rule: to summarise them, to draw a sample, and to sort and verify all
+# of them once or twice.
+USUAL_PASSES = 5
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a solve stands: steps taken, columns still being worked on, and the worst relative gap (inf: none yet)."""
+    """Where a solve stands: steps taken, columns still being worked on, and the worst relative gap (inf: none yet).
+
+    While rows of files are read, `sweep` is the number of the present pass over them, `done` its share of rows that are
+    done, and `left` about how many seconds the usual number of passes will still take; otherwise sweep is 0.
+    """
 
     iteration: int
     columns: int
     gap: float
+    sweep: int = 0
+    done: float = 0.0
+    left: float | None = None
 
 
 Listener = Callable[[Progress], None]
@@ -24,9 +37,11 @@ _listener: ContextVar[Listener | None] = ContextVar("quernel_progress", default=
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Send the progress of every solve inside this block to `listener`."""
-    token = _listener.set(listener)
+    sweeps = _Sweeps(listener)
+    token = _listener.set(sweeps.hear)
     try:
-        yield
+        with watching(sweeps.see):
+            yield
     finally:
         _listener.reset(token)
 
@@ -36,3 +51,24 @@ def report(progress: Progress) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(progress)
+
+
+class _Sweeps:
+    """Counts passes over rows, and tells of them beside what the solver last said."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener, self._last = listener, Progress(0, 0, float("inf"))
+        self._sweep, self._over, self._longest = 0, True, 0.0
+
+    def hear(self, progress: Progress) -> None:
+        self._last = progress
+        self._listener(progress)
+
+    def see(self, state: Pass) -> None:
+        self._sweep += self._over
+        self._over = state.done >= state.n_rows
+        whole = state.seconds * state.n_rows / state.done
+        self._longest = max(self._longest, whole)
+        left = whole - state.seconds + self._longest * max(USUAL_PASSES - self._sweep, 0)
+        share = state.done / state.n_rows
+        self._listener(replace(self._last, sweep=self._sweep, done=share, left=left))

@@ -90,9 +90,9 @@ class _Stage:
     def of(cls, sample: Problem, result: Result, basis: Array | None) -> _Stage:
         residual, parameters = _residuals(sample, result.coef, result.intercept), _parameters(sample.loss, result)
         curved = staged.curved(sample.loss, residual, result.dual)
-        part, band = (np.ones(sample.n_columns),) * 2
-        if not curved:
-            part, band = _band(sample, residual, result.dual, parameters / sample.rows.n_rows)
+        nothing: Array = np.ones(sample.n_columns)
+        per_row = parameters / sample.rows.n_rows
+        part, band = (nothing, nothing) if curved else _band(sample, residual, result.dual, per_row)
         coef = result.coef if basis is None else basis @ result.coef
         work = _work(sample, result)
         return cls(coef, result.intercept, basis, part, band, float(parameters.max()), curved, work)
@@ -115,7 +115,7 @@ def solve(
 ) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`.
 
-    From a `guess`, no samples are solved. `keep` is told after every stage, and every round of the last, what would be
+    From a `guess`, only samples larger than its own are solved. `keep` is told after every stage, and every round of the last, what would be
     a guess to go on from.
     """
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
@@ -129,7 +129,7 @@ def solve(
         _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
         _, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
-        size = n
+        size = guess.n_rows
     work = [stage.work]
     while size < n and not stage.curved:
         if keep is not None:

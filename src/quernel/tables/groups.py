@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from quernel.rows.parquet_files import complaints, footer, opened
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import BLOCK, RowsError
-from quernel.tables.passing import passed
 from quernel.tables.reading import PARQUET, TableError, check_names, ending_of
 from quernel.tables.several import agreed, as_agreed, files_of
 
@@ -80,14 +79,7 @@ class ParquetTable:
 
     def fold(self, step: Step, join: Join, columns: Sequence[str]) -> Any:
         """The step's answers for all slabs, joined; read ahead in a thread."""
-        share = len(columns) / len(self.schema.names)
-
-        def answers() -> Iterator[Any]:
-            for slab in read_ahead(self.slabs(columns)):
-                yield step(slab)
-                passed(share * len(slab.table))
-
-        return joined_as_they_come(answers(), join)
+        return joined_as_they_come(map(step, read_ahead(self.slabs(columns))), join)
 
 
 def open_parquet(data: Path) -> ParquetTable:

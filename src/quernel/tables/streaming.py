@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -19,7 +18,6 @@ from quernel.tables.encoder import TableEncoder, learnt_from
 from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason
 from quernel.tables.groups import Group, ParquetTable, Slab
 from quernel.tables.medians import medians
-from quernel.tables.passing import passed
 from quernel.tables.training import check_columns, input_columns, refuse_no_target, refuse_not_positive
 
 Array = NDArray[np.floating]
@@ -211,10 +209,7 @@ class TableRows:
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
         """These blocks in order, read ahead in a thread; X=False reads target and weight only."""
-        with closing(read_ahead(self._pieces(blocks, X))) as pieces:  # type: ignore[type-var]
-            for piece in pieces:
-                yield piece
-                passed(len(piece.y) if X else len(piece.y) / (1 + self.n_columns))
+        return read_ahead(self._pieces(blocks, X))
 
     def place(self, k: int) -> str:
         """Where block k comes from, for messages."""

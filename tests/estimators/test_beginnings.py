@@ -1,0 +1,217 @@
+"""Fits that do not begin from nothing: warm starts and checkpoints. Right answers, and for less work."""
+
+import json
+
+import numpy as np
+import pytest
+
+import quernel
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.estimators import base
+from quernel.estimators.checkpoint import Checkpoint
+from quernel.rows import MemmapRows
+from quernel.solvers.guess import Guess
+
+SMALL = 200_000
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (40_000, 3))
+    return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + (0.3 + 0.2 * X[:, 2] ** 2) * rng.standard_normal(len(X))
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Sweeps and rows of Hessians of every fit."""
+    done, solve_on = [], base.KernelEstimator._solve_on
+
+    def solve(self, rows, *args, **words):
+        result = solve_on(self, rows, *args, **words)
+        done.append((result.sweeps, result.hessian_rows))
+        return result
+
+    monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
+    return done
+
+
+MODELS = {
+    "quantiles": (lambda **words: KernelQuantileRegressor([0.1, 0.5, 0.9], **words), lambda y: y),
+    "huber": (lambda **words: KernelRegressor("huber", **words), lambda y: y),
+    "hinge": (lambda **words: KernelClassifier("hinge", **words), lambda y: y > 0.5),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "M", "most"),
+    [
+        ("quantiles", 6000, 50, 0.6),
+        ("hinge", 6000, 50, 0.7),
+        ("quantiles", 40_000, 60, 0.5),
+        ("hinge", 40_000, 60, 0.5),
+        ("huber", 40_000, 60, 0.8),
+    ],
+)
+def test_a_warm_start_on_more_rows_pays(name, n, M, most, data, work):
+    make, target = MODELS[name]
+    X, y = data[0][:n], target(data[1][:n])
+    words = {"n_components": M, "random_state": 0}
+    model = make(**words, warm_start=True).fit(X[: n * 9 // 10], y[: n * 9 // 10])
+    features, alpha = model.feature_map_, model.alpha_
+    model.fit(X, y)
+    assert model.feature_map_ is features
+    assert model.alpha_ == alpha
+    assert model.duality_gap_.max() <= 1e-6
+    make(**words, alpha=alpha, bandwidth=model.bandwidth_).fit(X, y)
+    _, warm, cold = (sweeps * n + hessian_rows * M for sweeps, hessian_rows in work)  # times M: operations
+    assert warm < most * cold
+
+
+def test_a_warm_start_gives_the_solution_on_the_new_rows(data):
+    X, y = (part[:5000] for part in data)
+    model = KernelQuantileRegressor([0.2, 0.7], n_components=40, random_state=0, warm_start=True, tol=1e-9)
+    model.fit(X[:3000], y[:3000]).fit(X, y)
+    objective = model.objective_
+    model.coef_ = np.zeros_like(model.coef_)  # as if from nothing, with the same features and ridge weight
+    np.testing.assert_allclose(model.fit(X, y).objective_, objective, rtol=1e-8)
+
+
+def test_a_warm_start_begins_anew_where_features_would_differ(data):
+    X, y = (part[:2000] for part in data)
+    model = KernelQuantileRegressor(n_components=20, random_state=0, warm_start=True).fit(X, y)
+    features = model.feature_map_
+    assert model.fit(X, y).feature_map_ is features
+    assert model.set_params(n_components=30).fit(X, y).n_components_ == 30
+    assert model.fit(X[:, :2], y).n_features_in_ == 2
+    assert model.set_params(quantiles=[0.1, 0.9]).fit(X[:, :2], y).coef_.shape == (30, 2)
+    assert model.set_params(alpha=0.5).fit(X[:, :2], y).alpha_ == 0.5
+    assert model.set_params(warm_start=False, alpha="auto").fit(X[:, :2], y).alpha_ < 0.01
+
+
+def test_a_loaded_model_goes_on(data, tmp_path, work):
+    X, y = data
+    model = KernelQuantileRegressor(n_components=60, random_state=0, warm_start=True).fit(X[:35_000], y[:35_000])
+    quernel.save(model, tmp_path / "m.quernel")
+    quernel.load(tmp_path / "m.quernel").fit(X, y)
+    assert work[1][1] < 0.8 * work[0][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"solver": "admm"}, "solver='admm'"),
+        ({"n_components": "exact"}, "exact"),
+        ({"noncrossing": "joint"}, "joint"),
+        ({"dtype": "float32"}, "float32"),
+        ({"warm_start": "yes"}, "True or False"),
+    ],
+)
+def test_what_begins_from_nothing_has_no_warm_start(words, said, data):
+    X, y = (part[:50] for part in data)
+    with pytest.raises(ValueError, match=said):
+        KernelQuantileRegressor([0.1, 0.9], **{"warm_start": True, **words}).fit(X, y)
+    with pytest.raises(ValueError, match="multinomial model has no warm_start"):
+        KernelClassifier("logistic", warm_start=True).fit(X, np.arange(50) % 3)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_after(monkeypatch, times):
+    """Fits stop right after they have written down their progress so many times."""
+    written, write = [], Checkpoint.write
+
+    def stop(self, guess):
+        write(self, guess)
+        written.append(guess)
+        if len(written) == times:
+            raise Interrupted
+
+    monkeypatch.setattr(Checkpoint, "write", stop)
+    return written
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_an_interrupted_fit_goes_on_from_its_checkpoint(name, streamed, data, work, tmp_path, monkeypatch):
+    # It ends after its first stages: what was solved on samples need not be solved again.
+    make, target = MODELS[name]
+    X, y = data[0], target(data[1]).astype(float)
+    rows = (MemmapRows(X, y),) if streamed else (X, y)
+    words = {"n_components": 60, "random_state": 0, "max_memory": SMALL if streamed else None}
+    whole = make(**words).fit(*rows)
+    path = tmp_path / "fit.ckpt"
+    with monkeypatch.context() as patch:
+        written = interrupt_after(patch, 1)
+        with pytest.raises(Interrupted):
+            make(**words).fit(*rows, checkpoint=path)
+    assert path.exists()
+    assert len(written) == 1
+    again = make(**words).fit(*rows, checkpoint=path)
+    assert not path.exists()
+    assert list(tmp_path.iterdir()) == []
+    assert again.duality_gap_.max() <= 1e-6
+    np.testing.assert_allclose(again.objective_, whole.objective_, rtol=2e-6)
+    (sweeps, hessian_rows), (fewer_sweeps, fewer_hessian_rows) = work
+    assert fewer_sweeps < sweeps
+    assert fewer_hessian_rows < hessian_rows
+
+
+def test_a_checkpoint_of_another_fit_is_refused(data, tmp_path, monkeypatch):
+    X, y = data
+    path = tmp_path / "fit.ckpt"
+    words = {"n_components": 60, "random_state": 0}
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        with pytest.raises(Interrupted):
+            KernelQuantileRegressor(0.5, **words).fit(X, y, checkpoint=path)
+    for model, rows, said in (
+        (KernelQuantileRegressor(0.4, **words), (X, y), "quantiles"),
+        (KernelQuantileRegressor(0.5, **words), (X, y + 1), "target"),
+        (KernelQuantileRegressor(0.5, **words), (X[:-1], y[:-1]), "number of rows"),
+        (KernelQuantileRegressor(0.5, **words), (X + 0.1, y), "inputs"),
+        (KernelQuantileRegressor(0.5, **{**words, "random_state": 1}), (X, y), "random_state"),
+    ):
+        with pytest.raises(ValueError, match=f"checkpoint of another fit: it differs in .*{said}"):
+            model.fit(*rows, checkpoint=path)
+    assert KernelQuantileRegressor(0.5, **words, max_iter=999).fit(X, y, checkpoint=path).duality_gap_[0] <= 1e-6
+
+
+def test_unfit_checkpoints_are_refused_before_any_work(data, tmp_path):
+    X, y = (part[:3000] for part in data)
+    model = KernelQuantileRegressor(n_components=20, random_state=0)
+    with pytest.raises(ValueError, match="a folder that is missing"):
+        model.fit(X, y, checkpoint=tmp_path / "none" / "fit.ckpt")
+    with pytest.raises(ValueError, match="path of a file"):
+        model.fit(X, y, checkpoint=3)
+    with pytest.raises(ValueError, match="integer as random_state; got None"):
+        KernelQuantileRegressor().fit(X, y, checkpoint=tmp_path / "a")
+    with pytest.raises(ValueError, match="not for n_components"):
+        KernelQuantileRegressor(n_components="exact", random_state=0).fit(X, y, checkpoint=tmp_path / "a")
+    (tmp_path / "text").write_text("not a checkpoint")
+    with pytest.raises(ValueError, match="text is not a checkpoint"):
+        model.fit(X, y, checkpoint=tmp_path / "text")
+    assert (tmp_path / "text").read_text() == "not a checkpoint"
+
+
+def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    file = Checkpoint(tmp_path / "c", {"rows": 3})
+    guess = Guess(np.ones((2, 1)), np.zeros(1), 10, 2.0)
+    file.write(guess)
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json, "dumps", fail)
+    with pytest.raises(KeyboardInterrupt):
+        file.write(Guess(np.zeros((2, 1)), np.zeros(1), 20, 2.0))
+    monkeypatch.undo()
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(KeyboardInterrupt):
+        file.write(Guess(np.zeros((2, 1)), np.zeros(1), 20, 2.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    found = file.read()
+    assert found.n_rows == 10
+    np.testing.assert_array_equal(found.coef, guess.coef)

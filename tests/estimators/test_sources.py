@@ -1,0 +1,308 @@
+"""Rows that are not in memory: the same model as from the same rows in memory, for about the same work."""
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quernel import (
+    ConformalQuantileRegressor,
+    KernelClassifier,
+    KernelQuantileRegressor,
+    KernelQuantileRegressorCV,
+    KernelRegressor,
+)
+from quernel.estimators import base
+from quernel.estimators.overview import FarOverview, Overview
+from quernel.metrics import coverage
+from quernel.rows import ArrayRows, LiftedRows, MemmapRows, ParquetRows, SelectedRows, StreamedRows, sources
+from quernel.selection import quantile as selection
+from quernel.solvers.progress import listening
+
+# Forces rows to be streamed.
+SMALL = 200_000
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (26_000, 3)) * [1, 10, 0.1]
+    y = np.sin(2 * X[:, 0]) + 0.05 * X[:, 1] + (0.3 + 20 * X[:, 2] ** 2) * rng.standard_normal(len(X))
+    return X, y, rng.integers(0, 3, len(X)).astype(float)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The solvers' results, one for each fit."""
+    results, solve_on = [], base.KernelEstimator._solve_on
+
+    def solve(self, rows, *args, **words):
+        results.append((rows, solve_on(self, rows, *args, **words)))
+        return results[-1][1]
+
+    monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
+    return results
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK", 5000)
+
+
+def parquet(folder, X, y, weight=None, files=3):
+    """The rows in several files of several row groups."""
+    for k, part in enumerate(np.array_split(np.arange(len(y)), files)):
+        columns = {f"x{j}": X[part, j] for j in range(X.shape[1])} | {"y": y[part]}
+        columns |= {} if weight is None else {"w": weight[part]}
+        pq.write_table(pa.table(columns), folder / f"{k}.parquet", row_group_size=4000)
+    return ParquetRows(folder / "*.parquet", "y", weight=None if weight is None else "w")
+
+
+MODELS = {
+    "quantiles": lambda **words: KernelQuantileRegressor([0.1, 0.5, 0.9], **words),
+    "huber": lambda **words: KernelRegressor("huber", **words),
+    "epsilon": lambda **words: KernelRegressor("epsilon_insensitive", **words),
+    "hinge": lambda **words: KernelClassifier("hinge", class_weight="balanced", **words),
+    "classes": lambda **words: KernelClassifier("squared_hinge", multiclass="ovr", **words),
+}
+
+
+def target_for(name, y):
+    return {"hinge": (y > 1).astype(float), "classes": np.digitize(y, [0, 0.8]) * 2.0}.get(name, y)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_path, counted):
+    X, y, weight = data
+    y, weight = target_for(name, y), weight if weighted else None
+    words = {"n_components": 80, "random_state": 0, "tol": 1e-9}
+    near = MODELS[name](**words).fit(X, y, weight)
+    far = MODELS[name](**words, max_memory=SMALL).fit(parquet(tmp_path, X, y, weight))
+    assert isinstance(counted[0][0], LiftedRows)
+    assert isinstance(counted[1][0], StreamedRows)
+    assert far.duality_gap_.max() <= 1e-9
+    np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-9)
+    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
+    np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-12)
+    np.testing.assert_array_equal(far.input_range_, near.input_range_)
+    assert list(far.feature_names_in_) == ["x0", "x1", "x2"]
+    if name == "quantiles":
+        assert far.crossing_rate_ == near.crossing_rate_
+    if name in ("hinge", "classes"):
+        np.testing.assert_array_equal(far.classes_, near.classes_)
+        np.testing.assert_allclose(far._raw_curves(X[:100]), near._raw_curves(X[:100]), atol=2e-3)
+    else:
+        np.testing.assert_allclose(far._raw_curves(X[:100]), near._raw_curves(X[:100]), atol=1e-3 * np.std(y))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"n_components": "auto"},
+        {"n_components": 60, "sampling": "leverage"},
+        {"n_components": 60, "bandwidth": "learned"},
+        {"kernel": "linear"},
+    ],
+    ids=str,
+)
+def test_automatic_choices_are_those_of_arrays(words, data):
+    X, y, weight = (part[:9000] for part in data)
+    X = np.round(X, 1)  # rows that repeat
+    words = {"random_state": 1, "tol": 1e-6, "max_memory": SMALL} | words
+    near = KernelQuantileRegressor([0.2, 0.8], **words).fit(X, y, weight)
+    far = KernelQuantileRegressor([0.2, 0.8], **words).fit(MemmapRows(X, y, weight))
+    assert far.n_components_ == near.n_components_
+    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
+    if near.bandwidth_ is not None:
+        np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-6)
+    np.testing.assert_allclose(far.objective_, near.objective_, rtol=2e-6)
+    if hasattr(near.feature_map_, "frequencies_"):
+        np.testing.assert_allclose(far.feature_map_.frequencies_, near.feature_map_.frequencies_, rtol=1e-6)
+
+
+def test_the_overview_of_a_stream_is_that_of_arrays(data):
+    X, y, weight = data
+    y = np.round(y, 1)
+    counts = weight > 0
+    near, far = Overview(ArrayRows(X[counts], y[counts], weight[counts])), FarOverview(MemmapRows(X, y, weight))
+    assert far.n_rows == near.n_rows
+    assert far.spread == near.spread
+    for name in ("mean", "scales", "range", "bandwidth"):
+        np.testing.assert_allclose(getattr(far, name), getattr(near, name), rtol=1e-11, atol=1e-15)
+    np.testing.assert_array_equal(far.every(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
+    assert far.sample.n_rows < 5000 < near.sample.n_rows
+
+
+@pytest.mark.parametrize("order", ["target", "time"])
+def test_sorted_files_take_no_more_work(order, data, counted):
+    X, y, _ = data
+    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=80, random_state=0, max_memory=SMALL)
+    by = np.argsort(y if order == "target" else X[:, 0])
+    model.fit(MemmapRows(X, y))
+    objective = model.objective_
+    model.fit(MemmapRows(X[by], y[by]))
+    np.testing.assert_allclose(model.objective_, objective, rtol=2e-6)
+    (_, shuffled), (_, ordered) = counted
+    assert ordered.sweeps <= 1.5 * shuffled.sweeps
+    assert ordered.hessian_rows <= 1.5 * shuffled.hessian_rows
+    assert sum(ordered.doubtful) <= 1.5 * sum(shuffled.doubtful)
+
+
+def test_rows_that_fit_are_read_into_memory(data, tmp_path, counted):
+    X, y, weight = (part[:4000] for part in data)
+    words = {"n_components": 30, "random_state": 0}
+    arrays = KernelQuantileRegressor(**words).fit(X, y, weight)
+    files = KernelQuantileRegressor(**words).fit(parquet(tmp_path, X, y, weight))
+    objects = KernelQuantileRegressor(**words).fit(ArrayRows(X, y, weight))
+    assert all(isinstance(rows, LiftedRows) for rows, _ in counted)
+    np.testing.assert_array_equal(files.coef_, arrays.coef_)
+    np.testing.assert_array_equal(objects.coef_, arrays.coef_)
+    assert list(files.feature_names_in_) == ["x0", "x1", "x2"]
+    assert not hasattr(objects, "feature_names_in_")
+
+
+def test_predictions_of_files_are_streamed(data, tmp_path):
+    X, y, _ = (part[:12_000] for part in data)
+    rows = parquet(tmp_path, X, y)
+    model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(rows)
+    plain = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(rows), plain.predict(X), rtol=1e-12)
+    np.testing.assert_allclose(model.predict(rows, 0.3), plain.predict(X, 0.3), rtol=1e-12)
+    np.testing.assert_allclose(model.predict_interval(rows, coverage=0.5), plain.predict_interval(X, 0.5), rtol=1e-12)
+    np.testing.assert_allclose(model.predict_cdf(rows, y), plain.predict_cdf(X, y), rtol=1e-9)
+    np.testing.assert_allclose(model.predict_cdf(rows, 0.3), plain.predict_cdf(X, 0.3), rtol=1e-9)
+    turned = ParquetRows(tmp_path / "*.parquet", "y", columns=["x2", "x0", "x1"])
+    np.testing.assert_allclose(model.predict(turned), plain.predict(X), rtol=1e-12)
+    with pytest.raises(ValueError, match="fitted with x0, x1, x2"):
+        model.predict(ParquetRows(tmp_path / "*.parquet", "y", columns=["x2", "x0"]))
+    with pytest.raises(ValueError, match="5 entries for 12,000 rows"):
+        model.predict_cdf(rows, y[:5])
+
+
+def far_rows(n=2000):
+    rng = np.random.default_rng(0)
+    return MemmapRows(rng.standard_normal((n, 3)), (np.arange(n) % 3).astype(float))
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "instead"),
+    [
+        (KernelQuantileRegressor(solver="admm"), "solver='admm'", "solver='newton'"),
+        (KernelQuantileRegressor(n_components="exact"), 'n_components="exact"', "random features"),
+        (KernelQuantileRegressor([0.1, 0.9], noncrossing="joint"), 'noncrossing="joint"', "rearrange"),
+        (KernelQuantileRegressor(dtype="float32"), "dtype='float32'", "float64"),
+        (KernelClassifier("logistic"), "The multinomial model", "multiclass='ovr'"),
+        (KernelClassifier("hinge", calibration="sigmoid"), "calibration='sigmoid'", "logistic"),
+    ],
+    ids=str,
+)
+def test_what_needs_memory_is_refused_for_rows_beyond_it(model, said, instead):
+    with pytest.raises(ValueError, match=said) as caught:
+        model.set_params(max_memory=1000).fit(far_rows())
+    assert instead in str(caught.value)
+    assert "2,000 x 3" in str(caught.value)
+
+
+def test_unfit_arguments_are_refused_before_any_row_is_read():
+    rows = far_rows()
+    rows.stream = None  # reading would fail
+    model = KernelQuantileRegressor(n_components=10)
+    with pytest.raises(ValueError, match="y was given beside MemmapRows, which has its own target"):
+        model.fit(rows, np.zeros(2000))
+    with pytest.raises(ValueError, match="sample_weight was given beside MemmapRows, which has its own weight"):
+        model.fit(rows, sample_weight=np.ones(2000))
+    with pytest.raises(ValueError, match="ArrayRows has no target"):
+        model.fit(ArrayRows(np.zeros((3, 1)), None))
+    with pytest.raises(ValueError, match="groups are for rows in memory"):
+        KernelQuantileRegressorCV(max_memory=1000).fit(far_rows(), groups=np.zeros(2000))
+    with pytest.raises(ValueError, match=r"cv\+.*rows in memory"):
+        ConformalQuantileRegressor(method="cv+").fit(rows)
+    with pytest.raises(ValueError, match="groups was given"):
+        ConformalQuantileRegressor().fit(rows, groups=np.zeros(2000))
+
+
+def test_a_target_of_many_numbers_is_no_class(data):
+    X, y, _ = data
+    with pytest.raises(ValueError, match="more than 1,000 different values"):
+        KernelClassifier(max_memory=1000).fit(MemmapRows(X, y))
+    with pytest.raises(ValueError, match="one class only"):
+        KernelClassifier(max_memory=1000).fit(MemmapRows(X, np.ones(len(X))))
+    with pytest.raises(ValueError, match="class labels"):
+        KernelClassifier(max_memory=1000).fit(MemmapRows(X, np.round(y, 1)))
+
+
+def test_conformal_intervals_hold_rows_out_of_a_stream(data):
+    X, y, weight = data
+    train, test = slice(20_000), slice(20_000, None)
+    words = {"n_components": 60, "tol": 1e-6}
+    far = ConformalQuantileRegressor(KernelQuantileRegressor(**words, random_state=0, max_memory=SMALL), random_state=3)
+    near = ConformalQuantileRegressor(KernelQuantileRegressor(**words, random_state=0), random_state=3)
+    far.fit(MemmapRows(X[train], y[train], weight[train] + 1))
+    near.fit(X[train], y[train], weight[train] + 1)
+    assert far.n_calibration_ == near.n_calibration_ == 5000
+    np.testing.assert_allclose(far.predict_interval(X[test]), near.predict_interval(X[test]), atol=2e-3)
+    assert 0.88 < coverage(y[test], *far.predict_interval(X[test]).T) < 0.92
+    np.testing.assert_array_equal(far.predict_interval(MemmapRows(X[test], y[test])), far.predict_interval(X[test]))
+
+
+def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
+    X, y, weight = (part[:8000] for part in data)
+    model = KernelQuantileRegressor(n_components=20, random_state=0)
+    far = ConformalQuantileRegressor(model, random_state=0).fit(MemmapRows(X, y, weight))
+    rows = np.random.default_rng(0).choice(8000, 2000, replace=False, shuffle=False)
+    assert far.n_calibration_ == np.count_nonzero(weight[rows])
+    last = ConformalQuantileRegressor(model, time_ordered=True, calibration_size=500).fit(MemmapRows(X, y))
+    direct = ConformalQuantileRegressor(model, time_ordered=True, calibration_size=500).fit(X, y)
+    np.testing.assert_allclose(last.predict_interval(X[:9]), direct.predict_interval(X[:9]), rtol=1e-9)
+
+
+def test_a_search_on_some_rows_is_refitted_to_all_with_less_ridge(data, monkeypatch):
+    X, y, _ = data
+    monkeypatch.setattr(selection, "SEARCHED", 1200)
+    model = KernelQuantileRegressorCV(
+        0.5, cv=0.3, bandwidths=["auto"], n_components=30, random_state=0, max_memory=700_000
+    ).fit(MemmapRows(X, y))
+    best = model.cv_results_["params"][model.best_index_]["alpha"]
+    assert model.alpha_ == pytest.approx(best * np.sqrt(1200 / len(X)))
+    given = KernelQuantileRegressorCV(
+        0.5, alphas=[1e-4, 1.0], cv=0.3, bandwidths=["auto"], n_components=30, random_state=0, max_memory=700_000
+    ).fit(MemmapRows(X, y))
+    assert given.alpha_ == 1e-4
+    assert given.duality_gap_.max() <= 1e-6
+
+
+def test_selected_rows_are_some_of_the_rows(data):
+    X, y, weight = (part[:20_000] for part in data)
+    chosen = np.random.default_rng(0).random(20_000) < 0.3
+    chosen[5000:10_000] = False  # a block without any
+    rows = SelectedRows(MemmapRows(X, y, weight), chosen)
+    assert rows.n_rows == chosen.sum()
+    pieces = list(rows.stream(range(len(rows.spans))))
+    np.testing.assert_array_equal(np.concatenate([piece.X for piece in pieces]), X[chosen])
+    np.testing.assert_array_equal(np.concatenate([piece.weight for piece in pieces]), weight[chosen])
+    assert [span.stop - span.start for span in rows.spans] == [len(piece.y) for piece in pieces]
+    (middle,) = rows.stream(range(1, 2), X=False)
+    np.testing.assert_array_equal(middle.y, y[10_000:15_000][chosen[10_000:15_000]])
+    assert middle.X is None
+    assert "10,000" in rows.place(1)
+    assert list(rows.stream(range(0))) == []
+
+
+def test_a_streamed_fit_tells_how_far_it_has_come(data, capsys):
+    X, y, _ = data
+    heard = []
+    with listening(heard.append):
+        KernelQuantileRegressor(n_components=80, random_state=0, max_memory=SMALL).fit(MemmapRows(X, y))
+    passes = [progress for progress in heard if progress.sweep]
+    assert {progress.sweep for progress in passes} == set(range(1, passes[-1].sweep + 1))
+    for number in range(1, passes[-1].sweep + 1):
+        done = [progress.done for progress in passes if progress.sweep == number]
+        assert all(before < after for before, after in pairwise(done))
+        assert done[-1] == 1
+    assert 3 <= passes[-1].sweep <= 8
+    assert all(progress.left >= 0 for progress in passes)
+    KernelQuantileRegressor(n_components=80, random_state=0, max_memory=SMALL, verbose=1).fit(MemmapRows(X, y))
+    assert "pass 1 over the rows is done" in capsys.readouterr().out
