@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import quernel
 from quernel.cli.data import bytes_from
 from quernel.datasets import load_wind
 from quernel.rows.streamed import StreamedRows
+from quernel.solvers import screening
 from quernel.tables import read
 from tables.made import sales
 
@@ -39,12 +41,12 @@ def wind():
 
 def windmills():
     table = read_shared("wind_la_haute_borne_scada")
-    return table.take(np.sort(np.random.default_rng(0).choice(len(table), 20_000, replace=False)))
+    return table.take(np.sort(np.random.default_rng(0).choice(len(table), 6_000, replace=False)))
 
 
 def flights():
     table = read_shared("nycflights13_flights")
-    return table.take(np.sort(np.random.default_rng(0).choice(len(table), 20_000, replace=False)))
+    return table.take(np.sort(np.random.default_rng(0).choice(len(table), 6_000, replace=False)))
 
 
 def read_shared(name):
@@ -56,7 +58,8 @@ def read_shared(name):
 
 @pytest.fixture
 def swept(monkeypatch):
-    """How often rows of files were swept."""
+    """How often rows of files were swept; tables as small as those here would be gathered instead."""
+    monkeypatch.setattr(screening, "SMALL", 10_000)
     sweeps, fold = [], StreamedRows.fold
 
     def counted(self, *args, **more):
@@ -88,22 +91,22 @@ def alike(whole, streamed, table, target):
 
 
 @pytest.mark.parametrize(
-    ("make", "target", "options"),
+    ("make", "target", "memory", "options"),
     [
-        (sales, "price", ["--log-target"]),
-        (wind, "power", []),
-        (windmills, "P_avg", []),
-        (flights, "arr_delay", ["--exclude", "dep_time,arr_time,tailnum", "--weights", "distance"]),
+        (partial(sales, 1500), "price", "60kB", ["--log-target"]),
+        (wind, "power", "400kB", []),
+        (windmills, "P_avg", "400kB", []),
+        (flights, "arr_delay", "2MB", ["--exclude", "dep_time,arr_time,tailnum", "--weights", "distance"]),
     ],
 )
-def test_a_table_read_in_parts_gives_the_model_of_the_table_in_memory(command, swept, tmp_path, make, target, options):
+def test_a_table_read_in_parts_gives_the_model_of_the_table_in_memory(
+    command, swept, tmp_path, make, target, memory, options
+):
     table = make()
     folder, options = in_files(tmp_path / "data", table), [*options, *QUICK]
     whole = fitted(command, folder, target, tmp_path / "whole", *options)
     assert (whole[0]["read"], swept) == ("whole", [])
-    streamed = fitted(
-        command, folder / "*.parquet", target, tmp_path / "m", *options, "--max-memory", f"{16 * len(table)}B"
-    )
+    streamed = fitted(command, folder / "*.parquet", target, tmp_path / "m", *options, "--max-memory", memory)
     assert streamed[0]["read"] == "streamed"
     assert len(swept) >= 2
     alike(whole, streamed, table, target)
@@ -185,12 +188,16 @@ def test_many_files_of_other_formats_and_commands(command, tmp_path):
 
 
 def test_tune_on_a_table_read_in_parts(command, swept, tmp_path):
-    folder = in_files(tmp_path / "data", sales())
+    folder = in_files(tmp_path / "data", sales(1500))
     options = ("--components", "40", "--quantiles", "0.5", "--validation", "0.3", "--alphas", "1e-6,1e-5", "--json")
     ran = command("tune", folder, "--target", "price", *options, "--max-memory", "20kB")
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
-    assert (told["read"], told["rows"], told["alpha"] in (1e-6, 1e-5)) == ("streamed", 391, True)
+    assert (told["read"], told["rows"], told["alpha"] in (1e-6, 1e-5)) == (
+        "streamed",
+        1500 - sales(1500)["price"].null_count,
+        True,
+    )
     assert swept
 
 
@@ -199,7 +206,6 @@ def test_tune_on_a_table_read_in_parts(command, swept, tmp_path):
     [
         (["--max-memory", "many"], "such as 500MB"),
         (["--max-memory", "20kB", "--report", "r.html"], "quernel report"),
-        (["--max-memory", "20kB", "--conformal"], "--conformal"),
         (["--checkpoint", "c", "--conformal"], "--checkpoint"),
         (["--dask", "tcp://127.0.0.1:9"], "No Dask scheduler answers at 'tcp://127.0.0.1:9'"),
         (["--dask", "nonsense"], "No Dask scheduler answers"),
@@ -214,6 +220,16 @@ def test_what_cannot_be_is_said_before_any_work(command, tmp_path, monkeypatch, 
     assert words in ran.stderr
     assert time.perf_counter() - start < 20
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_intervals_are_calibrated_on_rows_that_pass_by(command, swept, tmp_path):
+    table = sales(1500)
+    folder, held_out = in_files(tmp_path / "data", table), sales(1000, seed=1, gaps=False)
+    told, model = fitted(command, folder, "price", tmp_path / "m", *QUICK, "--conformal", "--max-memory", "20kB")
+    assert swept
+    assert told["calibration_rows"] == round(0.25 * told["rows"])
+    low, high = model.predict_interval(held_out).T
+    assert 0.74 < np.mean((low <= held_out["price"].to_numpy()) & (held_out["price"].to_numpy() <= high)) < 0.88
 
 
 def test_sizes():
