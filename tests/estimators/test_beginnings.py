@@ -12,7 +12,7 @@ from quernel.estimators.checkpoint import Checkpoint
 from quernel.rows import MemmapRows
 from quernel.solvers.guess import Guess
 
-SMALL = 200_000
+SMALL = 1_200_000
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +133,15 @@ def interrupt_after(monkeypatch, times):
     return written
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "streamed"), [("quantiles", False), ("quantiles", True), ("huber", True), ("hinge", False)]
+)
 def test_an_interrupted_fit_goes_on_from_its_checkpoint(name, streamed, data, work, tmp_path, monkeypatch):
     # It ends after its first stages: what was solved on samples need not be solved again.
     make, target = MODELS[name]
     X, y = data[0], target(data[1]).astype(float)
     rows = (MemmapRows(X, y),) if streamed else (X, y)
-    words = {"n_components": 60, "random_state": 0, "max_memory": SMALL if streamed else None}
+    words = {"n_components": 52, "random_state": 0, "max_memory": SMALL if streamed else None}
     whole = make(**words).fit(*rows)
     path = tmp_path / "fit.ckpt"
     with monkeypatch.context() as patch:

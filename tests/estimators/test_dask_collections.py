@@ -77,6 +77,20 @@ def test_predictions_are_lazy_and_keep_chunks(data):
     model.predict(da.from_array(X, chunks=2000).map_blocks(fail, meta=np.empty((0, 0))))
 
 
+def test_predictions_of_linear_and_named_models_are_lazy(data):
+    X, y, _ = (part[:500] for part in data)
+    A = da.from_array(X, chunks=200)
+    linear = KernelQuantileRegressor(kernel="linear").fit(X, y)
+    np.testing.assert_allclose(linear.predict(A).compute(), linear.predict(X), rtol=1e-12)
+    with pytest.raises(ValueError, match="3 features"):
+        linear.predict(A[:, :2])
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    named = KernelQuantileRegressor(n_components=10, random_state=0).fit(frame, y)
+    rows = DaskRows(dd.from_pandas(frame[["c", "a", "b"]], npartitions=2), y)
+    np.testing.assert_allclose(named.predict(rows).compute(), named.predict(frame), rtol=1e-12)
+    np.testing.assert_array_equal(linear.outside(A).compute(), np.zeros(500, dtype=bool))
+
+
 def test_data_frames_are_known_by_their_columns(data):
     X, y, _ = (part[:6000] for part in data)
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)

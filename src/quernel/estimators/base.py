@@ -23,8 +23,8 @@ from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.overview import FarOverview, Overview
-from quernel.estimators.sources import in_memory, keep_names, source_of
-from quernel.estimators.validation import check_choice, check_positive, check_rows, check_training, refuse_missing
+from quernel.estimators.sources import training_rows
+from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.estimators.wherever import wherever
 from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
@@ -124,32 +124,7 @@ class KernelEstimator(BaseEstimator):
         read_target: Callable[[Any], NDArray[Any]] | None = None,
     ) -> Any:
         """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
-        given = source_of(X, y, sample_weight)
-        if given is not None:
-            source = in_memory(given, self.max_memory)
-            if not isinstance(source, ArrayRows):
-                self._refuse_far(source)
-                keep_names(self, source)
-                return source
-            X, y, sample_weight = source.X, source.y, source.weight
-        finite = not self._finds_missing(kernel)
-        X, y, weight = check_training(self, X, y, sample_weight, read_target, finite=finite)
-        if given is not None and not isinstance(given, ArrayRows):
-            keep_names(self, given)
-        return ArrayRows(X, y, weight)
-
-    def _refuse_far(self, source: Any) -> None:
-        """Refuse what needs all rows in memory."""
-        for what, instead in self._needs_memory():
-            where = (
-                "stay where Dask has them"
-                if isinstance(source, DaskRows)
-                else "exceed max_memory and are read in parts"
-            )
-            raise ValueError(
-                f"{what} needs all rows in memory, but these {source.n_rows:,} x {source.n_columns} {where}. "
-                f"Use {instead}, or give rows that fit in memory."
-            )
+        return training_rows(self, X, y, sample_weight, read_target, finite=not self._finds_missing(kernel))
 
     def _needs_memory(self) -> Iterator[tuple[str, str]]:
         """What was asked for that needs all rows in memory, and what to use instead; nothing else can begin midway."""

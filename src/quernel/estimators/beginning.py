@@ -48,7 +48,7 @@ def continues(model: Any, n_columns: int, n_fits: int) -> bool:
     """Whether a fit goes on from the model's last one: `warm_start`, and nothing changed that features depend on."""
     if not model.warm_start or not hasattr(model, "coef_"):
         return False
-    return model._fitted_as == _settings(model, n_columns, n_fits)
+    return getattr(model, "_fitted_as", None) == _settings(model, n_columns, n_fits)
 
 
 def _settings(model: Any, n_columns: int, n_fits: int) -> str:

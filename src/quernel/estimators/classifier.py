@@ -17,6 +17,7 @@ from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import alpha_for
 from quernel.estimators.labelled import class_weights, labelled, signs
 from quernel.estimators.overview import overview
+from quernel.estimators.sources import refuse_far
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
 from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
@@ -155,7 +156,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
         self._together = n_columns > 1 and self._multinomial()
         if not near:
-            self._refuse_far(rows)  # which classes there are is known only now
+            refuse_far(self, rows)  # which classes there are is known only now
         elif self._together and (self.warm_start or checkpoint is not None):
             raise ValueError(
                 "The multinomial model has no warm_start and no checkpoint: it begins from nothing. Use "

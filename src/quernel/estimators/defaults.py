@@ -112,6 +112,6 @@ def alpha_for(loss: Loss, scale: float) -> float:
     return ALPHA * alpha_unit(loss, scale)
 
 
-def auto_alpha(y: Array, share: Array) -> float:
+def auto_alpha(scale: float) -> float:
     """A constant over the spread of y, so that fit(a y) = a fit(y)."""
-    return ALPHA / spread(y, share)
+    return ALPHA / scale

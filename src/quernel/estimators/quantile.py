@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import ALPHA
+from quernel.estimators.defaults import auto_alpha
 from quernel.estimators.levels import QuantileFunction, check_levels, middle_levels, rearranged
 from quernel.estimators.overview import Overview, overview
 from quernel.estimators.validation import (
@@ -224,7 +224,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         check_checkpoint(self, checkpoint)
         view = overview(self._training_rows(kernel, X, y, sample_weight))
         self._points = self._check_points(noncrossing_points)
-        self.alpha_ = self._ridge(lambda: ALPHA / view.spread, len(levels))
+        self.alpha_ = self._ridge(lambda: auto_alpha(view.spread), len(levels))
         self._fit_columns(view, kernel, Pinball(levels), choose, checkpoint)
         del self._points
         self._keep(levels, view)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.estimators.validation import check_training
 from quernel.rows import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, allowance
 
 Array = NDArray[np.floating]
@@ -51,6 +52,41 @@ def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowS
     if getattr(X, "y", True) is None:
         raise ValueError(f"{type(X).__name__} has no target. Make it with one.")
     return X
+
+
+def training_rows(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    read_target: Callable[[Any], NDArray[Any]] | None,
+    *,
+    finite: bool,
+) -> Any:
+    """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
+    given = source_of(X, y, sample_weight)
+    if given is not None:
+        source = in_memory(given, estimator.max_memory)
+        if not isinstance(source, ArrayRows):
+            refuse_far(estimator, source)
+            keep_names(estimator, source)
+            return source
+        X, y, sample_weight = source.X, source.y, source.weight
+    X, y, weight = check_training(estimator, X, y, sample_weight, read_target, finite=finite)
+    if given is not None and not isinstance(given, ArrayRows):
+        keep_names(estimator, given)
+    return ArrayRows(X, y, weight)
+
+
+def refuse_far(estimator: Any, source: Any) -> None:
+    """Refuse what needs all rows in memory."""
+    dask = isinstance(source, DaskRows)
+    where = "stay where Dask has them" if dask else "exceed max_memory and are read in parts"
+    for what, instead in estimator._needs_memory():
+        raise ValueError(
+            f"{what} needs all rows in memory, but these {source.n_rows:,} x {source.n_columns} {where}. "
+            f"Use {instead}, or give rows that fit in memory."
+        )
 
 
 def in_memory(source: Any, max_memory: int | None) -> Any:

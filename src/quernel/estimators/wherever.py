@@ -59,24 +59,28 @@ class _Bound:
         return self._answer(X if self.order is None else X[:, self.order], words)
 
     def _answer(self, X: Any, words: dict[str, Any]) -> Any:
+        predict = getattr(self.model, self.name)
+        if self.order is None:
+            return predict(X, **self.words, **words)
         with warnings.catch_warnings():
-            if self.order is not None:
-                warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            return getattr(self.model, self.name)(X, **self.words, **words)
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            return predict(X, **self.words, **words)
 
     def nothing(self, X: Any, words: dict[str, Any]) -> Any:
         """The answer for no rows: that for one, without it."""
-        low, high = _input_range(self.model, X.shape[1])
-        row: Any = np.where(np.isfinite(low + high), (low + high) / 2, 0.0)[None, :]
+        row: Any = _typical_row(self.model, X.shape[1])
         if hasattr(X, "columns"):
             row = type(X)(row, columns=X.columns)
         one = {name: np.zeros(1, dtype=values.dtype) for name, values in words.items()}
         return self._answer(row, one)[:0]
 
 
-def _input_range(model: Any, n_columns: int) -> Any:
-    inner = getattr(model, "estimators_", [model])[0]
-    return getattr(inner, "input_range_", np.zeros((2, n_columns)))
+def _typical_row(model: Any, n_columns: int) -> Any:
+    """A row in the middle of the training inputs, as far as they are known: nothing warns of it."""
+    known = getattr(getattr(model, "estimators_", [model])[0], "input_range_", np.zeros((2, 0)))
+    if known.shape[1] != n_columns or not np.isfinite(known).all():
+        return np.zeros((1, n_columns))
+    return known.mean(axis=0)[None, :]
 
 
 def _has_rows(values: Any) -> bool:

@@ -32,6 +32,11 @@ Index = NDArray[np.intp]
 
 # Of a worker's memory: the features of a sample or of the rows in doubt.
 LIFTED_SHARE = 0.2
+# Features are looked at so many times before they are stored: a screened solve needs no more, and to fill fresh memory
+# takes longer than to compute them again, a block at a time, where the last block was.
+UNSTORED_LOOKS = 2
+# Blocks are so many times smaller than those of rows at hand: memory of that size is used again rather than given back.
+BLOCK_SHARE = 4
 # So many answers are joined at a time.
 FAN_IN = 8
 # Messages up to so many bytes travel with each task; a larger one is a task of its own, from which workers fetch it.
@@ -53,6 +58,7 @@ class _Store:
     """What is known of the features: copies of the same rows share it."""
 
     features: list[Handle] | None = None
+    looks: int = 0
     size: float | None = None
 
 
@@ -104,7 +110,7 @@ class DistributedRows:
 
     @property
     def cached(self) -> bool:
-        """Whether the features are stored, rather than recomputed in every sweep."""
+        """Whether the features are stored, once it pays, rather than recomputed in every sweep."""
         return np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed
 
     @property
@@ -126,7 +132,7 @@ class DistributedRows:
         if not total > 0:
             raise RowsError("The weights sum to 0. At least one row must have a positive weight.")
         places = placement.places(scheduler.threads, self._cuts, lengths, scheduler.homes(pieces))
-        self._spans = [list(blocks(stop - start, n_features)) for start, stop in pairwise(self._cuts)]
+        self._spans = [list(blocks(stop - start, BLOCK_SHARE * n_features)) for start, stop in pairwise(self._cuts)]
         ends = np.cumsum(lengths)
         tasks = []
         for start, stop, spans, place in zip(self._cuts[:-1], self._cuts[1:], self._spans, places, strict=True):
@@ -146,14 +152,12 @@ class DistributedRows:
         self._store = _Store()
 
     def _seen(self) -> list[Any]:
-        """Each part's features, or what makes them: stored, if they fit, when they are first asked for.
-
-        Not before: until then the workers are busy with samples.
-        """
+        """Each part's features, or what makes them: stored, if they fit, once they have been looked at often enough."""
         store, use = self._store, self.scheduler.use
-        if self.cached and store.features is None:
+        if self.cached and store.features is None and store.looks >= UNSTORED_LOOKS:
             tasks = [_task(bodies.lift_part)(use(part), use(self._lift)) for part in self._parts]
             store.features = self.scheduler.compute(tasks)[0]
+        store.looks += 1
         return store.features or [self._lift] * len(self._parts)
 
     def take(self, columns: Index) -> DistributedRows:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quernel._threads import right_sized
 from quernel.rows.arrays import ArrayRows
+from quernel.rows.heap import keep_freed_memory
 from quernel.rows.lifted import SIZE_ROWS, Block, BlockMemory, FeatureMap, LiftedRows
 from quernel.rows.sources import Piece
 
@@ -97,6 +98,7 @@ def cut(piece: Piece, start: int, stop: int) -> Piece:
 
 def part_of(pieces: Sequence[Piece], total: float, start: int, spans: list[slice]) -> Part:
     """The rows of these pieces, with their share of the total weight."""
+    keep_freed_memory()
     X, y = _joined([piece.X for piece in pieces]), _joined([piece.y for piece in pieces])
     if pieces[0].weight is None:
         return Part(X, y, np.full(len(y), 1 / total), start, spans)
@@ -111,7 +113,8 @@ def lift_part(part: Part, lift: Lift) -> list[Array]:
     """The features of every block."""
     lift.prepare(len(part.y))
     with right_sized(0, 0):
-        return [lift(part.X[span]) for span in part.spans]
+        features = lift(part.X)  # one piece of memory: the system clears it fastest
+    return [features[span] for span in part.spans]
 
 
 def mean_square(part: Part, lift: Lift) -> float:

@@ -115,8 +115,8 @@ def solve(
 ) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`.
 
-    From a `guess`, only samples larger than its own are solved. `keep` is told after every stage, and every round of the last, what would be
-    a guess to go on from.
+    From a `guess`, only samples larger than its own are solved. `keep` is told after every stage, and every round of
+    the last, what would be a guess to go on from.
     """
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
@@ -131,11 +131,13 @@ def solve(
         _, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
     work = [stage.work]
-    while size < n and not stage.curved:
-        if keep is not None:
-            keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
+    while not stage.curved:
         if not np.all(stage.band > 0):  # a sample that tells nothing, such as one in which y is constant
             return newton.solve(problem, tol=tol, max_iter=max_iter)
+        if size >= n:
+            break
+        if keep is not None:
+            keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
         size = _next_size(size, n, float(stage.part.max()), problem.rows.most_sampled)
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
@@ -148,6 +150,8 @@ def solve(
             keep(Guess(coef, intercept, n, stage.parameters, band))
 
     if stage.curved:
+        if keep is not None:
+            keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
         result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, tol, max_iter, keep_round)
     else:
         result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round)

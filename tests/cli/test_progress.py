@@ -1,0 +1,40 @@
+"""The bar of a fit that reads files shows the pass, how far it is, and the time left."""
+
+import io
+import time
+
+from rich.console import Console
+
+from quernel.cli import console
+from quernel.rows.watching import begin_pass
+from quernel.solvers.progress import Progress, report
+
+
+def shown(monkeypatch, work):
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "errors", Console(file=screen, force_terminal=True, width=120))
+    with console.fitting("Fitting"):
+        work()
+        time.sleep(0.3)  # the bar is drawn ten times a second
+    return screen.getvalue()
+
+
+def test_a_pass_over_files_is_shown_with_the_time_left(monkeypatch):
+    def work():
+        done = begin_pass(100)
+        done(40)
+
+    text = shown(monkeypatch, work)
+    assert "pass 1 over the rows, about" in text
+    assert "left" in text
+    assert "done" in text
+
+
+def test_a_fit_in_memory_shows_its_steps(monkeypatch):
+    text = shown(monkeypatch, lambda: report(Progress(7, 1, 1e-3)))
+    assert "step 7, gap 1e-03" in text
+    assert "pass" not in text
+
+
+def test_nobody_is_told_of_passes_outside_a_fit():
+    begin_pass(100)(40)
