@@ -23,7 +23,7 @@ from quernel.estimators import defaults, overview
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import rivals
 from quernel.selection import quantile as tuned
-from quernel.tables import encoder
+from quernel.tables import facts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -200,8 +200,8 @@ def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path,
 
 def test_the_command_line_page_states_the_limits():
     for sentence in (
-        f"at least {encoder.LEVEL_ROWS} rows",
-        f"the {encoder.MOST_LEVELS} most frequent",
+        f"at least {facts.LEVEL_ROWS} rows",
+        f"the {facts.MOST_LEVELS} most frequent",
         f"{rivals.MOST_ROWS:,} rows",
     ):
         assert sentence in COMMAND_LINE, sentence
