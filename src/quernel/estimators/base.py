@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -17,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.defaults import SIZES, auto_bandwidth, column_range
+from quernel.estimators.defaults import LANDMARKS, SIZES, auto_bandwidth, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
-from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
+from quernel.features import SAMPLINGS, Nystroem, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
-from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
+from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, LiftedRows, blocks
@@ -36,6 +36,9 @@ Array = NDArray[np.floating]
 
 # Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
 FAR = 0.25
+# The kernels that bandwidth="learned" chooses from, unless one is given: a smooth one, and one that is rough along
+# every column by itself, as trees are.
+LEARNED_KERNELS = (Gaussian(), Laplacian())
 
 
 # Models that have warned of such rows. It is kept here because predicting must not change a model.
@@ -66,7 +69,7 @@ class KernelEstimator(BaseEstimator):
     def _check_parameters(self) -> Kernel:
         kernel = resolve(self.kernel)
         if not isinstance(self.sampling, RandomFeatures):
-            check_choice("sampling", self.sampling, SAMPLINGS)
+            check_choice("sampling", self.sampling, ("auto", *SAMPLINGS, "landmarks"))
         check_choice("solver", self.solver, SOLVERS)
         check_choice("dtype", self.dtype, ("float64", "float32"))
         if self.dtype == "float32" and self.solver != "newton":
@@ -100,37 +103,36 @@ class KernelEstimator(BaseEstimator):
             for _, part in kernel.parts:
                 if not isinstance(part, ShiftInvariantKernel):
                     raise ValueError(
-                        f"bandwidth='learned' needs the slopes of waves, which the {part.name} kernel in the sum does "
-                        "not have. Give bandwidths, or 'auto'."
+                        f"bandwidth='learned' needs a bandwidth in every part, which the {part.name} kernel in the sum "
+                        "does not have. Give bandwidths, or 'auto'."
                     )
+            kernel.check_diagonal()
             return kernel
         return kernel.with_bandwidth(self.bandwidth)
 
     def _with_bandwidth(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
         self.bandwidth_choice_: BandwidthChoice | None = None
-        if kernel.bandwidth_is_open:
-            kernel = kernel.with_bandwidth(self._open_bandwidth(kernel, source, loss))
+        if kernel.bandwidth_is_open and self.bandwidth == "auto":
+            kernel = kernel.with_bandwidth(auto_bandwidth(source.X, source.share()))
+        elif kernel.bandwidth_is_open:
+            kernels = LEARNED_KERNELS if self.kernel == "auto" else (kernel,)
+            chosen = self._learn_among(kernels, source, loss)
+            self.alpha_ = chosen.alpha
+            kernel = next(one for one in kernels if one.name == chosen.kernel).with_bandwidth(chosen.bandwidth)
         kernel.check_columns(source.X.shape[1])
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
-    def _open_bandwidth(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
-        """One bandwidth per column: the automatic one or, with the ridge weight unless that is given, the learned."""
-        if self.bandwidth == "auto":
-            return auto_bandwidth(source.X, source.share())
-        bandwidth = self._learn(kernel, source, loss)
-        self.alpha_ = self.bandwidth_choice_.alpha
-        return bandwidth
+    def _learn_among(self, kernels: Sequence[Kernel], source: ArrayRows, loss: Loss) -> BandwidthChoice:
+        self.bandwidth_choice_ = learn_bandwidth(
+            source, kernels, loss, self.alpha_, alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept
+        )
+        return self.bandwidth_choice_
 
     def _learn(self, kernel: Kernel, source: ArrayRows, loss: Loss) -> Array:
-        # A generator of its own: the fit with the bandwidths found, given as numbers, draws the same features.
-        seed = int(as_generator(self.random_state).integers(2**63))
-        self.bandwidth_choice_ = learn_bandwidth(
-            source, kernel, loss, self.alpha_,
-            alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept, seed=seed,
-        )  # fmt: skip
-        return np.array(self.bandwidth_choice_.bandwidth)
+        """Learned bandwidths for this kernel."""
+        return np.array(self._learn_among((kernel,), source, loss).bandwidth)
 
     def outside(self, X: Any) -> NDArray[np.bool_]:
         """Which rows have a column outside the range that it had in the training rows, shape (n,)."""
@@ -160,12 +162,20 @@ class KernelEstimator(BaseEstimator):
             self.feature_map_ = ReadyFeatures().fit(source.X)
         elif self.n_components == "exact":
             return self._solve_exactly(source, kernel, loss)
+        elif self._by_landmarks(kernel):
+            size = LANDMARKS if self.n_components == "auto" else int(self.n_components)
+            self.feature_map_ = Nystroem(kernel, size, landmarks="distinct").fit(source.X, sample_weight=source.weight)
         else:
             self.feature_map_ = self._draw(source, kernel, loss, rng)
             if self.dtype == "float32":
                 return self._solve_in_single(source, loss)
         rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory)
         return self._solve_on(rows, loss, self.tol)
+
+    def _by_landmarks(self, kernel: Kernel) -> bool:
+        """Whether features are the kernel seen through some of the rows, as rough kernels want it: see `sampling`."""
+        rough = any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
+        return self.sampling == "landmarks" or (self.sampling == "auto" and self.bandwidth == "learned" and rough)
 
     def _draw(self, source: ArrayRows, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
@@ -218,7 +228,10 @@ class KernelEstimator(BaseEstimator):
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
         """Random features of this kernel, not drawn yet; as few as there may be, where their number is open."""
-        given = self.sampling if isinstance(self.sampling, RandomFeatures) else RandomFeatures(sampling=self.sampling)
+        if isinstance(self.sampling, RandomFeatures):
+            given = self.sampling
+        else:
+            given = RandomFeatures(sampling=self.sampling if self.sampling in SAMPLINGS else "uniform")
         n_components = SIZES[0] if self.n_components == "auto" else int(self.n_components)
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
@@ -263,6 +276,7 @@ class KernelEstimator(BaseEstimator):
         )
         kernel = (choose or self._with_bandwidth)(kernel, source, loss)
         self.n_components_choice_: ComponentsChoice | None = None
+        self.kernel_ = kernel
         self._keep_result(self._solve(source, kernel, loss, as_generator(self.random_state)))
 
     def _keep_result(self, result: Result) -> None:
@@ -306,9 +320,11 @@ class KernelEstimator(BaseEstimator):
         """Phi u + b for every column, block by block."""
         self._warn_if_far(X)
         curves = np.empty((len(X), self.coef_.shape[1]))
+        # Some maps have a shorter way than their features.
+        curves_of = getattr(self.feature_map_, "curves", lambda X, coef: self.feature_map_.transform(X) @ coef)
 
         def fill(block: slice) -> None:
-            curves[block] = self.feature_map_.transform(X[block]) @ self.coef_ + self.intercept_
+            curves[block] = curves_of(X[block], self.coef_) + self.intercept_
 
         if hasattr(self.feature_map_, "prepare"):
             self.feature_map_.prepare(len(X))

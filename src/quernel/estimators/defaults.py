@@ -19,6 +19,7 @@ Array = NDArray[np.floating]
 
 # Features for tables too small to choose by, and the numbers that a search goes through for larger ones.
 N_COMPONENTS = 500
+LANDMARKS = 1000
 SIZES = (125, 250, 500, 1000, 2000)
 # alpha = ALPHA / spread(y) and bandwidth = BANDWIDTH x median distance of standardised rows: a compromise. On eleven
 # public tables held-out loss was best around 1e-5 and 0.5 on average, but noisy small ones want ten times that alpha.
@@ -43,11 +44,20 @@ def spread(y: Array, share: Array) -> float:
 
 
 def column_scales(X: Array, share: Array) -> Array:
-    """The standard deviation of each column; for a constant one, a number so large that it plays no part."""
+    """The standard deviation of each column.
+
+    Of a column with two values it is half their distance, which is what both being equally frequent gives: a rare one
+    would otherwise be far from all other rows, and the columns of a text with many values outweigh everything else. For
+    a constant column it is a number so large that it plays no part.
+    """
     mean = share @ X
     variance = share @ (X - mean) ** 2
     constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
-    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), np.sqrt(variance))
+    low, high = column_range(X)
+    # All between two ends has no more variance than (high - mean)(mean - low), and only those at the ends have as much.
+    two_values = variance >= (1 - 1e-9) * (high - mean) * (mean - low)
+    scale = np.where(two_values, (high - low) / 2, np.sqrt(variance))
+    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), scale)
 
 
 def column_range(X: Array) -> Array:
