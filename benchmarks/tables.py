@@ -155,9 +155,9 @@ HEAD = """# Accuracy on tables
 Made by `python -m benchmarks.tables` ({processor}, {memory}, Python {python}; one thread each). Mean pinball loss at
 the levels 0.1, 0.5 and 0.9 on held-out rows, as a ratio to that of *{base}*; below 1 is better than {base}. Concrete,
 power plant, wine and yacht have their standard splits, the others random ones with a fifth of the rows held out; the
-column *splits* says how many were measured, which are the first of those that there are. A ratio is taken over the splits
-that both methods have; where these are fewer, their number stands beside it. Every method gets the same columns as they
-are; seconds are those of tuning, fitting and predicting one split.
+column *splits* says how many were measured, which are the first of those that there are. A ratio is taken over the
+splits that both methods have; where these are fewer, their number stands beside it. Every method gets the same columns
+as they are; seconds are those of tuning, fitting and predicting one split.
 
 LightGBM is tuned for every level by five folds over 40 random draws of leaves (7 to 255), learning rate (0.01 to 0.2)
 and rows per leaf (5 to 200), with early stopping within 3,000 trees. *quernel* is `KernelQuantileRegressor` with its

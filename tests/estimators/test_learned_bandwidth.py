@@ -5,7 +5,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators import learning, leave_one_out
+from quernel.estimators import learning
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
@@ -34,9 +34,14 @@ def in_deviations(model, X):
 def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 100, "FOLDS": 2, "MAX_ITER": 40}.items():
+        for name, value in {
+            "COMPONENTS": 100,
+            "FOLDS": 2,
+            "MAX_ITER": 40,
+            "STEPS": 12,
+            "LEARNED_FROM_EACH": 300,
+        }.items():
             patch.setattr(learning, name, value)
-        patch.setattr(leave_one_out, "STEPS", 12)
         yield
 
 

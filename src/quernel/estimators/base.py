@@ -17,10 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.defaults import LANDMARKS, SIZES, auto_bandwidth, column_range
+from quernel.estimators.defaults import SIZES, auto_bandwidth, auto_landmarks, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
+from quernel.estimators.sample import count_distinct
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.features import SAMPLINGS, Nystroem, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
@@ -163,7 +164,7 @@ class KernelEstimator(BaseEstimator):
         elif self.n_components == "exact":
             return self._solve_exactly(source, kernel, loss)
         elif self._by_landmarks(kernel):
-            size = LANDMARKS if self.n_components == "auto" else int(self.n_components)
+            size = auto_landmarks(count_distinct(source)) if self.n_components == "auto" else int(self.n_components)
             self.feature_map_ = Nystroem(kernel, size, landmarks="distinct").fit(source.X, sample_weight=source.weight)
         else:
             self.feature_map_ = self._draw(source, kernel, loss, rng)

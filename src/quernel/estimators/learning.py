@@ -41,8 +41,12 @@ Array = NDArray[np.floating]
 ROWS, FEW = 3000, 30
 # Below so many rows one part held out would be too few to judge by: then every row is, once.
 ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
-# Rows of a fold by which bandwidths are learned: a step of descent takes the cube of it.
-LEARNED_FROM = 800
+# Rows of the only fold, and of each of several, by which bandwidths are learned: a step takes the cube of their number.
+LEARNED_FROM, LEARNED_FROM_EACH = 800, 500
+# Steps of descent: by y, and then by the spread along with it.
+STEPS, SPREAD_STEPS = 20, 6
+# Of kernels whose losses are within this of the best the last is taken: the rough one, and what was learned.
+TIE = 0.02
 # Targets further than this from the median, in units of their spread, are drawn in: squares follow them too far.
 FARTHEST = 8.0
 # Landmarks of the real fits.
@@ -116,11 +120,12 @@ def learn_bandwidth(
         return BandwidthChoice(tuple(usual.tolist()), alpha, reason, kernel=kernels[0].name)
     with right_sized(0, 0):
         folds = [_Fold(*parts, _some_columns(loss), fit_intercept) for parts in _folds(sample)]
+        size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
         weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
         weight /= weight.sum()
-        tries = [fold.tries(kernels, usual, unit) for fold in folds]
+        tries = [fold.tries(kernels, usual, unit, size) for fold in folds]
         losses = weight @ [[one.loss for one in some] for some in tries]
-        best = int(np.argmin(losses))
+        best = int(np.flatnonzero(losses <= (1 + TIE) * losses.min())[-1])
         # Each fold by its own bandwidths: those of the others know its held-out rows.
         own = [some[best] for some in tries]
         tried = _try_alphas(folds, weight, own, count_distinct(source)) if alpha_is_open else {}
@@ -173,9 +178,9 @@ class _Fold:
     loss: Loss
     fit_intercept: bool
 
-    def tries(self, kernels: Sequence[Kernel], usual: Array, unit: Array) -> list[_Try]:
-        """The first kernel with the automatic bandwidths, and every kernel with learned ones."""
-        pilot = _Pilot(_take(self.train, np.arange(min(LEARNED_FROM, self.train.n_rows))), self.loss)
+    def tries(self, kernels: Sequence[Kernel], usual: Array, unit: Array, size: int) -> list[_Try]:
+        """The first kernel with the automatic bandwidths, and every kernel with those learned from `size` rows."""
+        pilot = _Pilot(_take(self.train, np.arange(min(size, self.train.n_rows))), self.loss)
         learned = [pilot.learn(kernel, first_bandwidth(kernel, usual, pilot.rows.X), unit) for kernel in kernels]
         return [
             _Try(kernel, found, self.held_out_loss(curves(self.held_out.X)))
@@ -222,7 +227,7 @@ class _Pilot:
     ) -> tuple[Found, Callable[[Array], Array]]:
         """Bandwidths and ridges, of y first and then of the spread along with it; and the curves, at any rows."""
         by = LeaveOneOut(kernel, self.rows.X, self.weight, (self.y,))
-        found = by.descend(start, unit, free=free)
+        found = by.descend(start, unit, steps=STEPS, free=free)
         if not np.any(self.score):
             return found, lambda X: self.middle + self.scale * by.predict(found, X)[0]
         size = np.abs(by.errors(found)[0])
@@ -230,7 +235,8 @@ class _Pilot:
         both = LeaveOneOut(
             kernel, self.rows.X, self.weight, (self.y, Target(size - typical, float(np.mean(self.score**2))))
         )
-        found = both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], free=free)
+        ridges = np.r_[found.ridges, FIRST_RIDGE]
+        found = both.descend(found.bandwidth, unit, ridges, steps=SPREAD_STEPS, free=free)
 
         def curves(X: Array) -> Array:
             mean, off = both.predict(found, X)

@@ -27,7 +27,6 @@ NARROWEST, WIDEST = 0.02, 1000.0
 LEAST_RIDGE, FIRST_RIDGE, MOST_RIDGE = 1e-4, 0.1, 1e3
 # Descent begins where the kernel of two rows is this in the median, as with the Gaussian and its automatic bandwidth.
 TYPICAL = 0.25
-STEPS = 20
 # What is added to the diagonal of K at least: with less, rounding could make it singular.
 LEAST = 1e-10
 # Rows by which the beginning is found.
@@ -51,14 +50,16 @@ class LeaveOneOut:
     weight: Array
     targets: tuple[Target, ...]
 
-    def descend(self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, free: bool = True) -> Found:
+    def descend(
+        self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int, free: bool = True
+    ) -> Found:
         """The least error that some steps from these bandwidths find; unless free, by the ridges alone."""
         d = len(bandwidth)
         start = np.log(np.r_[bandwidth, np.full(len(self.targets), FIRST_RIDGE) if ridges is None else ridges])
         low, high = (np.log(side * unit) if free else start[:d] for side in (NARROWEST, WIDEST))
         start[:d] = np.clip(start[:d], low, high)
         bounds = [*zip(low, high, strict=True), *[(np.log(LEAST_RIDGE), np.log(MOST_RIDGE))] * len(self.targets)]
-        best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
+        best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
         return Found(np.exp(best.x[:d]), np.exp(best.x[d:]), float(np.exp(best.fun)))
 
     def errors(self, found: Found) -> list[Array]:

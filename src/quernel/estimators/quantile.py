@@ -63,8 +63,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M. "auto" doubles M, from 125 to at most 2,000, until more features change neither the
         effective dimension nor the loss on held-out rows of a sample of 2,000 rows; tables of fewer than 1,000
-        different rows get 500, and more than 500 are taken only where memory can store them; landmarks are 1,000, or
-        all different rows if these are fewer. "exact" uses the kernel itself through a pivoted Cholesky
+        different rows get 500, and more than 500 are taken only where memory can store them; landmarks are 1,000 to
+        2,000, the more the fewer the rows, and all different rows if these are fewer. "exact" uses the kernel itself through a pivoted Cholesky
         factor, whose rank is small for smooth kernels in few columns and may reach n otherwise: then time grows like
         n^3. The linear kernel has its own features, and ignores this argument.
     sampling : {"auto", "uniform", "orthogonal", "qmc", "leverage", "landmarks"} or a `RandomFeatures` object, \
@@ -73,7 +73,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         scores that they have on these rows at this `alpha`. "landmarks" draws no waves: the features are the kernel
         seen through M of the rows (`quernel.features.Nystroem`), which for rough kernels takes far fewer of them.
         "auto" is "landmarks" for Laplacian and Matern kernels with ``bandwidth="learned"``, else "uniform". An object,
-        such as ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of features are the estimator's.
+        such as ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
+        features are the estimator's.
     alpha : float or "auto", default="auto"
         Weight of the ridge penalty, the paper's lambda. "auto" is 5e-5 over a robust spread of y, so that multiplying y
         by a constant multiplies the predictions by it.

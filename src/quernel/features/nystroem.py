@@ -33,7 +33,8 @@ class Nystroem(TransformerMixin, BaseEstimator):
     landmarks : {"uniform", "distinct", "leverage", "greedy"}, default="uniform"
         "uniform" takes rows at random; "distinct" different rows, as good as at random, but the same in whatever order
         and units they come and however often each is repeated; "leverage" by their ridge
-        leverage scores, estimated on growing samples (the recursive method of Musco and Musco, 2017); "greedy" the row worst represented so far, again and again.
+        leverage scores, estimated on growing samples (the recursive method of Musco and Musco, 2017);
+        "greedy" the row worst represented so far, again and again.
     alpha : float or None
         The ridge weight of the leverage scores.
     random_state : int, numpy Generator, numpy RandomState or None
