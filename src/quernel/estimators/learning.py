@@ -3,10 +3,10 @@
 On a sample of the rows:
 
 1. For each kernel that may be used, bandwidths are found by descent on the leave-one-out error of kernel ridge
-   regression (`leave_one_out`): of y and, for quantile levels, of the size of the residuals too, since the curve of
-   level tau is  mean + normal score(tau) * spread.
-2. These and the automatic bandwidths are judged by the loss itself, on rows that had no part in them.
-3. With the best of them the ridge weight is chosen by real fits, judged on the same rows.
+   regression (`leave_one_out`): of y and, for quantile levels, of the size of the residuals too, so that columns that
+   move only the spread count.
+2. These and the automatic bandwidths are judged by the loss itself: that of real fits, at several ridge weights, on
+   rows that had no part in either. With the best of them more ridge weights are tried.
 
 The ridge weight is then divided by how many times more rows the table has than these fits had: a penalty on the mean
 loss that is right for few rows is too heavy for many.
@@ -17,7 +17,7 @@ depends on the units of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,18 +42,19 @@ ROWS, FEW = 3000, 30
 # Below so many rows one part held out would be too few to judge by: then every row is, once.
 ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
 # Rows of the only fold, and of each of several, by which bandwidths are learned: a step takes the cube of their number.
-LEARNED_FROM, LEARNED_FROM_EACH = 800, 500
+LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
 # Steps of descent: by y, and then by the spread along with it.
 STEPS, SPREAD_STEPS = 20, 6
-# Of kernels whose losses are within this of the best the last is taken: the rough one, and what was learned.
-TIE = 0.02
+# Of trials whose losses are within this of the best the last is taken: the rough one, and what was learned.
+TIE = 0.01
 # Targets further than this from the median, in units of their spread, are drawn in: squares follow them too far.
 FARTHEST = 8.0
 # Landmarks of the real fits.
 COMPONENTS = 500
-# Ridge weights of the fit, in units of what leave-one-out errors suggest: first these, then smaller ones for as long as
-# the least is the best, because small ones take the longest. Outer levels want more than the mean.
-ALPHAS = (1000.0, 316.0, 100.0, 31.6), (10.0, 3.16), (1.0, 0.316), (0.1, 0.0316)
+# Ridge weights of the fits, in units of what leave-one-out errors suggest: first these, then smaller ones for as long
+# as the least is the best, because small ones take the longest; and those beside the best. Outer levels want more than
+# the mean.
+ALPHAS, BESIDE = ((316.0, 31.6, 3.16), (0.316,), (0.0316,)), (3.16, 0.316)
 # Levels that stand for all in the real fits.
 MOST_LEVELS = 3
 # Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
@@ -64,7 +65,7 @@ MAX_ITER = 150
 
 @dataclass(frozen=True)
 class Round:
-    """Held-out loss of the pilot curves with some kernel and bandwidths, in standard deviations of the columns."""
+    """Held-out loss of fits with some kernel and bandwidths, in standard deviations of the columns."""
 
     loss: float
     bandwidth: tuple[float, ...]
@@ -121,52 +122,77 @@ def learn_bandwidth(
     with right_sized(0, 0):
         folds = [_Fold(*parts, _some_columns(loss), fit_intercept) for parts in _folds(sample)]
         size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
-        weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
-        weight /= weight.sum()
-        tries = [fold.tries(kernels, usual, unit, size) for fold in folds]
-        losses = weight @ [[one.loss for one in some] for some in tries]
+        pilots = [_Pilot(_take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss) for fold in folds]
+        # The first kernel with the automatic bandwidths, and every kernel with learned ones; a list over the folds
+        # each, because the bandwidths of the others know a fold's held-out rows.
+        found = [[pilot.keep(kernels[0], usual, unit) for pilot in pilots]]
+        found += [[pilot.learn(kernel, usual, unit) for pilot in pilots] for kernel in kernels]
+        trials = [
+            _Trial(folds, kernel, each, count_distinct(source))
+            for kernel, each in zip((kernels[0], *kernels), found, strict=True)
+        ]
+        for trial in trials:
+            if alpha_is_open:
+                trial.walk()
+            else:
+                trial.judge([alpha])
+        losses = np.array([trial.loss for trial in trials])
         best = int(np.flatnonzero(losses <= (1 + TIE) * losses.min())[-1])
-        # Each fold by its own bandwidths: those of the others know its held-out rows.
-        own = [some[best] for some in tries]
-        tried = _try_alphas(folds, weight, own, count_distinct(source)) if alpha_is_open else {}
-    bandwidths = np.exp(np.mean([[np.log(one.found.bandwidth) for one in some] for some in tries], axis=0))
-    names = [one.kernel.name for one in tries[0]]
+        if alpha_is_open:
+            trials[best].judge([factor * trials[best].alpha for factor in BESIDE])
+    chosen = trials[best]
     return BandwidthChoice(
-        tuple(bandwidths[best].tolist()),
-        min(tried, key=lambda one: tried[one]) if tried else alpha,
-        f"The {names[best]} kernel, its bandwidths {'learned' if best else 'automatic'}, from {sample.n_rows:,} rows",
-        tuple(
-            Round(float(one), tuple((h / unit).tolist()), name)
-            for one, h, name in zip(losses, bandwidths, names, strict=True)
-        ),
+        tuple(chosen.bandwidth.tolist()),
+        chosen.alpha,
+        f"The {chosen.kernel.name} kernel, its bandwidths {'learned' if best else 'automatic'}, "
+        f"from {sample.n_rows:,} rows",
+        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.name) for one in trials),
         best,
-        tuple(sorted(tried.items())),
+        tuple(sorted(chosen.tried.items())) if alpha_is_open else (),
         sample.n_rows,
-        names[best],
+        chosen.kernel.name,
     )
 
 
-def _try_alphas(folds: list[_Fold], weight: Array, tries: list[_Try], n_rows: int) -> dict[float, float]:
-    """Held-out loss of real fits at several ridge weights, these as they are for so many rows."""
-    suggested = np.array([fold.suggested(one.found) for fold, one in zip(folds, tries, strict=True)])
-    middle = float(np.exp(weight @ np.log(suggested * [fold.train.n_rows for fold in folds]))) / n_rows
-    tried: dict[float, float] = {}
-    for factors in ALPHAS:
-        each = zip(folds, tries, suggested, strict=True)
-        losses = weight @ [fold.fitted_losses(one, np.array(factors) * alpha) for fold, one, alpha in each]
-        tried.update(zip((middle * np.array(factors)).tolist(), losses.tolist(), strict=True))
-        if min(tried, key=lambda one: tried[one]) > min(tried):
-            break
-    return tried
+class _Trial:
+    """A kernel with bandwidths that were found in every fold, and the held-out losses of fits by ridge weight.
 
+    Ridge weights are as they are for all rows of the table; a fold, which has fewer, is fitted with larger ones.
+    """
 
-@dataclass(frozen=True, eq=False)
-class _Try:
-    """A kernel with bandwidths and ridges that were found, and the held-out loss of the pilot curves with them."""
+    def __init__(self, folds: list[_Fold], kernel: Kernel, found: list[Found], n_rows: int) -> None:
+        self.folds, self.kernel, self.found, self.n_rows = folds, kernel, found, n_rows
+        weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
+        self.weight = weight / weight.sum()
+        self.bandwidth = np.exp(np.mean([np.log(one.bandwidth) for one in found], axis=0))
+        self.tried: dict[float, float] = {}
 
-    kernel: Kernel
-    found: Found
-    loss: float
+    @property
+    def alpha(self) -> float:
+        """The best ridge weight so far."""
+        return min(self.tried, key=lambda one: self.tried[one])
+
+    @property
+    def loss(self) -> float:
+        """The held-out loss with it."""
+        return self.tried[self.alpha]
+
+    def walk(self) -> None:
+        """Fits from large ridge weights to small ones, until these are no better."""
+        suggested = [fold.suggested(one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)]
+        middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
+        for factors in ALPHAS:
+            self.judge([middle * factor for factor in factors])
+            if self.alpha > min(self.tried):
+                break
+
+    def judge(self, alphas: list[float]) -> None:
+        """Fits at these ridge weights."""
+        losses = self.weight @ [
+            fold.losses(self.kernel.with_bandwidth(one.bandwidth), np.array(alphas) * self.n_rows / fold.train.n_rows)
+            for fold, one in zip(self.folds, self.found, strict=True)
+        ]
+        self.tried.update(zip(alphas, losses.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,71 +204,52 @@ class _Fold:
     loss: Loss
     fit_intercept: bool
 
-    def tries(self, kernels: Sequence[Kernel], usual: Array, unit: Array, size: int) -> list[_Try]:
-        """The first kernel with the automatic bandwidths, and every kernel with those learned from `size` rows."""
-        pilot = _Pilot(_take(self.train, np.arange(min(size, self.train.n_rows))), self.loss)
-        learned = [pilot.learn(kernel, first_bandwidth(kernel, usual, pilot.rows.X), unit) for kernel in kernels]
-        return [
-            _Try(kernel, found, self.held_out_loss(curves(self.held_out.X)))
-            for kernel, (found, curves) in zip(
-                (kernels[0], *kernels), (pilot.learn(kernels[0], usual, unit, free=False), *learned), strict=True
-            )
-        ]
-
     def suggested(self, found: Found) -> float:
         """The ridge weight whose weight against the loss is that of the ridge found against squares."""
         scale = 1.0 if self.loss.margin else spread(self.train.y, self.train.share())
         return float(found.ridges[0]) / (2 * self.train.n_rows) * alpha_unit(self.loss, scale)
 
-    def fitted_losses(self, one: _Try, alphas: Array) -> Array:
-        """Held-out loss of the real fit at every ridge weight."""
-        features = Nystroem(one.kernel.with_bandwidth(one.found.bandwidth), COMPONENTS, landmarks="distinct")
+    def losses(self, kernel: Kernel, alphas: Array) -> Array:
+        """Held-out loss of the fit at every ridge weight."""
+        features = Nystroem(kernel, COMPONENTS, landmarks="distinct")
         rows = LiftedRows(self.train, features=features.fit_transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
         grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
-        return np.array([self.held_out_loss(f) for f in grid.predict(features.transform(self.held_out.X))])
-
-    def held_out_loss(self, fitted: Array) -> float:
         offset, sign = self.loss.frame(_columns(self.held_out.y))
-        return float(self.held_out.share() @ self.loss.value(offset - sign * fitted).mean(axis=1))
+        residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
+        return np.array([self.held_out.share() @ self.loss.value(one).mean(axis=1) for one in residuals])
 
 
 class _Pilot:
-    """Curves of the loss by kernel ridge regression: for quantile levels, mean + normal score * spread."""
+    """Kernel ridge regression on some rows: what bandwidths and ridges are found by."""
 
     def __init__(self, rows: ArrayRows, loss: Loss) -> None:
         share, y = rows.share(), _columns(rows.y)
-        self.rows, self.loss, self.weight = rows, loss, share * rows.n_rows
+        self.X, self.share = rows.X, share
         if not loss.margin:
             y = _drawn_in(y, share)
-        self.middle = share @ y
-        deviation = np.sqrt(share @ (y - self.middle) ** 2)
-        self.scale = np.where(deviation > 0, deviation, 1.0)
-        self.y = Target((y - self.middle) / self.scale)
-        # A normal law's mean absolute deviation is not 1.
-        self.score = ndtri(loss.levels) * np.sqrt(np.pi / 2) if isinstance(loss, Pinball) else np.zeros(1)
+        middle = share @ y
+        deviation = np.sqrt(share @ (y - middle) ** 2)
+        self.y = Target((y - middle) / np.where(deviation > 0, deviation, 1.0))
+        # The curve of a level is  mean + normal score * spread,  and a normal law's mean absolute deviation is not 1.
+        self.spread_counts = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
 
-    def learn(
-        self, kernel: Kernel, start: Array, unit: Array, *, free: bool = True
-    ) -> tuple[Found, Callable[[Array], Array]]:
-        """Bandwidths and ridges, of y first and then of the spread along with it; and the curves, at any rows."""
-        by = LeaveOneOut(kernel, self.rows.X, self.weight, (self.y,))
-        found = by.descend(start, unit, steps=STEPS, free=free)
-        if not np.any(self.score):
-            return found, lambda X: self.middle + self.scale * by.predict(found, X)[0]
+    def keep(self, kernel: Kernel, bandwidth: Array, unit: Array) -> Found:
+        """A ridge for these bandwidths."""
+        return self._by(kernel, self.y).descend(bandwidth, unit, steps=STEPS, free=False)
+
+    def learn(self, kernel: Kernel, usual: Array, unit: Array) -> Found:
+        """Bandwidths and ridges, of y first and then of the spread along with it."""
+        by = self._by(kernel, self.y)
+        found = by.descend(first_bandwidth(kernel, usual, self.X), unit, steps=STEPS)
+        if not self.spread_counts:
+            return found
         size = np.abs(by.errors(found)[0])
-        typical = self.rows.share() @ size
-        both = LeaveOneOut(
-            kernel, self.rows.X, self.weight, (self.y, Target(size - typical, float(np.mean(self.score**2))))
-        )
-        ridges = np.r_[found.ridges, FIRST_RIDGE]
-        found = both.descend(found.bandwidth, unit, ridges, steps=SPREAD_STEPS, free=free)
+        both = self._by(kernel, self.y, Target(size - self.share @ size, self.spread_counts))
+        return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
 
-        def curves(X: Array) -> Array:
-            mean, off = both.predict(found, X)
-            return self.middle + self.scale * (mean + self.score * (typical + off))
-
-        return found, curves
+    def _by(self, kernel: Kernel, *targets: Target) -> LeaveOneOut:
+        return LeaveOneOut(kernel, self.X, self.share * len(self.X), targets)
 
 
 def _folds(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:

@@ -64,9 +64,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Number of random features M. "auto" doubles M, from 125 to at most 2,000, until more features change neither the
         effective dimension nor the loss on held-out rows of a sample of 2,000 rows; tables of fewer than 1,000
         different rows get 500, and more than 500 are taken only where memory can store them; landmarks are 1,000 to
-        2,000, the more the fewer the rows, and all different rows if these are fewer. "exact" uses the kernel itself through a pivoted Cholesky
-        factor, whose rank is small for smooth kernels in few columns and may reach n otherwise: then time grows like
-        n^3. The linear kernel has its own features, and ignores this argument.
+        2,000, the more the fewer the rows, and all different rows if these are fewer. "exact" uses the kernel
+        itself through a pivoted Cholesky factor, whose rank is small for smooth kernels in few columns and may reach n
+        otherwise: then time grows like n^3. The linear kernel has its own features, and ignores this argument.
     sampling : {"auto", "uniform", "orthogonal", "qmc", "leverage", "landmarks"} or a `RandomFeatures` object, \
             default="auto"
         How random features are drawn: independently ("uniform"), orthogonally, quasi-randomly, or by the leverage

@@ -21,8 +21,8 @@ from quernel.kernels.base import IntegralKernel
 
 Array = NDArray[np.floating]
 
-# Steps of logarithms by which unknown derivatives are taken, and the least number that is divided by.
-DIFFERENCE, TINY = 1e-4, 1e-300
+# Steps of logarithms by which unknown derivatives are taken.
+DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +221,9 @@ class Matern(RadialKernel):
 
     def _fall(self, squared: Array) -> Array:
         s = np.sqrt(2 * self.nu * squared)
-        # At nu = 1/2 it has no bound near a distance of 0, by which it is multiplied.
-        factor = {0.5: 1 / np.maximum(s, np.sqrt(TINY)), 1.5: 3.0, 2.5: 5 / 3 * (1 + s)}[self.nu]
-        return factor * np.exp(-s)
+        if self.nu == 0.5:  # where rows are equal it counts nothing, whatever it is
+            return np.divide(np.exp(-s), s, out=np.zeros_like(s), where=s > 0)
+        return (3.0 if self.nu == 1.5 else 5 / 3 * (1 + s)) * np.exp(-s)
 
     def n_mixing(self, n_columns: int) -> int:  # noqa: ARG002
         """One for all columns."""
