@@ -45,20 +45,11 @@ def spread(y: Array, share: Array) -> float:
 
 
 def column_scales(X: Array, share: Array) -> Array:
-    """The standard deviation of each column.
-
-    Of a column with two values it is half their distance, which is what both being equally frequent gives: a rare one
-    would otherwise be far from all other rows, and the columns of a text with many values outweigh everything else. For
-    a constant column it is a number so large that it plays no part.
-    """
+    """The standard deviation of each column; for a constant one, a number so large that it plays no part."""
     mean = share @ X
     variance = share @ (X - mean) ** 2
     constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
-    low, high = column_range(X)
-    # All between two ends has no more variance than (high - mean)(mean - low), and only those at the ends have as much.
-    two_values = variance >= (1 - 1e-9) * (high - mean) * (mean - low)
-    scale = np.where(two_values, (high - low) / 2, np.sqrt(variance))
-    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), scale)
+    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), np.sqrt(variance))
 
 
 def column_range(X: Array) -> Array:
