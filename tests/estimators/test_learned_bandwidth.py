@@ -6,7 +6,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators import learning
-from quernel.kernels import ArcCosine, Gaussian
+from quernel.features import Nystroem, RandomFeatures
+from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -33,7 +34,13 @@ def in_deviations(model, X):
 def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 100, "FOLDS": 2, "ROUNDS": 3}.items():
+        for name, value in {
+            "COMPONENTS": 100,
+            "FOLDS": 2,
+            "MAX_ITER": 40,
+            "STEPS": 12,
+            "LEARNED_FROM_EACH": 300,
+        }.items():
             patch.setattr(learning, name, value)
         yield
 
@@ -61,16 +68,16 @@ def differ(ours, theirs):
 # --- laws ------------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_repeatable_and_the_model_is_that_of_its_numbers(plain):
+@pytest.mark.parametrize(("kernel", "sampling"), [("gaussian", "uniform"), ("laplacian", "landmarks")])
+def test_it_is_repeatable_and_the_model_is_that_of_its_numbers(kernel, sampling):
     X, y = table()
-    again = learned(X, y)
-    np.testing.assert_array_equal(again.predict(X), plain.predict(X))
-    by_hand = KernelQuantileRegressor(
-        LEVELS, bandwidth=plain.bandwidth_, alpha=plain.alpha_, n_components=100, random_state=0, tol=1e-3
-    ).fit(X, y)
-    np.testing.assert_array_equal(by_hand.predict(X), plain.predict(X))
+    first, again = (learned(X, y, kernel=kernel) for _ in range(2))
+    np.testing.assert_array_equal(again.predict(X), first.predict(X))
+    settings = {"n_components": 100, "random_state": 0, "tol": 1e-3, "sampling": sampling}
+    by_hand = KernelQuantileRegressor(LEVELS, kernel=first.kernel_, alpha=first.alpha_, **settings).fit(X, y)
+    np.testing.assert_array_equal(by_hand.predict(X), first.predict(X))
     assert by_hand.bandwidth_choice_ is None
-    differ(learned(X, y, random_state=1), plain)
+    same(learned(X, y, kernel=kernel, random_state=1), first)  # features are drawn only for the fit
 
 
 def test_order_and_repetition_of_rows_do_not_matter(plain):
@@ -151,12 +158,43 @@ def test_few_rows_keep_the_automatic_bandwidths():
     same(learned(np.vstack([X] * 5), np.tile(y, 5)), model)
 
 
-def test_it_prints_rounds_and_ridge_weights(plain):
+def test_it_prints_kernels_and_ridge_weights(plain):
     lines = str(plain.bandwidth_choice_).splitlines()
-    assert lines[0].split()[:3] == ["round", "held-out", "loss"]
-    assert [line.split()[0] for line in lines[1:5]] == ["auto", "1", "2", "3"]
-    assert "by ridge weight" in lines[5]
-    assert lines[6].startswith(f"Round {plain.bandwidth_choice_.best}, from 400 rows; alpha = ")
+    assert lines[0].split()[:3] == ["bandwidths", "kernel", "held-out"]
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["auto", "gaussian"],
+        ["learned", "gaussian"],
+        ["learned", "laplacian"],
+    ]
+    assert "by ridge weight" in lines[4]
+    assert lines[5].startswith("The gaussian kernel, its bandwidths learned, from 400 rows; alpha = ")
+
+
+# --- which kernel it takes -------------------------------------------------------------------------------------------
+
+
+def test_quantiles_that_jump_get_the_rough_kernel_and_smooth_ones_the_smooth(plain):
+    X, y = table()
+    assert isinstance(plain.kernel_, Gaussian)
+    assert isinstance(plain.feature_map_, RandomFeatures)
+    steps = np.floor(2 * X[:, 0]) + (X[:, 1] > 0) + 0.05 * np.random.default_rng(0).standard_normal(len(y))
+    rough = learned(X, steps)
+    assert isinstance(rough.kernel_, Laplacian)
+    assert isinstance(rough.feature_map_, Nystroem)
+    assert rough.n_components_ == 100
+    np.testing.assert_array_equal(rough.kernel_.bandwidth, rough.bandwidth_)
+    given = learned(X, steps, kernel="gaussian")
+    assert isinstance(given.kernel_, Gaussian), "a kernel that is given is kept"
+    assert isinstance(learned(X, steps, sampling="orthogonal").feature_map_, RandomFeatures)
+
+
+def test_the_ridge_weight_falls_as_rows_are_added(monkeypatch):
+    """The same sample out of twice as many rows: half the weight on the mean loss."""
+    monkeypatch.setattr(learning, "count_distinct", lambda source: 400)
+    X, y = table()
+    alpha = learned(X, y).alpha_
+    monkeypatch.setattr(learning, "count_distinct", lambda source: 800)
+    assert learned(X, y).alpha_ == pytest.approx(alpha / 2)
 
 
 # --- what it is worth ------------------------------------------------------------------------------------------------
@@ -219,7 +257,11 @@ def test_scikit_learns_own_checks(estimator, check):
         ("linear", "linear kernel has no bandwidth"),
         ("spline", "spline kernel has no bandwidth"),
         (Gaussian(2.0), "its own bandwidth"),
-        (Gaussian() + ArcCosine(), "needs the slopes of waves, which the arccosine kernel"),
+        (
+            SpectralKernel(sampler=lambda rng, m, d: rng.standard_normal((d, m))),
+            "has random features but no Gram matrix",
+        ),
+        (Gaussian() + ArcCosine(), "needs a bandwidth in every part, which the arccosine kernel"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(kernel, message):

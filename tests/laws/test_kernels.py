@@ -77,6 +77,16 @@ def test_small_distances_keep_their_digits(name):
     assert far[0, 0] == near[0, 0] < 1
 
 
+@pytest.mark.parametrize("name", SHIFT_INVARIANT)
+def test_derivatives_by_the_bandwidth_are_those_of_differences(name):
+    kernel, X = SHIFT_INVARIANT[name].with_bandwidth([0.5, 1.0, 3.0]), rows(12, 3) + 100
+    X[5] = X[4]  # where a rough kernel has its kink
+    weight = np.random.default_rng(0).standard_normal((12, 12))
+    by_differences = ShiftInvariantKernel.bandwidth_gradient(kernel, X, weight)
+    np.testing.assert_allclose(kernel.bandwidth_gradient(X, weight), by_differences, rtol=1e-6, atol=1e-7)
+    assert not np.allclose(kernel.with_bandwidth(1.0).bandwidth_gradient(X, weight), by_differences, rtol=0.1)
+
+
 # The same formulas elsewhere
 
 ELSEWHERE = {

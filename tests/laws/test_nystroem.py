@@ -38,7 +38,29 @@ def test_the_same_seed_makes_the_same_landmarks(landmarks):
     X = rows(300)
     one, again = (fitted(landmarks, X).landmarks_ for _ in range(2))
     np.testing.assert_array_equal(one, again)
-    assert np.array_equal(fitted(landmarks, X, seed=1).landmarks_, one) == (landmarks == "greedy")
+    assert np.array_equal(fitted(landmarks, X, seed=1).landmarks_, one) == (landmarks in ("greedy", "distinct"))
+
+
+def test_distinct_landmarks_depend_on_the_values_of_rows_alone():
+    """Neither on their order, nor on repeats, nor on units; random ones do."""
+    X, rng = rows(300), np.random.default_rng(0)
+    count, units = rng.integers(0, 3, 300), np.array([1e-3, 70.0])
+    same = X[rng.permutation(300)], np.vstack([X, X[:100]]), X * units + 5
+    for landmarks in ("distinct", "uniform"):
+        one = fitted(landmarks, X).landmarks_
+        order, repeats, scaled = (fitted(landmarks, rows).landmarks_ for rows in same)
+        alike = [np.array_equal(one, order), np.array_equal(one, repeats), np.allclose((scaled - 5) / units, one)]
+        assert all(alike) == (landmarks == "distinct"), landmarks
+    weighted = fitted("distinct", X, weight=count).landmarks_
+    np.testing.assert_array_equal(weighted, fitted("distinct", np.repeat(X, count, axis=0)).landmarks_)
+    assert not np.array_equal(weighted, fitted("distinct", X).landmarks_)
+
+
+def test_curves_are_features_times_coefficients():
+    X, new = rows(300), rows(50, seed=1)
+    features, coef = fitted("distinct", X), np.random.default_rng(0).standard_normal((20, 3))
+    coef = coef[: features.n_components_]
+    np.testing.assert_allclose(features.curves(new, coef), features.transform(new) @ coef, atol=1e-7)
 
 
 def clusters(n=600):

@@ -80,7 +80,8 @@ def _conformal(estimator: Any = None, **settings: Any) -> Callable[[], Any]:
 MAKERS: dict[str, Callable[[], Any]] = {
     **{f"random {name}": _quantiles(kernel=kernel) for name, kernel in KERNELS.items()},
     **{f"exact {name}": _quantiles(kernel=kernel, n_components="exact") for name, kernel in KERNELS.items()},
-    **{f"sampling {way}": _quantiles(sampling=way) for way in ("orthogonal", "qmc", "leverage")},
+    **{f"sampling {way}": _quantiles(sampling=way) for way in ("orthogonal", "qmc", "leverage", "landmarks")},
+    "landmarks of a sum": _quantiles(kernel=Gaussian(1.0) + 0.5 * Laplacian(), sampling="landmarks"),
     "spline with poles": _quantiles(kernel=PeriodicSpline(1.4)),
     "sampling object": _quantiles(sampling=RandomFeatures(sampling="leverage", leverage_alpha=1e-2, replacement=False)),
     "linear": _quantiles(kernel="linear"),
@@ -89,6 +90,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "crossing": _quantiles(noncrossing=None),
     "joint": _quantiles(noncrossing="joint"),
     "learned bandwidth": _quantiles(bandwidth="learned", alpha="auto"),
+    "learned rough": _quantiles(bandwidth="learned", kernel="laplacian", alpha="auto"),
     "regressor with learned bandwidth": _regressor("huber", bandwidth="learned"),
     "classes with learned bandwidth": _classifier("hinge", [0, 1], bandwidth="learned"),
     "tuned": _tuned(),

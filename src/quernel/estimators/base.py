@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._threads import right_sized, spread
 from quernel.estimators.beginning import Beginning, continues
 from quernel.estimators.cost import as_duration, most_components, refuse_if_too_large
-from quernel.estimators.defaults import SIZES, column_range
+from quernel.estimators.defaults import SIZES, auto_landmarks, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
@@ -26,9 +26,9 @@ from quernel.estimators.overview import FarOverview, Overview
 from quernel.estimators.sources import training_rows
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.estimators.wherever import wherever
-from quernel.features import SAMPLINGS, RandomFeatures, ReadyFeatures
+from quernel.features import SAMPLINGS, Nystroem, RandomFeatures, ReadyFeatures
 from quernel.features.random import as_generator
-from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
+from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, StreamedRows, blocks
@@ -40,6 +40,9 @@ Array = NDArray[np.floating]
 
 # Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
 FAR = 0.25
+# The kernels that bandwidth="learned" chooses from, unless one is given: a smooth one, and one that is rough along
+# every column by itself, as trees are.
+LEARNED_KERNELS = (Gaussian(), Laplacian())
 
 
 # Models that have warned of such rows. It is kept here because predicting must not change a model.
@@ -71,7 +74,7 @@ class KernelEstimator(BaseEstimator):
     def _check_parameters(self) -> Kernel:
         kernel = resolve(self.kernel)
         if not isinstance(self.sampling, RandomFeatures):
-            check_choice("sampling", self.sampling, SAMPLINGS)
+            check_choice("sampling", self.sampling, ("auto", *SAMPLINGS, "landmarks"))
         check_choice("solver", self.solver, SOLVERS)
         check_choice("dtype", self.dtype, ("float64", "float32"))
         if self.dtype == "float32" and self.solver != "newton":
@@ -109,9 +112,10 @@ class KernelEstimator(BaseEstimator):
             for _, part in kernel.parts:
                 if not isinstance(part, ShiftInvariantKernel):
                     raise ValueError(
-                        f"bandwidth='learned' needs the slopes of waves, which the {part.name} kernel in the sum does "
-                        "not have. Give bandwidths, or 'auto'."
+                        f"bandwidth='learned' needs a bandwidth in every part, which the {part.name} kernel in the sum "
+                        "does not have. Give bandwidths, or 'auto'."
                     )
+            kernel.check_diagonal()
             return kernel
         return kernel.with_bandwidth(self.bandwidth)
 
@@ -138,28 +142,26 @@ class KernelEstimator(BaseEstimator):
     def _with_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
         self.bandwidth_choice_: BandwidthChoice | None = None
-        if kernel.bandwidth_is_open:
-            kernel = kernel.with_bandwidth(self._open_bandwidth(kernel, view, loss))
+        if kernel.bandwidth_is_open and self.bandwidth == "auto":
+            kernel = kernel.with_bandwidth(view.bandwidth)
+        elif kernel.bandwidth_is_open:
+            kernels = LEARNED_KERNELS if self.kernel == "auto" else (kernel,)
+            chosen = self._learn_among(kernels, view, loss)
+            self.alpha_ = chosen.alpha
+            kernel = next(one for one in kernels if one.name == chosen.kernel).with_bandwidth(chosen.bandwidth)
         kernel.check_columns(view.n_columns)
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         return kernel
 
-    def _open_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Array:
-        """One bandwidth per column: the automatic one or, with the ridge weight unless that is given, the learned."""
-        if self.bandwidth == "auto":
-            return view.bandwidth
-        bandwidth = self._learn(kernel, view, loss)
-        self.alpha_ = self.bandwidth_choice_.alpha
-        return bandwidth
+    def _learn_among(self, kernels: Sequence[Kernel], view: Overview, loss: Loss) -> BandwidthChoice:
+        self.bandwidth_choice_ = learn_bandwidth(
+            view, kernels, loss, self.alpha_, alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept
+        )
+        return self.bandwidth_choice_
 
     def _learn(self, kernel: Kernel, view: Overview, loss: Loss) -> Array:
-        # A generator of its own: the fit with the bandwidths found, given as numbers, draws the same features.
-        seed = int(as_generator(self.random_state).integers(2**63))
-        self.bandwidth_choice_ = learn_bandwidth(
-            view, kernel, loss, self.alpha_,
-            alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept, seed=seed,
-        )  # fmt: skip
-        return np.array(self.bandwidth_choice_.bandwidth)
+        """Learned bandwidths for this kernel."""
+        return np.array(self._learn_among((kernel,), view, loss).bandwidth)
 
     @wherever
     def outside(self, X: Any) -> NDArray[np.bool_]:
@@ -195,6 +197,10 @@ class KernelEstimator(BaseEstimator):
             self.feature_map_ = ReadyFeatures().fit(view.sample.X)
         elif self.n_components == "exact":
             return self._solve_exactly(view.source, kernel, loss)
+        elif self._by_landmarks(kernel):
+            size = auto_landmarks(view.n_distinct) if self.n_components == "auto" else int(self.n_components)
+            landmarks = Nystroem(kernel, size, landmarks="distinct")
+            self.feature_map_ = landmarks.fit(view.sample.X, sample_weight=view.sample.weight)
         else:
             self.feature_map_ = self._draw(view, kernel, loss, rng)
         if self.dtype == "float32" and not isinstance(kernel, Linear):
@@ -211,6 +217,11 @@ class KernelEstimator(BaseEstimator):
         return StreamedRows(
             view.source, self.feature_map_, total=view.total, largest=view.largest, max_memory=self.max_memory
         )
+
+    def _by_landmarks(self, kernel: Kernel) -> bool:
+        """Whether features are the kernel seen through some of the rows, as rough kernels want it: see `sampling`."""
+        rough = any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
+        return self.sampling == "landmarks" or (self.sampling == "auto" and self.bandwidth == "learned" and rough)
 
     def _draw(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
@@ -261,7 +272,10 @@ class KernelEstimator(BaseEstimator):
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
         """Random features of this kernel, not drawn yet; as few as there may be, where their number is open."""
-        given = self.sampling if isinstance(self.sampling, RandomFeatures) else RandomFeatures(sampling=self.sampling)
+        if isinstance(self.sampling, RandomFeatures):
+            given = self.sampling
+        else:
+            given = RandomFeatures(sampling=self.sampling if self.sampling in SAMPLINGS else "uniform")
         n_components = SIZES[0] if self.n_components == "auto" else int(self.n_components)
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
@@ -318,6 +332,7 @@ class KernelEstimator(BaseEstimator):
         if not begin.again:
             kernel = (choose or self._with_bandwidth)(kernel, view, loss)
             self.n_components_choice_: ComponentsChoice | None = None
+            self.kernel_ = kernel
         result = self._solve(view, kernel, loss, as_generator(self.random_state), begin)
         self._keep_result(result)
         begin.finish(self, view, result)
@@ -367,9 +382,11 @@ class KernelEstimator(BaseEstimator):
     def _curves_inside(self, X: Array) -> Array:
         """Phi u + b for every column, block by block."""
         curves = np.empty((len(X), self.coef_.shape[1]))
+        # Some maps have a shorter way than their features.
+        curves_of = getattr(self.feature_map_, "curves", lambda X, coef: self.feature_map_.transform(X) @ coef)
 
         def fill(block: slice) -> None:
-            curves[block] = self.feature_map_.transform(X[block]) @ self.coef_ + self.intercept_
+            curves[block] = curves_of(X[block], self.coef_) + self.intercept_
 
         if hasattr(self.feature_map_, "prepare"):
             self.feature_map_.prepare(len(X))

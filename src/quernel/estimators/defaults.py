@@ -21,6 +21,8 @@ Array = NDArray[np.floating]
 # Features for tables too small to choose by, and the numbers that a search goes through for larger ones.
 N_COMPONENTS = 500
 SIZES = (125, 250, 500, 1000, 2000)
+# Landmarks, fewest and most; between, as many as keep rows x landmarks^2, the work of a step of the solver, at this.
+LANDMARKS, LANDMARK_WORK = (1000, 2000), 1.5e10
 # alpha = ALPHA / spread(y) and bandwidth = BANDWIDTH x median distance of standardised rows: a compromise. On eleven
 # public tables held-out loss was best around 1e-5 and 0.5 on average, but noisy small ones want ten times that alpha.
 ALPHA = 5e-5
@@ -90,6 +92,11 @@ def bandwidth_from(lengths: Array, X: Array, share: Array) -> Array:
     distances = pdist(rows / lengths)
     median = weighted_quantiles(distances, weight[first] * weight[second], np.array([0.5]))[0]
     return BANDWIDTH * median * lengths
+
+
+def auto_landmarks(n_rows: int) -> int:
+    """How many landmarks for so many different rows."""
+    return int(np.clip(np.sqrt(LANDMARK_WORK / n_rows), *LANDMARKS))
 
 
 def loss_named(name: str, scale: float) -> Loss:

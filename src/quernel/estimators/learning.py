@@ -1,17 +1,15 @@
-"""bandwidth="learned": a bandwidth for every column, from how steeply the fitted curves rise along it.
+"""bandwidth="learned": a bandwidth for every column, the ridge weight that goes with them and, if open, the kernel.
 
-On a sample of the rows, starting from the automatic bandwidths h, a round is
+On a sample of the rows:
 
-1. a pilot fit by least squares, which is closed at once for all ridge weights: of y, and, for quantile levels, of the
-   absolute residuals too, so that the pilot curve of level tau is  mean + normal score(tau) * spread;
-2. the mean squared slope of the pilot curves along every column,  g_j = mean of (df/dx_j)^2,  taken over half a
-   bandwidth to either side;
-3. new bandwidths  h_j = c / sqrt(g_j):  a step of that length changes the curves as much in one column as in any other,
-   and the constant c puts the median distance between rows where the automatic bandwidth has it.
+1. For each kernel that may be used, bandwidths are found by descent on the leave-one-out error of kernel ridge
+   regression (`leave_one_out`): of y and, for quantile levels, of the size of the residuals too, so that columns that
+   move only the spread count.
+2. These and the automatic bandwidths are judged by the loss itself: that of real fits, at several ridge weights, on
+   rows that had no part in either. With the best of them more ridge weights are tried.
 
-The automatic bandwidths and the rounds are judged by the loss itself, that of the pilot curves on held-out rows; each
-fold by bandwidths that its held-out rows had no part in. With the best of them the ridge weight is chosen by real fits,
-judged on the same rows, because its best value changes with the bandwidth.
+The ridge weight is then divided by how many times more rows the table has than these fits had: a penalty on the mean
+loss that is right for few rows is too heavy for many.
 
 Sample and folds depend on the values and weights of rows, never on their order or repetition, and none of the steps
 depends on the units of columns.
@@ -19,7 +17,7 @@ depends on the units of columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,57 +26,60 @@ from scipy.special import ndtri
 
 from quernel import paths
 from quernel._threads import right_sized
-from quernel.estimators.defaults import bandwidth_from
+from quernel.estimators.defaults import alpha_unit, spread
+from quernel.estimators.leave_one_out import FIRST_RIDGE, Found, LeaveOneOut, Target, first_bandwidth
 from quernel.estimators.overview import Overview
 from quernel.estimators.sample import distinct_sample
-from quernel.features import RandomFeatures
-from quernel.features.slopes import squared_slopes
+from quernel.features import Nystroem
 from quernel.kernels import Kernel
-from quernel.losses import Loss, Pinball
+from quernel.losses import Loss, Pinball, weighted_quantiles
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
 Array = NDArray[np.floating]
-Index = NDArray[np.intp]
 
 # Different rows that are looked at, and fewer than these say too little.
-ROWS, FEW = 4000, 30
+ROWS, FEW = 3000, 30
 # Below so many rows one part held out would be too few to judge by: then every row is, once.
 ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
-ROUNDS = 5
-# Slopes are taken over so many bandwidths to either side.
-STEP = 0.5
-COMPONENTS = 400
-# Common factors tried in every round: how far all columns together should see is not in the slopes.
-FACTORS = (0.7, 1.0, 1.4)
-# No column's bandwidth is more than this many times that of the steepest, in standard deviations.
-LARGEST = 100.0
-PILOT_RIDGES = 10.0 ** np.arange(-7, -0.4, 0.5)
-# Ridge weights of the fit, in units of alpha="auto": first these, then smaller ones for as long as the least is the
-# best, because small ones take the longest.
-ALPHAS = (10.0, 3.16, 1.0, 0.316, 0.1), (0.0316, 0.01), (0.00316, 0.001)
+# Rows of the only fold, and of each of several, by which bandwidths are learned: a step takes the cube of their number.
+LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
+# Steps of descent: by y, and then by the spread along with it.
+STEPS, SPREAD_STEPS = 20, 6
+# Of trials whose losses are within this of the best the last is taken: the rough one, and what was learned.
+TIE = 0.01
+# Targets further than this from the median, in units of their spread, are drawn in: squares follow them too far.
+FARTHEST = 8.0
+# Landmarks of the real fits.
+COMPONENTS = 500
+# Ridge weights of the fits, in units of what leave-one-out errors suggest: first these, then smaller ones for as long
+# as the least is the best, because small ones take the longest; and those beside the best. Outer levels want more than
+# the mean.
+ALPHAS, BESIDE = ((316.0, 31.6, 3.16), (0.316,), (0.0316,)), (3.16, 0.316)
 # Levels that stand for all in the real fits.
 MOST_LEVELS = 3
 # Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
 TOL = 3e-3
 # Ridge weights so small that more steps would be needed follow single rows.
-MAX_ITER = 40
+MAX_ITER = 150
 
 
 @dataclass(frozen=True)
 class Round:
-    """Held-out loss of the pilot curves at some bandwidths, one per column, in standard deviations of the columns."""
+    """Held-out loss of fits with some kernel and bandwidths, in standard deviations of the columns."""
 
     loss: float
     bandwidth: tuple[float, ...]
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
 class BandwidthChoice:
-    """The bandwidths that were learned, one per column, the ridge weight that goes with them, and how; print it.
+    """The bandwidths that were learned, one per column, the kernel and the ridge weight that go with them; print it.
 
-    rounds[0] are the automatic bandwidths and rounds[best] those chosen; alphas are pairs of a ridge weight and the
-    held-out loss of real fits with it, empty where the ridge weight was given.
+    rounds[0] are the automatic bandwidths, the others what was learned with each kernel, and rounds[best] is what was
+    chosen; alphas are pairs of a ridge weight and the held-out loss of real fits with it, empty where the ridge weight
+    was given.
     """
 
     bandwidth: tuple[float, ...]
@@ -88,14 +89,15 @@ class BandwidthChoice:
     best: int = 0
     alphas: tuple[tuple[float, float], ...] = ()
     n_rows: int = 0
+    kernel: str = ""
 
     def __str__(self) -> str:
         lines = []
         if self.rounds:
-            lines.append("round  held-out loss  bandwidths in standard deviations")
+            lines.append("bandwidths  kernel     held-out loss  in standard deviations")
             for k, one in enumerate(self.rounds):
                 widths = "  ".join(f"{width:.3g}" for width in one.bandwidth)
-                lines.append(f"{'auto' if k == 0 else k!s:>5}  {one.loss:>13.4g}  {widths}")
+                lines.append(f"{'learned' if k else 'auto':<10}  {one.kernel:<9}  {one.loss:>13.4g}  {widths}")
         if self.alphas:
             tried = ", ".join(f"{loss:.4g} at {alpha:.1e}" for alpha, loss in self.alphas)
             lines.append(f"Held-out loss of fits by ridge weight: {tried}.")
@@ -104,163 +106,171 @@ class BandwidthChoice:
 
 def learn_bandwidth(
     view: Overview,
-    kernel: Kernel,
+    kernels: Sequence[Kernel],
     loss: Loss,
     alpha: float,
     *,
     alpha_is_open: bool,
     fit_intercept: bool,
-    seed: int,
 ) -> BandwidthChoice:
-    """Bandwidths for the columns of the rows and, if it is open, a ridge weight that goes with them."""
+    """One of these kernels, bandwidths for the columns of the rows and, if it is open, a ridge weight."""
     usual, unit = view.bandwidth, view.scales
     sample = distinct_sample(view.sample, ROWS)
     if sample.n_rows < FEW:
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
-        return BandwidthChoice(tuple(usual.tolist()), alpha, reason)
+        return BandwidthChoice(tuple(usual.tolist()), alpha, reason, kernel=kernels[0].name)
     with right_sized(0, 0):
-        folds = [_Fold(*parts, kernel, _some_columns(loss), fit_intercept, seed) for parts in _folds(sample)]
-        weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
-        weight /= weight.sum()
-        tracks = [_rounds(fold, usual, unit) for fold in folds]
-        losses = weight @ [[one.loss for one in track] for track in tracks]
-        best = int(np.argmin(losses))
-        # Each fold by its own bandwidths: those of the others know its held-out rows.
-        own = [track[best].bandwidth for track in tracks]
-        tried = _try_alphas(folds, weight, own, alpha) if alpha_is_open else {}
-    bandwidths = np.exp(np.mean([[np.log(one.bandwidth) for one in track] for track in tracks], axis=0))
+        folds = [_Fold(*parts, _some_columns(loss), fit_intercept) for parts in _folds(sample)]
+        size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
+        pilots = [_Pilot(_take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss) for fold in folds]
+        # The first kernel with the automatic bandwidths, and every kernel with learned ones; a list over the folds
+        # each, because the bandwidths of the others know a fold's held-out rows.
+        found = [[pilot.keep(kernels[0], usual, unit) for pilot in pilots]]
+        found += [[pilot.learn(kernel, usual, unit) for pilot in pilots] for kernel in kernels]
+        trials = [
+            _Trial(folds, kernel, each, view.n_distinct)
+            for kernel, each in zip((kernels[0], *kernels), found, strict=True)
+        ]
+        for trial in trials:
+            if alpha_is_open:
+                trial.walk()
+            else:
+                trial.judge([alpha])
+        losses = np.array([trial.loss for trial in trials])
+        best = int(np.flatnonzero(losses <= (1 + TIE) * losses.min())[-1])
+        if alpha_is_open:
+            trials[best].judge([factor * trials[best].alpha for factor in BESIDE])
+    chosen = trials[best]
     return BandwidthChoice(
-        tuple(bandwidths[best].tolist()),
-        min(tried, key=lambda one: tried[one]) if tried else alpha,
-        f"Round {best}, from {sample.n_rows:,} rows" if best else "The automatic bandwidths, which no round beat",
-        tuple(Round(float(one), tuple((h / unit).tolist())) for one, h in zip(losses, bandwidths, strict=True)),
+        tuple(chosen.bandwidth.tolist()),
+        chosen.alpha,
+        f"The {chosen.kernel.name} kernel, its bandwidths {'learned' if best else 'automatic'}, "
+        f"from {sample.n_rows:,} rows",
+        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.name) for one in trials),
         best,
-        tuple(sorted(tried.items())),
+        tuple(sorted(chosen.tried.items())) if alpha_is_open else (),
         sample.n_rows,
+        chosen.kernel.name,
     )
 
 
-def _try_alphas(folds: list[_Fold], weight: Array, bandwidths: list[Array], alpha: float) -> dict[float, float]:
-    """Held-out loss of real fits at several ridge weights."""
-    tried: dict[float, float] = {}
-    for factors in ALPHAS:
-        some = alpha * np.array(factors)
-        losses = weight @ [fold.fitted_losses(h, some) for fold, h in zip(folds, bandwidths, strict=True)]
-        tried.update(zip(some.tolist(), losses.tolist(), strict=True))
-        if min(tried, key=lambda one: tried[one]) > some.min():
-            break
-    return tried
+class _Trial:
+    """A kernel with bandwidths that were found in every fold, and the held-out losses of fits by ridge weight.
 
+    Ridge weights are as they are for all rows of the table; a fold, which has fewer, is fitted with larger ones.
+    """
 
-@dataclass(frozen=True, eq=False)
-class _Try:
-    """Bandwidths (d,), the pilot curves with them, and their held-out loss."""
+    def __init__(self, folds: list[_Fold], kernel: Kernel, found: list[Found], n_rows: int) -> None:
+        self.folds, self.kernel, self.found, self.n_rows = folds, kernel, found, n_rows
+        weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
+        self.weight = weight / weight.sum()
+        self.bandwidth = np.exp(np.mean([np.log(one.bandwidth) for one in found], axis=0))
+        self.tried: dict[float, float] = {}
 
-    bandwidth: Array
-    loss: float
-    features: RandomFeatures
-    coef: Array
+    @property
+    def alpha(self) -> float:
+        """The best ridge weight so far."""
+        return min(self.tried, key=lambda one: self.tried[one])
+
+    @property
+    def loss(self) -> float:
+        """The held-out loss with it."""
+        return self.tried[self.alpha]
+
+    def walk(self) -> None:
+        """Fits from large ridge weights to small ones, until these are no better."""
+        suggested = [fold.suggested(one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)]
+        middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
+        for factors in ALPHAS:
+            self.judge([middle * factor for factor in factors])
+            if self.alpha > min(self.tried):
+                break
+
+    def judge(self, alphas: list[float]) -> None:
+        """Fits at these ridge weights."""
+        losses = self.weight @ [
+            fold.losses(self.kernel.with_bandwidth(one.bandwidth), np.array(alphas) * self.n_rows / fold.train.n_rows)
+            for fold, one in zip(self.folds, self.found, strict=True)
+        ]
+        self.tried.update(zip(alphas, losses.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class _Fold:
-    """Rows to fit, rows to judge by, and what is fitted."""
+    """Rows to fit, in random order, rows to judge by, and the loss of both."""
 
     train: ArrayRows
     held_out: ArrayRows
-    kernel: Kernel
     loss: Loss
     fit_intercept: bool
-    seed: int
 
-    def features(self, bandwidth: Array) -> RandomFeatures:
-        """The same draw whatever the bandwidth."""
-        center = self.train.share() @ self.train.X
-        kernel = self.kernel.with_bandwidth(bandwidth)
-        return RandomFeatures(kernel, COMPONENTS, center=center, random_state=self.seed).fit(self.train.X)
+    def suggested(self, found: Found) -> float:
+        """The ridge weight whose weight against the loss is that of the ridge found against squares."""
+        scale = 1.0 if self.loss.margin else spread(self.train.y, self.train.share())
+        return float(found.ridges[0]) / (2 * self.train.n_rows) * alpha_unit(self.loss, scale)
 
-    def pilot(self, bandwidth: Array) -> _Try:
-        """Least squares, as curves of the loss."""
-        features = self.features(bandwidth)
-        here, there = features.transform(self.train.X), features.transform(self.held_out.X)
-        ridge = _Ridge(here, self.train.share(), there, self.held_out.share())
-        y, y_new = _columns(self.train.y), _columns(self.held_out.y)
-        coef, intercept = ridge.solve(y, y_new)
-        if isinstance(self.loss, Pinball):
-            off, off_new = (np.abs(a - p @ coef - intercept) for a, p in ((y, here), (y_new, there)))
-            spread = ridge.solve(off, off_new)
-            score = ndtri(self.loss.levels) * np.sqrt(np.pi / 2)  # a normal law's mean absolute deviation is not 1
-            coef, intercept = coef + spread[0] * score, intercept + spread[1] * score
-        return _Try(bandwidth, self.held_out_loss(there @ coef + intercept), features, coef)
-
-    def fitted_losses(self, bandwidth: Array, alphas: Array) -> Array:
-        """Held-out loss of the real fit at every ridge weight."""
-        features = self.features(bandwidth)
-        rows = LiftedRows(self.train, features=features.transform(self.train.X))
+    def losses(self, kernel: Kernel, alphas: Array) -> Array:
+        """Held-out loss of the fit at every ridge weight."""
+        features = Nystroem(kernel, COMPONENTS, landmarks="distinct")
+        rows = LiftedRows(self.train, features=features.fit_transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
         grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
-        return np.array([self.held_out_loss(f) for f in grid.predict(features.transform(self.held_out.X))])
-
-    def held_out_loss(self, fitted: Array) -> float:
         offset, sign = self.loss.frame(_columns(self.held_out.y))
-        return float(self.held_out.share() @ self.loss.value(offset - sign * fitted).mean(axis=1))
+        residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
+        return np.array([self.held_out.share() @ self.loss.value(one).mean(axis=1) for one in residuals])
 
 
-def _rounds(fold: _Fold, usual: Array, unit: Array) -> list[_Try]:
-    """The automatic bandwidths, then every round's best."""
-    tries, reach = [fold.pilot(usual)], 1.0
-    for _ in range(ROUNDS):
-        last = tries[-1]
-        slopes = squared_slopes(last.features, fold.train.X, last.coef, fold.train.share(), STEP * last.bandwidth)
-        lengths = _lengths(slopes, unit)
-        bandwidth = reach * bandwidth_from(lengths, fold.train.X, fold.train.share())
-        found = [fold.pilot(factor * bandwidth) for factor in FACTORS]
-        best = int(np.argmin([one.loss for one in found]))
-        tries.append(found[best])
-        reach *= FACTORS[best]
-    return tries
+class _Pilot:
+    """Kernel ridge regression on some rows: what bandwidths and ridges are found by."""
 
+    def __init__(self, rows: ArrayRows, loss: Loss) -> None:
+        share, y = rows.share(), _columns(rows.y)
+        self.X, self.share = rows.X, share
+        if not loss.margin:
+            y = _drawn_in(y, share)
+        middle = share @ y
+        deviation = np.sqrt(share @ (y - middle) ** 2)
+        self.y = Target((y - middle) / np.where(deviation > 0, deviation, 1.0))
+        # The curve of a level is  mean + normal score * spread,  and a normal law's mean absolute deviation is not 1.
+        self.spread_counts = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
 
-def _lengths(slopes: Array, unit: Array) -> Array:
-    """1 / sqrt(g_j), but no more than LARGEST times the least of them, in units of the columns."""
-    relevance = np.sqrt(slopes) * unit
-    top = relevance.max()
-    return unit / np.maximum(relevance / top, 1 / LARGEST) if top > 0 else unit
+    def keep(self, kernel: Kernel, bandwidth: Array, unit: Array) -> Found:
+        """A ridge for these bandwidths."""
+        return self._by(kernel, self.y).descend(bandwidth, unit, steps=STEPS, free=False)
 
+    def learn(self, kernel: Kernel, usual: Array, unit: Array) -> Found:
+        """Bandwidths and ridges, of y first and then of the spread along with it."""
+        by = self._by(kernel, self.y)
+        found = by.descend(first_bandwidth(kernel, usual, self.X), unit, steps=STEPS)
+        if not self.spread_counts:
+            return found
+        size = np.abs(by.errors(found)[0])
+        both = self._by(kernel, self.y, Target(size - self.share @ size, self.spread_counts))
+        return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
 
-class _Ridge:
-    """Least squares with every ridge weight at once, the best one chosen on held-out rows, for any targets."""
-
-    def __init__(self, features: Array, share: Array, held_out: Array, held_out_share: Array) -> None:
-        self.mean = share @ features
-        self.centred, self.share = features - self.mean, share
-        covariance = self.centred.T @ (share[:, None] * self.centred)
-        values, self.vectors = np.linalg.eigh(covariance)
-        self.damped = np.maximum(values, 0)[:, None] + PILOT_RIDGES * max(np.trace(covariance), np.finfo(float).tiny)
-        self.turned, self.held_out_share = (held_out - self.mean) @ self.vectors, held_out_share
-
-    def solve(self, target: Array, held_out: Array) -> tuple[Array, Array]:
-        """Coefficients (M, k) and intercepts (k,) of targets (n, k)."""
-        middle = self.share @ target
-        product = self.vectors.T @ (self.centred.T @ (self.share[:, None] * (target - middle)))
-        path = product[:, None, :] / self.damped[:, :, None]  # (M, ridges, k)
-        fitted = np.einsum("nm,mrk->nrk", self.turned, path, optimize=True) + middle
-        error = np.einsum("n,nrk->rk", self.held_out_share, (held_out[:, None, :] - fitted) ** 2, optimize=True)
-        best = path[:, np.argmin(error, axis=0), np.arange(target.shape[1])]
-        coef = self.vectors @ best
-        return coef, middle - self.mean @ coef
+    def _by(self, kernel: Kernel, *targets: Target) -> LeaveOneOut:
+        return LeaveOneOut(kernel, self.X, self.share * len(self.X), targets)
 
 
 def _folds(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:
     """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise."""
-    assert sample.weight is not None
     order = np.random.default_rng(1).permutation(sample.n_rows)
     few = sample.n_rows < ROTATE_BELOW
     parts = [order[k::FOLDS] for k in range(FOLDS)] if few else [order[: round(HELD_OUT * len(order))]]
     for part in parts:
-        held_out = np.zeros(sample.n_rows, dtype=bool)
-        held_out[part] = True
-        yield tuple(ArrayRows(sample.X[of], sample.y[of], sample.weight[of]) for of in (~held_out, held_out))
+        yield _take(sample, order[~np.isin(order, part)]), _take(sample, part)
+
+
+def _take(rows: ArrayRows, index: NDArray[np.intp]) -> ArrayRows:
+    assert rows.weight is not None
+    return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
+
+
+def _drawn_in(y: Array, share: Array) -> Array:
+    """y, what is far from the median brought nearer."""
+    columns = [(weighted_quantiles(one, share, np.array([0.5]))[0], FARTHEST * spread(one, share)) for one in y.T]
+    middle, far = np.array(columns).T
+    return np.clip(y, middle - far, middle + far)
 
 
 def _some_columns(loss: Loss) -> Loss:

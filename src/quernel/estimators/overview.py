@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.estimators.defaults import bandwidth_from, column_range, column_scales, scales_from, spread, spread_from
+from quernel.estimators.sample import count_distinct
 from quernel.rows import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, summary
 
 Array = NDArray[np.floating]
@@ -58,6 +59,11 @@ class Overview:
         """A robust scale of y."""
         return spread(self.source.y, self.source.share())
 
+    @cached_property
+    def n_distinct(self) -> int:
+        """How many rows have different (x, y)."""
+        return count_distinct(self.source)
+
     @property
     def bandwidth(self) -> Array:
         """The automatic bandwidths, (d,)."""
@@ -84,6 +90,7 @@ class FarOverview(Overview):
         self.total, self.largest = moments.total, moments.largest
         self.mean, self.range = moments.mean, moments.range
         self.scales = scales_from(moments.mean, moments.variance)
+        self.n_distinct = self.n_rows  # near enough: it decides on the number of landmarks and the ridge weight
 
     @cached_property
     def sample(self) -> ArrayRows:

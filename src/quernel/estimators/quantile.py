@@ -49,26 +49,33 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     ----------
     quantiles : float or sequence of floats, default=0.5
         Levels between 0 and 1. One number makes `predict` return shape (n,); a sequence, (n, q), also for one level.
-    kernel : str or object of `quernel.kernels`, default="gaussian"
-        "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a two-layer network with a fixed
-        first layer), "spline" (functions of period 1 in every column); or "linear": the columns of X are the features
-        as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
+    kernel : str or object of `quernel.kernels`, default="auto"
+        "auto" is "gaussian" or, with ``bandwidth="learned"``, that or "laplacian", whichever predicts held-out rows
+        better: the one for smooth quantiles, the other for quantiles that bend sharply or jump along single columns, as
+        most tables' do. "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a two-layer network
+        with a fixed first layer), "spline" (functions of period 1 in every column); or "linear": the columns of X are
+        the features as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
     bandwidth : "auto", "learned", float or one float per column, default="auto"
         The length over which the quantiles may vary, in units of the columns: "gaussian" is
         exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times 0.6 of the median
         distance between standardised rows, so that columns in different units need no scaling. "learned" gives each
-        column its own from the data, small where the quantiles rise steeply and large where they do not, and chooses
-        alpha with it, unless that is a number: on up to 4,000 rows, by held-out loss; print `bandwidth_choice_`.
+        column its own from the data, small where the quantiles move and large where they do not, and chooses the kernel
+        and alpha with it, unless these are given: on up to 3,000 rows, by held-out loss; print `bandwidth_choice_`.
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M. "auto" doubles M, from 125 to at most 2,000, until more features change neither the
         effective dimension nor the loss on held-out rows of a sample of 2,000 rows; tables of fewer than 1,000
-        different rows get 500, and more than 500 are taken only where memory can store them. "exact" uses the kernel
+        different rows get 500, and more than 500 are taken only where memory can store them; landmarks are 1,000 to
+        2,000, the more the fewer the rows, and all different rows if these are fewer. "exact" uses the kernel
         itself through a pivoted Cholesky factor, whose rank is small for smooth kernels in few columns and may reach n
         otherwise: then time grows like n^3. The linear kernel has its own features, and ignores this argument.
-    sampling : {"uniform", "orthogonal", "qmc", "leverage"} or a `RandomFeatures` object, default="uniform"
-        How random features are drawn: independently, orthogonally, quasi-randomly, or by the leverage scores that they
-        have on these rows at this `alpha`. An object, such as ``RandomFeatures(sampling="leverage",
-        leverage_alpha=1e-4)``, sets the details; its kernel and number of features are the estimator's.
+    sampling : {"auto", "uniform", "orthogonal", "qmc", "leverage", "landmarks"} or a `RandomFeatures` object, \
+            default="auto"
+        How random features are drawn: independently ("uniform"), orthogonally, quasi-randomly, or by the leverage
+        scores that they have on these rows at this `alpha`. "landmarks" draws no waves: the features are the kernel
+        seen through M of the rows (`quernel.features.Nystroem`), which for rough kernels takes far fewer of them.
+        "auto" is "landmarks" for Laplacian and Matern kernels with ``bandwidth="learned"``, else "uniform". An object,
+        such as ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
+        features are the estimator's.
     alpha : float or "auto", default="auto"
         Weight of the ridge penalty, the paper's lambda. "auto" is 5e-5 over a robust spread of y, so that multiplying y
         by a constant multiplies the predictions by it.
@@ -107,6 +114,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     coef_ : ndarray of shape (M, q)
     intercept_ : ndarray of shape (q,)
     alpha_ : float
+    kernel_ : object of `quernel.kernels`, with its bandwidth
     bandwidth_ : float, ndarray of shape (n_features_in_,), None for a kernel that has none, a tuple of these for a sum
     bandwidth_choice_ : BandwidthChoice or None
         With ``bandwidth="learned"``, what was tried and what came of it: print it.
@@ -146,10 +154,10 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self,
         quantiles: float | ArrayLike = 0.5,
         *,
-        kernel: str | Kernel = "gaussian",
+        kernel: str | Kernel = "auto",
         bandwidth: str | float | ArrayLike = "auto",
         n_components: int | str = "auto",
-        sampling: str | RandomFeatures = "uniform",
+        sampling: str | RandomFeatures = "auto",
         alpha: float | str = "auto",
         fit_intercept: bool = True,
         noncrossing: str | None = "rearrange",

@@ -15,13 +15,23 @@ def distinct_rows(X: Array, share: Array, limit: int) -> tuple[Array, Array]:
     return np.asarray(X[picked[where]], dtype=float), np.bincount(group, weights=share[picked]).astype(float)
 
 
+def spread_rows(X: Array, limit: int) -> NDArray[np.intp]:
+    """Where up to `limit` different rows are, chosen as by `sample_of_rows`, but whatever the units of the columns.
+
+    The hash is that of ranks, which takes longer.
+    """
+    ranks = [np.unique(column, return_inverse=True)[1].astype(float) for column in np.asarray(X).T]
+    _, first = np.unique(row_hash(np.column_stack(ranks)), return_index=True)
+    return first[:limit]
+
+
 def sample_of_rows(X: Array, limit: int) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
     """Where up to `limit` different rows and all their equals are, and the code of each: equal rows have equal codes.
 
     Which rows is decided by a hash of their values: as good as at random, but the same in whatever order they come and
     however often each is repeated.
     """
-    code = _row_hash(X)
+    code = row_hash(X)
     nearest = np.sort(np.partition(code, 4 * limit)[: 4 * limit]) if len(code) > 8 * limit else np.sort(code)
     different = np.unique(nearest)
     if len(different) < limit < len(nearest) < len(code):  # many repeats: look at all rows after all
@@ -31,7 +41,7 @@ def sample_of_rows(X: Array, limit: int) -> tuple[NDArray[np.intp], NDArray[np.u
     return picked, code[picked]
 
 
-def _row_hash(X: Array) -> NDArray[np.uint64]:
+def row_hash(X: Array) -> NDArray[np.uint64]:
     """A 64-bit hash of each row's values (splitmix64, column by column)."""
     code = np.zeros(len(X), dtype=np.uint64)
     for column in np.asarray(X, dtype=float).T:

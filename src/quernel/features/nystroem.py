@@ -9,13 +9,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from quernel.features.blocks import strips
+from quernel.features.distinct import spread_rows
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, resolve
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
-LANDMARKS = ("uniform", "leverage", "greedy")
+LANDMARKS = ("uniform", "distinct", "leverage", "greedy")
 # Directions of the landmarks' Gram matrix below this share of the largest are rounding error.
 FLOOR = 1e-13
 
@@ -28,9 +30,11 @@ class Nystroem(TransformerMixin, BaseEstimator):
     kernel : str or kernel object, default="gaussian"
     n_components : int, default=100
         The number of landmarks. Directions that they do not resolve are left out of the features.
-    landmarks : {"uniform", "leverage", "greedy"}, default="uniform"
-        "uniform" takes rows at random; "leverage" by their ridge leverage scores, estimated on growing samples (the
-        recursive method of Musco and Musco, 2017); "greedy" the row worst represented so far, again and again.
+    landmarks : {"uniform", "distinct", "leverage", "greedy"}, default="uniform"
+        "uniform" takes rows at random; "distinct" different rows, as good as at random, but the same in whatever order
+        and units they come and however often each is repeated; "leverage" by their ridge
+        leverage scores, estimated on growing samples (the recursive method of Musco and Musco, 2017);
+        "greedy" the row worst represented so far, again and again.
     alpha : float or None
         The ridge weight of the leverage scores.
     random_state : int, numpy Generator, numpy RandomState or None
@@ -66,6 +70,8 @@ class Nystroem(TransformerMixin, BaseEstimator):
         size = min(self.n_components, len(X))
         if self.landmarks == "uniform":
             chosen = rng.choice(len(X), size, replace=False, p=weight / weight.sum())
+        elif self.landmarks == "distinct":
+            chosen = spread_rows(X, size)
         elif self.landmarks == "greedy":
             chosen = _greedy(kernel, X, size)
         else:
@@ -80,7 +86,17 @@ class Nystroem(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Array) -> Array:
         """phi(x) = D^-1/2 V'K(P, x), shape (n, n_components_)."""
-        return resolve(self.kernel).gram(np.asarray(X, dtype=float), self.landmarks_) @ self.projection_
+        Phi = np.empty((len(X), self.n_components_))
+        for strip in strips(*Phi.shape):
+            np.matmul(self._across(X[strip]), self.projection_, out=Phi[strip])
+        return Phi
+
+    def curves(self, X: Array, coef: Array) -> Array:
+        """phi(x)'u = K(x, P) V D^-1/2 u for every column u of `coef`, without the features."""
+        return self._across(X) @ (self.projection_ @ coef)
+
+    def _across(self, X: Array) -> Array:
+        return resolve(self.kernel).gram(np.asarray(X, dtype=float), self.landmarks_)
 
     def _check(self) -> Kernel:
         kernel = resolve(self.kernel)

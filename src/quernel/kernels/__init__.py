@@ -35,12 +35,14 @@ KERNELS: dict[str, type[Kernel]] = {
 
 
 def resolve(kernel: str | Kernel) -> Kernel:
-    """The kernel of that name, or the object itself."""
+    """The kernel of that name, or the object itself; "auto" is the Gaussian where nothing else is learned."""
     if isinstance(kernel, Kernel):
         return kernel
+    if isinstance(kernel, str) and kernel == "auto":
+        return Gaussian()
     if isinstance(kernel, str) and kernel in KERNELS:
         return KERNELS[kernel]()
     if isinstance(kernel, type) and issubclass(kernel, Kernel):
         raise ValueError(f"kernel must be an object, not a class: write {kernel.__name__}().")
     known = ", ".join(repr(name) for name in KERNELS)
-    raise ValueError(f"Unknown kernel {kernel!r}. Known kernels: {known}, or an object of quernel.kernels.")
+    raise ValueError(f"Unknown kernel {kernel!r}. Known kernels: {known}, 'auto', or an object of quernel.kernels.")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
-from quernel.features import PivotedCholesky, RandomFeatures, ReadyFeatures
+from quernel.features import Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
 from quernel.kernels import (
     ArcCosine,
     Cauchy,
@@ -30,14 +30,15 @@ from quernel.persistence.graph import Tensor, absolute, cos, exp, log, nearest_i
 Array = NDArray[np.floating]
 
 
-def curves(feature_map: RandomFeatures | PivotedCholesky | ReadyFeatures, x: Tensor, coef: Array) -> Tensor:
+def curves(feature_map: RandomFeatures | PivotedCholesky | Nystroem | ReadyFeatures, x: Tensor, coef: Array) -> Tensor:
     """Phi(x) u, shape (n, q)."""
     if isinstance(feature_map, ReadyFeatures):
         return x @ coef
     kernel = resolve(feature_map.kernel)
-    if isinstance(feature_map, PivotedCholesky):
-        # phi(x)'u = K(x, P) L^-T u: the factor need not be shipped.
-        solved = np.linalg.solve(feature_map.factor_.T, coef)
+    if isinstance(feature_map, PivotedCholesky | Nystroem):
+        # phi(x)'u = K(x, P) L^-T u, or K(x, P) V D^-1/2 u: the matrices need not be shipped.
+        exact = isinstance(feature_map, PivotedCholesky)
+        solved = np.linalg.solve(feature_map.factor_.T, coef) if exact else feature_map.projection_ @ coef
         return _summed([gram(part, x, feature_map.landmarks_) @ (c * solved) for c, part in kernel.parts])
     terms = []
     for term, (_, part) in enumerate(kernel.parts):

@@ -1,0 +1,139 @@
+"""Bandwidths by which every row is best predicted from all others.
+
+Kernel ridge regression of targets y at rows of weight w has the leave-one-out errors
+
+    e_i = (B y)_i / B_ii    with    B = (K + 1 + diag(ridge / w))^-1
+
+in closed form, and so the derivatives of their weighted mean square by every entry of K, and by every bandwidth: one
+step of descent costs a few products of matrices, however many columns there are. Several targets share the bandwidths,
+each with a ridge of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.optimize import minimize
+
+from quernel.kernels import Kernel
+
+Array = NDArray[np.floating]
+
+# Bandwidths stay between these, in standard deviations of the columns; ridges between these, the diagonal of K being 1.
+NARROWEST, WIDEST = 0.02, 1000.0
+LEAST_RIDGE, FIRST_RIDGE, MOST_RIDGE = 1e-4, 0.1, 1e3
+# Descent begins where the kernel of two rows is this in the median, as with the Gaussian and its automatic bandwidth.
+TYPICAL = 0.25
+# What is added to the diagonal of K at least: with less, rounding could make it singular.
+LEAST = 1e-10
+# Rows by which the beginning is found.
+FEW = 300
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Columns y (n, k) to be predicted, and what their mean squared error counts."""
+
+    y: Array
+    importance: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Mean squared leave-one-out error at rows X of mean weight 1, as a function of bandwidths and ridges."""
+
+    kernel: Kernel
+    X: Array
+    weight: Array
+    targets: tuple[Target, ...]
+
+    def descend(
+        self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int, free: bool = True
+    ) -> Found:
+        """The least error that some steps from these bandwidths find; unless free, by the ridges alone."""
+        d = len(bandwidth)
+        start = np.log(np.r_[bandwidth, np.full(len(self.targets), FIRST_RIDGE) if ridges is None else ridges])
+        low, high = (np.log(side * unit) if free else start[:d] for side in (NARROWEST, WIDEST))
+        start[:d] = np.clip(start[:d], low, high)
+        bounds = [*zip(low, high, strict=True), *[(np.log(LEAST_RIDGE), np.log(MOST_RIDGE))] * len(self.targets)]
+        best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+        return Found(np.exp(best.x[:d]), np.exp(best.x[d:]), float(np.exp(best.fun)))
+
+    def errors(self, found: Found) -> list[Array]:
+        """Every target's leave-one-out errors, shape (n, k)."""
+        K = self._gram(found.bandwidth)
+        return [
+            product / np.diag(inverse)[:, None]
+            for target, ridge in zip(self.targets, found.ridges, strict=True)
+            for inverse, product in [self._solved(K, ridge, target.y)]
+        ]
+
+    def predict(self, found: Found, X_new: Array) -> list[Array]:
+        """Every target at other rows."""
+        K, across = self._gram(found.bandwidth), self.kernel.with_bandwidth(found.bandwidth).gram(X_new, self.X) + 1
+        pairs = zip(self.targets, found.ridges, strict=True)
+        return [across @ self._solved(K, ridge, target.y)[1] for target, ridge in pairs]
+
+    def _gram(self, bandwidth: Array) -> Array:
+        return self.kernel.with_bandwidth(bandwidth).gram(self.X, self.X) + 1
+
+    def _solved(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
+        """B and B y."""
+        factor, failed = dpotrf(K + np.diag(np.maximum(ridge / self.weight, LEAST)), lower=1)
+        assert not failed
+        inverse = np.tril(dpotri(factor, lower=1)[0])
+        inverse += np.tril(inverse, -1).T
+        return inverse, inverse @ y
+
+    def _log_error(self, logarithms: Array) -> tuple[float, Array]:
+        """log of the error, and its derivatives by the logarithms of bandwidths and ridges."""
+        d, n = self.X.shape[1], len(self.X)
+        bandwidth, ridges = np.exp(logarithms[:d]), np.exp(logarithms[d:])
+        K, by_kernel, by_ridge, total = self._gram(bandwidth), np.zeros((n, n)), np.zeros(len(ridges)), 0.0
+        for t, (target, ridge) in enumerate(zip(self.targets, ridges, strict=True)):
+            inverse, product = self._solved(K, ridge, target.y)
+            diagonal = np.diag(inverse)[:, None]
+            error = product / diagonal
+            share = target.importance * self.weight[:, None] / error.size
+            total += np.sum(share * error**2)
+            by_product, by_diagonal = 2 * share * error / diagonal, np.sum(-2 * share * error**2 / diagonal, axis=1)
+            # dB = -B dK B
+            along = (inverse @ by_product) @ product.T
+            change = -(inverse * by_diagonal) @ inverse - (along + along.T) / 2
+            by_ridge[t] = np.diag(change) @ (ridge / self.weight)
+            by_kernel += change
+        by_bandwidth = np.sum(
+            [c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, by_kernel) for c, part in self._open],
+            axis=0,
+        )
+        if total <= 0:  # targets that are constant
+            return 0.0, np.zeros_like(logarithms)
+        return float(np.log(total)), np.r_[by_bandwidth, by_ridge] / total
+
+    @property
+    def _open(self) -> list[tuple[float, Kernel]]:
+        return [(c, part) for c, part in self.kernel.parts if part.bandwidth_is_open]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Bandwidths (d,), a ridge for every target, and the mean squared leave-one-out error with them."""
+
+    bandwidth: Array
+    ridges: Array
+    error: float
+
+
+def first_bandwidth(kernel: Kernel, bandwidth: Array, X: Array) -> Array:
+    """These bandwidths times a number with which the kernel of two rows is TYPICAL in the median."""
+    some = X[:FEW]
+    pairs = np.triu_indices(len(some), 1)
+    low, high = -10.0, 10.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        median = np.median(kernel.with_bandwidth(np.exp(middle) * bandwidth).gram(some, some)[pairs])
+        low, high = (middle, high) if median < TYPICAL else (low, middle)
+    return np.exp((low + high) / 2) * bandwidth

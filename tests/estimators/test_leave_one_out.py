@@ -1,0 +1,72 @@
+"""Leave-one-out errors in closed form are those of fits without the row, and descent follows their derivatives."""
+
+import numpy as np
+import pytest
+
+from quernel.estimators.leave_one_out import LeaveOneOut, Target, first_bandwidth
+from quernel.kernels import Cauchy, Gaussian, Laplacian, Matern
+
+KERNELS = {
+    "gaussian": Gaussian(),
+    "laplacian": Laplacian(),
+    "matern": Matern(),
+    "sum": Gaussian() + 0.5 * Laplacian(2.0),  # the second keeps its own
+    "sum of open ones": Cauchy() + 2.0 * Laplacian(),
+}
+
+
+def problem(kernel, n=25, seed=0):
+    rng = np.random.default_rng(seed)
+    X, weight = rng.standard_normal((n, 3)), rng.integers(1, 4, n).astype(float)
+    y = np.column_stack([np.sin(2 * X[:, 0]), X[:, 1]]) + 0.1 * rng.standard_normal((n, 2))
+    targets = Target(y - y.mean(axis=0)), Target(np.abs(y[:, :1]) - 0.5, 0.7)
+    return LeaveOneOut(kernel, X, weight / weight.mean(), targets)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_errors_are_those_of_fits_without_the_row(name):
+    by = problem(KERNELS[name])
+    found = by.descend(np.ones(3), np.ones(3), steps=10)
+    for k, (errors, ridge) in enumerate(zip(by.errors(found), found.ridges, strict=True)):
+        for i in range(3):
+            rest = np.arange(len(by.X)) != i
+            targets = tuple(Target(target.y[rest]) for target in by.targets)
+            without = LeaveOneOut(by.kernel, by.X[rest], by.weight[rest], targets)
+            np.testing.assert_allclose(
+                by.targets[k].y[i] - without.predict(found, by.X[[i]])[k][0], errors[i], rtol=1e-6, atol=1e-9
+            )
+            assert ridge > 0
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_derivatives_are_those_of_the_error(name):
+    by, at = problem(KERNELS[name]), np.log([0.7, 1.3, 2.0, 0.05, 0.3])
+    _, gradient = by._log_error(at)
+    for j, step in enumerate(1e-5 * np.eye(5)):
+        slope = (by._log_error(at + step)[0] - by._log_error(at - step)[0]) / 2e-5
+        assert gradient[j] == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+def test_descent_ends_below_its_start_and_finds_the_columns_that_matter():
+    by = problem(Laplacian(), n=150)
+    start = first_bandwidth(Laplacian(), np.ones(3), by.X)
+    kept, found = by.descend(start, np.ones(3), steps=20, free=False), by.descend(start, np.ones(3), steps=20)
+    np.testing.assert_allclose(kept.bandwidth, start)
+    assert found.error < 0.8 * kept.error
+    assert found.bandwidth[2] > 3 * found.bandwidth[:2].max()  # nothing depends on the third
+
+
+def test_the_start_is_where_kernels_are_neither_0_nor_1():
+    X = np.random.default_rng(0).standard_normal((100, 6))
+    for kernel in KERNELS.values():
+        if len(kernel.parts) == 1:
+            width = first_bandwidth(kernel, np.ones(6), X)
+            pairs = kernel.with_bandwidth(width).gram(X, X)[np.triu_indices(100, 1)]
+            assert np.median(pairs) == pytest.approx(0.25, abs=0.01)
+
+
+def test_constant_targets_have_nothing_to_learn():
+    by = LeaveOneOut(
+        Gaussian(), np.random.default_rng(0).standard_normal((40, 2)), np.ones(40), (Target(np.zeros((40, 1))),)
+    )
+    np.testing.assert_array_equal(by.descend(np.ones(2), np.ones(2), steps=5).bandwidth, 1.0)
