@@ -124,7 +124,8 @@ def test_automatic_choices_are_those_of_arrays(words, data):
     near = KernelQuantileRegressor([0.2, 0.8], **words).fit(X, y, weight)
     far = KernelQuantileRegressor([0.2, 0.8], **words).fit(MemmapRows(X, y, weight))
     assert far.n_components_ == near.n_components_
-    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
+    # A descent makes much of the last digit of its scales.
+    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-6 if "bandwidth" in words else 1e-12)
     if near.bandwidth_ is not None:
         np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-6)
     np.testing.assert_allclose(far.objective_, near.objective_, rtol=2e-6)
