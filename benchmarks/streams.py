@@ -67,7 +67,7 @@ with listening(lambda progress: sweeps.add(progress.sweep)):
 end = time.perf_counter()
 print(json.dumps({
     "learning_seconds": learnt - begin, "seconds": end - begin, "passes": max(sweeps), "gap": max(model.duality_gap_),
-    "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    "cpu_seconds": time.process_time(), "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
 }))
 """
 
@@ -95,6 +95,7 @@ def measure(n_rows: int, max_memory: int | None) -> dict:
     found |= {"file_bytes": size, "max_memory": room, "writing_seconds": wrote}
     print(
         f"{n_rows:>12,} rows: {found['seconds']:.1f} s ({found['learning_seconds']:.1f} s to learn the columns), "
+        f"{found['cpu_seconds']:.1f} s of processors, "
         f"{n_rows / found['seconds']:,.0f} rows a second, {found['passes']} passes, "
         f"peak {found['peak_bytes'] / 1e9:.2f} GB, gap {found['gap']:.0e}",
         flush=True,
