@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.goals import LEVELS, REPEATS, Row, at_most, times_faster
-from quernel import KernelQuantileRegressor, estimate_cost, paths
+from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV, estimate_cost, paths
 from quernel.bench import best
-from quernel.datasets import make_homoscedastic
+from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
+from quernel.metrics import pinball_loss
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
@@ -72,6 +73,29 @@ def grid_beside_one_cell() -> Iterator[Row]:
     assert np.all(answer.relative_gap <= 1e-6)
     what = "23 alphas x 5 levels by paths.solve / median cold fit of one cell, n=10,000, M=100"
     yield at_most(what, ours, float(np.median(cells)), 25)
+
+
+def search_beside_grid_search() -> Iterator[Row]:
+    from sklearn.model_selection import GridSearchCV, KFold
+
+    for n, M in ((500, 200), (5_000, 200)):
+        X, y, _ = make_heteroscedastic(n, random_state=0)
+        alphas, widths, common = 10.0 ** np.arange(-8, 0), [0.5, 1.0, 2.0], {"n_components": M, "random_state": 0}
+        cv = list(KFold(5, shuffle=True, random_state=0).split(X))
+        search = KernelQuantileRegressorCV(LEVELS, alphas=alphas, bandwidths=widths, cv=cv, **common)
+        peer = GridSearchCV(
+            KernelQuantileRegressor(LEVELS, **common), {"alpha": alphas, "bandwidth": widths}, cv=cv, scoring=_mean_loss
+        )
+        ours, _ = best(lambda search=search, X=X, y=y: search.fit(X, y))
+        baseline, _ = best(lambda peer=peer, X=X, y=y: peer.fit(X, y), repeats=1)
+        chosen = {"alpha": search.alpha_, "bandwidth": search.bandwidth_}
+        same = "the same choice" if chosen == peer.best_params_ else f"chose {chosen}, not {peer.best_params_}"
+        what = f"KernelQuantileRegressorCV, against GridSearchCV over the same 8 x 3 grid, n={n:,}, M={M} ({same})"
+        yield times_faster(what, ours, baseline, 4)
+
+
+def _mean_loss(model: KernelQuantileRegressor, X: np.ndarray, y: np.ndarray) -> float:
+    return -float(np.mean(pinball_loss(y, model.predict(X), LEVELS)))
 
 
 def whole_fit_beside_scikit_learn() -> Iterator[Row]:
@@ -185,6 +209,7 @@ LINES = [
     hard_fits_beside_ridge,
     levels_together,
     grid_beside_one_cell,
+    search_beside_grid_search,
     whole_fit_beside_scikit_learn,
     growth,
     features_beside_scikit_learn,

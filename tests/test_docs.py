@@ -23,7 +23,7 @@ from quernel.estimators import defaults, overview
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import rivals
 from quernel.selection import quantile as tuned
-from quernel.tables import encoder
+from quernel.tables import facts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -116,6 +116,14 @@ def test_the_page_of_losses_has_every_loss_and_its_default_length():
     assert "width of the smoothed pinball loss 0.1" in LOSSES
 
 
+def test_the_noncrossing_example_runs_and_says_the_truth(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "noncrossing.md").read_text(), re.S)
+    namespace = {}
+    exec(compile(example, "noncrossing.md", "exec"), namespace)
+    assert namespace["apart"].crossing_rate_ > 0 == namespace["together"].crossing_rate_
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
 def test_the_tuning_example_runs_and_says_the_truth(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tuning.md").read_text(), re.S)
     namespace = {}
@@ -192,8 +200,8 @@ def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path,
 
 def test_the_command_line_page_states_the_limits():
     for sentence in (
-        f"at least {encoder.LEVEL_ROWS} rows",
-        f"the {encoder.MOST_LEVELS} most frequent",
+        f"at least {facts.LEVEL_ROWS} rows",
+        f"the {facts.MOST_LEVELS} most frequent",
         f"{rivals.MOST_ROWS:,} rows",
     ):
         assert sentence in COMMAND_LINE, sentence

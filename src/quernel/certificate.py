@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quernel.losses import Loss
 from quernel.problem import Problem, Pull
+from quernel.problem.survey import Survey, slack
 from quernel.rows import Block, BlockMemory, LiftedRows, Memory, total
 
 Array = NDArray[np.floating]
@@ -119,13 +120,23 @@ def certify(problem: Problem, memory: Memory, coef: Array, intercept: Array, nul
     return Certificate(objective, gap, relative(gap, objective, null.objective))
 
 
+def certify_survey(problem: Problem, memory: Memory, found: Survey, coef: Array, null: NullModel) -> Certificate:
+    """The certificate of the fit that was surveyed, with the slopes there as duals."""
+    ones = np.ones(problem.n_columns)
+    factors = shrinkage(found) if problem.fit_intercept else (ones, ones)
+    objective = found.loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
+    force = factors[0] * found.upward + factors[1] * found.downward
+    gap = slack(problem, memory, factors) + stray(problem, coef, force)
+    return Certificate(objective, gap, relative(gap, objective, null.objective))
+
+
 def stray(problem: Problem, coef: Array, force: Array) -> Array:
     """alpha |u - force / (2 alpha)|^2, written so that a tiny alpha loses no digits."""
     gradient = 2 * problem.alpha * coef - force
     return np.einsum("ij,ij->j", gradient, gradient) / (4 * problem.alpha)
 
 
-def shrinkage(pull: Pull) -> tuple[Array, Array]:
+def shrinkage(pull: Pull | Survey) -> tuple[Array, Array]:
     """Factors for the positive and the negative duals that make their sum zero and keep them in their domain."""
     return _less(pull.positive, pull.balance), _less(pull.negative, -pull.balance)
 

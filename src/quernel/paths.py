@@ -2,12 +2,14 @@
 
 A small problem follows the ridge weight from large to small, all levels together: its rows are turned once into the
 directions that matter (see `solvers.compression`), each weight uses as many of them as it needs, and starts from the
-fit before. A large one hands whole groups of (weight, level) pairs to the screened solver, whose sweeps they share.
+fit before. With few rows for every feature, fits at small weights go through many of the rows, and the fit before is no
+guide: all (weight, level) pairs then go abreast, as columns of one problem. A large problem hands whole groups of pairs
+to the screened solver, whose sweeps they share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +21,7 @@ from quernel.losses import Loss, Pinball
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.solvers import newton, screening
-from quernel.solvers.compression import Directions, directions
+from quernel.solvers.compression import directions
 from quernel.solvers.result import Result, recertified
 
 Array = NDArray[np.floating]
@@ -27,6 +29,8 @@ Array = NDArray[np.floating]
 # The next weight's widths: the size of residual below which this share of rows lies.
 WARM_SHARE = 0.2
 WARM_ROWS = 4000
+# With fewer rows for every feature than this, nothing is gained from the fit before.
+FEW_ROWS = 8
 # Weights further apart need too different directions to share a basis.
 GROUP_RANGE = 30.0
 # Numbers that a large grid may hold for its rows at a time (residuals, duals and changes of all its columns).
@@ -78,8 +82,7 @@ def solve(
         raise ValueError(f"alphas must be a list of positive, finite numbers; got {alphas!r}.")
     loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
     order = np.argsort(-weights, kind="stable")
-    # Columns of one large problem would have to repeat targets of their own.
-    walk = _follow if screening.is_small(problem) or problem.rows.target.ndim == 2 else _together
+    walk = _way(problem)
     with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
         cells, sweeps = walk(problem.rows, loss, weights[order], problem.fit_intercept, tol, max_iter)
     back = np.argsort(order)
@@ -103,36 +106,68 @@ def solve_folds(
         yield solve(part, alphas, levels, **options)  # type: ignore[arg-type]
 
 
+def _way(problem: Problem) -> Callable[..., tuple[list[Result], float]]:
+    """How to go through the grid."""
+    if problem.rows.target.ndim == 2:  # columns of one problem would have to repeat targets of their own
+        return _follow
+    if problem.rows.n_rows < FEW_ROWS * problem.rows.n_features:
+        return _abreast
+    return _follow if screening.is_small(problem) else _together
+
+
 def _follow(
     rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
     """One weight after the other, from the largest."""
-    features = rows.pick(np.arange(rows.n_rows))
-    found = directions(features, rows.share)
-    turned = features @ found.basis
+    turned = _Turned(rows)
     cells: list[Result] = []
-    work = 0.0
     for alpha in alphas:
         whole = Problem(rows, loss, alpha, fit_intercept=fit_intercept)
+        cells.append(turned.solve(whole, tol, max_iter, cells[-1] if cells else None))
+    return cells, sum(cell.sweeps for cell in cells)
+
+
+def _abreast(
+    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+) -> tuple[list[Result], float]:
+    """All weights at once, each from the best constant."""
+    turned = _Turned(rows)
+    cells, sweeps = [], 0.0
+    for group in np.array_split(alphas, -(-3 * rows.n_rows * loss.n_columns * len(alphas) // GROUP_SIZE)):
+        answer = turned.solve(_columns(rows, loss, group, fit_intercept), tol, max_iter)
+        cells += _cells(answer, len(group))
+        sweeps += answer.sweeps
+    return cells, sweeps
+
+
+class _Turned:
+    """Rows whose features are turned into the directions that matter, the most important first."""
+
+    def __init__(self, rows: LiftedRows) -> None:
+        features = rows.pick(np.arange(rows.n_rows))
+        self._rows, self._found = rows, directions(features, rows.share)
+        self._features = features @ self._found.basis
+
+    def solve(self, whole: Problem, tol: float, max_iter: int, before: Result | None = None) -> Result:
+        """All columns of the problem, within as many directions as they need; from another fit, if there is one."""
         null = null_model(whole)
-        k = found.needed(whole, rows.n_rows, tol, null.objective)
-        few = LiftedRows(ArrayRows(turned, rows.target), features=np.ascontiguousarray(turned[:, :k]), share=rows.share)
-        small = Problem(few, loss, alpha, fit_intercept=fit_intercept)
-        start = _warm_start(small, cells[-1], found, k) if cells else None
+        k = self._found.needed(whole, self._rows.n_rows, tol, null.objective)
+        features, basis = np.ascontiguousarray(self._features[:, :k]), self._found.basis[:, :k]
+        few = LiftedRows(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
+        small = Problem(few, whole.loss, whole.alpha, fit_intercept=whole.fit_intercept)
+        start = None if before is None else _warm_start(small, replace(before, coef=basis.T @ before.coef))
         answer = newton.solve(small, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
-        work += answer.sweeps * k / rows.n_features
-        cell = recertified(whole, replace(answer, coef=found.basis[:, :k] @ answer.coef), tol)
+        cell = recertified(whole, replace(answer, coef=basis @ answer.coef), tol)
+        work = answer.sweeps * k / self._rows.n_features
         if np.any(cell.relative_gap > tol) and answer.converged:  # directions were left out that do matter
             begin = newton.Start(cell.coef, cell.intercept, cell.dual, _widths(whole, cell), null)
             cell = newton.solve(whole, tol=tol, max_iter=max_iter, start=begin, polish=False)
             work += cell.sweeps
-        cells.append(cell)
-    return cells, work
+        return replace(cell, sweeps=work)
 
 
-def _warm_start(problem: Problem, before: Result, found: Directions, k: int) -> newton.Start | None:
+def _warm_start(problem: Problem, guess: Result) -> newton.Start | None:
     """From the fit at the weight before, as smooth as the way to go is long."""
-    guess = replace(before, coef=found.basis[:, :k].T @ before.coef)
     width = _widths(problem, guess)
     return screening.warm_start(problem, guess, width) if np.all(width > 0) else None
 
@@ -151,15 +186,23 @@ def _together(
     rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
     """Groups of weights as columns of one problem each."""
-    q = len(loss.domain[0])
     cells, sweeps = [], 0.0
-    for group in _groups(alphas, max(1, GROUP_SIZE // (3 * rows.n_rows * q))):
-        columns = np.tile(np.arange(q), len(group))
-        many = Problem(rows, loss.take(columns), np.repeat(group, q), fit_intercept=fit_intercept)
-        answer = screening.solve(many, tol=tol, max_iter=max_iter)
-        cells += [answer.take(np.arange(k * q, (k + 1) * q)) for k in range(len(group))]
+    for group in _groups(alphas, max(1, GROUP_SIZE // (3 * rows.n_rows * loss.n_columns))):
+        answer = screening.solve(_columns(rows, loss, group, fit_intercept), tol=tol, max_iter=max_iter)
+        cells += _cells(answer, len(group))
         sweeps += answer.sweeps
     return cells, sweeps
+
+
+def _columns(rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool) -> Problem:
+    """One problem with a column for every pair: all levels at the first weight, then at the next."""
+    levels = np.tile(np.arange(loss.n_columns), len(alphas))
+    return Problem(rows, loss.take(levels), np.repeat(alphas, loss.n_columns), fit_intercept=fit_intercept)
+
+
+def _cells(answer: Result, count: int) -> list[Result]:
+    """What was found at each of so many weights."""
+    return [answer.take(levels) for levels in np.split(np.arange(len(answer.gap)), count)]
 
 
 def _groups(alphas: Array, most: int) -> Iterator[Array]:

@@ -363,7 +363,7 @@ BROKEN = {
     "column without values": (fitting("hollow.csv"), ["'gone' holds no values", "--exclude gone"]),
     "names given twice": (fitting("twice.csv"), ["twice.csv has more than one column named 'x'"]),
     "ragged lines": (fitting("ragged.csv"), ["ragged.csv cannot be read as CSV", "columns"]),
-    "torn Parquet": (fitting("torn.parquet", "price"), ["torn.parquet cannot be read as Parquet"]),
+    "torn Parquet": (fitting("torn.parquet", "price"), ["torn.parquet cannot be read"]),
     "torn gzip": (fitting("torn.csv.gz", "price"), ["torn.csv.gz cannot be read as CSV"]),
     "noise": (fitting("noise.feather", "price"), ["noise.feather cannot be read as Arrow"]),
     "no file": (fitting("nowhere.csv"), ["nowhere.csv is not a file"]),

@@ -9,6 +9,7 @@ from quernel.metrics import pinball_loss
 from quernel.paper import EXPERIMENTS, Table, printed
 from quernel.paper.risk import normal_excess_risk
 from quernel.paper.sampling import literal_factor
+from quernel.paper.sheet import Sheet
 from quernel.paper.simulated import SIMULATIONS, bayes_risk, make_trial
 from quernel.paper.validated import ALPHAS, LEVELS, fit_and_choose
 from quernel.problem import Problem
@@ -105,3 +106,10 @@ def test_experiments_have_names_of_their_own_and_quick_tasks_that_are_fewer():
         assert sum(map(one.cost, quick)) <= sum(map(one.cost, full))
         assert len({str(sorted(task.items())) for task in full}) == len(full)
         assert {name for use in one.uses for name in [use]} <= {other.name for other in EXPERIMENTS}
+
+
+def test_words_and_formulas_of_a_table_stand_left_and_may_wrap(tmp_path):
+    item = Sheet(tmp_path).table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
+    assert '<td class="words">(a+1)/<wbr>(b&lt;c)</td><td>3</td>' in item.html
+    assert '<th class="words">c</th><th>n</th>' in item.html
+    assert "wbr" not in (tmp_path / "tables" / "name.md").read_text()

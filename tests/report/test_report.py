@@ -393,6 +393,36 @@ def test_fit_and_report_write_pages(run, tmp_path):
     assert "again.html" in out
 
 
+def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, tmp_path):
+    narrow = ("fit", "old.csv", "--target", "price", "--components", 40, "--quantiles", "0.1,0.5,0.9", "--conformal")
+    code, out, err = run(
+        *narrow, "--alpha", 1e-8, "--log-target", "--model", "m.quernel", "--report", "c.html", "--json"
+    )
+    assert code == 0, err
+    told = json.loads(out)
+    calibrated, fitted = told["judged"]["intervals"]
+    assert (calibrated["calibrated"], fitted["calibrated"]) == (True, False)
+    assert calibrated["coverage"] == fitted["coverage"] == 0.8
+    # So small a ridge weight follows single rows: as fitted, the interval holds far too few others.
+    assert fitted["observed"] < 0.6 < 0.68 < calibrated["observed"] < 0.92
+    page = read((tmp_path / "c.html").read_text("utf-8"))
+    line = page.row("coverage", "80 %, calibrated")
+    assert line[1] == f"{100 * calibrated['observed']:.1f} %"
+    assert line[-1] == number(calibrated["mean_width"])
+    assert "80 % calibrated interval holds" in page.texts[""]
+    assert "fitted to and calibrated on" in page.texts["loss"]
+    assert "predict_interval(frame)" in page.texts["load"]
+    assert "follows its training rows too closely" not in page.texts["coverage"]  # the remedy has been taken
+
+    model, table = quernel.load(tmp_path / "m.quernel"), sales(100, seed=1)
+    code, out, err = run("report", "m.quernel", "new.csv", "--out", "new.html", "--json")
+    assert code == 0, err
+    y = table["price"].to_numpy(zero_copy_only=False)
+    low, high = model.predict_interval(table).T
+    there = np.isfinite(y)
+    assert json.loads(out)["intervals"][0]["observed"] == np.mean(((low <= y) & (y <= high))[there])
+
+
 def test_a_report_does_not_change_the_model(run, tmp_path):
     run(*FIT, "--model", "a.quernel")
     code, out, err = run(*FIT, "--model", "b.quernel", "--report", "b.html", "--time-ordered")

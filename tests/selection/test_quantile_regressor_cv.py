@@ -87,6 +87,37 @@ def test_the_last_fit_is_that_of_the_best_pair(plain):
     assert plain.duality_gap_.max() <= 1e-6
 
 
+def test_the_search_judges_the_features_of_the_last_fit(plain):
+    X, y = table()
+    splits = read_splits(3, X, y, np.ones(len(y), dtype=bool), None, _after_the_features())
+    for k, (train, test) in enumerate(splits):
+        features = plain.feature_map_.transform(X)
+        alone = KernelQuantileRegressor(LEVELS, kernel="linear", alpha=plain.alpha_, noncrossing=None)
+        curves = alone.fit(features[train], y[train]).predict(features[test])
+        loss = np.mean(pinball_loss(y[test], curves, LEVELS))
+        assert -plain.cv_results_[f"split{k}_test_score"][plain.best_index_] == pytest.approx(loss, rel=5e-3)
+
+
+def _after_the_features():
+    """The generator of random_state=0, from which the seed of the features has been drawn."""
+    rng = np.random.default_rng(0)
+    rng.integers(2**63)
+    return rng
+
+
+@pytest.mark.parametrize("n", [150, 500])
+def test_cells_are_certified_where_fits_go_through_many_rows(n):
+    X, y = table(n)
+    model = tuned(X, y, alphas=[1e-2, 1e-4, 1e-6], bandwidths=[0.05], n_components=100)
+    assert model.cv_results_["relative_gap"].max() <= 1e-3
+
+
+def test_pairs_that_were_given_up_have_no_gap():
+    X, y = table(80)
+    results = tuned(X, y, alphas=None, bandwidths=["auto"], n_components=50, cv=0.3).cv_results_
+    np.testing.assert_array_equal(np.isfinite(results["relative_gap"]), np.isfinite(results["mean_test_score"]))
+
+
 def test_the_search_finds_what_is_right_and_rejects_what_is_not():
     X, y = table(400)
     model = tuned(X, y, alphas=[1e-7, 1e-4, 10.0], bandwidths=[1e-3, "auto", 1e3])
@@ -132,11 +163,12 @@ def test_other_features(settings):
 
 def test_one_standard_error_takes_the_smoothest_that_is_not_clearly_worse():
     losses = np.array([[[3.0, 3.2], [2.0, 2.4], [2.1, 2.5]], [[9.0, 9.0], [2.05, 2.45], [2.2, 2.5]]])[..., None]
-    found, alphas = Search(losses, np.array([0.5, 0.5])), np.array([1.0, 10.0, 100.0])
+    gap = np.zeros(losses.shape[:2])
+    found, alphas = Search(losses, np.array([0.5, 0.5]), gap), np.array([1.0, 10.0, 100.0])
     # The least is 2.2 with a standard error of 0.2: 2.3 at alpha 100 is within it, and of its like 2.35 is worse.
     assert found.best(alphas) == (0, 1)
     assert found.best(alphas, one_standard_error=True) == (0, 2)
-    sure = Search(losses.mean(axis=2, keepdims=True).repeat(2, axis=2), found.weight)
+    sure = Search(losses.mean(axis=2, keepdims=True).repeat(2, axis=2), found.weight, gap)
     assert sure.best(alphas, one_standard_error=True) == (0, 1)
 
 

@@ -14,22 +14,22 @@ from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, errors, fitting, listed, note, working
+from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report import judge_by_refitting, report_page
-from quernel.tables import TableError, TableModel, Training, prepare, read
+from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
-FEWEST_ROWS = 20
 CALIBRATION_SHARE = 0.25
 
 
 def fit(
-    data: Annotated[Path, typer.Argument(help="CSV (also .gz, .bz2, .zst), Parquet or Arrow file.")],
+    data: Annotated[Path, typer.Argument(help=DATA)],
     target: Annotated[str, typer.Option(help="Column to predict.")],
     model: Annotated[Path, typer.Option(help="File to write the model to, such as m.quernel.")],
     quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
@@ -67,6 +67,11 @@ def fit(
     report: Annotated[
         Path | None, typer.Option(help="File for a page about the model, judged on held-out rows, such as r.html.")
     ] = None,
+    max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
+    dask: Annotated[str | None, typer.Option(help=DASK)] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="File from which an interrupted fit goes on; removed when it is done.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace earlier files.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -79,23 +84,30 @@ def fit(
         bandwidth=bandwidth_from(bandwidth),
         noncrossing=None if noncrossing == "none" else noncrossing,
         random_state=seed,
+        max_memory=bytes_from(max_memory),
     )
     estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
-    if conformal and report is not None:
-        raise ValueError(
-            "--report judges a model that is fitted to all rows, and --conformal holds some out. Leave out one of them."
-        )
+    if conformal and checkpoint is not None:
+        raise ValueError("--checkpoint keeps a single fit, without --conformal. Leave out one of them.")
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
         check_page(report, force=force)
-    table = read(data)
-    training = read_training(table, data, target, columns, exclude, weights=weights, log_target=log_target)
-    doing = "Fitting and calibrating" if interval else "Fitting"
-    text = f"{doing} {len(estimator.quantiles)} quantile levels on {len(training.y):,} rows"
-    seconds = fit_quietly(interval or estimator, training, text)
+    with opened_training(
+        data, target, columns, exclude,
+        weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
+    ) as (table, training):  # fmt: skip
+        if report is not None and table is None:
+            raise ValueError(
+                f"--report judges on rows that are kept in memory, which those of {data} are not. Fit without it, and "
+                "judge the model with quernel report on files that it has not seen."
+            )
+        doing = "Fitting and calibrating" if interval else "Fitting"
+        text = f"{doing} {len(estimator.quantiles)} quantile levels on {training.n_rows:,} rows"
+        more = {} if checkpoint is None else {"checkpoint": checkpoint}
+        seconds = fit_quietly(interval or estimator, training, text, **more)
     fitted = interval.estimators_[0] if interval else estimator
     whole = TableModel(training.encoder, fitted, target, log_target, interval)
     save(whole, model, overwrite=force)
@@ -170,18 +182,7 @@ def _interval(
     return interval
 
 
-def read_training(
-    table: Any, data: Path, target: str, columns: str | None, exclude: str | None, **more: Any
-) -> Training:
-    """The rows of a file's table, ready to be fitted, and enough of them."""
-    chosen = None if columns is None else listed(columns)
-    training = prepare(table, target, columns=chosen, exclude=listed(exclude or ""), **more)
-    if len(training.y) < FEWEST_ROWS:
-        raise TableError(f"{data} has {len(training.y)} rows with a target; at least {FEWEST_ROWS} are needed.")
-    return training
-
-
-def fit_quietly(estimator: Any, training: Training, text: str, **more: Any) -> float:
+def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
     """Fit, show how it goes, and turn warnings into notes; returns the seconds it took."""
     for sentence in training.notes:
         note(sentence)
@@ -191,14 +192,22 @@ def fit_quietly(estimator: Any, training: Training, text: str, **more: Any) -> f
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with fitting(text):
-            estimator.fit(training.X, training.y, sample_weight=training.weight, **more)
+            if isinstance(training, StreamedTraining):
+                estimator.fit(training.rows, **more)
+            else:
+                estimator.fit(training.X, training.y, sample_weight=training.weight, **more)
     for warning in caught:
         note(str(warning.message))
     return time.perf_counter() - start
 
 
 def summarized(
-    estimator: KernelQuantileRegressor, training: Training, data: Path, target: str, model: Path, seconds: float
+    estimator: KernelQuantileRegressor,
+    training: Training | StreamedTraining,
+    data: Path,
+    target: str,
+    model: Path,
+    seconds: float,
 ) -> dict[str, Any]:
     """What was done, for machines and people."""
     return {
@@ -206,7 +215,8 @@ def summarized(
         "bytes": model.stat().st_size,
         "data": str(data),
         "target": target,
-        "rows": len(training.y),
+        "rows": training.n_rows,
+        "read": how_read(training),
         "rows_without_target": training.dropped,
         "columns": {column.name: column.kind for column in training.encoder.columns},
         "encoded_columns": len(training.encoder.names),
@@ -221,7 +231,7 @@ def summarized(
     }
 
 
-def columns_table(training: Training) -> RichTable:
+def columns_table(training: Training | StreamedTraining) -> RichTable:
     """What each column was read as, and what it becomes."""
     table = RichTable(title="Input columns")
     for heading in ("column", "read as", "becomes"):
@@ -239,7 +249,8 @@ def tell_fit(summary: dict[str, Any]) -> None:
         f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to "
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
-        f"certified gap {max(summary['duality_gap']):.0e}.",
+        f"certified gap {max(summary['duality_gap']):.0e}."
+        + ("" if summary["read"] == "whole" else f" {READ[summary['read']]}"),
         highlight=False,
     )
     if "coverage" in summary:

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from quernel.cli.console import console
 from quernel.report import Judged
+from quernel.report.content import intervals
 from quernel.tables.files import check_free, written_whole
 
 
@@ -26,7 +27,7 @@ def write_page(text: str, out: Path, *, force: bool) -> None:
 
 
 def judged_summary(judged: Judged) -> dict[str, Any]:
-    """The losses on the page, for machines."""
+    """The losses and intervals on the page, for machines."""
     return {
         "rows_judged": len(judged.y),
         "unseen": judged.unseen,
@@ -34,6 +35,10 @@ def judged_summary(judged: Judged) -> dict[str, Any]:
         "quantiles": judged.levels.tolist(),
         "pinball_loss": judged.losses().tolist(),
         "rivals": {name: judged.losses(name).tolist() for name in judged.rivals},
+        "intervals": [
+            {"coverage": one.nominal, "observed": one.observed, "mean_width": one.width, "calibrated": one.calibrated}
+            for one in intervals(judged)
+        ],
     }
 
 
@@ -42,4 +47,7 @@ def tell(judged: Judged, out: Path) -> None:
     ours = judged.losses().mean()
     beside = ", ".join(f"{name} {judged.losses(name).mean():.4g}" for name in judged.rivals)
     console.print(f"Pinball loss on {len(judged.y):,} rows {ours:.4g} ({beside}).", highlight=False)
+    for one in intervals(judged)[:1]:
+        kind = "calibrated interval" if one.calibrated else "interval"
+        console.print(f"The {one.nominal:.0%} {kind} holds {one.observed:.1%} of them.", highlight=False)
     console.print(f"Report: [bold]{escape(str(out))}[/]", highlight=False)

@@ -13,6 +13,7 @@ import typer
 from rich.markup import escape
 
 from quernel.cli.console import console, counting, listed, note
+from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
@@ -23,7 +24,7 @@ from quernel.tables.reading import ARROW, CSV, Batches, ending_of, nearest
 
 def predict(
     model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
-    data: Annotated[Path, typer.Argument(help="CSV (also .gz, .bz2, .zst), Parquet or Arrow file.")],
+    data: Annotated[Path, typer.Argument(help=DATA)],
     out: Annotated[Path, typer.Option(help="File for the quantiles; its ending (.csv, .parquet, ...) is its format.")],
     quantiles: Annotated[
         str | None, typer.Option(help="Other levels than the fitted ones, between the lowest and the highest of them.")

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from quernel.cli.console import working
-from quernel.cli.fit import FEWEST_ROWS
+from quernel.cli.data import FEWEST_ROWS
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
 from quernel.report import judge_on, report_page

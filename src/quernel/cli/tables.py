@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from quernel.cli.console import fail
 from quernel.tables.columns import kind_of, numbers
-from quernel.tables.reading import nearest, read
+from quernel.tables.reading import nearest
+from quernel.tables.several import read
 
 Array = NDArray[np.float64]
 

@@ -12,19 +12,20 @@ from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.cli.console import console, errors, listed
-from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, read_training
+from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opened_training
+from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.quantile import FACTORS
-from quernel.tables import TableModel, Training, read
+from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 FOLDS = 5
 
 
 def tune(
-    data: Annotated[Path, typer.Argument(help="CSV (also .gz, .bz2, .zst), Parquet or Arrow file.")],
+    data: Annotated[Path, typer.Argument(help=DATA)],
     target: Annotated[str, typer.Option(help="Column to predict.")],
     model: Annotated[Path | None, typer.Option(help="File to write the tuned model to, such as m.quernel.")] = None,
     quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
@@ -58,6 +59,8 @@ def tune(
         str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Makes the search repeatable.", min=0)] = 0,
+    max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
+    dask: Annotated[str | None, typer.Option(help=DASK)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier model file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -72,17 +75,24 @@ def tune(
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
         random_state=seed,
+        max_memory=bytes_from(max_memory),
     )
     estimator._check_parameters()
     if model is not None:
         check_free(model, overwrite=force, remedy="--force")
-    training = read_training(
-        read(data), data, target, columns, exclude, weights=weights, groups=groups, log_target=log_target
-    )
-    if time_ordered:
-        estimator.set_params(cv=_in_order(len(training.y), folds or FOLDS, validation))
-    text = f"Searching {len(estimator.quantiles)} quantile levels of {len(training.y):,} rows"
-    seconds = fit_quietly(estimator, training, text, groups=training.groups)
+    with opened_training(
+        data, target, columns, exclude,
+        weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
+    ) as (_, training):  # fmt: skip
+        more = {}
+        if isinstance(training, Training):
+            more["groups"] = training.groups
+        elif time_ordered:
+            raise ValueError(f"--time-ordered needs rows in memory, and those of {data} are not. Leave it out.")
+        if time_ordered:
+            estimator.set_params(cv=_in_order(training.n_rows, folds or FOLDS, validation))
+        text = f"Searching {len(estimator.quantiles)} quantile levels of {training.n_rows:,} rows"
+        seconds = fit_quietly(estimator, training, text, **more)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
     summary = _summarized(estimator, training, data, target, model, seconds)
@@ -131,7 +141,7 @@ def _in_order(n_rows: int, folds: int, validation: float | None) -> Any:
 
 def _summarized(
     estimator: KernelQuantileRegressorCV,
-    training: Training,
+    training: Training | StreamedTraining,
     data: Path,
     target: str,
     model: Path | None,
@@ -153,7 +163,8 @@ def _summarized(
     return {
         "data": str(data),
         "target": target,
-        "rows": len(training.y),
+        "rows": training.n_rows,
+        "read": how_read(training),
         "rows_without_target": training.dropped,
         "quantiles": estimator.quantiles_.tolist(),
         "splits": n_splits,

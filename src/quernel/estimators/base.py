@@ -364,8 +364,12 @@ class KernelEstimator(BaseEstimator):
             )
 
     def _raw_curves(self, X: Array) -> Array:
-        """Phi u + b for every column, block by block."""
+        """Phi u + b for every column, with a warning where rows are far outside."""
         self._warn_if_far(X)
+        return self._curves_inside(X)
+
+    def _curves_inside(self, X: Array) -> Array:
+        """Phi u + b for every column, block by block."""
         curves = np.empty((len(X), self.coef_.shape[1]))
 
         def fill(block: slice) -> None:

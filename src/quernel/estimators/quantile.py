@@ -344,7 +344,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.quantiles_ = levels
         self.crossing_rate_ = 0.0
         if len(levels) > 1:
-            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._raw_curves)
+            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._curves_inside)
             self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)])
 
     def _curves(self, X: Array) -> Array:

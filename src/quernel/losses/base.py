@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -106,7 +107,7 @@ class Loss:
         """
         return np.empty((self.n_columns, 0)), np.full((self.n_columns, 1), np.nan)
 
-    @property
+    @cached_property
     def is_kink(self) -> bool:
         """Whether the loss is two lines that meet at 0, in every column."""
         knots, slopes = self.lines

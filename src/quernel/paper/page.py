@@ -24,7 +24,7 @@ figcaption, summary { font-size: .9rem; color: var(--quiet); margin: .3rem 0; }
 table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
 th { text-align: right; border-bottom: 1.5px solid var(--ink); vertical-align: bottom; } td { text-align: right; }
 th, td { padding: .15rem .55rem; } tbody tr:nth-child(even) { background: #f4f6f9; }
-td:first-child, th:first-child { text-align: left; }
+td:first-child, th:first-child, .words { text-align: left; } td { vertical-align: top; }
 .verdict { border-left: 4px solid var(--quiet); padding: .1rem .8rem; margin: .5rem 0; }
 .verdict.yes { border-color: var(--blue); } .verdict.no { border-color: var(--orange); border-left-style: double; }
 @media print { body { font-size: 10pt; max-width: none; } h2 { break-before: page; } figure { break-inside: avoid; }

@@ -90,7 +90,8 @@ class Sheet:
             writer.writerows([[_plain(value) for value in row] for row in rows])
         cells = [[shown(value, spec) for value, spec in zip(row, columns.values(), strict=True)] for row in rows]
         (place / f"{name}.md").write_text(_markdown(list(columns), cells))
-        return Item(name, caption, _html(list(columns), cells), folded)
+        words = [any(isinstance(row[k], str) for row in rows) for k in range(len(columns))]
+        return Item(name, caption, _html(list(columns), cells, words), folded)
 
 
 def shown(value: Any, spec: str) -> str:
@@ -114,9 +115,19 @@ def _markdown(columns: list[str], cells: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def _html(columns: list[str], cells: list[list[str]]) -> str:
-    def line(tag: str, words: list[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(word)}</{tag}>" for word in words) + "</tr>"
+def _html(columns: list[str], cells: list[list[str]], words: list[bool]) -> str:
+    """`words` says of each column whether it holds words or formulas, not numbers: these stand left, and wrap."""
+
+    def line(tag: str, row: list[str]) -> str:
+        marked = (
+            (f'{tag} class="words"' if left else tag, _breakable(cell)) for cell, left in zip(row, words, strict=True)
+        )
+        return "<tr>" + "".join(f"<{opening}>{cell}</{tag}>" for opening, cell in marked) + "</tr>"
 
     body = "".join(line("td", row) for row in cells)
     return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
+
+
+def _breakable(text: str) -> str:
+    """Escaped, with places at which a long formula may go on in the next line."""
+    return escape(text).replace(")/(", ")/<wbr>(").replace(")(", ")<wbr>(").replace("/(", "/<wbr>(")

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import spread
-from quernel.features.blocks import strips
 from quernel.losses import Loss
 from quernel.problem.sums import Problem, Settled, require_finite
 from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory, total
@@ -125,15 +124,17 @@ def screen(
 
 @dataclass(frozen=True, eq=False)
 class _Keep:
-    """What to keep of doubtful rows' features: their part within a basis, all, or nothing."""
+    """What to keep of doubtful rows: raw rows, if they are far away; or features, within a basis, all, or nothing."""
 
     basis: Array | None
     otherwise: bool
 
-    def __call__(self, features: Array, index: Index) -> list[Array]:
+    def __call__(self, block: Block, index: Index) -> list[Array]:
+        if block.raw is not None:
+            return [block.raw[index]]
         if len(index) == 0 or (self.basis is None and not self.otherwise):
             return []
-        return [features[index] if self.basis is None else features[index] @ self.basis]
+        return [block.features[index] if self.basis is None else block.features[index] @ self.basis]
 
 
 def _screen_block(
@@ -145,22 +146,13 @@ def _screen_block(
     m, q = len(block.share), len(band)
     residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
     force, (balance, level, value) = np.zeros(coef.T.shape), np.zeros((3, q))
-    kept: list[list[Array]] = [[] for _ in range(q)]
-    offset, sign = _framed(block, loss)
-    fit = _Fit.of(coef, intercept, loss)
-    for part in strips(m, len(coef)):
-        features = np.ascontiguousarray(block.features[part])
-        sort_rows(
-            features, offset[:, part], sign[:, part], block.share[part], *fit, band,
-            residual[:, part], dual[:, part], doubt[:, part], force, balance, level, value,
-        )  # fmt: skip
-        for k in range(q if block.raw is None else 0):  # while they are in cache
-            kept[k] += keep(features, np.flatnonzero(doubt[k, part]))
-    if block.raw is not None:
-        kept = [[block.raw[doubt[k]]] for k in range(q)]
+    sort_rows(
+        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss), band,
+        residual, dual, doubt, force, balance, level, value,
+    )  # fmt: skip
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
-    low, high = loss.domain
-    rows = [_pick(block, k, np.flatnonzero(doubt[k]), (low[k] + high[k]) / 2, kept[k]) for k in range(q)]
+    chosen, (low, high) = [np.flatnonzero(doubt[k]) for k in range(q)], loss.domain
+    rows = [_pick(block, k, index, (low[k] + high[k]) / 2, keep(block, index)) for k, index in enumerate(chosen)]
     value += _odd_rows(block, loss, residual, dual, doubt)[0]
     return (value, force.T, balance, level, *_known(loss, rows)), rows
 
@@ -257,14 +249,10 @@ def _verify_block(
         memory["dual"][index - block.start, k] = new
     residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
     force, (balance, lines, farthest) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
-    offset, sign = _framed(block, loss)
-    fit = _Fit.of(coef, intercept, loss)
-    for part in strips(*block.features.shape):
-        check_rows(
-            np.ascontiguousarray(block.features[part]), offset[:, part], sign[:, part], block.share[part], *fit,
-            dual[:, part], doubt[:, part], residual[:, part], odd[:, part],
-            force, balance, lines, farthest,
-        )  # fmt: skip
+    check_rows(
+        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss),
+        dual, doubt, residual, odd, force, balance, lines, farthest,
+    )  # fmt: skip
     off_line, slack = _odd_rows(block, loss, residual, dual, odd)
     return lines + off_line, slack, force.T, balance, farthest
 
@@ -295,8 +283,7 @@ def _doubt_block(
     residual, dual, known = memory["residual"], memory["dual"], memory["doubt"]
     fresh = ~known & ((loss.distance(residual) <= band) | (memory["odd"] & (band > 0)))
     chosen = [np.flatnonzero(fresh[:, k]) for k in range(fresh.shape[1])]
-    kept = [keep(block.features, index) if block.raw is None else [block.raw[index]] for index in chosen]
-    rows = [_pick(block, k, index, dual[:, k], kept[k]) for k, index in enumerate(chosen)]
+    rows = [_pick(block, k, index, dual[:, k], keep(block, index)) for k, index in enumerate(chosen)]
     parts = [_settled_part(block, loss.take(np.array([k])), part) for k, part in enumerate(rows)]
     force, balance, level = zip(*parts, strict=True)
     sums = (np.column_stack(force), np.array(balance), np.array(level), *_known(loss, rows))

@@ -242,15 +242,19 @@ def _predict(block: Block, coef: Array, intercept: Array) -> Array:
     return prediction
 
 
-def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> float:
-    loss, coef, intercept = message
+def residuals(block: Block, loss: Loss, coef: Array, intercept: Array) -> Array:
+    """offset - sign (Phi u + b), with contiguous columns."""
     prediction = _predict(block, coef, intercept)
     offset, sign = loss.frame(block.targets)
     prediction *= sign
-    memory["residual"] = np.subtract(offset, prediction, out=prediction)
+    return np.subtract(offset, prediction, out=prediction)
+
+
+def _place(block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array]) -> float:
+    memory["residual"] = residuals(block, *message)
     if "anchor" not in memory:
         memory["anchor"] = np.zeros_like(memory["residual"])
-    return float(np.abs(prediction).max(initial=0))
+    return float(np.abs(memory["residual"]).max(initial=0))
 
 
 def _pull(block: Block, memory: BlockMemory, message: tuple[Loss, Array]) -> tuple[Array, ...]:

@@ -92,3 +92,18 @@ def check_rows(
                 farthest[k] = max(farthest[k], nearest)
             else:
                 loss[k] += share[i] * (v * r - offsets[k, piece])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def force_by_sign(features: Any, weighted: Any, upward: Any, downward: Any) -> None:
+    """Add up features times weights, the positive and the negative ones apart; weighted (q, m)."""
+    n_columns, n_features = upward.shape
+    for i in range(weighted.shape[1]):
+        for k in range(n_columns):
+            w = weighted[k, i]
+            if w > 0.0:
+                for j in range(n_features):
+                    upward[k, j] += w * features[i, j]
+            else:
+                for j in range(n_features):
+                    downward[k, j] += w * features[i, j]

@@ -43,18 +43,22 @@ class Page:
 
 @dataclass(frozen=True)
 class Interval:
-    """A central interval: what it promises, which share of the judged rows it holds, and how wide it is."""
+    """A central interval: what it promises, which share of the judged rows it holds, and how wide it is.
+
+    From low to high the observed share would be in 95 % of such tables, if the promise is kept to the letter.
+    """
 
     nominal: float
     observed: float
     low: float
     high: float
     width: float
+    calibrated: bool = False
 
 
 def intervals(judged: Judged) -> list[Interval]:
-    """The central intervals between pairs of levels, the widest first."""
-    found = []
+    """The calibrated interval, if there is one, then the central ones between pairs of levels, the widest first."""
+    found = _calibrated(judged)
     for a, b in arrange(judged.levels).bands:
         nominal = float(judged.levels[b] - judged.levels[a])
         inside = (judged.curves[:, a] <= judged.y) & (judged.y <= judged.curves[:, b])
@@ -62,3 +66,14 @@ def intervals(judged: Judged) -> list[Interval]:
         width = float(np.mean(judged.curves[:, b] - judged.curves[:, a]))
         found.append(Interval(nominal, float(inside.mean()), float(low), float(high), width))
     return found
+
+
+def _calibrated(judged: Judged) -> list[Interval]:
+    if judged.model.interval is None or judged.ends is None:
+        return []
+    nominal, (low, high) = judged.model.interval.coverage, judged.ends.T
+    inside, width = (low <= judged.y) & (judged.y <= high), float(np.mean(high - low))
+    # The rows that calibrated are a sample, too, as those that judge are: fewer of them leave more to chance.
+    calibrating = judged.model.interval.n_calibration_
+    band = binomial_band(nominal, int(1 / (1 / len(judged.y) + 1 / calibrating)))
+    return [Interval(nominal, float(inside.mean()), *map(float, band), width, calibrated=True)]

@@ -28,7 +28,8 @@ class Judged:
 
     model is the one that is judged; rows (n,) are the positions of the judged rows among those handed in, X (n, d)
     their numbers, y (n,), curves (n, q), outside (n,) which of them leave the range of the training rows; rivals
-    are curves (n, q) by name. `how` tells, in sentences, what was judged and how far that can be trusted.
+    are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how` tells,
+    in sentences, what was judged and how far that can be trusted.
     """
 
     model: TableModel
@@ -41,6 +42,7 @@ class Judged:
     rivals: dict[str, Array]
     how: str
     unseen: bool
+    ends: Array | None = None
 
     def losses(self, name: str | None = None) -> Array:
         """Mean pinball loss of each level, of the model or of a rival."""
@@ -65,19 +67,22 @@ def judge_by_refitting(model: TableModel, training: Training, *, seed: int = 0, 
     estimator = clone(model.model)
     if estimator.n_components == "auto":
         estimator.set_params(n_components=model.model.n_components_)
+    interval = None if model.interval is None else clone(model.interval).set_params(estimator=estimator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the fit to all rows
         weight = None if training.weight is None else training.weight[train]
-        estimator.fit(training.X[train], training.y[train], sample_weight=weight)
+        (interval or estimator).fit(training.X[train], training.y[train], sample_weight=weight)
     chosen = "the last" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed}), that is"
     weighted = " The fit was weighted; here every row counts the same." if training.weight is not None else ""
+    fitted = "fitted to" if interval is None else "fitted to and calibrated on"
     how = (
-        f"For these numbers the same kind of model, with the same number of features, was fitted to {len(train):,} "
-        f"rows and judged on {chosen} {len(test):,} others. The model in the file was then fitted to all "
+        f"For these numbers the same kind of model, with the same number of features, was {fitted} {len(train):,} "
+        f"rows and judged on {chosen} {len(test):,} others. The model in the file was then {fitted} all "
         f"{len(training.y):,} rows, and should do a little better. The rivals were fitted to the same {len(train):,} "
         f"rows.{weighted}"
     )
-    judged = TableModel(model.encoder, estimator, model.target, model.log_target)
+    estimator = estimator if interval is None else interval.estimators_[0]
+    judged = TableModel(model.encoder, estimator, model.target, model.log_target, interval)
     return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
 
 
@@ -109,9 +114,10 @@ def _judged(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
+        ends = None if model.interval is None else model.interval_encoded(X[rows])
     outside = model.model.outside(X[rows])
     by_name = {name: back(predicted[sort]) for name, predicted in found.items()}
-    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen)
+    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen, ends)
 
 
 def check_target(model: TableModel, y: Array) -> Array:

@@ -49,7 +49,8 @@ def _tiles(page: Page) -> str:
     tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows", number(ours), beside)]
     for one in intervals(judged)[:1]:
         told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
-        tiles.append((f"{percent(one.nominal, 0)} interval holds", f"{percent(one.observed)}", told))
+        kind = "calibrated interval" if one.calibrated else "interval"
+        tiles.append((f"{percent(one.nominal, 0)} {kind} holds", f"{percent(one.observed)}", told))
     calibrated = page.calibration
     told = "share of rows below each curve, as far as chance allows"
     tiles.append(("Levels that hold", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))

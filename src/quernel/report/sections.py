@@ -25,8 +25,13 @@ Array = NDArray[np.floating]
 NONE = "\N{EN DASH}"
 TOO_NARROW = (
     "The intervals hold fewer rows than they promise: the model follows its training rows too closely. A larger ridge "
-    "weight, 3 to 100 times the one above (--alpha), makes it smoother; in Python, ConformalQuantileRegressor widens "
-    "the intervals until they hold."
+    "weight, 3 to 100 times the one above (--alpha), makes it smoother; --conformal (in Python, "
+    "ConformalQuantileRegressor) widens an interval until it holds."
+)
+CALIBRATED = (
+    "The calibrated interval was widened, or narrowed, until it held the rows that calibrated it, {rows:,} of those "
+    "that the model was not fitted to. On average over new rows like these it holds as many as it promises, however "
+    "wrong the model; the other intervals are as fitted."
 )
 WORST, SHOWN_INPUTS, MOST_BARS = 10, 8, 12
 
@@ -105,7 +110,7 @@ def coverage(page: Page) -> str:
     """Whether levels and intervals hold."""
     shown, judged = page.calibration, page.judged
     lines = [
-        (right(f"{level:g}"), right(percent(observed)), right(f"{percent(low)} to {percent(high)}"), verdict(holds))
+        (right(f"{level:g}"), right(percent(observed)), right(_from_to(low, high)), verdict(holds))
         for level, observed, low, high, holds in zip(
             shown.levels, shown.observed, shown.lower, shown.upper, shown.holds, strict=True
         )
@@ -114,19 +119,22 @@ def coverage(page: Page) -> str:
     parts = [table(heads, lines, "Share of rows at or below each curve.")]
     found = intervals(judged)
     if found:
-        narrow = found[0].observed < found[0].low
+        narrow = not found[0].calibrated and found[0].observed < found[0].low
         lines = [
             (
-                right(percent(one.nominal, 0)),
+                f"{percent(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
                 right(percent(one.observed)),
-                right(f"{percent(one.low)} to {percent(one.high)}"),
-                verdict(one.low <= one.observed <= one.high),
+                right(_from_to(one.low, one.high)),
+                # A calibrated interval promises to hold so many rows or more.
+                verdict(one.low <= one.observed and (one.calibrated or one.observed <= one.high)),
                 right(number(one.width)),
             )
             for one in found
         ]
-        heads = (right("interval"), right("rows inside"), right("95 % by chance"), "", right("mean width"))
-        parts.append(table(heads, lines, "Central intervals between pairs of levels."))
+        heads = ("interval", right("rows inside"), right("95 % by chance"), "", right("mean width"))
+        parts.append(table(heads, lines, "Central intervals, between pairs of levels unless said."))
+        if found[0].calibrated:
+            parts.append(f"<p>{escape(CALIBRATED.format(rows=judged.model.interval.n_calibration_))}</p>")
         if narrow:
             parts.append(f'<p class="warn">{escape(TOO_NARROW)}</p>')
     pictures = figure(
@@ -138,6 +146,10 @@ def coverage(page: Page) -> str:
         "too narrow, a hump that they are too wide.",
     )
     return f'<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+
+
+def _from_to(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {percent(high)}"
 
 
 def fans(page: Page) -> str:
@@ -257,6 +269,10 @@ def loading(page: Page) -> str:
         f"model.predict(frame)  # pandas, polars or Arrow; one column for each level: {levels}\n"
         f"model.predict(frame, quantiles={_between(page.judged.levels)})  # or any level between these"
     )
+    if page.model.interval is not None:
+        python += (
+            f"\nmodel.predict_interval(frame)  # lower and upper end, calibrated: {page.model.interval.coverage:.0%}"
+        )
     shell = f"quernel predict {name} new.csv --out predicted.csv"
     needed = ", ".join(page.model.encoder.inputs)
     return (

@@ -96,3 +96,28 @@ def _ordered(y: Array) -> Bits:
     """The bits of floating-point numbers, so changed that they have the numbers' order."""
     bits = (np.asarray(y, dtype=np.float64) + 0.0).view(np.uint64)  # + 0.0 makes -0.0 equal to 0.0
     return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(1 << 63))
+
+
+# Where few values are left that share the bits known, they may be gathered instead of counted further.
+
+
+def left(state: Search, after: Search, found: Array) -> int:
+    """How many rows of weight 1 share the bits that are known after a round, by the counts of that round."""
+    rows = np.searchsorted(np.unique(state.prefix), after.prefix >> np.uint64(state.digit))
+    digits = after.prefix & np.uint64(2**state.digit - 1)
+    return int(sum(found[row, digit] for row, digit in {*zip(rows.tolist(), digits.tolist(), strict=True)}))
+
+
+def sharing(y: Array, state: Search) -> Array:
+    """The values of a block that share the leading bits of a value sought."""
+    return y[np.isin(_ordered(y) >> np.uint64(64 - state.known), state.prefix)]
+
+
+def picked(state: Search, gathered: Array) -> Array:
+    """The quantiles, from all values that `sharing` found, of rows of weight 1."""
+    gathered = np.sort(gathered)
+    prefixes = _ordered(gathered) >> np.uint64(64 - state.known)
+    firsts = np.searchsorted(prefixes, state.prefix)
+    places = firsts + np.maximum(np.ceil(state.goal).astype(np.intp) - 1, 0)
+    places = np.minimum(places, np.searchsorted(prefixes, state.prefix, side="right") - 1)
+    return (gathered[places] + 0.0).reshape(2, -1).mean(axis=0)

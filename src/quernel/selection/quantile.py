@@ -68,7 +68,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_memory, dtype, \
     random_state, verbose :
         as in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the last fit as
-        many as it needs. The search is made by the Newton solver to a relative gap of 1e-3.
+        many as it needs. The search is made by the Newton solver to a relative gap of 1e-3; with a number for
+        `random_state` it judges the same random features that the last fit has, the first 300 of them for "auto".
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     cv_results_ : dict of arrays, one entry per pair
         As in scikit-learn's searches: ``params``, ``param_alpha``, ``param_bandwidth``, ``split0_test_score``, ...,
         ``mean_test_score`` (splits weighted by their held-out rows), ``std_test_score``, ``rank_test_score``; and
-        ``test_loss_by_level``, shape (pairs, q).
+        ``test_loss_by_level``, shape (pairs, q), and ``relative_gap``, the largest of the fits of a pair.
     n_splits_ : int
     bandwidth_choice_ : BandwidthChoice or None
         How bandwidths were learned.
@@ -200,6 +201,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     ) -> Kernel:
         """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
         rng = as_generator(self.random_state)
+        seed = int(rng.integers(2**63))  # that of the last fit: what is judged is what will be fitted
         if view.near:
             source = view.source
             weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
@@ -212,7 +214,6 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
         alphas = ALPHAS / view.spread if self.alphas is None else np.array(self.alphas, dtype=float)
         kernels = self._kernels(kernel, view, loss)
-        seed = int(rng.integers(2**63))
         lifts = [partial(self._lift, source, view.mean, one, seed) for one in kernels]
         whole = self.alphas is not None
         found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
@@ -289,6 +290,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             "mean_test_score": score,
             "std_test_score": found.deviation.ravel(),
             "rank_test_score": np.unique(-score, return_inverse=True)[1] + 1,
+            "relative_gap": found.gap.ravel(),
             "test_loss_by_level": np.einsum("baks,k->bas", found.losses, found.weight).reshape(len(score), -1),
         }
         self.best_index_, self.best_score_ = best, float(score[best])

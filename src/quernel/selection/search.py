@@ -22,7 +22,7 @@ Array = NDArray[np.floating]
 
 # Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
 TOL = 1e-3
-MAX_ITER = 60
+MAX_ITER = 200
 # A path that may stop early goes down by so many ridge weights at a time, and ends where the best of them loses so much
 # more than the best so far: smaller ones would follow single rows, at great cost.
 GROUP, MUCH_WORSE = 4, 1.1
@@ -30,10 +30,14 @@ GROUP, MUCH_WORSE = 4, 1.1
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Held-out losses (bandwidths, alphas, splits, columns), and the weight of each split's held-out rows (splits,)."""
+    """Held-out losses (bandwidths, alphas, splits, columns), and the weight of each split's held-out rows (splits,).
+
+    gap (bandwidths, alphas) is the largest relative gap of a cell's fits; where nothing was tried, it is infinite.
+    """
 
     losses: Array
     weight: Array
+    gap: Array
 
     @property
     def by_split(self) -> Array:
@@ -88,27 +92,31 @@ def search(
     weight = np.array([share[test].sum() for _, test in splits])
     weight /= weight.sum()
     losses = np.full((len(lifts), len(alphas), len(splits), loss.n_columns), np.inf)
+    gap = np.full(losses.shape[:2], np.inf)
     falling = np.argsort(-alphas, kind="stable")
     groups = [falling] if whole else [falling[k : k + GROUP] for k in range(0, len(falling), GROUP)]
     for b, lift in enumerate(lifts):
         rows = LiftedRows(source, features=lift())
         for group in groups:
-            losses[b, group] = _held_out(rows, loss, alphas[group], splits, fit_intercept)
+            losses[b, group], gap[b, group] = _held_out(rows, loss, alphas[group], splits, fit_intercept)
             mean = losses[b].mean(axis=2) @ weight
             if mean[group].min() > MUCH_WORSE * mean.min():
                 break
-    return Search(losses, weight)
+    return Search(losses, weight, gap)
 
 
-def _held_out(rows: LiftedRows, loss: Loss, alphas: Array, splits: Sequence[Split], fit_intercept: bool) -> Array:
-    """Held-out losses (alphas, splits, columns)."""
+def _held_out(
+    rows: LiftedRows, loss: Loss, alphas: Array, splits: Sequence[Split], fit_intercept: bool
+) -> tuple[Array, Array]:
+    """Held-out losses (alphas, splits, columns), and the largest relative gap at each weight."""
     problem = Problem(rows, loss, 1.0, fit_intercept=fit_intercept)
     folds = [train for train, _ in splits]
-    losses = []
+    losses, gaps = [], []
     grids = paths.solve_folds(problem, alphas, None, folds, tol=TOL, max_iter=MAX_ITER)
     for grid, (_, test) in zip(grids, splits, strict=True):
         target, share = rows.target[test], rows.share[test]
         offset, sign = loss.frame(target if target.ndim == 2 else target[:, None])
         residual = offset - sign * grid.predict(rows.pick(test))
         losses.append(np.einsum("n,anq->aq", share / share.sum(), loss.value(residual)))
-    return np.stack(losses, axis=1)
+        gaps.append(grid.relative_gap.max(axis=1))
+    return np.stack(losses, axis=1), np.max(gaps, axis=0)

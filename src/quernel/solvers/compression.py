@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
+from quernel._threads import spread
 from quernel.certificate import dual_variance
+from quernel.features.blocks import blocks
 from quernel.problem import Problem
 
 Array = NDArray[np.floating]
@@ -46,9 +48,9 @@ class Directions:
         return min(int(np.count_nonzero(self.left > spare / len(self.basis))) + 1, len(self.left))
 
 
-def directions(features: Array, share: Array) -> Directions:
+def directions(features: Array, share: Array, threads: int = 1) -> Directions:
     """Of these rows' features, by pivoted Cholesky of their second moments: gram[pivots, pivots] = R'R."""
-    gram = (features * share[:, None]).T @ features
+    gram = _second_moments(features, share, threads)
     factor, pivots, rank, _ = dpstrf(gram, tol=np.finfo(float).eps * max(np.trace(gram), np.finfo(float).tiny))
     R = np.triu(factor[: max(rank, 1)])
     R[:, pivots - 1] = R.copy()
@@ -57,9 +59,20 @@ def directions(features: Array, share: Array) -> Directions:
     return Directions(np.linalg.qr(R.T)[0], left)
 
 
+def _second_moments(features: Array, share: Array, threads: int) -> Array:
+    """Phi' diag(share) Phi."""
+
+    def moments(part: slice) -> Array:
+        scaled = features[part] * np.sqrt(share[part])[:, None]
+        return scaled.T @ scaled  # of one array: half the work
+
+    n_rows, n_features = features.shape
+    return np.sum(spread(moments, blocks(n_rows, n_features, threads), threads), axis=0)
+
+
 def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:
     """A basis (M, k) of all that can matter for `n_rows` rows like the sample's, or None where k is near M."""
     features = sample.rows.resident("A basis needs the sample's features")
-    found = directions(features, sample.rows.share)
+    found = directions(features, sample.rows.share, sample.rows.threads)
     k = found.needed(sample, n_rows, tol, null_objective)
     return None if k > MOST * len(found.basis) else np.ascontiguousarray(found.basis[:, :k])

@@ -152,7 +152,7 @@ def solve(
     if stage.curved:
         if keep is not None:
             keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
-        result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, tol, max_iter, keep_round)
+        result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round)
     else:
         result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round)
     work.append(_work(problem, result))

@@ -1,7 +1,8 @@
 """For losses that are curved where most rows lie: no row can be settled, but most directions can be left out.
 
-From the solution on a sample, Newton's method on all rows within the basis of the directions that matter, at a fraction
-of the price; then the certificate over all features. Where what was left out does matter, Newton goes on with all.
+From the solution on a sample, Newton's method with the curvature of a larger one (see `sampled`) where there are rows
+enough, or on all rows within the basis of the directions that matter, at a fraction of the price; then the certificate
+over all features. Where what was left out does matter, Newton goes on with all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from quernel.certificate import certify, null_model
 from quernel.losses import Loss
 from quernel.problem import Problem
-from quernel.solvers import newton
+from quernel.solvers import newton, sampled
 from quernel.solvers.result import Result, statuses
 
 Array = NDArray[np.floating]
@@ -39,14 +40,22 @@ def finish(
     basis: Array | None,
     coef: Array,
     intercept: Array,
+    rng: np.random.Generator,
     tol: float,
     max_iter: int,
     keep: Callable[[Array, Array], None] | None = None,
 ) -> Result:
     """All rows, from the solution (coef, intercept) on a sample of them; `keep` is told of every step."""
-    nothing = np.zeros(problem.n_columns)
-    start = newton.Start(coef, intercept, nothing, nothing, null_model(problem))
-    return solve_within(problem, basis, start, tol, max_iter, keep)
+    null, size, work = null_model(problem), sampled.sample_size(problem), None
+    nothing: Array = np.zeros(problem.n_columns)
+    anchor = nothing
+    if size is not None:
+        work = sampled.solve(problem, basis, coef, intercept, size, rng, null, tol, max_iter, keep)
+        if work.converged:
+            return work
+        coef, intercept, anchor = work.coef, work.intercept, work.dual if problem.rows.near else nothing
+    start = newton.Start(coef, intercept, anchor, nothing, null)
+    return _after(work, solve_within(problem, basis, start, tol, max_iter, keep))
 
 
 def solve_within(
@@ -76,9 +85,16 @@ def solve_within(
         return whole
     again = newton.Start(coef, result.intercept, result.dual, NEXT_WIDTH * start.width, start.null)
     more = newton.solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False)
+    return _after(whole, more)
+
+
+def _after(first: Result | None, then: Result) -> Result:
+    """The later result, with the work of both."""
+    if first is None:
+        return then
     return replace(
-        more,
-        iterations=more.iterations + whole.iterations,
-        sweeps=more.sweeps + whole.sweeps,
-        hessian_rows=more.hessian_rows + whole.hessian_rows,
+        then,
+        iterations=then.iterations + first.iterations,
+        sweeps=then.sweeps + first.sweeps,
+        hessian_rows=then.hessian_rows + first.hessian_rows,
     )

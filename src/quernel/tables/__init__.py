@@ -3,7 +3,9 @@
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
 from quernel.tables.model import TableModel
-from quernel.tables.reading import TableError, in_batches, read
+from quernel.tables.reading import TableError
+from quernel.tables.several import in_batches, read
+from quernel.tables.streaming import StreamedTraining, TableRows, prepare_streamed
 from quernel.tables.training import Training, prepare
 
 __all__ = [
@@ -11,14 +13,17 @@ __all__ = [
     "DateColumn",
     "Learnt",
     "NumberColumn",
+    "StreamedTraining",
     "TableEncoder",
     "TableError",
     "TableModel",
+    "TableRows",
     "TextColumn",
     "Training",
     "as_arrow",
     "in_batches",
     "learn_encoder",
     "prepare",
+    "prepare_streamed",
     "read",
 ]

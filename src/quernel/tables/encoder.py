@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import (
-    CYCLES,
-    DAY,
-    BooleanColumn,
-    Column,
-    DateColumn,
-    NumberColumn,
-    TextColumn,
-    as_words,
-    kind_of,
-    numbers,
-    parsed_dates,
-    seconds,
-)
+from quernel.tables.columns import Column, TextColumn, kind_of
+from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason
 from quernel.tables.reading import TableError, nearest
 
 Array = NDArray[np.floating]
 
-# A level of a column of text has a column of its own from so many rows on, and so many levels have one at most.
-LEVEL_ROWS, MOST_LEVELS = 5, 50
 # What each kind of column can be read from.
 FITTING = {
     "number": ("number", "boolean", "nothing"),
@@ -93,22 +79,25 @@ class Learnt:
 
 def learn_encoder(table: Any, inputs: Sequence[str]) -> Learnt:
     """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note."""
-    columns, notes = [], []
-    for name in inputs:
-        made = _column(name, table[name])
-        if isinstance(made, str):
-            notes.append(f"Column {name!r} is left out: {made}.")
-        else:
-            columns.append(made)
-            if isinstance(made, TextColumn) and len(made.levels) == MOST_LEVELS and made.other:
-                notes.append(
-                    f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
-                    "frequent count as one. If they are dates, write them like 2026-11-16."
-                )
+    return learnt_from({name: _column(name, table[name]) for name in inputs})
+
+
+def learnt_from(made: dict[str, Column | str]) -> Learnt:
+    """The encoder of these columns, with a note where there is only a reason to leave the column out."""
+    notes = []
+    for name, column in made.items():
+        if isinstance(column, str):
+            notes.append(f"Column {name!r} is left out: {column}.")
+        elif isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
+            notes.append(
+                f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
+                "frequent count as one. If they are dates, write them like 2026-11-16."
+            )
+    columns = tuple(column for column in made.values() if not isinstance(column, str))
     if not columns:
         told = " ".join(notes) if notes else "There is none besides the target."
         raise TableError(f"The table has no usable input column. {told}")
-    return Learnt(TableEncoder(tuple(columns)), tuple(notes))
+    return Learnt(TableEncoder(columns), tuple(notes))
 
 
 def as_arrow(table: Any) -> Any:
@@ -131,56 +120,11 @@ def as_arrow(table: Any) -> Any:
 
 def _column(name: str, values: Any) -> Column | str:
     """What to keep of a column, or why nothing."""
-    kind = kind_of(values.type)
+    kind, reason = kind_or_reason(name, values.type)
     if kind is None:
-        return f"it holds {values.type}, which has no numbers"
-    if kind == "nothing" or values.null_count == len(values):
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
-    if kind == "date" or (kind == "text" and parsed_dates(values) is not None):
-        return _date(name, seconds(values, name))
-    return _text(name, values) if kind == "text" else _number(name, numbers(values), kind)
-
-
-def _number(name: str, values: Array, kind: str) -> Column | str:
-    there = values[np.isfinite(values)]
-    if len(there) == 0:
-        raise TableError(f"Column {name!r} holds no finite number. Leave it out with --exclude {name}.")
-    flagged = len(there) < len(values)
-    if there.min() == there.max() and not flagged:
-        return f"it is {there[0]:g} everywhere"
-    make = BooleanColumn if kind == "boolean" else NumberColumn
-    return make(name, float(np.median(there)), flagged)
-
-
-def _text(name: str, values: Any) -> Column | str:
-    words, index = as_words(values)
-    missing = int(np.sum(index < 0)) + sum(int(np.sum(index == i)) for i, word in enumerate(words) if not word)
-    counts = {
-        word: int(n)
-        for word, n in zip(words, np.bincount(index[index >= 0], minlength=len(words)), strict=True)
-        if word
-    }
-    if not counts:
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
-    frequent = [word for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])) if n >= LEVEL_ROWS]
-    if len(counts) > MOST_LEVELS and len(counts) > (len(values) - missing) / 2:
-        return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
-    if len(counts) == 1 and not missing:
-        return f"it is {words[0]!r} everywhere"
-    if not frequent:
-        return f"none of its {len(counts)} words appears in {LEVEL_ROWS} rows"
-    levels = tuple(sorted(frequent[:MOST_LEVELS]))
-    return TextColumn(name, levels, other=len(levels) < len(counts), missing=missing > 0)
-
-
-def _date(name: str, values: Array) -> Column | str:
-    there = values[np.isfinite(values)]
-    if len(there) == 0:
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
-    flagged, span = len(there) < len(values), float(np.ptp(there))
-    if span == 0 and not flagged:
-        return "it is the same date everywhere"
-    shown = {"day": bool(np.ptp(there % DAY) > 0)}
-    shown |= {cycle: span >= CYCLES[cycle] for cycle in ("week", "year")}
-    cycles = tuple(cycle for cycle in CYCLES if shown[cycle])
-    return DateColumn(name, float(np.median(there)), flagged, float(there.min()), cycles)
+        return reason
+    made = column_from(name, kind, facts_of(name, values, kind))
+    if isinstance(made, str | TextColumn):
+        return made
+    read = made.read(values)
+    return replace(made, fill=float(np.median(read[np.isfinite(read)])))

@@ -52,6 +52,8 @@ def ending_of(path: Path) -> tuple[str, str | None]:
 
 def read(path: Path) -> Any:
     """The whole file as an Arrow table."""
+    import pyarrow as pa
+
     ending, compression = _checked(path)
     with _complaints(path, ending):
         if ending in CSV:
@@ -64,7 +66,8 @@ def read(path: Path) -> Any:
             import pyarrow.parquet as pq
 
             with pq.ParquetFile(str(path), pre_buffer=False) as file:
-                table = file.read(use_threads=False)
+                groups = [_row_group(file, path, g) for g in range(file.metadata.num_row_groups)]
+                table = pa.concat_tables(groups) if groups else file.schema_arrow.empty_table()
         else:
             with _arrow_reader(path) as reader:
                 table = reader.read_all()
@@ -114,8 +117,18 @@ def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str]) -> Bat
     file = files.enter_context(pq.ParquetFile(str(path), pre_buffer=False))
     check_names(path, file.schema_arrow.names)
     present = [name for name in needed if name in file.schema_arrow.names]
-    pieces = file.iter_batches(BATCH_ROWS, columns=present, use_threads=False)
-    return Batches(file.schema_arrow, pieces, file.metadata.num_rows)
+
+    def pieces() -> Iterator[Any]:
+        for g in range(file.metadata.num_row_groups):
+            batches = file.iter_batches(BATCH_ROWS, [g], present, use_threads=False)
+            yield from _guarded(batches, f"{path}, row group {g},", PARQUET[0])
+
+    return Batches(file.schema_arrow, pieces(), file.metadata.num_rows)
+
+
+def _row_group(file: Any, path: Path, g: int) -> Any:
+    with _complaints(f"{path}, row group {g},", PARQUET[0]):
+        return file.read_row_group(g, use_threads=False)
 
 
 def _arrow_batches(files: ExitStack, path: Path) -> Batches:
@@ -126,7 +139,7 @@ def _arrow_batches(files: ExitStack, path: Path) -> Batches:
     return Batches(reader.schema, pieces, None)
 
 
-def _guarded(pieces: Iterator[Any], path: Path, ending: str) -> Iterator[Any]:
+def _guarded(pieces: Iterator[Any], path: Path | str, ending: str) -> Iterator[Any]:
     """The pieces, with complaints about what is read, not about what is done with it."""
     while True:
         with _complaints(path, ending):
@@ -187,8 +200,8 @@ def _arrow_reader(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _complaints(path: Path, ending: str) -> Iterator[None]:
-    """Arrow's complaints as one line that names the file."""
+def _complaints(path: Path | str, ending: str) -> Iterator[None]:
+    """Arrow's complaints as one line that names the file, or the place in it."""
     import pyarrow as pa
 
     try:

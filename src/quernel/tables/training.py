@@ -31,6 +31,11 @@ class Training:
     notes: tuple[str, ...]
     groups: NDArray[np.intp] | None = None
 
+    @property
+    def n_rows(self) -> int:
+        """The rows with a target."""
+        return len(self.y)
+
 
 def prepare(
     table: Any,
@@ -60,34 +65,58 @@ def prepare(
     log_target : bool
         Whether to fit the logarithm of the target.
     """
-    for name in (target, *(name for name in (weights, groups) if name is not None), *(columns or ()), *exclude):
-        if name not in table.column_names:
-            raise TableError(f"There is no column {name!r}. {nearest(name, table.column_names)}")
-    y = _numbers_of(table, target, "target")
+    check_columns(table.schema, target, weights, groups, columns, exclude)
+    y = numbers(table[target])
     there = np.isfinite(y)
-    if not there.any():
-        raise TableError(f"The target {target!r} is missing in all {len(y):,} rows: there is nothing to learn from.")
+    refuse_no_target(target, int(there.sum()), len(y))
     if not there.all():
         table, y = table.filter(there), y[there]
-    if log_target and y.min() <= 0:
-        raise TableError(
-            f"The logarithm needs positive targets, but {np.sum(y <= 0):,} values of {target!r} are not (the "
-            f"smallest is {y.min():g}). Leave out --log-target, or those rows."
-        )
-    weight = _numbers_of(table, weights, "column of weights") if weights else None
-    left_out = {target, weights, groups, *exclude}
-    learnt = learn_encoder(table, [name for name in columns or table.column_names if name not in left_out])
+    if log_target:
+        refuse_not_positive(target, int(np.sum(y <= 0)), float(y.min()))
+    weight = numbers(table[weights]) if weights else None
+    learnt = learn_encoder(table, input_columns(table.schema, columns, [target, weights, groups, *exclude]))
     X = learnt.encoder.encode(table)
     y = np.log(y) if log_target else y
     labels = None if groups is None else _numbered(table[groups], groups)
     return Training(learnt.encoder, X, y, weight, int(np.sum(~there)), learnt.notes, labels)
 
 
-def _numbers_of(table: Any, name: str, role: str) -> Array:
-    kind = table.schema.field(name).type
-    if kind_of(kind) not in ("number", "boolean", "nothing"):
-        raise TableError(f"The {role} {name!r} holds {kind}, not numbers. Choose another column.")
-    return numbers(table[name])
+def check_columns(
+    schema: Any,
+    target: str,
+    weights: str | None,
+    groups: str | None,
+    columns: Sequence[str] | None,
+    exclude: Sequence[str],
+) -> None:
+    """Every column that is named is there, and target and weights hold numbers."""
+    for name in (target, *(name for name in (weights, groups) if name is not None), *(columns or ()), *exclude):
+        if name not in schema.names:
+            raise TableError(f"There is no column {name!r}. {nearest(name, schema.names)}")
+    for name, role in ((target, "target"), (weights, "column of weights")):
+        kind = None if name is None else schema.field(name).type
+        if kind is not None and kind_of(kind) not in ("number", "boolean", "nothing"):
+            raise TableError(f"The {role} {name!r} holds {kind}, not numbers. Choose another column.")
+
+
+def input_columns(schema: Any, columns: Sequence[str] | None, left_out: Sequence[str | None]) -> list[str]:
+    """The columns that were chosen, or all, but those left out."""
+    return [name for name in columns or schema.names if name not in left_out]
+
+
+def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
+    """Without any target there is nothing to fit."""
+    if n_there == 0:
+        raise TableError(f"The target {target!r} is missing in all {n_rows:,} rows: there is nothing to learn from.")
+
+
+def refuse_not_positive(target: str, count: int, smallest: float) -> None:
+    """Only positive targets have a logarithm."""
+    if count:
+        raise TableError(
+            f"The logarithm needs positive targets, but {count:,} values of {target!r} are not (the smallest is "
+            f"{smallest:g}). Leave out --log-target, or those rows."
+        )
 
 
 def _numbered(labels: Any, name: str) -> NDArray[np.intp]:

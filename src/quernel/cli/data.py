@@ -1,0 +1,117 @@
+"""The data that commands fit to: in memory where they fit, read in parts where not, or by the workers of a cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from quernel.cli.console import listed, working
+from quernel.estimators.cost import as_size
+from quernel.rows import DaskRows, allowance
+from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
+from quernel.tables.clusters import ClusterTable, cluster_rows, connected
+from quernel.tables.columns import kind_of
+from quernel.tables.facts import MOST_LEVELS
+from quernel.tables.groups import ParquetTable, open_parquet
+from quernel.tables.reading import PARQUET, ending_of
+from quernel.tables.several import files_of
+
+DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
+MAX_MEMORY = "Memory for the rows, such as 500MB; Parquet files that need more are read in parts."
+DASK = "Address of a Dask scheduler, such as tcp://host:8786, whose workers read Parquet files; 'local' starts one."
+FEWEST_ROWS = 20
+# How the rows were read, in words.
+READ = {
+    "streamed": "The rows were read from the files in parts, again in every sweep.",
+    "dask": "The rows were read and kept by the workers of the cluster.",
+}
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+# Numbers that a value becomes, at most: a date has its trend, three cycles and a flag, a word all levels.
+WIDTHS = {"date": 8, "text": MOST_LEVELS + 2, None: 0}
+USUAL_WIDTH = 2
+
+
+def bytes_from(text: str | None) -> int | None:
+    """The number of bytes in a text such as 500MB or 1.5 GiB; None for None."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
+    unit = UNITS.get(found[2]) if found else None
+    try:
+        size = round(float(found[1]) * unit) if found and unit else 0
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise ValueError(f"--max-memory must be a size such as 500MB, 1.5GB or 2GiB; got {text!r}.")
+    return size
+
+
+@contextmanager
+def opened_training(
+    data: Path,
+    target: str,
+    columns: str | None,
+    exclude: str | None,
+    *,
+    max_memory: int | None,
+    dask: str | None,
+    groups: str | None = None,
+    **more: Any,
+) -> Iterator[tuple[Any, Training | StreamedTraining]]:
+    """The rows, ready to be fitted while the block lasts, and the Arrow table where it is in memory (else None)."""
+    more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
+    parts = _in_parts(data, max_memory, dask)
+    if parts is None:
+        table = read(data)
+        training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
+        _enough(training, data)
+        yield table, training
+        return
+    if groups is not None:
+        raise ValueError(f"--groups needs rows in memory, and those of {data} are not. Leave it out.")
+    with nullcontext() if dask is None else connected(dask) as client:
+        with working(f"Learning the columns of {parts.n_rows:,} rows"):
+            if client is None:
+                training = prepare_streamed(parts, target, **more)
+            else:
+                training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
+        _enough(training, data)
+        yield None, training
+
+
+def how_read(training: Training | StreamedTraining) -> str:
+    """ "whole" for rows in memory, or a word of READ."""
+    if isinstance(training, Training):
+        return "whole"
+    return "dask" if isinstance(training.rows, DaskRows) else "streamed"
+
+
+def _in_parts(data: Path, max_memory: int | None, dask: str | None) -> ParquetTable | None:
+    """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it."""
+    files, room = files_of(data), allowance(max_memory)
+    if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
+        table = open_parquet(data)
+        return table if dask is not None or _size(table) > room else None
+    if dask is not None:
+        raise TableError(f"Workers of a cluster read Parquet files, and {files[0]} is none. Convert it first.")
+    on_disk = sum(path.stat().st_size for path in files if path.is_file())
+    if on_disk > room:
+        raise TableError(
+            f"{data} has {as_size(on_disk)}, more than the {as_size(room)} of memory allowed, and only Parquet files "
+            "can be read in parts. Convert it, or raise --max-memory."
+        )
+    return None
+
+
+def _size(table: ParquetTable) -> float:
+    """Bytes that the table and its numbers may take; where that is too many, they are counted before they are kept."""
+    widths = [WIDTHS.get(kind_of(field.type), USUAL_WIDTH) for field in table.schema]
+    return table.n_bytes + 8.0 * table.n_rows * sum(widths)
+
+
+def _enough(training: Training | StreamedTraining, data: Path) -> None:
+    if training.n_rows < FEWEST_ROWS:
+        raise TableError(f"{data} has {training.n_rows} rows with a target; at least {FEWEST_ROWS} are needed.")

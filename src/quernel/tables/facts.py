@@ -1,0 +1,193 @@
+"""What must be known of a column before it can become numbers, counted piece by piece.
+
+`facts_of` looks at a piece, `joined` puts pieces together, and `column_from` decides: the same for a table in memory,
+which is one piece, and for files that are larger than memory. Medians come after that (`medians`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.tables.columns import (
+    CYCLES,
+    DAY,
+    BooleanColumn,
+    Column,
+    DateColumn,
+    NumberColumn,
+    TextColumn,
+    as_words,
+    kind_of,
+    numbers,
+    parsed_dates,
+    seconds,
+)
+from quernel.tables.reading import TableError
+
+Array = NDArray[np.floating]
+
+# A level of a column of text has a column of its own from so many rows on, and so many levels have one at most.
+LEVEL_ROWS, MOST_LEVELS = 5, 50
+# Different words that are counted; a column of text with more says which row it is, not what is in it.
+MOST_WORDS = 200_000
+
+
+@dataclass(frozen=True)
+class NumberFacts:
+    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day."""
+
+    n_rows: int
+    nulls: int
+    there: int
+    low: float = np.inf
+    high: float = -np.inf
+    earliest: float = np.inf
+    latest: float = -np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class TextFacts:
+    """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
+
+    `forms` are the ways in which all text can be read as dates ("local" or "zoned"), and `dates` is then what is known
+    of them.
+    """
+
+    n_rows: int
+    nulls: int
+    missing: int
+    words: dict[str, int] | None
+    forms: frozenset[str] = frozenset()
+    dates: NumberFacts | None = field(default=None)
+
+
+Facts = NumberFacts | TextFacts
+
+
+def facts_of(name: str, column: Any, kind: str) -> Facts:
+    """The facts of a piece of a column of this kind: number, boolean, date or text."""
+    if kind == "text":
+        return _text_facts(column)
+    return number_facts(seconds(column, name) if kind == "date" else numbers(column), column.null_count)
+
+
+def number_facts(values: Array, nulls: int) -> NumberFacts:
+    """The facts of numbers, or of dates in seconds."""
+    there = values[np.isfinite(values)]
+    if len(there) == 0:
+        return NumberFacts(len(values), nulls, 0)
+    times = there % DAY
+    ends = (there.min(), there.max(), times.min(), times.max())
+    return NumberFacts(len(values), nulls, len(there), *map(float, ends))
+
+
+def _text_facts(column: Any) -> TextFacts:
+    words, index = as_words(column)
+    each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
+    counts = dict(zip(words, each, strict=True))
+    missing = int(np.sum(index < 0)) + counts.pop("", 0)
+    parsed = parsed_dates(column)
+    if parsed is None:
+        forms: frozenset[str] = frozenset()
+    else:  # without any text, both are possible
+        zoned = "zoned" if parsed.type.tz else "local"
+        forms = frozenset({"local", "zoned"} if parsed.null_count == len(parsed) else {zoned})
+    dates = None if parsed is None else number_facts(seconds(parsed, ""), parsed.null_count)
+    return TextFacts(len(index), column.null_count, missing, _few(counts), forms, dates)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """The facts of all rows of the parts, which are of one kind."""
+    return _joined_text(parts) if isinstance(parts[0], TextFacts) else _joined_numbers(parts)
+
+
+def _joined_numbers(parts: Sequence[NumberFacts]) -> NumberFacts:
+    return NumberFacts(
+        sum(part.n_rows for part in parts),
+        sum(part.nulls for part in parts),
+        sum(part.there for part in parts),
+        min(part.low for part in parts),
+        max(part.high for part in parts),
+        min(part.earliest for part in parts),
+        max(part.latest for part in parts),
+    )
+
+
+def _joined_text(parts: Sequence[TextFacts]) -> TextFacts:
+    words: Counter[str] | None = Counter()
+    for part in parts:
+        if words is not None:
+            words = None if part.words is None else words
+        if words is not None:
+            words.update(part.words)
+            words = words if len(words) <= MOST_WORDS else None
+    forms = frozenset.intersection(*(part.forms for part in parts))
+    dates = _joined_numbers([part.dates for part in parts if part.dates is not None]) if forms else None
+    rows, nulls, missing = (sum(getattr(part, name) for part in parts) for name in ("n_rows", "nulls", "missing"))
+    return TextFacts(rows, nulls, missing, None if words is None else dict(words), forms, dates)
+
+
+def _few(words: dict[str, int]) -> dict[str, int] | None:
+    return words if len(words) <= MOST_WORDS else None
+
+
+def column_from(name: str, kind: str, facts: Facts) -> Column | str:
+    """What to keep of a column, its median still to be filled in, or why nothing."""
+    if facts.nulls == facts.n_rows:
+        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+    if isinstance(facts, TextFacts):
+        return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
+    return _date(name, facts) if kind == "date" else _number(name, facts, kind)
+
+
+def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
+    if facts.there == 0:
+        raise TableError(f"Column {name!r} holds no finite number. Leave it out with --exclude {name}.")
+    flagged = facts.there < facts.n_rows
+    if facts.low == facts.high and not flagged:
+        return f"it is {facts.low:g} everywhere"
+    make = BooleanColumn if kind == "boolean" else NumberColumn
+    return make(name, np.nan, flagged)
+
+
+def _text(name: str, facts: TextFacts) -> Column | str:
+    counts = facts.words
+    if counts is None:
+        return f"it has more than {MOST_WORDS:,} different words, like a name or a number that identifies the row"
+    if not counts:
+        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+    frequent = [word for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])) if n >= LEVEL_ROWS]
+    if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - facts.missing) / 2:
+        return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
+    if len(counts) == 1 and not facts.missing:
+        return f"it is {next(iter(counts))!r} everywhere"
+    if not frequent:
+        return f"none of its {len(counts)} words appears in {LEVEL_ROWS} rows"
+    levels = tuple(sorted(frequent[:MOST_LEVELS]))
+    return TextColumn(name, levels, other=len(levels) < len(counts), missing=facts.missing > 0)
+
+
+def _date(name: str, facts: NumberFacts) -> Column | str:
+    if facts.there == 0:
+        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+    flagged, span = facts.there < facts.n_rows, facts.high - facts.low
+    if span == 0 and not flagged:
+        return "it is the same date everywhere"
+    shown = {"day": facts.latest > facts.earliest}
+    shown |= {cycle: span >= CYCLES[cycle] for cycle in ("week", "year")}
+    cycles = tuple(cycle for cycle in CYCLES if shown[cycle])
+    return DateColumn(name, np.nan, flagged, facts.low, cycles)
+
+
+def kind_or_reason(name: str, kind: Any) -> tuple[str | None, str]:
+    """What kind of column an Arrow type makes, or None and the reason why it makes none."""
+    found = kind_of(kind)
+    if found == "nothing":
+        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+    return found, f"it holds {kind}, which has no numbers"

@@ -1,0 +1,147 @@
+"""Tables of files larger than memory: what is learnt of them, and their rows, are those of the table in memory."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quernel.tables import TableError, facts, medians, prepare, read, streaming
+from quernel.tables.groups import open_parquet
+from quernel.tables.streaming import prepare_streamed
+from tables.made import sales
+
+
+def written(folder, table, n_files=4, group=37):
+    """The table in several files, with row groups of another size."""
+    for k, start in enumerate(np.linspace(0, len(table), n_files + 1).astype(int)[:-1]):
+        stop = np.linspace(0, len(table), n_files + 1).astype(int)[k + 1]
+        pq.write_table(table.slice(start, stop - start), folder / f"part{k:02}.parquet", row_group_size=group)
+    return folder
+
+
+def everything(rows, X=True):
+    """All rows of a source: X, y and weights."""
+    pieces = list(rows.stream(range(len(rows.spans)), X=X))
+    assert [len(piece.y) for piece in pieces] == [span.stop - span.start for span in rows.spans]
+    parts = zip(*pieces, strict=True)
+    return [None if part[0] is None else np.concatenate(part) for part in parts]
+
+
+def many_kinds(n=700, seed=1):
+    """Columns that are hard to learn piece by piece."""
+    rng = np.random.default_rng(seed)
+    start = np.datetime64("2024-03-01T00:00:00")
+    days = start + rng.integers(0, 500, n).astype("timedelta64[D]")
+    hours = start + rng.integers(0, 5000, n).astype("timedelta64[h]")
+    gap = rng.random(n) < 0.2
+    return pa.table(
+        {
+            "y": np.where(rng.random(n) < 0.05, np.nan, rng.normal(size=n) * 10),
+            "w": rng.random(n),
+            "even": rng.integers(-3, 3, n).astype(np.int32),
+            "wild": np.where(gap, np.inf, rng.standard_cauchy(n)),
+            "tiny": rng.normal(size=n) * 1e-300,
+            "same": np.full(n, 7.0),
+            "words": rng.choice([*"abcdefgh", ""], n),
+            "rare": [f"w{int(i)}" for i in rng.zipf(1.4, n)],
+            "name": [f"row {i}" for i in range(n)],
+            "written": [None if g else str(d) for g, d in zip(gap, days, strict=True)],
+            "zoned": [f"{d}Z" for d in hours],
+            "mixed": [str(d) if i < 600 else "never" for i, d in enumerate(days)],
+            "hour": pa.array(hours),
+            "day": pa.array(days.astype("datetime64[D]")),
+            "list": [[1]] * n,
+            "late": pa.array([None if i < 400 else float(i) for i in range(n)]),
+        }
+    )
+
+
+@pytest.mark.parametrize("gathered", [2**16, 40, 0])
+@pytest.mark.parametrize("make", [sales, many_kinds])
+def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, monkeypatch, make, gathered):
+    monkeypatch.setattr(medians, "GATHERED", gathered)
+    table = make()
+    target, more = ("price", {}) if make is sales else ("y", {"weights": "w"})
+    folder = written(tmp_path, table)
+    whole = prepare(read(folder), target, **more)
+    streamed = prepare_streamed(open_parquet(folder), target, **more)
+    assert streamed.encoder == whole.encoder
+    assert streamed.notes == whole.notes
+    assert (streamed.dropped, streamed.rows.n_rows) == (whole.dropped, len(whole.y))
+    X, y, weight = everything(streamed.rows)
+    np.testing.assert_array_equal(X, whole.X)
+    np.testing.assert_array_equal(y, whole.y)
+    if whole.weight is not None:
+        np.testing.assert_array_equal(weight, whole.weight)
+
+
+def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
+    """A stream may begin in the middle of a row group, and a group may have several blocks."""
+    monkeypatch.setattr(streaming, "STRIP", 16)
+    monkeypatch.setattr(streaming, "cut", lambda n, d: [slice(0, 32)])
+    table = sales()
+    rows = prepare_streamed(open_parquet(written(tmp_path, table, 3, 100)), "price", log_target=True).rows
+    X, y, _ = everything(rows)
+    assert len(rows.spans) > 6
+    np.testing.assert_array_equal(y, prepare(table, "price", log_target=True).y)
+    for k in range(0, len(rows.spans), 3):
+        for piece, span in zip(rows.stream(range(k, k + 2)), rows.spans[k : k + 2], strict=False):
+            np.testing.assert_array_equal(piece.X, X[span])
+    assert next(rows.stream(range(2, 3), X=False)).X is None
+    assert rows.place(len(rows.spans) - 1).endswith("part02.parquet, row group 1")
+
+
+def test_a_column_of_very_many_words_is_left_out_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(facts, "MOST_WORDS", 100)
+    table = many_kinds()
+    streamed = prepare_streamed(open_parquet(written(tmp_path, table)), "y", columns=["even", "name"])
+    assert streamed.encoder.inputs == ["even"]
+    assert "more than 100 different words" in streamed.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({}, {"target": "nowhere"}),
+        ({}, {"target": "words"}),
+        ({}, {"target": "y", "weights": "words"}),
+        ({}, {"target": "y", "log_target": True}),
+        ({}, {"target": "y", "columns": ["same", "name"]}),
+        ({"gone": pa.nulls(700)}, {"target": "y"}),
+        ({"gone": pa.array([""] * 700)}, {"target": "y"}),
+        ({"gone": pa.array([np.nan] * 700)}, {"target": "y"}),
+        ({"y": pa.array([None] * 700, pa.float64())}, {"target": "y"}),
+    ],
+)
+def test_errors_are_those_of_the_table_in_memory(tmp_path, change, options):
+    table = many_kinds()
+    for name, values in change.items():
+        table = table.drop(name) if name in table.column_names else table
+        table = table.append_column(name, values)
+    with pytest.raises(TableError) as expected:
+        prepare(read(written(tmp_path, table)), **options)
+    with pytest.raises(TableError) as found:
+        prepare_streamed(open_parquet(tmp_path), **options)
+    assert str(found.value) == str(expected.value)
+
+
+def test_files_with_other_columns_are_named(tmp_path):
+    table = sales()
+    written(tmp_path, table)
+    pq.write_table(table.drop("age"), tmp_path / "part04.parquet")
+    with pytest.raises(TableError, match=r"part04.parquet has no column 'age'"):
+        open_parquet(tmp_path)
+    text = pa.array(["old"] * len(table))
+    pq.write_table(table.set_column(1, "age", text), tmp_path / "part04.parquet")
+    with pytest.raises(TableError, match=r"Column 'age' of .*part04.parquet holds string, but double in .*part00"):
+        open_parquet(tmp_path / "*.parquet")
+
+
+def test_numbers_of_other_types_agree(tmp_path):
+    table = pa.table({"x": np.arange(100), "y": np.arange(100.0)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(pa.table({"y": table["y"].cast("int16"), "x": pa.nulls(100)}), tmp_path / "b.parquet")
+    both = pa.concat_tables([table, pa.table({"x": pa.nulls(100, pa.int64()), "y": table["y"]})])
+    streamed = prepare_streamed(open_parquet(tmp_path), "y")
+    assert streamed.encoder == prepare(both, "y").encoder
+    np.testing.assert_array_equal(everything(streamed.rows)[0], prepare(both, "y").X)
