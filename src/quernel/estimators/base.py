@@ -32,6 +32,7 @@ from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftIn
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, StreamedRows, blocks
+from quernel.rows.schedulers import current
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.progress import Progress, listening
 from quernel.solvers.result import recertified
@@ -247,7 +248,10 @@ class KernelEstimator(BaseEstimator):
         loss: Loss,
     ) -> int:
         """As many as effective dimension and held-out loss ask for."""
-        most, limited_by = most_components(view.n_rows, loss.n_columns, solver=self.solver, max_memory=self.max_memory)
+        memory = self.max_memory
+        if memory is None and isinstance(view.source, DaskRows):
+            memory = int(current().feature_memory())  # that of the workers
+        most, limited_by = most_components(view.n_rows, loss.n_columns, solver=self.solver, max_memory=memory)
         if features.pool_size is not None and features.pool_size < most:
             most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
         self.n_components_choice_ = choose_components(
