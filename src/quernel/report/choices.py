@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.defaults import ALPHA, BANDWIDTH, spread
-from quernel.kernels import Linear, resolve
+from quernel.features import Nystroem
+from quernel.kernels import Linear
 from quernel.report.words import percent
 from quernel.theory import effective_dimension
 
@@ -30,7 +31,7 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
     """The choices of a fitted model; X and y, in its units, are rows to compute its effective dimension on."""
     return [
         Choice("Levels", ", ".join(f"{level:g}" for level in model.quantiles_), "asked for"),
-        Choice("Kernel", resolve(model.kernel).name, "how alike two rows are, by their distance"),
+        Choice("Kernel", model.kernel_.name, "how alike two rows are, by their distance"),
         _bandwidth(model),
         _alpha(model),
         _components(model),
@@ -65,7 +66,7 @@ def _bandwidth(model: KernelQuantileRegressor) -> Choice:
     if hasattr(model, "cv_results_"):
         why = _searched(model)
     elif learned is not None:
-        why = f"learned from slopes along the columns: {learned.reason}"
+        why = f"those by which rows are best predicted from all others. {learned.reason}"
     elif isinstance(model.bandwidth, str):
         why = f"each column's standard deviation times {BANDWIDTH:g} of the median distance between standardised rows"
     else:
@@ -92,8 +93,10 @@ def _searched(model: KernelQuantileRegressor) -> str:
 
 
 def _components(model: KernelQuantileRegressor) -> Choice:
-    if isinstance(resolve(model.kernel), Linear):
+    if isinstance(model.kernel_, Linear):
         return Choice("Features M", f"{model.n_components_:,}", "the columns themselves")
+    if isinstance(model.feature_map_, Nystroem):
+        return Choice("Features M", f"{model.n_components_:,}", "how alike a row is to so many others, the landmarks")
     if model.n_components == "exact":
         return Choice("Features M", f"{model.n_components_:,}", "as many as the kernel itself needs")
     choice = getattr(model, "n_components_choice_", None)
