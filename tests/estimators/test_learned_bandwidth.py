@@ -5,7 +5,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators import learning
+from quernel.estimators import learning, overview
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
@@ -190,10 +190,10 @@ def test_quantiles_that_jump_get_the_rough_kernel_and_smooth_ones_the_smooth(pla
 
 def test_the_ridge_weight_falls_as_rows_are_added(monkeypatch):
     """The same sample out of twice as many rows: half the weight on the mean loss."""
-    monkeypatch.setattr(learning, "count_distinct", lambda source: 400)
+    monkeypatch.setattr(overview, "count_distinct", lambda source: 400)
     X, y = table()
     alpha = learned(X, y).alpha_
-    monkeypatch.setattr(learning, "count_distinct", lambda source: 800)
+    monkeypatch.setattr(overview, "count_distinct", lambda source: 800)
     assert learned(X, y).alpha_ == pytest.approx(alpha / 2)
 
 

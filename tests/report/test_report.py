@@ -147,7 +147,7 @@ def test_every_way_to_choose_says_why():
     ways = {
         "each column's standard deviation": KernelQuantileRegressor([0.1, 0.9], **settings),
         "given": KernelQuantileRegressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
-        "learned from slopes": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
+        "best predicted from all others": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
         "among 2 pairs": searched,
         "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
     }
@@ -404,7 +404,7 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, 
     assert (calibrated["calibrated"], fitted["calibrated"]) == (True, False)
     assert calibrated["coverage"] == fitted["coverage"] == 0.8
     # So small a ridge weight follows single rows: as fitted, the interval holds far too few others.
-    assert fitted["observed"] < 0.6 < 0.68 < calibrated["observed"] < 0.92
+    assert fitted["observed"] < 0.68 < calibrated["observed"] < 0.92
     page = read((tmp_path / "c.html").read_text("utf-8"))
     line = page.row("coverage", "80 %, calibrated")
     assert line[1] == f"{100 * calibrated['observed']:.1f} %"

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 
 import numpy as np
@@ -528,8 +530,20 @@ def test_a_solve_gives_the_same_answer(client, order):
 # Workers that die: last, for those that take their places begin by importing everything
 
 
+def worker_pids(client):
+    """Of both workers; one that is just going or coming may close the connection."""
+    for _ in range(20):
+        client.wait_for_workers(2)
+        with suppress(OSError):
+            pids = client.run(os.getpid)
+            if len(pids) == 2:
+                return list(pids.values())
+        time.sleep(0.5)
+    raise AssertionError("the workers did not come back")
+
+
 def kill_one(client):
-    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+    os.kill(worker_pids(client)[0], signal.SIGKILL)
 
 
 def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
@@ -545,12 +559,10 @@ def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expecte
     loss, moves = rows.visit(steps.move, memory, 0.1, join=total)
     np.testing.assert_allclose(loss, share @ np.abs(residual - 0.2), rtol=1e-12)
     np.testing.assert_allclose(moves, 2, rtol=1e-12)
-    client.wait_for_workers(2)
-    pids = client.run(os.getpid)
-    threading.Timer(0.4, os.kill, (list(pids.values())[1], signal.SIGKILL)).start()
+    pids = worker_pids(client)
+    threading.Timer(0.4, os.kill, (pids[1], signal.SIGKILL)).start()
     assert_same(rows.fold(steps.slow_value_and_gradient, memory, coef, join=total), expected)
-    client.wait_for_workers(2)
-    assert set(client.run(os.getpid).values()) != set(pids.values())  # it did die
+    assert set(worker_pids(client)) != set(pids)  # it did die
 
 
 def test_workers_that_die_again_and_again_are_explained(client, data, feature_map):

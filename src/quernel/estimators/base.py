@@ -22,11 +22,13 @@ from quernel.estimators.defaults import SIZES, auto_landmarks, column_range
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
+from quernel.estimators.overview import SAMPLE as MOST_SAMPLED
 from quernel.estimators.overview import FarOverview, Overview
 from quernel.estimators.sources import training_rows
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.estimators.wherever import wherever
 from quernel.features import SAMPLINGS, Nystroem, RandomFeatures, ReadyFeatures
+from quernel.features.distinct import distinct_rows
 from quernel.features.random import as_generator
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
@@ -200,8 +202,8 @@ class KernelEstimator(BaseEstimator):
             return self._solve_exactly(view.source, kernel, loss)
         elif self._by_landmarks(kernel):
             size = auto_landmarks(view.n_distinct) if self.n_components == "auto" else int(self.n_components)
-            landmarks = Nystroem(kernel, size, landmarks="distinct")
-            self.feature_map_ = landmarks.fit(view.sample.X, sample_weight=view.sample.weight)
+            some, weight = distinct_rows(view.sample.X, view.sample.share(), MOST_SAMPLED)  # the same wherever rows are
+            self.feature_map_ = Nystroem(kernel, size, landmarks="distinct").fit(some, sample_weight=weight)
         else:
             self.feature_map_ = self._draw(view, kernel, loss, rng)
         if self.dtype == "float32" and not isinstance(kernel, Linear):
@@ -221,8 +223,10 @@ class KernelEstimator(BaseEstimator):
 
     def _by_landmarks(self, kernel: Kernel) -> bool:
         """Whether features are the kernel seen through some of the rows, as rough kernels want it: see `sampling`."""
-        rough = any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
-        return self.sampling == "landmarks" or (self.sampling == "auto" and self.bandwidth == "learned" and rough)
+        if not isinstance(self.sampling, str) or self.sampling != "auto":
+            return isinstance(self.sampling, str) and self.sampling == "landmarks"
+        learned = isinstance(self.bandwidth, str) and self.bandwidth == "learned"
+        return learned and any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
 
     def _draw(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
