@@ -1,7 +1,7 @@
 """`python -m benchmarks.cluster`: a fit on two local Dask workers beside the same fit in one process.
 
-Both get rows that are there already (persisted on the workers, in memory) and lift them; best of five, in turn. Bytes are
-those of messages to the workers and of answers from them, per sweep over all rows, at two sizes: they do not depend on n.
+Both get rows that are there already (persisted on the workers, in memory) and lift them; best of five, in turn. Bytes
+are those of messages to the workers and of answers from them, by sweeps over all rows, with the calls between them.
 """
 
 import argparse
