@@ -39,7 +39,10 @@ def fit(
     log_target: Annotated[
         bool, typer.Option("--log-target", help="Fit the logarithm of the target; quantiles are mapped back.")
     ] = False,
-    kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "gaussian",
+    kernel: Annotated[
+        str,
+        typer.Option(help=f'"auto", Gaussian or what learned bandwidths find better; or one of {", ".join(KERNELS)}.'),
+    ] = "auto",
     components: Annotated[
         str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
     ] = "auto",

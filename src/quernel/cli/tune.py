@@ -54,7 +54,7 @@ def tune(
     log_target: Annotated[
         bool, typer.Option("--log-target", help="Fit the logarithm of the target; quantiles are mapped back.")
     ] = False,
-    kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "gaussian",
+    kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "auto",
     components: Annotated[
         str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
     ] = "auto",
