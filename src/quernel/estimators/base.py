@@ -41,6 +41,8 @@ from quernel.solvers.result import recertified
 
 Array = NDArray[np.floating]
 
+# With the exact kernel, problems up to this size (rows x features) are solved to rounding.
+POLISHED = 100_000
 # Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
 FAR = 0.25
 # The kernels that bandwidth="learned" chooses from, unless one is given: a smooth one, and one that is rough along
@@ -288,12 +290,17 @@ class KernelEstimator(BaseEstimator):
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
     def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:
+        def solve(rows: LiftedRows, tol: float) -> Result:
+            # What the factor leaves out is more than rounding, so that a solution to rounding is worth little.
+            large = rows.n_rows * rows.n_features > POLISHED and self._solver() is SOLVERS["newton"]
+            return self._solve_on(rows, loss, tol, **({"polish": False} if large else {}))
+
         self.feature_map_, result = solve_exactly(
             source,
             kernel,
             self.alpha_,
             self.tol,
-            lambda rows, tol: self._solve_on(rows, loss, tol),
+            solve,
             max_memory=self.max_memory,
         )
         return result

@@ -111,19 +111,25 @@ class _Stage:
 
 
 def solve(
-    problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, guess: Guess | None = None, keep: Keep | None = None
+    problem: Problem,
+    *,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+    guess: Guess | None = None,
+    keep: Keep | None = None,
+    polish: bool = True,
 ) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`.
 
     From a `guess`, only samples larger than its own are solved. `keep` is told after every stage, and every round of
-    the last, what would be a guess to go on from.
+    the last, what would be a guess to go on from. `polish` lets small problems go on to rounding.
     """
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
     if is_small(problem):
         if problem.rows.near:
-            return _solve_all(problem, problem.rows, tol, max_iter, guess)[1]
-        _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess)
+            return _solve_all(problem, problem.rows, tol, max_iter, guess, polish)[1]
+        _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
     if guess is None:
         _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
@@ -165,14 +171,14 @@ def solve(
 
 
 def _solve_all(
-    problem: Problem, rows: LiftedRows, tol: float, max_iter: int, guess: Guess | None
+    problem: Problem, rows: LiftedRows, tol: float, max_iter: int, guess: Guess | None, polish: bool
 ) -> tuple[None, Result]:
     """Newton on all rows, which are few, from a guess if there is one."""
     problem, start = problem.on(rows), None
     if guess is not None:
         stage = _Stage.at(problem, guess, None)
         start = warm_start(problem, guess, np.where(stage.curved, 0.0, stage.band))
-    result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start)
+    result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=polish)
     return None, replace(result, parameters=float(_parameters(problem.loss, result).max()))
 
 
