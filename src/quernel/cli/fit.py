@@ -25,6 +25,7 @@ from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
+KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what is better; or one of {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
 
 
@@ -39,10 +40,7 @@ def fit(
     log_target: Annotated[
         bool, typer.Option("--log-target", help="Fit the logarithm of the target; quantiles are mapped back.")
     ] = False,
-    kernel: Annotated[
-        str,
-        typer.Option(help=f'"auto", Gaussian or what learned bandwidths find better; or one of {", ".join(KERNELS)}.'),
-    ] = "auto",
+    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "auto",
     components: Annotated[
         str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
     ] = "auto",
