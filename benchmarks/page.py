@@ -27,8 +27,8 @@ MISSED = """
   Tried: bands from one to two standard errors of the sample's fit (wider ones are taken while they hold few rows), and
   bands by each row's own uncertainty, from 16 random errors of the fit. These leave ten times fewer rows on the wrong
   side, but cost as much as they save.
-- *2,000,000 rows at larger alpha, the grid, the transform.* These lie near their goals, and runs of the same code on
-  this shared machine can meet and miss each of them. The two passes are two thirds of such a fit. A block at a time,
+- *2,000,000 rows at larger alpha, bandwidth 0.2, the grid, five levels.* These lie near their goals, and runs of the
+  same code on this shared machine can meet and miss each of them (five levels: 2.2 in one run and 2.9 in the next). The two passes are two thirds of such a fit. A block at a time,
   not a strip, they take about a fifth less time than before: every return from compiled code to the interpreter may
   have to wait for the other thread.
 - *Five levels.* Half of the time are the two passes, bound by arithmetic with five columns, and the projection of
@@ -36,9 +36,6 @@ MISSED = """
   five columns, which take as long as the compiled loop alone (41 ms against 40 for all that it does, on 100,000 rows),
   and compiled loops over four rows at a time, a tenth to a quarter faster for five columns of 300 features or more but
   up to twice as slow for one column of 100. Neither was kept.
-- *The exact kernel at n=2,000, against libsvm.* Of some 40 ms, a quarter is the pivoted factor and two thirds are
-  two dozen Newton steps of many small numpy calls, a fifth of them the certificates on the way to rounding; all move by
-  half from run to run, and so do the peers.
 """
 
 BESIDE = """
