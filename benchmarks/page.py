@@ -28,9 +28,9 @@ MISSED = """
   bands by each row's own uncertainty, from 16 random errors of the fit. These leave ten times fewer rows on the wrong
   side, but cost as much as they save.
 - *2,000,000 rows at larger alpha, bandwidth 0.2, the grid, five levels.* These lie near their goals, and runs of the
-  same code on this shared machine can meet and miss each of them (five levels: 2.2 in one run and 2.9 in the next). The two passes are two thirds of such a fit. A block at a time,
-  not a strip, they take about a fifth less time than before: every return from compiled code to the interpreter may
-  have to wait for the other thread.
+  same code on this shared machine can meet and miss each of them (five levels: 2.2 in one run and 2.9 in the next).
+  The two passes are two thirds of such a fit. A block at a time, not a strip, they take about a fifth less time than
+  before: every return from compiled code to the interpreter may have to wait for the other thread.
 - *Five levels.* Half of the time are the two passes, bound by arithmetic with five columns, and the projection of
   every level's own doubtful rows; a fifth are the levels' Newton steps. Tried: matrix products for the predictions of
   five columns, which take as long as the compiled loop alone (41 ms against 40 for all that it does, on 100,000 rows),
