@@ -6,13 +6,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from quernel.estimators import defaults
-from quernel.estimators.defaults import bandwidth_from, column_range, column_scales, spread
+from quernel.estimators.defaults import bandwidth_from, column_scales, spread
 from quernel.estimators.sample import distinct_sample
 from quernel.features.distinct import distinct_rows
 from quernel.losses import weighted_quantiles
 from quernel.rows import ArrayRows, MemmapRows, ParquetRows, RowsError, sources
 from quernel.rows import sample as sampling
-from quernel.rows.moments import join_moments, moments
+from quernel.rows.moments import column_range, join_moments, moments
 from quernel.rows.summary import absolute_deviation, labels, quantiles, summarise
 
 N, LIMIT = 6000, 250

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._threads import right_sized, spread
 from quernel.estimators.beginning import Beginning, continues
 from quernel.estimators.cost import as_duration, most_components, refuse_if_too_large
-from quernel.estimators.defaults import SIZES, auto_landmarks, column_range
+from quernel.estimators.defaults import SIZES, auto_landmarks
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
@@ -34,6 +34,7 @@ from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftIn
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, StreamedRows, blocks
+from quernel.rows.moments import column_range
 from quernel.rows.schedulers import current
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.progress import Progress, listening

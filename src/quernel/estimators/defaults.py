@@ -28,8 +28,6 @@ LANDMARKS, LANDMARK_WORK = (1000, 2000), 1.5e10
 ALPHA = 5e-5
 BANDWIDTH = 0.6
 SUBSAMPLE = 1000
-# Entries in a row that is long enough for numpy.
-FOLDED_ROW = 1024
 # The lengths of losses given by name, in units of the spread of y. Half of it is 1.35 standard deviations of the noise,
 # the usual threshold, where a fit explains six sevenths of the variance.
 LENGTHS = {"huber": "threshold", "epsilon_insensitive": "epsilon", "smoothed_pinball": "width", "logcosh": "scale"}
@@ -61,21 +59,6 @@ def scales_from(mean: Array, variance: Array) -> Array:
     """`column_scales` from the mean and the variance of each column."""
     constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
     return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), np.sqrt(variance))
-
-
-def column_range(X: Array) -> Array:
-    """The smallest and the largest entry of every column, shape (2, d).
-
-    numpy takes extremes over long rows ten times as fast as over short ones, so a narrow table is folded into a wide
-    one first.
-    """
-    n, d = X.shape
-    fold = max(1, min(n, FOLDED_ROW // d))
-    whole = n - n % fold
-    wide = X[:whole].reshape(-1, fold * d)
-    ends = [[wide.min(axis=0), X[whole:].ravel()], [wide.max(axis=0), X[whole:].ravel()]]
-    low, high = (np.concatenate(parts).reshape(-1, d) for parts in ends)
-    return np.array([low.min(axis=0), high.max(axis=0)])
 
 
 def auto_bandwidth(X: Array, share: Array) -> Array:

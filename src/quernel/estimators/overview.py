@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.estimators.defaults import bandwidth_from, column_range, column_scales, scales_from, spread, spread_from
+from quernel.estimators.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
 from quernel.estimators.sample import count_distinct
 from quernel.rows import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, summary
+from quernel.rows.moments import column_range
 
 Array = NDArray[np.floating]
 FarSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource

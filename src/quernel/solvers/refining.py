@@ -1,0 +1,266 @@
+"""From a guess to the solution, by rounds of doubt: rows near the guess are solved for, and then all are verified.
+
+The others are settled, one linear term together. Where a settled row turns out to have changed sides, it is doubted in
+the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.certificate import NullModel, balanced, null_model, relative, stray
+from quernel.problem import Problem, Settled
+from quernel.problem.doubt import Doubtful, Doubts, doubt_more, screen, small_problem, verify, write_back
+from quernel.rows import Memory
+from quernel.solvers import newton, staged
+from quernel.solvers.progress import Progress, report
+from quernel.solvers.result import Result, statuses
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+# Is told coefficients, intercepts and, where it is known, a band.
+KeepRound = Callable[..., None]
+
+# Screening goes on while the share of rows in doubt is below this.
+CROWD = 0.5
+# Newton starts at this share of the band, or of it after a first solve.
+FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
+MAX_ROUNDS = 5
+# The first round is solved no farther than this where no basis makes it cheap: another will follow.
+FIRST_GOAL = 1e-4
+# A solve for doubtful rows that takes more steps than this has gone astray.
+MAX_STEPS = 60
+# A band that holds no row but those that changed sides.
+TOUCHING = np.finfo(float).tiny
+# Duals that sum to less than this are balanced.
+ROUNDING = 1e-12
+
+
+def middle(problem: Problem) -> Array:
+    """Duals that take no side."""
+    low, high = problem.loss.domain
+    return (low + high) / 2
+
+
+def refine(
+    problem: Problem,
+    coef: Array,
+    intercept: Array,
+    band: Array,
+    *,
+    basis: Array | None = None,
+    tol: float,
+    max_iter: int,
+    keep: KeepRound | None = None,
+) -> Result:
+    """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be."""
+    q, null = problem.n_columns, null_model(problem)
+    memory = problem.rows.new_memory()
+    before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
+    width = FIRST_WIDTH * band
+    record = _Record(problem, null, tol)
+    open_columns = np.arange(q)
+    for turn in range(MAX_ROUNDS):
+        goal = max(tol / 2, FIRST_GOAL) if turn == 0 and basis is None else tol / 2
+        while (stuck := _unbalanced(problem, settled, doubts, open_columns)).any() and not _crowded(problem, doubts):
+            band = np.where(stuck, 2 * band, band)
+            settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(stuck, band, -1.0), basis)
+        if _crowded(problem, doubts):
+            break
+        point = _Point(coef, intercept, width, null, settled, basis)
+        effort = _Effort(goal, min(MAX_STEPS, max_iter))
+        rows, answer = problem.call(_solve_doubtful, doubts.rows, point, open_columns, effort)
+        doubts = replace(doubts, rows=rows)
+        move, shift = answer.move, answer.shift
+        record.count(answer)
+        duals, _ = problem.rows.call(_write_back, rows, np.array([span.start for span in problem.rows.spans]))
+        verdict = verify(problem, memory, coef + move, intercept + shift, duals)
+        after = verdict.loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
+        astray = stray(problem, coef + move, settled.force + verdict.force)
+        gap = verdict.slack + astray
+        if problem.fit_intercept:
+            gap = np.where(np.abs(settled.balance + verdict.balance) <= ROUNDING, gap, np.inf)
+        done = record.enter(open_columns, coef + move, intercept + shift, after, gap, memory, doubts)
+        worse = ~done & (after > before)
+        open_columns = np.flatnonzero(~done)
+        if len(open_columns) == 0:
+            break
+        lacking = ~done & ~worse & (relative(astray, after, null.objective) > tol / 4)
+        narrow = basis is not None and bool(np.any(lacking))
+        # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
+        coef, intercept = np.where(worse, coef, coef + move), np.where(worse, intercept, intercept + shift)
+        before = np.where(worse, before, after)
+        if keep is not None:
+            keep(coef, intercept, np.clip(2 * verdict.farthest, NEXT_WIDTH * band, band))
+        if narrow:  # directions were left out that do matter
+            basis, band = None, np.where(worse, 2 * band, band)
+            before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
+            width = FIRST_WIDTH * band
+        else:
+            more = np.where(worse, TOUCHING, np.minimum(2 * verdict.farthest, band))
+            settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(done, -1.0, more), basis)
+            width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
+    if len(open_columns):  # screening does not help here
+        anchor = record.dual if problem.rows.near else middle(problem)
+        start = newton.Start(coef, intercept, anchor, width, null)
+        _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
+    return record.result(memory.sweeps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Where rows in doubt are solved: from which fit, at which width, beside which settled rows, in which basis."""
+
+    coef: Array
+    intercept: Array
+    width: Array
+    null: NullModel
+    settled: Settled
+    basis: Array | None
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """How far, and for how many steps."""
+
+    tol: float
+    max_iter: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """What the rows in doubt say: how each column moves, and the work it took."""
+
+    move: Array
+    shift: Array
+    iterations: NDArray[np.intp]
+    entries: float
+    hessian_rows: int
+
+
+def _solve_doubtful(
+    problem: Problem, doubtful: list[Doubtful], point: _Point, columns: Index, effort: _Effort
+) -> tuple[list[Doubtful], _Answer]:
+    """These columns on their rows in doubt, which get new duals."""
+    doubtful, basis, settled = list(doubtful), point.basis, point.settled
+    move, shift = np.zeros_like(point.coef), np.zeros_like(point.intercept)
+    iterations, entries, hessian_rows = np.zeros(problem.n_columns, dtype=np.intp), 0.0, 0
+    for k in columns.tolist():
+        column, rows = np.array([k]), doubtful[k]
+        start = newton.Start(
+            point.coef[:, column], point.intercept[column], rows.anchor[:, None], point.width[column],
+            point.null.take(column),
+        )  # fmt: skip
+        small = small_problem(problem, column, settled, rows, basis)
+        answer = newton.solve(small, tol=effort.tol, max_iter=effort.max_iter, start=start.within(basis), polish=False)
+        found = answer.coef if basis is None else basis @ answer.coef
+        move[:, k], shift[k] = found[:, 0] - point.coef[:, k], answer.intercept[0] - point.intercept[k]
+        dual = answer.dual[:, 0]
+        if problem.fit_intercept:
+            _, sign = problem.loss.frame(rows.target)
+            dual = balanced(dual, rows.share * sign, settled.balance[k])
+        doubtful[k] = replace(rows, anchor=dual)
+        iterations[k], hessian_rows = answer.iterations[0], hessian_rows + answer.hessian_rows
+        entries += answer.sweeps * small.rows.n_rows * small.rows.n_features
+    return doubtful, _Answer(move, shift, iterations, entries, hessian_rows)
+
+
+def _write_back(doubtful: list[Doubtful], starts: Index) -> tuple[list[Any], None]:
+    return write_back(doubtful, starts), None
+
+
+class _Record:
+    """What is known of each column of a stage, and the work it took."""
+
+    def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
+        n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
+        self.null, self.tol = null, tol
+        self.coef, self.intercept = np.zeros((M, q)), np.zeros(q)
+        self.dual, self.entries = np.zeros((n if problem.rows.near else 0, q), order="F"), n * M
+        self.objective, self.gap = np.zeros(q), np.full(q, np.inf)
+        self.iterations, self.doubtful = np.zeros(q, dtype=np.intp), np.zeros(q, dtype=np.intp)
+        self.hessian_rows, self.sweeps = 0, 0.0
+
+    def count(self, answer: _Answer) -> None:
+        """Add the work of one solve for rows in doubt."""
+        self.iterations += answer.iterations
+        self.hessian_rows += answer.hessian_rows
+        self.sweeps += answer.entries / self.entries
+
+    def enter(
+        self,
+        columns: Index,
+        coef: Array,
+        intercept: Array,
+        objective: Array,
+        gap: Array,
+        memory: Memory,
+        doubts: Doubts,
+    ) -> Mask:
+        """Write down those of these columns that are better than before; which of all columns are done?"""
+        for k in columns[gap[columns] < self.gap[columns]].tolist():
+            self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
+            self.objective[k], self.gap[k] = objective[k], gap[k]
+            if len(self.dual):
+                memory.column("dual", k, out=self.dual[:, k])
+            self.doubtful[k] = doubts.count[k]
+        rel = relative(self.gap, self.objective, self.null.objective)
+        report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))
+        return rel <= self.tol
+
+    def result(self, sweeps: float) -> Result:
+        """The stage's result; `sweeps` are those over all its rows."""
+        rel = relative(self.gap, self.objective, self.null.objective)
+        return Result(
+            self.coef, self.intercept, self.dual, self.objective, self.gap, rel, self.null.objective,
+            statuses(rel, self.tol), self.iterations, self.sweeps + sweeps, self.hessian_rows,
+            tuple(self.doubtful.tolist()),
+        )  # fmt: skip
+
+
+def _crowded(problem: Problem, doubts: Doubts) -> bool:
+    """Whether so many rows are in doubt that screening them costs more than it saves."""
+    return bool(doubts.count.max() > CROWD * problem.rows.n_rows)
+
+
+def _unbalanced(problem: Problem, settled: Settled, doubts: Doubts, columns: Index) -> Mask:
+    """Columns whose doubtful rows are too few to balance the settled ones: their intercept would run away."""
+    stuck = np.zeros(problem.n_columns, dtype=bool)
+    if problem.fit_intercept:
+        ends = settled.balance + 0.9 * np.array([doubts.least, doubts.most])
+        stuck[columns] = (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
+    return stuck
+
+
+def _solve_plainly(
+    problem: Problem,
+    basis: Array | None,
+    record: _Record,
+    columns: Index,
+    start: newton.Start,
+    tol: float,
+    max_iter: int,
+) -> None:
+    """The open columns by Newton over all rows, from where screening left them."""
+    begin = newton.Start(
+        start.coef[:, columns],
+        start.intercept[columns],
+        start.anchor[..., columns],
+        start.width[columns],
+        start.null.take(columns),
+    )
+    answer = staged.solve_within(problem.take(columns), basis, begin, tol, max_iter)
+    better = answer.gap < record.gap[columns]
+    place = columns[better]
+    record.coef[:, place], record.intercept[place] = answer.coef[:, better], answer.intercept[better]
+    record.dual[:, place] = answer.dual[:, better]
+    record.gap[place], record.objective[place] = answer.gap[better], answer.objective[better]
+    record.iterations[columns] += answer.iterations
+    record.hessian_rows += answer.hessian_rows
+    record.sweeps += answer.sweeps
