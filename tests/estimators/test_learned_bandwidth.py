@@ -7,14 +7,17 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators import learning, overview
 from quernel.features import Nystroem, RandomFeatures
-from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
+from quernel.kernels import ArcCosine, Gaussian, SpectralKernel
 from quernel.metrics import pinball_loss
 
 LEVELS = [0.1, 0.5, 0.9]
 
 
 def table(n=400, d=4, seed=0):
-    """Two columns that matter, the first more, and d - 2 that do not; in different units."""
+    """Two columns that matter, the first more, and d - 2 that do not; in different units.
+
+    A column along which quantiles are straight may have a wide bandwidth, so that only the first must get a narrow one.
+    """
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.2 * rng.standard_normal(n)
@@ -34,13 +37,7 @@ def in_deviations(model, X):
 def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {
-            "COMPONENTS": 100,
-            "FOLDS": 2,
-            "MAX_ITER": 40,
-            "STEPS": 12,
-            "LEARNED_FROM_EACH": 300,
-        }.items():
+        for name, value in {"COMPONENTS": 100, "FOLDS": 2, "MAX_ITER": 40, "LEARNED_FROM_EACH": 300}.items():
             patch.setattr(learning, name, value)
         yield
 
@@ -116,8 +113,8 @@ def test_a_ridge_weight_that_is_given_is_kept():
 def test_columns_without_effect_get_a_large_bandwidth(plain):
     X, _ = table()
     width = in_deviations(plain, X)
-    assert width[2:].min() > 3 * width[:2].max()
-    assert width[0] < width[1]
+    assert width[2:].min() > 10 * width[0]
+    assert width[0] < width[1] < width[2:].min()
     rng = np.random.default_rng(5)
     alike = np.sin(X / X.std(axis=0)).sum(axis=1) + 0.2 * rng.standard_normal(len(X))
     width = in_deviations(learned(X, alike), X)
@@ -127,11 +124,11 @@ def test_columns_without_effect_get_a_large_bandwidth(plain):
 def test_a_column_that_moves_the_spread_only_is_kept_for_outer_levels():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (1500, 3))
-    y = X[:, 0] + np.exp(1.5 * X[:, 1]) * rng.standard_normal(1500) / 20  # with more noise, 300 rows cannot tell
+    y = np.sin(4 * X[:, 0]) + np.exp(1.5 * X[:, 1]) * rng.standard_normal(1500) / 20
     outer = in_deviations(learned(X, y, [0.05, 0.95]), X)
     median = in_deviations(learned(X, y, 0.5), X)
-    assert outer[2] > 2 * outer[1]  # the third does nothing
-    assert median[1] / median[0] > 2 * outer[1] / outer[0]
+    assert outer[2] > 1.3 * outer[1]  # the third does nothing
+    assert median[1] / median[0] > 5 * outer[1] / outer[0]
 
 
 def test_constant_columns_survive(plain):
@@ -140,7 +137,7 @@ def test_constant_columns_survive(plain):
     assert np.isfinite(model.bandwidth_).all()
     assert np.isfinite(model.predict(np.column_stack([X, np.full(len(X), 3.0)]))).all()
     width = model.bandwidth_[:4] / X.std(axis=0)
-    assert width[2:].min() > 3 * width[:2].max()
+    assert width[2:].min() > 10 * width[0]
     everywhere = learned(np.ones((100, 2)), y[:100])
     assert np.ptp(everywhere.predict(np.ones((5, 2)))[:, 1]) == 0
 
@@ -161,13 +158,9 @@ def test_few_rows_keep_the_automatic_bandwidths():
 def test_it_prints_kernels_and_ridge_weights(plain):
     lines = str(plain.bandwidth_choice_).splitlines()
     assert lines[0].split()[:3] == ["bandwidths", "kernel", "held-out"]
-    assert [line.split()[:2] for line in lines[1:4]] == [
-        ["auto", "gaussian"],
-        ["learned", "gaussian"],
-        ["learned", "laplacian"],
-    ]
-    assert "by ridge weight" in lines[4]
-    assert lines[5].startswith("The gaussian kernel, its bandwidths learned, from 400 rows; alpha = ")
+    assert [line.split()[:2] for line in lines[1:3]] == [["auto", "gaussian"], ["learned", "gaussian"]]
+    assert "by ridge weight" in lines[3]
+    assert lines[4].startswith("Learned bandwidths for the gaussian kernel, from 400 rows; alpha = ")
 
 
 # --- which kernel it takes -------------------------------------------------------------------------------------------
@@ -179,10 +172,12 @@ def test_quantiles_that_jump_get_the_rough_kernel_and_smooth_ones_the_smooth(pla
     assert isinstance(plain.feature_map_, RandomFeatures)
     steps = np.floor(2 * X[:, 0]) + (X[:, 1] > 0) + 0.05 * np.random.default_rng(0).standard_normal(len(y))
     rough = learned(X, steps)
-    assert isinstance(rough.kernel_, Laplacian)
+    assert rough.kernel_.full_name == "gaussian + laplacian"
+    assert "gaussian + laplacian" in str(rough.bandwidth_choice_)
     assert isinstance(rough.feature_map_, Nystroem)
     assert rough.n_components_ == 100
-    np.testing.assert_array_equal(rough.kernel_.bandwidth, rough.bandwidth_)
+    for width in rough.kernel_.bandwidth:  # of both summands
+        np.testing.assert_array_equal(width, rough.bandwidth_)
     given = learned(X, steps, kernel="gaussian")
     assert isinstance(given.kernel_, Gaussian), "a kernel that is given is kept"
     assert isinstance(learned(X, steps, sampling="orthogonal").feature_map_, RandomFeatures)
@@ -190,11 +185,12 @@ def test_quantiles_that_jump_get_the_rough_kernel_and_smooth_ones_the_smooth(pla
 
 def test_the_ridge_weight_falls_as_rows_are_added(monkeypatch):
     """The same sample out of twice as many rows: half the weight on the mean loss."""
-    monkeypatch.setattr(overview, "count_distinct", lambda source: 400)
     X, y = table()
-    alpha = learned(X, y).alpha_
-    monkeypatch.setattr(overview, "count_distinct", lambda source: 800)
-    assert learned(X, y).alpha_ == pytest.approx(alpha / 2)
+    alphas = []
+    for n_rows in (400, 800):
+        monkeypatch.setattr(overview.Overview, "n_distinct", n_rows)
+        alphas.append(learned(X, y).alpha_)
+    assert alphas[0] == pytest.approx(2 * alphas[1])
 
 
 # --- what it is worth ------------------------------------------------------------------------------------------------
@@ -221,7 +217,7 @@ def test_regression_gains_from_it(loss):
     usual = KernelRegressor(loss, **settings).fit(X, y)
     assert 1 - ours.score(new, y_new) < 0.5 * (1 - usual.score(new, y_new))
     width = in_deviations(ours, X)
-    assert width[2:].min() > 3 * width[:2].max()
+    assert width[2:].min() > 4 * width[0]
 
 
 @pytest.mark.parametrize(("loss", "classes"), [("hinge", 2), ("logistic", 2), ("logistic", 3)])
@@ -233,14 +229,14 @@ def test_classification_gains_from_it(loss, classes):
     ours = KernelClassifier(loss, bandwidth="learned", **settings).fit(X, np.digitize(y, edges))
     usual = KernelClassifier(loss, **settings).fit(X, np.digitize(y, edges))
     assert ours.score(new, np.digitize(y_new, edges)) > usual.score(new, np.digitize(y_new, edges)) + 0.05
-    assert in_deviations(ours, X)[2:].min() > 2 * in_deviations(ours, X)[:2].max()
+    assert in_deviations(ours, X)[2:].min() > 2 * in_deviations(ours, X)[0]
 
 
 def test_other_kernels_and_the_exact_one_learn_too():
     X, y = table(300)
     for settings in ({"kernel": "laplacian"}, {"kernel": "matern"}, {"n_components": "exact"}):
         width = in_deviations(learned(X, y, 0.5, **settings), X)
-        assert width[2:].min() > 2 * width[:2].max(), settings
+        assert width[2:].min() > 3 * width[0], settings
 
 
 # --- scikit-learn, and errors ----------------------------------------------------------------------------------------

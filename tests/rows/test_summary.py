@@ -206,3 +206,21 @@ def test_blocks_of_zero_weight_count_like_none(monkeypatch):
     np.testing.assert_array_equal(found.sample.X, wanted.sample.X)
     np.testing.assert_allclose(found.moments.variance, wanted.moments.variance, rtol=1e-12)
     np.testing.assert_array_equal(found.moments.range, wanted.moments.range)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_different_rows_are_counted_about_and_exactly_where_few_x_differ(name):
+    X, y, weight = make(name)
+    rows = in_memory(X, y, weight)
+    truth = len(np.unique(np.column_stack([rows.X, rows.y]), axis=0))
+    assert sampling.sample(X, y, weight, 10_000).n_pairs == truth
+    found = sampling.sample(X, y, weight, LIMIT)
+    if len(np.unique(rows.X, axis=0)) < LIMIT:
+        assert found.n_pairs == truth
+    else:
+        assert found.n_pairs == pytest.approx(truth, rel=4 / np.sqrt(LIMIT))
+    halves = [sampling.sample(X[half], y[half], None if weight is None else weight[half], LIMIT) for half in CUT]
+    assert sampling.join_samples(halves).n_pairs == found.n_pairs
+
+
+CUT = (slice(0, N // 3), slice(N // 3, N))

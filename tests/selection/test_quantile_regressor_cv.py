@@ -33,7 +33,7 @@ def tuned(X, y, weight=None, groups=None, **settings):
 def small():
     """Learning has tests of its own: here a small one will do."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 50, "FOLDS": 2, "STEPS": 4, "LEARNED_FROM_EACH": 100}.items():
+        for name, value in {"COMPONENTS": 50, "FOLDS": 2, "LEARNED_FROM_EACH": 100}.items():
             patch.setattr(learning, name, value)
         yield
 

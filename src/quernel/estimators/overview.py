@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.estimators.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
-from quernel.estimators.sample import count_distinct
 from quernel.rows import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, summary
 from quernel.rows.moments import column_range
+from quernel.rows.sample import sample
 
 Array = NDArray[np.floating]
 FarSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
@@ -62,8 +62,8 @@ class Overview:
 
     @cached_property
     def n_distinct(self) -> int:
-        """How many rows have different (x, y)."""
-        return count_distinct(self.source)
+        """How many rows have different (x, y), about."""
+        return sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
 
     @property
     def bandwidth(self) -> Array:
@@ -91,7 +91,7 @@ class FarOverview(Overview):
         self.total, self.largest = moments.total, moments.largest
         self.mean, self.range = moments.mean, moments.range
         self.scales = scales_from(moments.mean, moments.variance)
-        self.n_distinct = self.n_rows  # near enough: it decides on the number of landmarks and the ridge weight
+        self.n_distinct = self._found.sample.n_pairs
 
     @cached_property
     def sample(self) -> ArrayRows:

@@ -50,11 +50,11 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     quantiles : float or sequence of floats, default=0.5
         Levels between 0 and 1. One number makes `predict` return shape (n,); a sequence, (n, q), also for one level.
     kernel : str or object of `quernel.kernels`, default="auto"
-        "auto" is "gaussian" or, with ``bandwidth="learned"``, that or "laplacian", whichever predicts held-out rows
-        better: the one for smooth quantiles, the other for quantiles that bend sharply or jump along single columns, as
-        most tables' do. "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a two-layer network
-        with a fixed first layer), "spline" (functions of period 1 in every column); or "linear": the columns of X are
-        the features as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
+        "auto" is "gaussian" or, with ``bandwidth="learned"``, the mean of that and "laplacian", unless the first alone
+        predicts clearly better: it is for smooth quantiles, the other for those that bend sharply or jump along single
+        columns, as most tables' do. "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a
+        two-layer network with a fixed first layer), "spline" (functions of period 1 in every column); or "linear": the
+        columns of X are the features as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
     bandwidth : "auto", "learned", float or one float per column, default="auto"
         The length over which the quantiles may vary, in units of the columns: "gaussian" is
         exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times 0.6 of the median

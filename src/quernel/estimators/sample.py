@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quernel.features.distinct import row_hash, sample_of_rows
+from quernel.features.distinct import sample_of_rows
 from quernel.rows import ArrayRows
 
 
@@ -19,8 +19,3 @@ def distinct_sample(source: ArrayRows, limit: int) -> ArrayRows:
     some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # few different x, each with many y
     chosen = order[new][some]
     return ArrayRows(X[chosen], y[chosen], weight[some])
-
-
-def count_distinct(source: ArrayRows) -> int:
-    """How many rows have different (x, y)."""
-    return len(np.unique(row_hash(np.column_stack([source.X, source.y]))))

@@ -35,6 +35,11 @@ class Kernel(ABC):
         """The (coefficient, kernel) of every summand; a kernel that is no sum is its own."""
         return ((1.0, self),)
 
+    @property
+    def full_name(self) -> str:
+        """The name, or the names of the summands."""
+        return " + ".join(part.name for _, part in self.parts)
+
     def __add__(self, other: Any) -> Sum:
         from quernel.kernels.sums import Sum
 

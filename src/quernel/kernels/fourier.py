@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.special import chdtri, ndtri
 
 from quernel.kernels.base import IntegralKernel
@@ -131,6 +131,11 @@ class ShiftInvariantKernel(IntegralKernel):
         """Frequencies (d, M) at bandwidth 1, from normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
 
 
+def pairs(weight: Array) -> Array:
+    """What every pair of different rows counts, in the order of `pdist`, from the weight (n, n) of its two orders."""
+    return squareform(weight + weight.T, checks=False)
+
+
 class RadialKernel(ShiftInvariantKernel):
     """A function of the squared distance s's alone, where s = (x - z) / bandwidth."""
 
@@ -140,10 +145,10 @@ class RadialKernel(ShiftInvariantKernel):
 
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """dK / dlog bandwidth_j = -2 dK / d(s's) s_j^2."""
-        falling = weight * self._fall(self._distance(X, X, "sqeuclidean"))
         scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
+        falling = squareform(pairs(weight) * self._fall(pdist(scaled, "sqeuclidean")), checks=False)
         scaled -= scaled.mean(axis=0)  # (a - b)^2 = a^2 + b^2 - 2ab loses digits far from 0
-        return (falling.sum(axis=0) + falling.sum(axis=1)) @ scaled**2 - 2 * np.sum(scaled * (falling @ scaled), axis=0)
+        return falling.sum(axis=0) @ scaled**2 - np.sum(scaled * (falling @ scaled), axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +182,9 @@ class Laplacian(ShiftInvariantKernel):
 
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """dK / dlog bandwidth_j = |s_j| K."""
-        weighted, scaled = weight * self.gram(X, X), np.asarray(X, dtype=float) / self.scale(X.shape[1])
-        return np.array([np.sum(weighted * np.abs(column[:, None] - column)) for column in scaled.T])
+        scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
+        weighted = pairs(weight) * np.exp(-pdist(scaled, "cityblock"))
+        return np.array([weighted @ pdist(column[:, None], "cityblock") for column in scaled.T])
 
     def n_mixing(self, n_columns: int) -> int:
         """One for every column."""

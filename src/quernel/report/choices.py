@@ -31,7 +31,7 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
     """The choices of a fitted model; X and y, in its units, are rows to compute its effective dimension on."""
     return [
         Choice("Levels", ", ".join(f"{level:g}" for level in model.quantiles_), "asked for"),
-        Choice("Kernel", model.kernel_.name, "how alike two rows are, by their distance"),
+        Choice("Kernel", model.kernel_.full_name, "how alike two rows are, by their distance"),
         _bandwidth(model),
         _alpha(model),
         _components(model),

@@ -47,6 +47,16 @@ class Sample:
         factor = np.where(np.isclose(kept, whole, rtol=1e-9, atol=0), 1.0, whole / kept)
         return ArrayRows(self.X, self.y, self.weight * factor[group])
 
+    @property
+    def n_pairs(self) -> int:
+        """How many different pairs all rows have: exactly where they have few different x, else about that.
+
+        Codes are spread evenly, so that the share of all x that has codes up to the last is known.
+        """
+        if len(np.unique(self.code)) < self.limit:
+            return len(self.code)
+        return round(len(self.code) / ((float(self.code[-1]) + 1) / 2.0**64))
+
 
 def sample(X: Array, y: Array, weight: Array | None, limit: int) -> Sample:
     """The sample of one block; rows of weight 0 count like none."""

@@ -255,7 +255,9 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         return kernels
 
     def _named_bandwidth(self, name: str, kernel: Kernel, view: Overview, loss: Loss) -> Array:
-        return view.bandwidth if name == "auto" else self._learn(kernel, view, loss)
+        if name == "auto":
+            return view.bandwidth
+        return np.array(self._learn((kernel,), view, loss).bandwidth)
 
     def _lift(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
         """Features of all rows for the search."""
