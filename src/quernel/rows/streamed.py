@@ -36,6 +36,9 @@ Array = NDArray[np.floating]
 
 # Of the memory allowed: what is remembered of rows, and the features of a sample or of the rows in doubt.
 SHELF_SHARE, LIFTED_SHARE = 0.25, 0.25
+# A sample of this size is taken whatever is allowed, as problems that small are gathered whole (`solvers.screening`):
+# a poor guess costs many times more than a sample.
+ALWAYS_SAMPLED = 16_000_000
 # So many answers are joined at a time.
 FAN_IN = 16
 
@@ -88,8 +91,9 @@ class StreamedRows:
 
     @property
     def most_sampled(self) -> int:
-        """How many rows a sample may have, if its features shall fit."""
-        return max(int(LIFTED_SHARE * self.allowed / (8 * self.n_features)), SIZE_ROWS)
+        """How many rows a sample may have, if its features shall fit, and the raw rows that are kept of it."""
+        widest = max(self.n_features, self.source.n_columns + 1)
+        return max(int(max(LIFTED_SHARE * self.allowed, ALWAYS_SAMPLED) / (8 * widest)), SIZE_ROWS)
 
     def take(self, columns: NDArray[np.intp]) -> StreamedRows:
         """The rows for some of the fits."""
