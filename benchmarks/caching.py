@@ -1,81 +1,57 @@
-"""What caching the features of streamed rows on disk gives: fits that recompute them, and fits that read them back.
+"""What it gives to cache the features of streamed rows on disk, rather than compute them again in every sweep.
 
     python -m benchmarks.caching                        all settings, as in docs/scale.md
     python -m benchmarks.caching waves-200              one of them; its lines in benchmarks/caching.json are replaced
     python -m benchmarks.caching --rows 50000 --no-write
 
-Rows are written to Parquet files in a temporary folder, and each fit is made in a fresh process. What was written is
-still in the system's memory when it is read back, as far as that goes: larger tables than these wait for the disk.
+Rows lie in Parquet files in a temporary folder. Sweeps are timed by themselves, then whole fits. A sweep over cached
+features is "warm" where the system still has them in memory, and "cold" where they come from the disk.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import os
 import tempfile
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel._threads import right_sized
 from quernel.bench.machine import describe
+from quernel.rows import ParquetRows, StreamedRows, total
+from quernel.rows.feature_cache import DiskCache
+from quernel.rows.watching import Pass, watching
 
 RESULTS = Path(__file__).with_name("caching.json")
-ROWS, GROUP = 300_000, 50_000
+GROUP = 50_000
 LEVELS, TOL = (0.1, 0.5, 0.9), 1e-4
-POLICIES = ("recompute", "disk", "auto")
+REPEATS = 2
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Columns, the number of features, how they are made, and the model: levels, or a curved loss (more sweeps)."""
+    """Rows, columns, number of features and how they are made; three levels, or log-cosh, whose steps are sweeps."""
 
+    rows: int
     columns: int
     components: int
     sampling: str = "uniform"
-    curved: bool = False
+    levels: bool = False
 
 
 SETTINGS = {
-    "waves-10": Setting(10, 200),
-    "waves-200": Setting(200, 200),
-    "landmarks-200": Setting(10, 200, "landmarks"),
-    "landmarks-500": Setting(10, 500, "landmarks"),
-    "waves-10-curved": Setting(10, 200, curved=True),
-    "landmarks-200-curved": Setting(10, 200, "landmarks", curved=True),
+    "waves-10-levels": Setting(400_000, 10, 200, levels=True),
+    "waves-10": Setting(400_000, 10, 200),
+    "waves-200": Setting(400_000, 200, 200),
+    "landmarks-200": Setting(400_000, 10, 200, "landmarks"),
+    "landmarks-500": Setting(200_000, 10, 500, "landmarks"),
 }
-
-FIT = """
-import json, sys, time
-from quernel import KernelQuantileRegressor, KernelRegressor
-from quernel.rows import ParquetRows, StreamedRows
-from quernel.rows.feature_cache import DiskCache
-
-folder, policy, options, levels = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
-sweeps, seen, fold, fold_apart = [], [], StreamedRows.fold, StreamedRows.fold_apart
-
-def timed(method):
-    def run(self, *args, **words):
-        before = self._cache()
-        begin = time.perf_counter()
-        answer = method(self, *args, **words)
-        sweeps.append(time.perf_counter() - begin)
-        seen.append(isinstance(before, DiskCache))
-        return answer
-    return run
-
-StreamedRows.fold, StreamedRows.fold_apart = timed(fold), timed(fold_apart)
-model = KernelRegressor("logcosh", **options) if levels is None else KernelQuantileRegressor(levels, **options)
-begin = time.perf_counter()
-model.fit(ParquetRows(folder, "y", cache=policy))
-print(json.dumps({
-    "seconds": time.perf_counter() - begin, "sweeps": len(sweeps), "first_sweep": sweeps[0],
-    "later_sweep": min(sweeps[1:]), "on_disk": any(seen), "gap": max(model.duality_gap_),
-    "objective": list(model.objective_),
-}))
-"""
 
 
 def write_files(folder: Path, n_rows: int, n_columns: int, seed: int = 0) -> None:
@@ -91,50 +67,104 @@ def write_files(folder: Path, n_rows: int, n_columns: int, seed: int = 0) -> Non
         pq.write_table(pa.table(columns), folder / f"{number:03}.parquet")
 
 
-def measure(name: str, n_rows: int) -> list[dict]:
-    """One setting under every policy; the better of two runs each, in turn."""
-    setting, best = SETTINGS[name], {}
-    options = {
+def fit(folder: Path, setting: Setting, max_memory: int, cache: str) -> tuple[Any, dict]:
+    """A fit under one policy, and what it took."""
+    words = {
         "n_components": setting.components, "sampling": setting.sampling, "tol": TOL, "random_state": 0,
-        "max_memory": 8 * n_rows * setting.columns * 9 // 10,
+        "max_memory": max_memory,
     }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="quernel-caching-") as folder:
-        write_files(Path(folder), n_rows, setting.columns)
-        for policy in 2 * POLICIES:
-            levels = json.dumps(None if setting.curved else LEVELS)
-            ran = subprocess.run(
-                [sys.executable, "-c", FIT, folder, policy, json.dumps(options), levels],
-                check=True, capture_output=True, text=True,
+    model = KernelQuantileRegressor(LEVELS, **words) if setting.levels else KernelRegressor("logcosh", **words)
+    passes: list[Pass] = []
+    begin = time.perf_counter()
+    with watching(passes.append):
+        model.fit(ParquetRows(folder, "y", cache=cache))
+    seconds, full = time.perf_counter() - begin, sum(one.done == setting.rows for one in passes)
+    return model, {"seconds": seconds, "passes": full, "gap": float(np.max(model.duality_gap_))}
+
+
+def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
+    """Nanoseconds for a feature of a row: in a sweep that recomputes, one that writes, and those that read back."""
+    coef = np.random.default_rng(0).standard_normal((model.n_components_, len(LEVELS)))
+
+    def step(block, memory, message):  # noqa: ARG001
+        return (block.share @ np.abs(block.targets - block.features @ coef),)
+
+    def seconds(rows: StreamedRows) -> float:
+        begin = time.perf_counter()
+        rows.fold(step, rows.new_memory(), join=total)
+        return time.perf_counter() - begin
+
+    found = {}
+    with right_sized(n_rows, model.n_components_) as threads:
+        for cache in ("recompute", "disk", "auto"):
+            rows = StreamedRows(
+                ParquetRows(folder, "y", cache=cache), model.feature_map_, total=n_rows, largest=1.0,
+                max_memory=max_memory, threads=threads,
             )  # fmt: skip
-            found = json.loads(ran.stdout.splitlines()[-1])
-            if policy not in best or found["seconds"] < best[policy]["seconds"]:
-                best[policy] = found
-    for policy, found in best.items():
-        print(
-            f"{name:>20} {policy:>9}: {found['seconds']:5.1f} s, {found['sweeps']} sweeps, the first "
-            f"{found['first_sweep'] / n_rows / setting.components * 1e9:.1f} ns a number, a later one "
-            f"{found['later_sweep'] / n_rows / setting.components * 1e9:.2f} ns, "
-            f"{'on disk' if found['on_disk'] else 'recomputed'}",
-            flush=True,
-        )
-    same = all(np.allclose(found["objective"], best["recompute"]["objective"], rtol=1e-12) for found in best.values())
-    print(f"{'met' if same else 'NOT met'}: the same objective under every policy")
-    return [{"setting": name, "rows": n_rows, **asdict(setting), "cache": policy, **best[policy]} for policy in best]
+            if cache == "recompute":
+                found["recomputed"] = min(seconds(rows) for _ in range(3))
+            elif cache == "disk":
+                found["written"] = seconds(rows)
+                found["warm"] = min(seconds(rows) for _ in range(3))
+                found["cold"] = _cold(rows, seconds)
+            else:
+                chosen = isinstance(rows._cache(), DiskCache)
+            rows.close()
+    one = n_rows * model.n_components_
+    return {f"{name}_ns": 1e9 * value / one for name, value in found.items()} | {
+        "auto": "disk" if chosen else "recompute"
+    }
+
+
+def _cold(rows: StreamedRows, seconds: Any) -> float:
+    """A sweep over cached features that the system no longer has in memory."""
+    cache = rows._cache()
+    assert isinstance(cache, DiskCache)
+    os.fsync(cache._file.fileno())
+    os.posix_fadvise(cache._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return seconds(rows)
+
+
+def measure(name: str, n_rows: int | None = None) -> dict:
+    """Sweeps and fits of one setting, perhaps with other numbers of rows."""
+    setting = replace(SETTINGS[name], rows=n_rows or SETTINGS[name].rows)
+    max_memory = 8 * setting.rows * setting.columns * 9 // 10  # so little that rows are streamed
+    found: dict = {"setting": name, **asdict(setting)}
+    with tempfile.TemporaryDirectory(prefix="quernel-caching-") as made:
+        folder, models = Path(made), []
+        write_files(folder, setting.rows, setting.columns)
+        for _ in range(REPEATS):  # in turn, the better of each
+            for cache in ("recompute", "disk"):
+                model, took = fit(folder, setting, max_memory, cache)
+                models.append(model)
+                if took["seconds"] < found.get(f"fit_{cache}", {"seconds": np.inf})["seconds"]:
+                    found[f"fit_{cache}"] = took
+        assert all(np.array_equal(one.coef_, models[0].coef_) for one in models), "cached features changed the fit"
+        found |= sweeps(folder, models[0], setting.rows, max_memory)
+    print(
+        f"{name:>20}: ns a feature: {found['recomputed_ns']:.1f} recomputed, {found['written_ns']:.1f} written, "
+        f"{found['warm_ns']:.1f} warm, {found['cold_ns']:.1f} cold; auto: {found['auto']}; fit "
+        f"{found['fit_recompute']['seconds']:.1f} s recomputed, {found['fit_disk']['seconds']:.1f} s on disk, "
+        f"{found['fit_disk']['passes']} passes",
+        flush=True,
+    )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.caching", description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
-    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rows", type=int, help="of every setting; 200,000 or 400,000 by default")
     parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args()
     names = chosen.settings or list(SETTINGS)
-    found = [line for name in names for line in measure(name, chosen.rows)]
+    found = [measure(name, chosen.rows) for name in names]
     if not chosen.no_write:
         kept = json.loads(RESULTS.read_text())["results"] if RESULTS.exists() else []
-        kept = [line for line in kept if line["setting"] not in names]
-        lines = sorted(kept + found, key=lambda line: list(SETTINGS).index(line["setting"]))
-        RESULTS.write_text(json.dumps({"machine": describe(), "results": lines}, indent=1) + "\n")
+        lines = [line for line in kept if line["setting"] not in names] + found
+        lines.sort(key=lambda line: list(SETTINGS).index(line["setting"]))
+        settings = {"levels": LEVELS, "tol": TOL, "row_group": GROUP}
+        RESULTS.write_text(json.dumps({"machine": describe(), "settings": settings, "results": lines}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

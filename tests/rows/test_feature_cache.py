@@ -336,7 +336,7 @@ def test_what_counts_is_reading_rows_and_lifting_them(data, monkeypatch):
 
 
 def test_disk_pays_from_a_cost_that_grows_with_the_features():
-    per_feature = 12e-9  # (1 / read + 1 / (2 write)) of 8 bytes
+    per_feature = 8 * (1 / 1e9 + 1 / (3 * 0.35e9))  # read it, and a third of writing it
     for n_features in (1, 200, 5_000):
         assert disk_pays(1.01 * per_feature * n_features, 10**9, n_features)
         assert not disk_pays(0.99 * per_feature * n_features, 10**9, n_features)

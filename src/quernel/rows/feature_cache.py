@@ -28,8 +28,9 @@ ITEM = 8  # bytes of a number
 CACHE_SHARE = 0.5
 # Of the free disk space: what cached features may take, where nobody has asked for them and where somebody has.
 SPARED, ASKED = 0.5, 0.95
-# A disk for which caching shall pay (bytes a second), and for how many sweeps: most fits take two to five.
-WRITE, READ, SWEEPS = 0.5e9, 2e9, 3
+# A disk for which caching shall pay (bytes a second, as measured by benchmarks/caching.py: to write, and to read what
+# the system no longer has in memory), and for how many sweeps: most fits take two to six.
+WRITE, READ, SWEEPS = 0.35e9, 1e9, 4
 # Sweeps of so many seconds are not worth a file.
 SHORT = 1.0
 
