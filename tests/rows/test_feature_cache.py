@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +20,8 @@ import pytest
 from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.rows import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedRows, sources, total
-from quernel.rows.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, new_cache
+from quernel.rows import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedRows, feature_cache, sources, total
+from quernel.rows.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, in_memory, new_cache
 from quernel.rows.watching import watching
 from quernel.solvers import refining
 from rows.steps import halves, join_halves, value_and_gradient
@@ -33,6 +34,13 @@ PLENTY = 8 * N * M * 2
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch):
     monkeypatch.setattr(sources, "BLOCK", 7_000)
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder_on_disk(monkeypatch, tmp_path_factory):
+    """Wherever it really is."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+    monkeypatch.setattr(feature_cache, "in_memory", lambda folder: folder == "/dev/shm")
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +275,20 @@ def test_too_little_disk_is_refused_before_any_row_is_read(data, tmp_path, monke
     with_room = new_cache("auto", [slice(0, N)], M, ROOM)
     assert isinstance(with_room, DiskCache)
     with_room.close()
+
+
+def test_a_temporary_folder_in_memory_is_no_disk(monkeypatch):
+    if not Path("/proc/mounts").exists() or "tmpfs /dev/shm " not in Path("/proc/mounts").read_text():
+        pytest.skip("no folder is known to lie in memory")
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/shm")
+    monkeypatch.setattr(feature_cache, "in_memory", in_memory)
+    assert not in_memory("/proc/self")
+    with pytest.raises(RowsError, match="The temporary folder /dev/shm lies in memory: name a folder of a disk"):
+        new_cache("disk", [slice(0, 10)], M, 0)
+    assert new_cache("auto", [slice(0, 10)], M, 0) is None
+    named = new_cache("/dev/shm", [slice(0, 10)], M, 0)  # if that is what is wanted
+    assert isinstance(named, DiskCache)
+    named.close()
 
 
 def test_too_little_memory_is_refused_before_any_row_is_read(data):

@@ -174,21 +174,43 @@ def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float) 
             f"{needed}, and cache='memory' has room for {CACHE_SHARE * allowed / 1e9:.3g} GB, a half of max_memory. "
             "Raise max_memory, or use cache='disk', 'recompute' or 'auto'."
         )
-    folder = tempfile.gettempdir() if policy in ("auto", "disk") else policy
-    free = shutil.disk_usage(folder).free
-    if size > (SPARED if policy == "auto" else ASKED) * free:
-        if policy == "auto":
-            return None
-        raise RowsError(
-            f"{needed}, but {os.fspath(folder)} has only {free / 1e9:.3g} GB left. Name another folder with cache=, "
-            "take fewer components, or use cache='recompute'."
-        )
+    asked = policy != "auto"
     try:
+        folder = _temporary_folder() if policy in ("auto", "disk") else policy
+        free = shutil.disk_usage(folder).free
+        if size > (ASKED if asked else SPARED) * free:
+            raise RowsError(
+                f"{needed}, but {os.fspath(folder)} has only {free / 1e9:.3g} GB left. Name another folder with "
+                "cache=, take fewer components, or use cache='recompute'."
+            )
         return DiskCache(folder, spans, n_features)
-    except OSError as error:
-        if policy == "auto":
+    except (RowsError, OSError) as error:
+        if not asked:
             return None
+        if isinstance(error, RowsError):
+            raise
         raise RowsError(f"Features cannot be cached in {os.fspath(folder)}: {error.strerror}.") from error
+
+
+def _temporary_folder() -> str:
+    folder = tempfile.gettempdir()
+    if in_memory(folder):
+        raise RowsError(
+            f"The temporary folder {folder} lies in memory: name a folder of a disk with cache=, or use "
+            "cache='recompute'."
+        )
+    return folder
+
+
+def in_memory(folder: str) -> bool:
+    """Whether files in this folder lie in memory, as far as the system tells."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return False
+    path = Path(folder).resolve()
+    found = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    kinds = {Path(place): kind for place, kind in found if path.is_relative_to(place)}
+    return kinds.get(max(kinds, key=lambda place: len(place.parts), default=path)) in ("tmpfs", "ramfs")
 
 
 def fits_memory(size: float, allowed: float) -> bool:
