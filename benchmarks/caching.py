@@ -48,9 +48,9 @@ class Setting:
 SETTINGS = {
     "waves-10-levels": Setting(400_000, 10, 200, levels=True),
     "waves-10": Setting(400_000, 10, 200),
-    "waves-200": Setting(400_000, 200, 200),
+    "waves-200": Setting(200_000, 200, 200),
     "landmarks-200": Setting(400_000, 10, 200, "landmarks"),
-    "landmarks-500": Setting(200_000, 10, 500, "landmarks"),
+    "landmarks-500": Setting(100_000, 10, 500, "landmarks"),
 }
 
 
@@ -154,7 +154,7 @@ def measure(name: str, n_rows: int | None = None) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.caching", description=__doc__.splitlines()[0])
     parser.add_argument("settings", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
-    parser.add_argument("--rows", type=int, help="of every setting; 200,000 or 400,000 by default")
+    parser.add_argument("--rows", type=int, help="of every setting; 100,000 to 400,000 by default")
     parser.add_argument("--no-write", action="store_true", help="print only")
     chosen = parser.parse_args()
     names = chosen.settings or list(SETTINGS)
