@@ -22,6 +22,7 @@ from quernel import theory
 from quernel.estimators import defaults, overview
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import rivals
+from quernel.rows import feature_cache, streamed
 from quernel.selection import quantile as tuned
 from quernel.tables import facts
 
@@ -65,6 +66,24 @@ def test_the_page_on_scale_states_the_numbers():
         assert f"{number:,}" in SCALE, number
     assert quernel.calibration.conformal.MOST_CALIBRATING == 1_000_000
     assert "at most a million rows" in SCALE
+    assert f"{streamed.ALWAYS_SAMPLED / 1e6:.0f} MB however little is allowed" in SCALE
+    assert f"lifts {streamed.TRIAL:,} of them twice" in SCALE
+    cost = feature_cache
+    assert f"for {cost.SWEEPS} sweeps, {cost.READ / 1e9:g} GB/s and {cost.WRITE / 1e9:g} GB/s" in SCALE
+    pays = 1e9 * cost.ITEM * (1 / cost.READ + 1 / ((cost.SWEEPS - 1) * cost.WRITE))
+    assert f"which is {pays:.0f} nanoseconds a feature" in SCALE
+    assert cost.SHORT == 1
+    assert (cost.SPARED, cost.ASKED) == (0.5, 0.95)
+
+
+def test_the_page_on_scale_shows_the_measured_cost_of_cached_features():
+    lines = json.loads((ROOT / "benchmarks" / "caching.json").read_text())["results"]
+    assert lines
+    for line in lines:
+        per_feature = (line[f"{name}_ns"] for name in ("recomputed", "written", "warm", "cold"))
+        fits = (line[f"fit_{name}"]["seconds"] for name in ("recompute", "disk"))
+        cells = [f"{number:.1f}" for number in per_feature] + [f"{number:.1f} s" for number in fits] + [line["auto"]]
+        assert "| " + " | ".join(cells) + " |" in SCALE
 
 
 def test_the_coverage_example_covers_once_it_is_calibrated(capsys):

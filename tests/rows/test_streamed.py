@@ -135,6 +135,16 @@ def test_a_sample_is_random_and_smaller_ones_are_its_beginning():
     assert np.abs(np.mean(y[order][:500]) - y.mean()) > 1  # what the first rows of the file would have said
 
 
+def test_a_sample_takes_its_share_of_the_memory_and_no_less_than_is_always_taken():
+    X, y = data(100)
+    allowed = 200_000_000
+    wide = MemmapRows(np.tile(X, (1, 100)), y)
+    of_wide = StreamedRows(wide, feature_map(), total=100, largest=1, max_memory=allowed)
+    assert streamed(X, y, max_memory=allowed).most_sampled == allowed // 4 // (8 * M)
+    assert of_wide.most_sampled == allowed // 4 // (8 * 301)  # the raw rows that are kept are wider than their features
+    assert streamed(X, y, max_memory=1).most_sampled == 16_000_000 // (8 * M)
+
+
 def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -211,7 +211,9 @@ class KernelEstimator(BaseEstimator):
             self.feature_map_ = self._draw(view, kernel, loss, rng)
         if self.dtype == "float32" and not isinstance(kernel, Linear):
             return self._solve_in_single(view.source, loss)
-        return self._solve_on(self._lifted(view), loss, self.tol, **begin.words(self, view))
+        rows = self._lifted(view)
+        with closing(rows) if isinstance(rows, StreamedRows) else nullcontext():
+            return self._solve_on(rows, loss, self.tol, **begin.words(self, view))
 
     def _lifted(self, view: Overview) -> Any:
         """The rows, wherever they are, seen through the feature map."""

@@ -46,7 +46,8 @@ class FeatureMap(Protocol):
 @dataclass(frozen=True, eq=False)
 class Block:
     """Consecutive rows, `start` the number of the first: features (m, M), target (m,), or (m, q) for one per fit, and
-    share (m,) of the total weight; where rows are far away also `raw` (m, d), which is less to keep than features.
+    share (m,) of the total weight; where rows are far away and some of them may be kept (`fold_apart`), also `raw`
+    (m, d), which is less to keep than features.
     """
 
     features: Array

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.rows.feature_cache import check_policy
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import Array, Piece, RowsError, checked, cut
 
@@ -22,11 +23,14 @@ class MemmapRows:
     y : array or np.memmap of shape (n,), or the path of a .npy file
     weight : the same as y, or None for equal weights
         Floats, integers and booleans of any size are taken; they become float64 a block at a time.
+    cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
+        Whether features are kept after the first sweep of a fit: as for `ParquetRows`.
     """
 
     names: tuple[str, ...] | None = None
 
-    def __init__(self, X: Any, y: Any, weight: Any = None) -> None:
+    def __init__(self, X: Any, y: Any, weight: Any = None, *, cache: str | os.PathLike[str] = "auto") -> None:
+        self.cache = check_policy(cache)
         self._labels = tuple(_label(given, name) for given, name in ((X, "X"), (y, "y"), (weight, "weight")))
         self._X, self._y = _numbers(X, self._labels[0], 2), _numbers(y, self._labels[1], 1)
         self._weight = None if weight is None else _numbers(weight, self._labels[2], 1)

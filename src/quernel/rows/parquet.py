@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.rows.feature_cache import check_policy
 from quernel.rows.parquet_files import Footer, check_schema, complaints, find, footer, inputs, opened
 from quernel.rows.parquet_filters import expression, keep, mentioned
 from quernel.rows.reading_ahead import read_ahead
@@ -54,6 +56,11 @@ class ParquetRows:
     filters : pyarrow expression, list of (column, operator, value), list of such lists, or None
         Which rows to keep; a list of lists is an "or" of "and"s. Kept rows are counted when this is made, in one pass
         over the columns that the filters name.
+    cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
+        Whether a fit that streams these rows keeps their features after the first sweep: see docs/scale.md.
+        "recompute" never; "memory" or "disk" (the temporary folder, or the one that is named) always, or there is an
+        error; "auto" in memory if half of `max_memory` holds them, on disk if that pays, and not otherwise. They are
+        float64, so that the fit is the same, and gone when it ends.
     """
 
     def __init__(
@@ -64,8 +71,10 @@ class ParquetRows:
         columns: Sequence[str] | None = None,
         weight: str | None = None,
         filters: Any = None,
+        cache: str | os.PathLike[str] = "auto",
     ) -> None:
         _check_names(columns, target, weight)
+        self.cache = check_policy(cache)
         self.target, self.weight, self._filter = target, weight, expression(filters)
         self._found = find(paths)
         footers = [footer(path, self._found.filesystem) for path in self.files]

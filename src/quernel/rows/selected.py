@@ -24,7 +24,7 @@ class SelectedRows:
     """
 
     def __init__(self, source: RowSource, chosen: Mask) -> None:
-        self.source = source
+        self.source, self.cache = source, getattr(source, "cache", "auto")
         self.n_columns, self.names, self.weighted = source.n_columns, source.names, source.weighted
         counts = [int(np.count_nonzero(chosen[span])) for span in source.spans]
         self._blocks = [k for k, count in enumerate(counts) if count]  # those of the source that have any

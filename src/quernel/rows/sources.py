@@ -31,7 +31,8 @@ class Piece(NamedTuple):
 class RowSource(Protocol):
     """Rows that are met only as a stream of pieces, always the same ones in the same order.
 
-    The pieces are those of `spans`, numbered from 0. Several streams may run at once, in different threads.
+    The pieces are those of `spans`, numbered from 0. Several streams may run at once, in different threads. An
+    attribute `cache` says whether features shall be kept, as for `ParquetRows`; sources need not have it.
     """
 
     @property

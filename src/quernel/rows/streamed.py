@@ -1,11 +1,13 @@
 """Rows of files, seen through a feature map: they pass by, a few blocks at a time, in every sweep.
 
-Nothing here grows with the number of rows but what is remembered of them (`shelf`). A random sample is drawn once, in
-one pass over the raw rows; whoever asks for fewer gets its first ones.
+Nothing here grows with the number of rows but what is remembered of them (`shelf`), and their features where these are
+cached (`feature_cache`). A random sample is drawn once, in one pass over the raw rows; whoever asks for fewer gets its
+first ones.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from quernel._threads import spread
 from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
+from quernel.rows.feature_cache import ITEM, Cache, disk_pays, fits_memory, new_cache
 from quernel.rows.lifted import (
     SIZE_ROWS,
     Block,
@@ -36,12 +39,20 @@ Array = NDArray[np.floating]
 
 # Of the memory allowed: what is remembered of rows, and the features of a sample or of the rows in doubt.
 SHELF_SHARE, LIFTED_SHARE = 0.25, 0.25
+# A sample of this size is taken whatever is allowed, as problems that small are gathered whole (`solvers.screening`):
+# a poor guess costs many times more than a sample.
+ALWAYS_SAMPLED = 16_000_000
 # So many answers are joined at a time.
 FAN_IN = 16
+# Rows that are lifted, twice, to see what that costs.
+TRIAL = 1024
 
 
 class StreamedRows:
-    """Rows of a `RowSource`, lifted anew in every sweep.
+    """Rows of a `RowSource`, lifted anew in every sweep, or once where their features are cached.
+
+    `source.cache` says which; a source that does not say means "auto": features are kept in memory if half of what is
+    allowed holds them, on disk if they are dearer to have anew than to read back, and not at all otherwise.
 
     Parameters
     ----------
@@ -81,15 +92,29 @@ class StreamedRows:
             for part in parts
         ]
         self._first = np.cumsum([0, *(len(parts) for parts in self._parts)])
-        self._samples: dict[str, LiftedRows] = {}  # shared by copies
+        self._shared = _Shared()
         self._columns: NDArray[np.intp] | None = None
         if hasattr(feature_map, "prepare"):
             feature_map.prepare(self.n_rows)
+        if self._policy != "auto":  # what cannot be had is refused before any sweep
+            self._shared.cache = new_cache(self._policy, self.spans, self.n_features, self.allowed)
+            self._shared.decided = True
+
+    @property
+    def _policy(self) -> Any:
+        return getattr(self.source, "cache", "auto")
+
+    def close(self) -> None:
+        """Forget cached features; from here on they are computed again."""
+        cache, self._shared.cache, self._shared.decided = self._shared.cache, None, True
+        if cache is not None:
+            cache.close()
 
     @property
     def most_sampled(self) -> int:
-        """How many rows a sample may have, if its features shall fit."""
-        return max(int(LIFTED_SHARE * self.allowed / (8 * self.n_features)), SIZE_ROWS)
+        """How many rows a sample may have, if its features shall fit, and the raw rows that are kept of it."""
+        widest = max(self.n_features, self.source.n_columns + 1)
+        return max(int(max(LIFTED_SHARE * self.allowed, ALWAYS_SAMPLED) / (8 * widest)), SIZE_ROWS)
 
     def take(self, columns: NDArray[np.intp]) -> StreamedRows:
         """The rows for some of the fits."""
@@ -110,9 +135,9 @@ class StreamedRows:
 
     def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
         """That many random rows; with the features Phi B, if asked."""
-        drawn = self._samples.get("drawn")
+        drawn = self._shared.drawn
         if drawn is None or drawn.n_rows < size:
-            drawn = self._samples["drawn"] = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
+            drawn = self._shared.drawn = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
         drawn.threads = self.threads
         some = drawn.sample(size, rng, basis)
         return some if self._columns is None else some.take(self._columns)
@@ -127,7 +152,9 @@ class StreamedRows:
             assert piece.X is not None
             return [Piece(piece.X[here], piece.y[here], None if piece.weight is None else piece.weight[here])]
 
+        begin = time.perf_counter()
         pieces = self._pass(pick, join=lambda answers: [piece for answer in answers for piece in answer])
+        self._shared.reading = (time.perf_counter() - begin) / self.n_rows
         order = rng.permutation(size)
         X, y = (np.concatenate(parts)[order] for parts in ([p.X for p in pieces], [p.y for p in pieces]))
         weight = np.concatenate([p.weight for p in pieces])[order] if self.source.weighted else None
@@ -160,23 +187,74 @@ class StreamedRows:
     ) -> Any:
         """The step's answers for all blocks, joined; `each` holds a further message for every block."""
         memory.sweeps += 1
-        return self._blocks(step, memory, message, each, join, X=True)
+        cache = self._cache()
+        raw = cache is None or not cache.complete
+        return self._blocks(step, memory, message, each, join, X=raw, features=self._features(cache))
 
     def fold_apart(self, step: Step, memory: ShelvedMemory, message: Any = None, *, join: Join) -> tuple[Any, Any]:
-        """Like `fold`, for answers of two parts: a small one that comes back, and one that stays where the rows are."""
-        small, large = self.fold(step, memory, message, join=join)
+        """Like `fold`, for answers of two parts: a small one that comes back, and one that stays where the rows are.
+
+        Blocks have their raw rows, for what stays.
+        """
+        memory.sweeps += 1
+        features = self._features(self._cache())
+        small, large = self._blocks(step, memory, message, None, join, X=True, features=features)
         return small, large
 
     def visit(self, step: Step, memory: ShelvedMemory, message: Any = None, *, join: Join) -> Any:
         """Like `fold`, for steps that do not look at the features: only targets and weights are read."""
-        return self._blocks(step, memory, message, None, join, X=False)
+        return self._blocks(step, memory, message, None, join, X=False, features=None)
 
     def call(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
         """Call a function where its arguments are: here."""
         return function(*args)
 
+    def _cache(self) -> Cache | None:
+        """Where features are kept; decided at the first sweep."""
+        if not self._shared.decided:
+            size = ITEM * self.n_rows * self.n_features
+            if fits_memory(size, self.allowed) or disk_pays(self._seconds_anew(), self.n_rows, self.n_features):
+                self._shared.cache = new_cache("auto", self.spans, self.n_features, self.allowed)
+            self._shared.decided = True
+        return self._shared.cache
+
+    def _seconds_anew(self) -> float:
+        """What the features of a row cost in every sweep that does not have them: reading it, and lifting it."""
+        self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0))  # the pass that draws it has been timed
+        drawn = self._shared.drawn
+        assert drawn is not None
+        X, seconds = drawn.source.X[:TRIAL], []
+        for _ in range(2):
+            begin = time.perf_counter()
+            self.feature_map.transform(X)
+            seconds.append(time.perf_counter() - begin)
+        return self._shared.reading + min(seconds) / len(X) / self.threads
+
+    def _features(self, cache: Cache | None) -> Callable[[int, Array | None], Array]:
+        """How to have the features of a block: from the cache, or from its raw rows."""
+
+        def features(number: int, raw: Array | None) -> Array:
+            kept = None if cache is None else cache.get(number)
+            if kept is not None:
+                return kept
+            assert raw is not None
+            lifted = self.feature_map.transform(raw)
+            if cache is not None:
+                cache.put(number, lifted)
+            return lifted
+
+        return features
+
     def _blocks(
-        self, step: Step, memory: ShelvedMemory, message: Any, each: list[Any] | None, join: Join, *, X: bool
+        self,
+        step: Step,
+        memory: ShelvedMemory,
+        message: Any,
+        each: list[Any] | None,
+        join: Join,
+        *,
+        X: bool,
+        features: Callable[[int, Array | None], Array] | None,
     ) -> Any:
         none = np.empty((0, self.n_features))
 
@@ -185,22 +263,22 @@ class StreamedRows:
             answers = []
             for number, part in enumerate(self._parts[k], start=int(self._first[k])):
                 raw = piece.X[part] if piece.X is not None else None
-                features = none if raw is None else self.feature_map.transform(raw)
-                block = Block(features, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
+                Phi = none if features is None else features(number, raw)
+                block = Block(Phi, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
                 own = () if each is None else (each[number],)
                 with memory.open(number) as known:
                     answers.append(step(block, known, message, *own))
             return join(answers)
 
-        return self._pass(one, join=join, X=X)
+        return self._pass(one, join=join, X=X, watched=features is not None)
 
-    def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True) -> Any:
+    def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True, watched: bool = True) -> Any:
         """The function at every block of the source, by several threads, each with a stream of its own."""
         count = len(self.source.spans)
         threads = max(1, min(self.threads, count))
         runs = [range(count * t // threads, count * (t + 1) // threads) for t in range(threads)]
 
-        count_rows = begin_pass(self.n_rows) if X else None
+        count_rows = begin_pass(self.n_rows) if watched else None
 
         def one(k: int, piece: Piece) -> Any:
             answer = function(k, piece)
@@ -213,6 +291,16 @@ class StreamedRows:
             return _joined((one(k, piece) for k, piece in zip(run, stream, strict=True)), join)
 
         return join(spread(go, runs, threads))
+
+
+class _Shared:
+    """What copies of the same rows have in common: a sample, what a row took to be read, and cached features."""
+
+    def __init__(self) -> None:
+        self.drawn: LiftedRows | None = None
+        self.reading = 0.0  # seconds
+        self.cache: Cache | None = None
+        self.decided = False
 
 
 def _joined(answers: Iterator[Any], join: Join) -> Any:

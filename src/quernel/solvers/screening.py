@@ -126,7 +126,10 @@ def solve(
             break
         if keep is not None:
             keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
-        size = _next_size(size, n, float(stage.part.max()), problem.rows.most_sampled)
+        # Rows in doubt are solved a column at a time. Where each column has to lift its own again in every step, that
+        # is what they cost; of stored features gathering a sample costs as much as it saves the other columns.
+        doubted = stage.part.max() if problem.rows.near else stage.part.sum()
+        size = _next_size(size, n, float(doubted), problem.rows.most_sampled)
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
             sample = problem.rows.sample(size, rng, stage.basis)
