@@ -20,6 +20,7 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
+from quernel.report.words import counted
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
@@ -98,7 +99,7 @@ def fit(
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"
-        text = f"{doing} {len(estimator.quantiles)} quantile levels on {training.n_rows:,} rows"
+        text = f"{doing} {counted(len(estimator.quantiles), 'quantile level')} on {training.n_rows:,} rows"
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
         seconds = fit_quietly(interval or estimator, training, text, **more)
         fitted = interval.estimators_[0] if interval else estimator
@@ -238,7 +239,7 @@ def columns_table(training: Training | StreamedTraining) -> RichTable:
 def tell_fit(summary: dict[str, Any]) -> None:
     """The same in sentences."""
     console.print(
-        f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to "
+        f"{counted(len(summary['quantiles']), 'level')} of {summary['target']!r} fitted to "
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}."

@@ -16,6 +16,7 @@ from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opene
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from
 from quernel.kernels import KERNELS
 from quernel.persistence import save
+from quernel.report.words import counted
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.quantile import FACTORS
 from quernel.selection.splits import LastRows
@@ -85,7 +86,7 @@ def tune(
         data, target, columns, exclude,
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (_, training):  # fmt: skip
-        text = f"Searching {len(estimator.quantiles)} quantile levels of {training.n_rows:,} rows"
+        text = f"Searching {counted(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
         seconds = fit_quietly(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)

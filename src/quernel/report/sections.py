@@ -40,7 +40,7 @@ def data(page: Page) -> str:
     """What is in the table."""
     lost = f"{page.dropped:,} rows have" if page.dropped > 1 else "1 row has"
     dropped = f" {lost} no target and {'were' if page.dropped > 1 else 'was'} left out." if page.dropped else ""
-    drawn = f" What follows describes {page.drawn:,} of them, a random sample." if page.drawn is not None else ""
+    drawn = f" What follows describes a random sample of {page.drawn:,} rows." if page.drawn is not None else ""
     logged = " The model was fitted to the logarithm of the target, and its quantiles are mapped back."
     text = (
         f"{counted(page.n_rows, 'row')}, {counted(len(page.columns) - 1, 'input column')}, target "

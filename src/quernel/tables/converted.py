@@ -19,8 +19,11 @@ from quernel.tables import reading
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, TableError, complaints, ending_of
 
-# A conversion that fails, as Arrow tells it.
-FAILED = re.compile(r"In CSV column #(\d+): .*CSV conversion error to .*?: invalid value '(.*)'$", re.DOTALL)
+# A conversion that fails, as Arrow tells it: the column and, mostly, the value.
+FAILED = re.compile(
+    r"In CSV column #(\d+): .*?CSV conversion error to .*?(?:(?:invalid value|zone offset in) '(.*?)'(?:$|\. If)|$)",
+    re.DOTALL,
+)
 # Bytes that one of a compressed file becomes, about.
 EXPANDED = 6
 
@@ -85,8 +88,8 @@ def _write(batches: reading.Batches, copy: Path) -> None:
                 writer.write(piece)
 
 
-def _looser(kind: Any, value: str) -> Any:
-    """The next type that Arrow tries for a column of CSV, of those that hold this value."""
+def _looser(kind: Any, value: str | None) -> Any:
+    """The next type that Arrow tries for a column of CSV, of those that hold this value, if it is known."""
     import pyarrow as pa
     from pyarrow import csv
 

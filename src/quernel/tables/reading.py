@@ -181,7 +181,7 @@ def _checked(path: Path) -> tuple[str, str | None]:
 def _parsing(ending: str) -> Any:
     from pyarrow import csv
 
-    return csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",")
+    return csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
 
 
 def _stream(path: Path, compression: str | None) -> Any:
