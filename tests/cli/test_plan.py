@@ -162,7 +162,7 @@ def test_csv_and_parquet_are_read_alike(folder):
         (["few.csv", "--target", "y"], ["30 complete rows", "200"]),
         (["broken.csv", "--target", "y"], ["cannot be read as CSV"]),
         (["empty.csv", "--target", "y"], ["cannot be read as CSV"]),
-        (["broken.parquet", "--target", "y"], ["cannot be read as Parquet"]),
+        (["broken.parquet", "--target", "y"], ["broken.parquet cannot be read"]),
         (["nowhere.csv", "--target", "y"], ["not a file"]),
         (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "no/such/map.png"], ["folder", "missing"]),
         (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "map.xyz"], ["--plot must end in one of", ".png"]),
