@@ -145,6 +145,18 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     assert "2,000 rows, 5 input columns" in text
 
 
+def test_samples_with_too_few_targets_are_refused(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 1)
+    folder = in_files(tmp_path / "data", sales())
+    fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
+    ran = command(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
+    assert (ran.returncode, "Of 1 rows that were drawn for the report" in ran.stderr) == (1, True)
+    ran = command("report", tmp_path / "m", folder, "--out", tmp_path / "r.html", "--max-memory", "600")
+    assert ran.returncode == 1
+    assert "data has 1 rows with a target among 1 that were drawn; at least 20 are needed" in ran.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
 def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(command, tmp_path, monkeypatch):
     folder = in_files(tmp_path / "data", sales(900))
     arguments = ("plan", folder, "--target", "price", "--subsample", "400", "--json")
@@ -228,7 +240,8 @@ def test_a_running_cluster_fits_judges_and_searches(command, tmp_path):
         assert address.startswith("tcp://127.0.0.1:")
         options = ("--dask", address, "--report", tmp_path / "r.html")
         spread_out = fitted(command, folder, "price", tmp_path / "m", *QUICK, *options)
-        ran = command("tune", folder, "--target", "price", *QUICK, "--alphas", "1e-6,1e-5", "--dask", address)
+        search = ("--alphas", "1e-6,1e-5", "--bandwidths", "auto,1", "--validation", "0.3")
+        ran = command("tune", folder, "--target", "price", *QUICK, *search, "--dask", address)
         assert len(cluster.workers) == 2  # it is left running
     assert time.perf_counter() - start < 120
     assert spread_out[0]["read"] == told(ran)["read"] == "dask"

@@ -103,7 +103,10 @@ def in_parts(data: Path, max_memory: int | None, dask: str | None = None) -> Ite
         yield table if dask is not None or _size(table) > room else None
         return
     if dask is not None:
-        raise TableError(f"Workers of a cluster read Parquet files, and {files[0]} is none. Convert it first.")
+        raise TableError(
+            f"Workers of a cluster read Parquet files, and {files[0]} is none. Convert it first, for example by "
+            "polars.scan_csv(...).sink_parquet(...), or leave --dask out: it is then read in parts."
+        )
     size = IN_MEMORY * sum(bytes_of(path) for path in files if path.is_file())
     if size <= room:
         yield None

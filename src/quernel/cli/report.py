@@ -45,10 +45,11 @@ def report(
     check_page(out, force=force)
     fitted = table_model(model)
     sample = _drawn(fitted, data, allowance(bytes_from(max_memory)))
-    if sample.n_counted < FEWEST_ROWS:
-        raise TableError(f"{data} has {sample.n_counted} rows with a target; at least {FEWEST_ROWS} are needed.")
     target = numbers(sample.table[fitted.target])
     there = np.isfinite(target)
+    if there.sum() < FEWEST_ROWS:
+        among = "" if sample.whole else f" among {len(there):,} that were drawn"
+        raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
     y = check_target(fitted, target[there])
     with working(f"Judging the model on {there.sum():,} rows"):
         X = fitted.encoder.encode(sample.table.filter(there))

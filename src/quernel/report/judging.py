@@ -92,6 +92,12 @@ def judge_streamed(
     judged = _refitted(model, lambda one: one.fit(selected(training.rows, ~held_out)))
     X, y, number = _with_target(model, sample)
     judges = held_out[number]
+    if judges.all() or not judges.any():
+        raise TableError(
+            f"Of {len(sample.table):,} rows that were drawn for the report, {judges.sum():,} have a target and are "
+            f"held out, and {np.sum(~judges):,} are not: too few to judge by. Allow more memory, or leave out the "
+            "report."
+        )
     splits = [(np.flatnonzero(~judges), np.flatnonzero(judges))]
     chosen = f"the last {HELD_OUT:.0%}" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed})"
     on = f"{judges.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
