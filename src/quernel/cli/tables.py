@@ -39,6 +39,8 @@ class Table:
 def read_table(path: Path, target: str) -> Table:
     """The numeric columns of a file, the target apart; rows with a missing value are left out."""
     table = read(path)
+    if len(table) == 0:
+        fail(f"{path} has no rows: there is nothing to plan from.")
     names = _numeric(path, table.schema, target)
     columns = _stacked(table, names)
     complete = np.isfinite(columns).all(axis=1)
