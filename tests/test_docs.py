@@ -24,7 +24,7 @@ from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import rivals
 from quernel.rows import feature_cache, streamed
 from quernel.selection import quantile as tuned
-from quernel.tables import facts
+from quernel.tables import drawing, facts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -222,6 +222,8 @@ def test_the_command_line_page_states_the_limits():
         f"at least {facts.LEVEL_ROWS} rows",
         f"the {facts.MOST_LEVELS} most frequent",
         f"{rivals.MOST_ROWS:,} rows",
+        f"up to {drawing.MOST_DRAWN:,} rows",
+        f"{drawing.FEWEST_DRAWN:,} at least",
     ):
         assert sentence in COMMAND_LINE, sentence
 

@@ -65,6 +65,7 @@ def folder(tmp_path_factory):
     (folder / "few.csv").write_text("x,y\n" + "1,2\n" * 30)
     (folder / "broken.csv").write_text("x,y\n1,2\n1,2,3\n")
     (folder / "empty.csv").write_text("")
+    (folder / "header.csv").write_text("x,y\n")
     (folder / "broken.parquet").write_bytes(b"not parquet")
     return folder
 
@@ -160,9 +161,10 @@ def test_csv_and_parquet_are_read_alike(folder):
         (["data.csv", "--target", "price", "--kernel", "linear"], ["--kernel", "gaussian"]),
         (["data.csv", "--target", "price", "--level", "1.5"], ["--level", "1.5"]),
         (["few.csv", "--target", "y"], ["30 complete rows", "200"]),
+        (["header.csv", "--target", "y"], ["header.csv has no rows"]),
         (["broken.csv", "--target", "y"], ["cannot be read as CSV"]),
         (["empty.csv", "--target", "y"], ["cannot be read as CSV"]),
-        (["broken.parquet", "--target", "y"], ["cannot be read as Parquet"]),
+        (["broken.parquet", "--target", "y"], ["broken.parquet cannot be read"]),
         (["nowhere.csv", "--target", "y"], ["not a file"]),
         (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "no/such/map.png"], ["folder", "missing"]),
         (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "map.xyz"], ["--plot must end in one of", ".png"]),

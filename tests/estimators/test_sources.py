@@ -244,8 +244,8 @@ def test_unfit_arguments_are_refused_before_any_row_is_read():
         model.fit(rows, sample_weight=np.ones(2000))
     with pytest.raises(ValueError, match="ArrayRows has no target"):
         model.fit(ArrayRows(np.zeros((3, 1)), None))
-    with pytest.raises(ValueError, match="groups are for rows in memory"):
-        KernelQuantileRegressorCV(max_memory=1000).fit(far_rows(), groups=np.zeros(2000))
+    with pytest.raises(ValueError, match=r"one label for each of 2000 rows; got shape \(1999,\)"):
+        KernelQuantileRegressorCV(max_memory=1000).fit(far_rows(), groups=np.zeros(1999))
     with pytest.raises(ValueError, match=r"cv\+.*rows in memory"):
         ConformalQuantileRegressor(method="cv+").fit(rows)
     with pytest.raises(ValueError, match="groups was given"):

@@ -18,6 +18,7 @@ from quernel import (
 from quernel.features import RandomFeatures
 from quernel.kernels import ArcCosine, Cauchy, Gaussian, Laplacian, Matern, PeriodicSpline
 from quernel.losses import LOSSES, Expectile, Huber
+from quernel.selection.splits import LastRows
 
 LEVELS = [0.9, 0.1, 0.5]  # not in order, so that a file that sorts them would be found out
 SMALL: dict[str, Any] = {"n_components": 30, "alpha": 1e-3, "random_state": 0}
@@ -99,6 +100,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "tuned without bandwidth": _tuned(kernel="linear", alphas=None),
     "tuned with a share and auto": _tuned(cv=0.3, n_components="auto"),
     "tuned in order of time": _tuned(cv=TimeSeriesSplit(2, gap=1)),
+    "tuned on the last rows": _tuned(cv=LastRows(0.25)),
     "tuned by a splitter": _tuned(cv=ShuffleSplit(2, test_size=0.2, random_state=1)),
     "tuned by index arrays": _tuned(cv=[(np.arange(60), np.arange(60, 120)), (np.arange(90), np.arange(90, 120))]),
     "conformal": _conformal(),

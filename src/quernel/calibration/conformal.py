@@ -116,6 +116,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         *,
         groups: Any = None,
         density_ratio: Any = None,
+        checkpoint: Any = None,
     ) -> Self:
         """Fit the model on some of the rows and calibrate it on the others.
 
@@ -133,11 +134,14 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         density_ratio : array-like of shape (n,), function of X, or None
             How much more likely such a row is where intervals are wanted than here, up to a constant: weights of the
             calibration rows under covariate shift.
+        checkpoint : path or None
+            Handed to the estimator, with ``method="split"``: an interrupted fit goes on from this file.
         """
         prefit = self._check_parameters()
+        more = self._checked_checkpoint(checkpoint, prefit)
         source = source_of(X, y, sample_weight)
         if source is not None and not isinstance(source, ArrayRows):
-            return self._fit_far(source, prefit, groups, density_ratio)
+            return self._fit_far(source, prefit, groups, density_ratio, more)
         if source is not None:
             X, y, sample_weight = source.X, source.y, source.weight
         (X,) = indexable(X)
@@ -151,7 +155,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         parts = self._parts(X, y, labels, prefit)
         rows = np.concatenate([test for _, test in parts])
         members = self._members(labels, ratio, rows)
-        self.estimators_ = [self.estimator if prefit else self._fitted(X, y, weight, train) for train, _ in parts]
+        self.estimators_ = [self.estimator if prefit else self._fitted(X, y, weight, train, more) for train, _ in parts]
         predicted = [
             ends(model, _safe_indexing(X, test), self.coverage)
             for model, (_, test) in zip(self.estimators_, parts, strict=True)
@@ -168,7 +172,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
                 setattr(self, name, getattr(self.estimators_[0], name))
         return self
 
-    def _fit_far(self, source: Any, prefit: bool, groups: Any, density_ratio: Any) -> Self:
+    def _fit_far(self, source: Any, prefit: bool, groups: Any, density_ratio: Any, more: dict[str, Any]) -> Self:
         """Fit on some rows of a source, without the others, and calibrate on these."""
         for name, given in (("groups", groups), ("density_ratio", density_ratio)):
             if given is not None:
@@ -193,7 +197,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             self.estimators_ = [self.estimator]
         else:
             model = with_levels(self.estimator, self.coverage, self.random_state)
-            self.estimators_ = [model.fit(selected(source, ~held_out))]
+            self.estimators_ = [model.fit(selected(source, ~held_out), **more)]
         predicted, y = judged(partial(ends, self.estimators_[0], coverage=self.coverage), selected(source, held_out))
         weight = np.ones(len(y))
         scores = Scores.of(predicted, y, np.zeros(len(y), dtype=np.intp), weight, symmetric=self.symmetric)
@@ -255,6 +259,17 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             raise ValueError("method='cv+' fits a model for each fold, and a FrozenEstimator cannot be fitted again.")
         return prefit
 
+    def _checked_checkpoint(self, checkpoint: Any, prefit: bool) -> dict[str, Any]:
+        """What the fit of the model is given besides its rows."""
+        if checkpoint is None:
+            return {}
+        if prefit or self.method == "cv+":
+            how = "several models" if self.method == "cv+" else "none"
+            raise ValueError(f"checkpoint is for the fit of one model, and here {how} will be fitted. Leave it out.")
+        if self.estimator is not None and not has_fit_parameter(self.estimator, "checkpoint"):
+            raise ValueError(f"{type(self.estimator).__name__} takes no checkpoint. Leave it out.")
+        return {"checkpoint": checkpoint}
+
     def _check_rows(self, X: Any, y: Any, sample_weight: Any, prefit: bool) -> tuple[Array, Array | None]:
         """The target, and the weights if there are any."""
         if y is None:
@@ -305,11 +320,11 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
                 )
         return members
 
-    def _fitted(self, X: Any, y: Array, weight: Array | None, rows: Index) -> Any:
+    def _fitted(self, X: Any, y: Array, weight: Array | None, rows: Index, more: dict[str, Any]) -> Any:
         """A new model, fitted on these rows."""
         model = with_levels(self.estimator, self.coverage, self.random_state)
         extra = {} if weight is None else {"sample_weight": weight[rows]}
-        return model.fit(_safe_indexing(X, rows), y[rows], **extra)
+        return model.fit(_safe_indexing(X, rows), y[rows], **extra, **more)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

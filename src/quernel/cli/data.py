@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from quernel.cli.console import listed, working
-from quernel.estimators.cost import as_size
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.clusters import ClusterTable, cluster_rows, connected
 from quernel.tables.columns import kind_of
+from quernel.tables.converted import bytes_of, copied
 from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import PARQUET, ending_of
 from quernel.tables.several import files_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
-MAX_MEMORY = "Memory for the rows, such as 500MB; Parquet files that need more are read in parts."
+MAX_MEMORY = (
+    "Memory for the rows, such as 500MB; files that need more are read in parts. Half of what is free by default."
+)
 DASK = "Address of a Dask scheduler, such as tcp://host:8786, whose workers read Parquet files; 'local' starts one."
 FEWEST_ROWS = 20
 # How the rows were read, in words.
@@ -32,6 +34,8 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "ki
 # Numbers that a value becomes, at most: a date has its trend, three cycles and a flag, a word all levels.
 WIDTHS = {"date": 8, "text": MOST_LEVELS + 2, None: 0}
 USUAL_WIDTH = 2
+# Bytes that one of a file of another format may take as a table, and as numbers.
+IN_MEMORY = 3
 
 
 def bytes_from(text: str | None) -> int | None:
@@ -63,23 +67,24 @@ def opened_training(
 ) -> Iterator[tuple[Any, Training | StreamedTraining]]:
     """The rows, ready to be fitted while the block lasts, and the Arrow table where it is in memory (else None)."""
     more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
-    parts = _in_parts(data, max_memory, dask)
-    if parts is None:
-        table = read(data)
-        training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
-        _enough(training, data)
-        yield table, training
-        return
-    if groups is not None:
-        raise ValueError(f"--groups needs rows in memory, and those of {data} are not. Leave it out.")
-    with nullcontext() if dask is None else connected(dask) as client:
-        with working(f"Learning the columns of {parts.n_rows:,} rows"):
-            if client is None:
-                training = prepare_streamed(parts, target, **more)
-            else:
-                training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
-        _enough(training, data)
-        yield None, training
+    with in_parts(data, max_memory, dask) as parts:
+        if parts is None:
+            table = read(data)
+            _refuse_empty(len(table), data)
+            training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
+            _enough(training, data)
+            yield table, training
+            return
+        _refuse_empty(parts.n_rows, data)
+        more["groups"] = groups
+        with nullcontext() if dask is None else connected(dask) as client:
+            with working(f"Learning the columns of {parts.n_rows:,} rows"):
+                if client is None:
+                    training = prepare_streamed(parts, target, **more)
+                else:
+                    training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
+            _enough(training, data)
+            yield None, training
 
 
 def how_read(training: Training | StreamedTraining) -> str:
@@ -89,27 +94,38 @@ def how_read(training: Training | StreamedTraining) -> str:
     return "dask" if isinstance(training.rows, DaskRows) else "streamed"
 
 
-def _in_parts(data: Path, max_memory: int | None, dask: str | None) -> ParquetTable | None:
-    """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it."""
+@contextmanager
+def in_parts(data: Path, max_memory: int | None, dask: str | None = None) -> Iterator[ParquetTable | None]:
+    """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it; else None."""
     files, room = files_of(data), allowance(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
         table = open_parquet(data)
-        return table if dask is not None or _size(table) > room else None
+        yield table if dask is not None or _size(table) > room else None
+        return
     if dask is not None:
-        raise TableError(f"Workers of a cluster read Parquet files, and {files[0]} is none. Convert it first.")
-    on_disk = sum(path.stat().st_size for path in files if path.is_file())
-    if on_disk > room:
         raise TableError(
-            f"{data} has {as_size(on_disk)}, more than the {as_size(room)} of memory allowed, and only Parquet files "
-            "can be read in parts. Convert it, or raise --max-memory."
+            f"Workers of a cluster read Parquet files, and {files[0]} is none. Convert it first, for example by "
+            "polars.scan_csv(...).sink_parquet(...), or leave --dask out: it is then read in parts."
         )
-    return None
+    size = IN_MEMORY * sum(bytes_of(path) for path in files if path.is_file())
+    if size <= room:
+        yield None
+        return
+    with ExitStack() as stack:
+        with working(f"Copying {data}, which may not fit in memory, to Parquet, to read it in parts"):
+            table = stack.enter_context(copied(files))
+        yield table
 
 
 def _size(table: ParquetTable) -> float:
     """Bytes that the table and its numbers may take; where that is too many, they are counted before they are kept."""
     widths = [WIDTHS.get(kind_of(field.type), USUAL_WIDTH) for field in table.schema]
     return table.n_bytes + 8.0 * table.n_rows * sum(widths)
+
+
+def _refuse_empty(n_rows: int, data: Path) -> None:
+    if n_rows == 0:
+        raise TableError(f"{data} has no rows: there is nothing to learn from.")
 
 
 def _enough(training: Training | StreamedTraining, data: Path) -> None:

@@ -13,14 +13,14 @@ import typer
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
-from quernel.cli.console import console, errors, fitting, listed, note, working
+from quernel.cli.console import console, errors, fitting, listed, note
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
-from quernel.cli.pages import check_page, judged_summary, tell, write_page
+from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
-from quernel.report import judge_by_refitting, report_page
+from quernel.report.words import counted
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
@@ -90,8 +90,6 @@ def fit(
     estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
-    if conformal and checkpoint is not None:
-        raise ValueError("--checkpoint keeps a single fit, without --conformal. Leave out one of them.")
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
@@ -100,27 +98,21 @@ def fit(
         data, target, columns, exclude,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
-        if report is not None and table is None:
-            raise ValueError(
-                f"--report judges on rows that are kept in memory, which those of {data} are not. Fit without it, and "
-                "judge the model with quernel report on files that it has not seen."
-            )
         doing = "Fitting and calibrating" if interval else "Fitting"
-        text = f"{doing} {len(estimator.quantiles)} quantile levels on {training.n_rows:,} rows"
+        text = f"{doing} {counted(len(estimator.quantiles), 'quantile level')} on {training.n_rows:,} rows"
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
         seconds = fit_quietly(interval or estimator, training, text, **more)
-    fitted = interval.estimators_[0] if interval else estimator
-    whole = TableModel(training.encoder, fitted, target, log_target, interval)
-    save(whole, model, overwrite=force)
-    summary = summarized(fitted, training, data, target, model, seconds)
-    if interval:
-        summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
-    if report is not None:
-        with working("Judging the model on held-out rows"):
-            judged = judge_by_refitting(whole, training, seed=seed, time_ordered=time_ordered)
-            page = report_page(whole, table, judged, data=data.name, model_file=model.name)
-        write_page(page, report, force=force)
-        summary |= {"report": str(report), "judged": judged_summary(judged)}
+        fitted = interval.estimators_[0] if interval else estimator
+        whole = TableModel(training.encoder, fitted, target, log_target, interval)
+        save(whole, model, overwrite=force)
+        summary = summarized(fitted, training, data, target, model, seconds)
+        if interval:
+            summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
+        if report is not None:
+            names = {"data": data.name, "model_file": model.name}
+            judged, page = refitted_page(whole, table, training, seed=seed, time_ordered=time_ordered, **names)
+            write_page(page, report, force=force)
+            summary |= {"report": str(report), "judged": judged_summary(judged)}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
@@ -247,7 +239,7 @@ def columns_table(training: Training | StreamedTraining) -> RichTable:
 def tell_fit(summary: dict[str, Any]) -> None:
     """The same in sentences."""
     console.print(
-        f"{len(summary['quantiles'])} levels of {summary['target']!r} fitted to "
+        f"{counted(len(summary['quantiles']), 'level')} of {summary['target']!r} fitted to "
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}."

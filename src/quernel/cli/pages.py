@@ -7,10 +7,14 @@ from typing import Any
 
 from rich.markup import escape
 
-from quernel.cli.console import console
-from quernel.report import Judged
+from quernel.cli.console import console, fitting, working
+from quernel.report import Judged, judge_by_refitting, judge_streamed, report_page
 from quernel.report.content import intervals
+from quernel.rows import allowance
+from quernel.tables import StreamedTraining, TableModel, Training
+from quernel.tables.drawing import rows_to_draw
 from quernel.tables.files import check_free, written_whole
+from quernel.tables.streaming import draw_rows
 
 
 def check_page(out: Path, *, force: bool) -> None:
@@ -18,6 +22,31 @@ def check_page(out: Path, *, force: bool) -> None:
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"The page {out} must end in .html.")
     check_free(out, overwrite=force, remedy="--force")
+
+
+def refitted_page(
+    model: TableModel,
+    table: Any,
+    training: Training | StreamedTraining,
+    *,
+    seed: int,
+    time_ordered: bool,
+    **names: str,
+) -> tuple[Judged, str]:
+    """The page about a model, judged by one of its kind on training rows that are held out from that; `names` of files.
+
+    `table` is that of the training rows, where it is in memory.
+    """
+    if isinstance(training, Training):
+        with working("Judging the model on held-out rows"):
+            judged = judge_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
+            return judged, report_page(model, table, judged, **names)
+    with working("Drawing rows for the report"):
+        most = rows_to_draw(len(model.encoder.names), allowance(model.model.max_memory))
+        sample = draw_rows(training, most, seed)
+    with fitting("Judging the model on held-out rows"):
+        judged = judge_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)
+    return judged, report_page(model, sample.table, judged, **names, sample=sample)
 
 
 def write_page(text: str, out: Path, *, force: bool) -> None:
@@ -30,6 +59,7 @@ def judged_summary(judged: Judged) -> dict[str, Any]:
     """The losses and intervals on the page, for machines."""
     return {
         "rows_judged": len(judged.y),
+        "sample_of": judged.out_of,
         "unseen": judged.unseen,
         "rows_outside": int(judged.outside.sum()),
         "quantiles": judged.levels.tolist(),
@@ -46,7 +76,8 @@ def tell(judged: Judged, out: Path) -> None:
     """One sentence on how well the model does, and where the page is."""
     ours = judged.losses().mean()
     beside = ", ".join(f"{name} {judged.losses(name).mean():.4g}" for name in judged.rivals)
-    console.print(f"Pinball loss on {len(judged.y):,} rows {ours:.4g} ({beside}).", highlight=False)
+    drawn = "" if judged.out_of is None else f", a random sample of {judged.out_of:,},"
+    console.print(f"Pinball loss on {len(judged.y):,} rows{drawn} {ours:.4g} ({beside}).", highlight=False)
     for one in intervals(judged)[:1]:
         kind = "calibrated interval" if one.calibrated else "interval"
         console.print(f"The {one.nominal:.0%} {kind} holds {one.observed:.1%} of them.", highlight=False)

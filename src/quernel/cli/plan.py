@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fail
-from quernel.cli.tables import Table, read_table
+from quernel.cli.console import console, errors, fail, working
+from quernel.cli.data import DATA, MAX_MEMORY, bytes_from, in_parts
+from quernel.cli.tables import Table, draw_table, read_table
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
+from quernel.rows import allowance
+from quernel.tables.drawing import rows_to_draw
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.rates import violations
@@ -30,6 +35,7 @@ LEAST_SOURCE = 0.05
 # Columns where nobody says: they matter little beside the features.
 COLUMNS = 10
 PICTURES = (".png", ".pdf", ".svg")
+PLAN_DATA = f"{DATA} Without one, give --rows, --r and --gamma."
 
 
 @dataclass(frozen=True)
@@ -43,9 +49,7 @@ class Numbers:
 
 
 def plan(
-    data: Annotated[
-        Path | None, typer.Argument(help="CSV or Parquet file; without one, give --rows, --r and --gamma.")
-    ] = None,
+    data: Annotated[Path | None, typer.Argument(help=PLAN_DATA)] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows to plan for; those of the file by default.", min=2)] = None,
     columns: Annotated[
@@ -63,14 +67,19 @@ def plan(
     subsample: Annotated[int, typer.Option(help="Rows of the file used for the estimates.", min=MIN_ROWS)] = SUBSAMPLE,
     seed: Annotated[int, typer.Option(help="Makes the subsample repeatable.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the map of the features needed here (.png, .pdf).")] = None,
+    max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier picture.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Recommend the ridge weight and the number of random features, from exponents or from a data file."""
+    """Recommend the ridge weight and the number of random features, from exponents or from a data file.
+
+    Of a file that does not fit in memory a random sample of the rows is looked at.
+    """
     _check_options(kernel, level, plot, force)
     if data is not None:
-        table = _table(data, target)
+        table = _table(data, target, bytes_from(max_memory), subsample, seed)
         numbers = _numbers(table, r, gamma, compatibility, level, kernel, subsample, seed)
-        rows = len(table.y) if rows is None else rows
+        rows = table.n_rows if rows is None else rows
         columns = table.X.shape[1] if columns is None else columns
         unit = spread(table.y, np.full(len(table.y), 1 / len(table.y)))
     elif rows is None or r is None or gamma is None:
@@ -78,12 +87,18 @@ def plan(
     else:
         numbers, unit = _given(r, gamma, compatibility), 1.0
     made, notes = _recommended(rows, numbers)
-    console.print(_exponents(numbers))
-    console.print(_recommendation(made, unit, COLUMNS if columns is None else columns))
-    for note in (*notes, "Theory gives powers of n, not constants: read these as orders of magnitude to start from."):
-        console.print(note)
+    columns = COLUMNS if columns is None else columns
     if plot is not None:
         _draw(made, plot)
+    if as_json:
+        typer.echo(json.dumps(_summarized(made, numbers, unit, columns, notes, plot)))
+        return
+    console.print(_exponents(numbers))
+    console.print(_recommendation(made, unit, columns))
+    for note in notes:
+        console.print(f"[yellow]Note:[/] {note}")
+    console.print("Theory gives powers of n, not constants: read these as orders of magnitude to start from.")
+    if plot is not None:
         console.print(f"Map: [bold]{plot}[/]")
 
 
@@ -111,10 +126,16 @@ def _given(r: float, gamma: float, compatibility: float | None) -> Numbers:
     return Numbers(r, gamma, compatibility, ("given", "given", "given"))
 
 
-def _table(path: Path, target: str | None) -> Table:
+def _table(path: Path, target: str | None, max_memory: int | None, subsample: int, seed: int) -> Table:
     if target is None:
         fail("Name the column to predict with --target.")
-    table = read_table(path, target)
+    with in_parts(path, max_memory) as parts:
+        if parts is None:
+            table = read_table(path, target)
+        else:
+            most = max(subsample, rows_to_draw(len(parts.schema), allowance(max_memory)))
+            with working(f"Drawing {most:,} of {parts.n_rows:,} rows"):
+                table = draw_table(parts, path, target, limit=most, seed=seed)
     if len(table.y) < MIN_ROWS:
         fail(f"{path} has {len(table.y)} complete rows; at least {MIN_ROWS} are needed to estimate exponents.")
     if table.incomplete:
@@ -138,7 +159,7 @@ def _numbers(
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(table.y))[:subsample]
     X, y = table.X[chosen], table.y[chosen]
-    errors.print(f"Estimating exponents on {len(y):,} of {len(table.y):,} rows ...")
+    errors.print(f"Estimating exponents on {len(y):,} of {table.n_rows:,} rows ...")
     bandwidth = auto_bandwidth(X, np.full(len(y), 1 / len(y)))
     found: Exponents = estimate_exponents(
         X,
@@ -172,7 +193,36 @@ def _recommended(rows: int, numbers: Numbers) -> tuple[Plan, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OutsideTheoryWarning)
         made = recommend(*arguments, strict=False)
-    return made, sorted({f"[yellow]Note:[/] {warning.message}" for warning in caught})
+    return made, sorted({str(warning.message) for warning in caught})
+
+
+def _summarized(
+    made: Plan, numbers: Numbers, unit: float, columns: int, notes: Sequence[str], plot: Path | None
+) -> dict[str, Any]:
+    """What is recommended, for machines."""
+    names = ("r", "gamma", "compatibility")
+    sampling = {}
+    for name, M in (("uniform", made.uniform), ("leverage", made.leverage)):
+        cost = estimate_cost(made.n, columns, M)
+        sampling[name] = {
+            "n_components": M,
+            "stored": bool(cost.stored),
+            "peak_memory": cost.peak_memory,
+            "seconds": cost.seconds,
+        }
+    return {
+        "rows": made.n,
+        "columns": columns,
+        "exponents": {
+            name: {"value": getattr(numbers, name), "from": origin}
+            for name, origin in zip(names, numbers.origins, strict=True)
+        },
+        "sampling": sampling,
+        "alpha": made.alpha / unit,
+        "rate": made.rate,
+        "notes": list(notes),
+        "plot": None if plot is None else str(plot),
+    }
 
 
 def _exponents(numbers: Numbers) -> RichTable:

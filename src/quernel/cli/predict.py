@@ -17,6 +17,7 @@ from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
+from quernel.report.words import counted
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.files import check_free, written_whole
 from quernel.tables.reading import ARROW, CSV, Batches, ending_of, nearest
@@ -63,7 +64,8 @@ def predict(
     else:
         interval = f" and its {fitted.interval.coverage:.0%} interval" if fitted.interval is not None else ""
         console.print(
-            f"{rows:,} rows, {len(levels)} quantiles of {fitted.target!r}{interval}: [bold]{escape(str(out))}[/]"
+            f"{counted(rows, 'row')}, {counted(len(levels), 'quantile')} of {fitted.target!r}{interval}: "
+            f"[bold]{escape(str(out))}[/]"
         )
 
 

@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from quernel.cli.console import working
-from quernel.cli.data import FEWEST_ROWS
+from quernel.cli.console import counting, working
+from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
 from quernel.report import judge_on, report_page
 from quernel.report.judging import check_target
+from quernel.rows import allowance
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.columns import kind_of, numbers
+from quernel.tables.drawing import Drawn, drawn, join_drawn, rows_to_draw
+from quernel.tables.groups import JOINED
 from quernel.tables.reading import nearest
+
+JUDGED_DATA = (
+    "Data with the target too, best of rows that the model has not seen: a file, a folder or a quoted pattern."
+)
+# Makes the sample repeatable.
+SEED = 0
 
 
 def report(
     model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
-    data: Annotated[Path, typer.Argument(help="File with the target too, best of rows that the model has not seen.")],
+    data: Annotated[Path, typer.Argument(help=JUDGED_DATA)],
     out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
+    max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a sentence.")] = False,
 ) -> None:
-    """Judge a model on a file and write one self-contained HTML page about it."""
+    """Judge a model on a file and write one self-contained HTML page about it.
+
+    Where the rows do not fit in memory, a random sample of them judges.
+    """
     check_page(out, force=force)
     fitted = table_model(model)
-    table = _read(fitted, data)
-    target = numbers(table[fitted.target])
+    sample = _drawn(fitted, data, allowance(bytes_from(max_memory)))
+    target = numbers(sample.table[fitted.target])
     there = np.isfinite(target)
     if there.sum() < FEWEST_ROWS:
-        raise TableError(f"{data} has {there.sum()} rows with a target; at least {FEWEST_ROWS} are needed.")
+        among = "" if sample.whole else f" among {len(there):,} that were drawn"
+        raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
     y = check_target(fitted, target[there])
     with working(f"Judging the model on {there.sum():,} rows"):
-        judged = judge_on(fitted, fitted.encoder.encode(table.filter(there)), y)
-        text = report_page(fitted, table, judged, data=data.name, model_file=model.name)
+        X = fitted.encoder.encode(sample.table.filter(there))
+        judged = judge_on(fitted, X, y, None if sample.whole else sample.n_counted)
+        names = {"data": data.name, "model_file": model.name}
+        text = report_page(fitted, sample.table, judged, **names, sample=sample)
     write_page(text, out, force=force)
     if as_json:
         typer.echo(json.dumps({"report": str(out)} | judged_summary(judged)))
@@ -46,23 +63,40 @@ def report(
         tell(judged, out)
 
 
-def _read(fitted: TableModel, data: Path) -> Any:
-    """The columns of the model and its target."""
+def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
+    """The columns of the model and its target: all rows or, where these take too much memory, a random sample."""
     import pyarrow as pa
 
-    with in_batches(data, [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_types()) as batches:
-        fitted.encoder.check(batches.schema, of=str(data))
-        if fitted.target not in batches.schema.names:
-            raise TableError(
-                f"{data} has no column {fitted.target!r}, the target, without which nothing can be judged. "
-                f"{nearest(fitted.target, batches.schema.names)}"
-            )
-        kind = batches.schema.field(fitted.target).type
-        if kind_of(kind) not in ("number", "boolean", "nothing"):
-            raise TableError(f"The target {fitted.target!r} of {data} holds {kind}, not numbers.")
-        pieces = [
-            pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece for piece in batches.pieces
-        ]
-    if not pieces:
+    parts: list[Drawn] = []
+    limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
+    needed, types = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_types()
+    with in_batches(data, needed, types) as batches:
+        _check(fitted, batches.schema, data)
+        if kind_of(batches.schema.field(fitted.target).type) != "boolean":  # whole numbers at first, others later
+            types |= {fitted.target: pa.float64()}
+    with in_batches(data, needed, types) as batches, counting("Reading", batches.n_rows) as advance:
+        for piece in batches.pieces:
+            table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
+            there = np.isfinite(numbers(table[fitted.target]))
+            parts.append(drawn(table, there, limit=limit, seed=SEED, place=n_rows, number=n_counted))
+            n_rows, n_counted = n_rows + len(table), n_counted + int(there.sum())
+            size += table.nbytes + 8 * len(table) * len(fitted.encoder.names)
+            if size > allowed:
+                limit = rows_to_draw(len(fitted.encoder.names), allowed)
+                parts = [join_drawn(parts).only(limit)] if len(parts) >= JOINED else parts
+            advance(len(table))
+    if not n_rows:
         raise TableError(f"{data} has no rows.")
-    return pa.concat_tables(pieces)
+    return join_drawn(parts).only(limit)
+
+
+def _check(fitted: TableModel, schema: Any, data: Path) -> None:
+    fitted.encoder.check(schema, of=str(data))
+    if fitted.target not in schema.names:
+        raise TableError(
+            f"{data} has no column {fitted.target!r}, the target, without which nothing can be judged. "
+            f"{nearest(fitted.target, schema.names)}"
+        )
+    kind = schema.field(fitted.target).type
+    if kind_of(kind) not in ("number", "boolean", "nothing"):
+        raise TableError(f"The target {fitted.target!r} of {data} holds {kind}, not numbers.")

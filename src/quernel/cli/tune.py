@@ -16,8 +16,10 @@ from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opene
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from
 from quernel.kernels import KERNELS
 from quernel.persistence import save
+from quernel.report.words import counted
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.quantile import FACTORS
+from quernel.selection.splits import LastRows
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
@@ -70,7 +72,7 @@ def tune(
         levels_from(quantiles),
         alphas=None if alphas is None else _numbers(alphas),
         bandwidths=_bandwidths(bandwidths),
-        cv=validation if validation is not None else folds or FOLDS,
+        cv=_splitting(folds or FOLDS, validation, time_ordered),
         one_standard_error=one_standard_error,
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
@@ -84,15 +86,8 @@ def tune(
         data, target, columns, exclude,
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (_, training):  # fmt: skip
-        more = {}
-        if isinstance(training, Training):
-            more["groups"] = training.groups
-        elif time_ordered:
-            raise ValueError(f"--time-ordered needs rows in memory, and those of {data} are not. Leave it out.")
-        if time_ordered:
-            estimator.set_params(cv=_in_order(training.n_rows, folds or FOLDS, validation))
-        text = f"Searching {len(estimator.quantiles)} quantile levels of {training.n_rows:,} rows"
-        seconds = fit_quietly(estimator, training, text, **more)
+        text = f"Searching {counted(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
+        seconds = fit_quietly(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
     summary = _summarized(estimator, training, data, target, model, seconds)
@@ -131,12 +126,11 @@ def _bandwidths(text: str) -> Any:
     return entries[0] if len(entries) == 1 and isinstance(entries[0], str) else entries
 
 
-def _in_order(n_rows: int, folds: int, validation: float | None) -> Any:
-    """Earlier rows are fitted and later ones held out: the last share of them, or the next piece, fold by fold."""
-    if validation is None:
-        return TimeSeriesSplit(folds)
-    first = min(max(round((1 - validation) * n_rows), 1), n_rows - 1)
-    return [(np.arange(first), np.arange(first, n_rows))]
+def _splitting(folds: int, validation: float | None, time_ordered: bool) -> Any:
+    """Folds, or a share to hold out. In order of time: the next piece, fold by fold, or the last share of the rows."""
+    if time_ordered:
+        return TimeSeriesSplit(folds) if validation is None else LastRows(validation)
+    return folds if validation is None else validation
 
 
 def _summarized(

@@ -108,17 +108,17 @@ def _read(source: Any) -> ArrayRows:
     return ArrayRows(X, y, weight)
 
 
-def random_rows(source: Any, size: int, rng: np.random.Generator) -> ArrayRows:
-    """That many random rows of a source, in memory, in their order."""
+def random_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
+    """That many random rows of a source, in memory, in their order; and their numbers."""
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
+    index = np.flatnonzero(chosen)
     if not isinstance(source, DaskRows):
-        return _read(SelectedRows(source, chosen))
+        return _read(SelectedRows(source, chosen)), index
     from dask import compute
 
-    index = np.flatnonzero(chosen)
     X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
-    return ArrayRows(X, y, *weight)
+    return ArrayRows(X, y, *weight), index
 
 
 def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:

@@ -54,11 +54,12 @@ def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
     ours = METHODS["cor1"]
     lipschitz = [m for m in others if m.loss not in ("squared", "check") and m.covers(*REALIZABLE)]
     agnostic = [m for m in others if m.loss != "squared" and m.covers(*AGNOSTIC)]
+    covering = f"{len(agnostic)} say something" if agnostic else "none says anything"
     text = (
         f"At r = gamma = 1/2 KQR-RF reaches the rate {ours.learning_rate(*REALIZABLE):.3f}, the best of the table "
         f"({fastest:.3f}); the earlier results for Lipschitz losses with random features reach at most "
-        f"{max(m.learning_rate(*REALIZABLE) for m in lipschitz):.3f}. In the agnostic case {len(agnostic)} of the "
-        "earlier results for other losses than the squared one says anything."
+        f"{max(m.learning_rate(*REALIZABLE) for m in lipschitz):.3f}. Of the earlier results for "
+        f"other losses than the squared one, {covering} in the agnostic case."
     )
     reported = [
         "Table 1 of the paper sets the conditions, numbers of random features and learning rates of KRR, KRR-RF, KQR "

@@ -24,6 +24,7 @@ from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
 from quernel.selection import KernelQuantileRegressorCV
+from quernel.selection.splits import LastRows
 from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn
 
 # Raised when files are written that an older quernel would misread.
@@ -47,7 +48,7 @@ PARTS: tuple[type, ...] = (
     *dict.fromkeys(LOSSES.values()),
     losses.Pinball,
     *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores),
-    *(FrozenEstimator, *SPLITTERS),
+    *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn),
 )
 KNOWN = {kind.__name__: kind for kind in (*MODELS, *PARTS)}

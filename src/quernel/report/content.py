@@ -23,13 +23,18 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """All that the page shows. rows (n,) are the numbers of the judged rows in the file, entries their Arrow table."""
+    """All that the page shows. rows (n,) are the numbers of the judged rows in the file, entries their Arrow table.
+
+    Of n_rows rows, `dropped` have no target. Where the page describes a random sample, `drawn` says of how many rows.
+    """
 
     data: str
     model_file: str
     model: TableModel
     judged: Judged
     n_rows: int
+    dropped: int
+    drawn: int | None
     columns: Sequence[ColumnSummary]
     y: Array
     choices: Sequence[Choice]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
 from quernel.estimators import ExtrapolationWarning
+from quernel.estimators.sources import selected
 from quernel.metrics import pinball_loss
 from quernel.report.rivals import MOST_ROWS, predicted_by, rivals
-from quernel.tables import TableError, TableModel, Training
+from quernel.tables import StreamedTraining, TableError, TableModel, Training
+from quernel.tables.columns import numbers
+from quernel.tables.drawing import Drawn
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -29,7 +33,8 @@ class Judged:
     model is the one that is judged; rows (n,) are the positions of the judged rows among those handed in, X (n, d)
     their numbers, y (n,), curves (n, q), outside (n,) which of them leave the range of the training rows; rivals
     are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how` tells,
-    in sentences, what was judged and how far that can be trusted.
+    in sentences, what was judged and how far that can be trusted. Where the rows are a random sample, `out_of` says of
+    how many.
     """
 
     model: TableModel
@@ -43,6 +48,7 @@ class Judged:
     how: str
     unseen: bool
     ends: Array | None = None
+    out_of: int | None = None
 
     def losses(self, name: str | None = None) -> Array:
         """Mean pinball loss of each level, of the model or of a rival."""
@@ -64,43 +70,99 @@ def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple
 def judge_by_refitting(model: TableModel, training: Training, *, seed: int = 0, time_ordered: bool = False) -> Judged:
     """Fit the same kind of model to four fifths of its training rows, and judge that one on the others."""
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
+    weight = None if training.weight is None else training.weight[train]
+    judged = _refitted(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
+    chosen = "the last" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed}), that is"
+    on, rivals = f"{chosen} {len(test):,} others", f"the same {len(train):,} rows"
+    how = _how(model, len(train), len(test), on, rivals, weighted=training.weight is not None)
+    return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
+
+
+def judge_streamed(
+    model: TableModel, training: StreamedTraining, sample: Drawn, *, seed: int = 0, time_ordered: bool = False
+) -> Judged:
+    """The same, with the same rows held out, where rows are not in memory.
+
+    The model is fitted to all of the four fifths. Those rows of the sample that are held out judge it, and rivals are
+    fitted to the other rows of the sample.
+    """
+    train, test = held_out_rows(training.n_rows, seed=seed, time_ordered=time_ordered)
+    held_out = np.zeros(training.n_rows, dtype=bool)
+    held_out[test] = True
+    judged = _refitted(model, lambda one: one.fit(selected(training.rows, ~held_out)))
+    X, y, number = _with_target(model, sample)
+    judges = held_out[number]
+    if judges.all() or not judges.any():
+        raise TableError(
+            f"Of {len(sample.table):,} rows that were drawn for the report, {judges.sum():,} have a target and are "
+            f"held out, and {np.sum(~judges):,} are not: too few to judge by. Allow more memory, or leave out the "
+            "report."
+        )
+    splits = [(np.flatnonzero(~judges), np.flatnonzero(judges))]
+    chosen = f"the last {HELD_OUT:.0%}" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed})"
+    on = f"{judges.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
+    rivals = f"{np.sum(~judges):,} of those {len(train):,} rows, a random sample"
+    how = _how(model, len(train), len(test), on, rivals, weighted=training.roles.weights is not None)
+    return _judged(judged, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
+
+
+def judge_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Judged:
+    """Judge a model on these rows, y in the model's units; rivals are fitted to the other rows of five folds.
+
+    The rows are a random sample of `out_of` others, if that is given.
+    """
+    order = np.random.default_rng(0).permutation(len(y))
+    folds = np.array_split(order, FOLDS)
+    splits = [(np.sort(np.setdiff1d(order, fold)), np.sort(fold)) for fold in folds]
+    which = f"all {len(y):,} rows" if out_of is None else f"{len(y):,} rows, a random sample of all {out_of:,} rows"
+    how = (
+        f"The model was judged on {which} of the data with a target. That is honest only if it has not "
+        f"seen them: on its own training rows every model looks better than it is. Each rival was fitted to four "
+        f"fifths of these rows and judged on the rest, five times over, so that it never judged rows it had seen."
+    )
+    return _judged(model, X, y, splits, how, unseen=False, out_of=out_of)
+
+
+def _refitted(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
+    """A model of the same kind, with the same number of features, fitted by the function."""
     estimator = clone(model.model)
     if estimator.n_components == "auto":
         estimator.set_params(n_components=model.model.n_components_)
     interval = None if model.interval is None else clone(model.interval).set_params(estimator=estimator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what there is to say was said of the fit to all rows
-        weight = None if training.weight is None else training.weight[train]
-        (interval or estimator).fit(training.X[train], training.y[train], sample_weight=weight)
-    chosen = "the last" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed}), that is"
-    weighted = " The fit was weighted; here every row counts the same." if training.weight is not None else ""
-    fitted = "fitted to" if interval is None else "fitted to and calibrated on"
-    how = (
-        f"For these numbers the same kind of model, with the same number of features, was {fitted} {len(train):,} "
-        f"rows and judged on {chosen} {len(test):,} others. The model in the file was then {fitted} all "
-        f"{len(training.y):,} rows, and should do a little better. The rivals were fitted to the same {len(train):,} "
-        f"rows.{weighted}"
-    )
+        fit(interval or estimator)
     estimator = estimator if interval is None else interval.estimators_[0]
-    judged = TableModel(model.encoder, estimator, model.target, model.log_target, interval)
-    return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
+    return TableModel(model.encoder, estimator, model.target, model.log_target, interval)
 
 
-def judge_on(model: TableModel, X: Array, y: Array) -> Judged:
-    """Judge a model on these rows, y in the model's units; rivals are fitted to the other rows of five folds."""
-    order = np.random.default_rng(0).permutation(len(y))
-    folds = np.array_split(order, FOLDS)
-    splits = [(np.sort(np.setdiff1d(order, fold)), np.sort(fold)) for fold in folds]
-    how = (
-        f"The model was judged on all {len(y):,} rows of the data with a target. That is honest only if it has not "
-        f"seen them: on its own training rows every model looks better than it is. Each rival was fitted to four "
-        f"fifths of these rows and judged on the rest, five times over, so that it never judged rows it had seen."
+def _how(model: TableModel, n_train: int, n_test: int, on: str, rivals: str, *, weighted: bool) -> str:
+    fitted = "fitted to" if model.interval is None else "fitted to and calibrated on"
+    told = " The fit was weighted; here every row counts the same." if weighted else ""
+    return (
+        f"For these numbers the same kind of model, with the same number of features, was {fitted} {n_train:,} rows "
+        f"and judged on {on}. The model in the file was then {fitted} all {n_train + n_test:,} rows, and should do a "
+        f"little better. The rivals were fitted to {rivals}.{told}"
     )
-    return _judged(model, X, y, splits, how, unseen=False)
+
+
+def _with_target(model: TableModel, sample: Drawn) -> tuple[Array, Array, Index]:
+    """The rows of a sample that have a target: X, y in the model's units, and their numbers."""
+    target = numbers(sample.table[model.target])
+    there = np.isfinite(target)
+    y = check_target(model, target[there])
+    return model.encoder.encode(sample.table.filter(there)), y, sample.number[there]
 
 
 def _judged(
-    model: TableModel, X: Array, y: Array, splits: Sequence[tuple[Index, Index]], how: str, *, unseen: bool
+    model: TableModel,
+    X: Array,
+    y: Array,
+    splits: Sequence[tuple[Index, Index]],
+    how: str,
+    *,
+    unseen: bool,
+    out_of: int | None = None,
 ) -> Judged:
     order = np.argsort(model.quantiles_)
     levels = model.quantiles_[order]
@@ -117,7 +179,7 @@ def _judged(
         ends = None if model.interval is None else model.interval_encoded(X[rows])
     outside = model.model.outside(X[rows])
     by_name = {name: back(predicted[sort]) for name, predicted in found.items()}
-    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen, ends)
+    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen, ends, out_of)
 
 
 def check_target(model: TableModel, y: Array) -> Array:

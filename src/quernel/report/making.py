@@ -17,6 +17,7 @@ from quernel.report.judging import Judged
 from quernel.report.page import html
 from quernel.tables import TableModel
 from quernel.tables.columns import numbers
+from quernel.tables.drawing import Drawn
 
 Array = NDArray[np.floating]
 
@@ -24,7 +25,9 @@ IMPORTANCE_ROWS, REPEATS = 1000, 3
 MOST_FANS = 30
 
 
-def report_page(model: TableModel, table: Any, judged: Judged, *, data: str, model_file: str) -> str:
+def report_page(
+    model: TableModel, table: Any, judged: Judged, *, data: str, model_file: str, sample: Drawn | None = None
+) -> str:
     """The page about a model, as HTML.
 
     Parameters
@@ -37,6 +40,8 @@ def report_page(model: TableModel, table: Any, judged: Judged, *, data: str, mod
         How well it does, or one of its kind that was fitted to fewer rows.
     data, model_file : str
         What the files are called.
+    sample : Drawn or None
+        What the table is a sample of, if it is one.
     """
     target = numbers(table[model.target])
     place = np.flatnonzero(np.isfinite(target))
@@ -51,7 +56,9 @@ def report_page(model: TableModel, table: Any, judged: Judged, *, data: str, mod
         model_file=model_file,
         model=model,
         judged=judged,
-        n_rows=table.num_rows,
+        n_rows=table.num_rows if sample is None else sample.n_rows,
+        dropped=table.num_rows - len(y) if sample is None else sample.n_rows - sample.n_counted,
+        drawn=None if sample is None or sample.whole else len(table),
         columns=summarize(model, table),
         y=y,
         choices=choices(model.model, X, np.log(y) if model.log_target else y),
@@ -59,7 +66,7 @@ def report_page(model: TableModel, table: Any, judged: Judged, *, data: str, mod
         residuals=ResidualQuantileDisplay.of(judged.y, judged.curves, judged.levels),
         importance=importance,
         fans=column_fans(model, whole, y, names[:MOST_FANS]),
-        rows=place[judged.rows] + 1,
+        rows=(place if sample is None else sample.place[place])[judged.rows] + 1,
         entries=whole.take(judged.rows),
     )
     return html(page)

@@ -46,7 +46,8 @@ def _tiles(page: Page) -> str:
     change = ours / constant - 1 if constant > 0 else 0.0
     beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
     rows = "held-out" if judged.unseen else "judged"
-    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows", number(ours), beside)]
+    drawn = "" if judged.out_of is None else f", a sample of {judged.out_of:,}"
+    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows{drawn}", number(ours), beside)]
     for one in intervals(judged)[:1]:
         told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
         kind = "calibrated interval" if one.calibrated else "interval"

@@ -16,7 +16,7 @@ from quernel.report.columns import day
 from quernel.report.content import Page, intervals
 from quernel.report.elements import Cell, figure, head, right, table, verdict
 from quernel.report.judging import Judged
-from quernel.report.words import number, percent
+from quernel.report.words import counted, number, percent
 from quernel.tables import DateColumn
 from quernel.tables.columns import Column
 
@@ -38,12 +38,13 @@ WORST, SHOWN_INPUTS, MOST_BARS = 10, 8, 12
 
 def data(page: Page) -> str:
     """What is in the table."""
-    lost = page.n_rows - len(page.y)
-    dropped = f" {lost:,} rows have no target and were left out." if lost else ""
+    lost = f"{page.dropped:,} rows have" if page.dropped > 1 else "1 row has"
+    dropped = f" {lost} no target and {'were' if page.dropped > 1 else 'was'} left out." if page.dropped else ""
+    drawn = f" What follows describes a random sample of {page.drawn:,} rows." if page.drawn is not None else ""
     logged = " The model was fitted to the logarithm of the target, and its quantiles are mapped back."
     text = (
-        f"{page.n_rows:,} rows, {len(page.columns) - 1} input columns, target {page.model.target!r}.{dropped}"
-        f"{logged if page.model.log_target else ''}"
+        f"{counted(page.n_rows, 'row')}, {counted(len(page.columns) - 1, 'input column')}, target "
+        f"{page.model.target!r}.{dropped}{drawn}{logged if page.model.log_target else ''}"
     )
     lines = [
         (head(one.name), one.kind, right(f"{one.missing:,}" if one.missing else NONE), one.words)
@@ -64,7 +65,7 @@ def choices(page: Page) -> str:
         return chosen
     lines = [(head(name), right(number(width))) for name, width in zip(names, widths, strict=True)]
     return (
-        f"{chosen}<details><summary>Bandwidths of the {len(names)} encoded columns</summary>"
+        f"{chosen}<details><summary>Bandwidths of {counted(len(names), 'encoded column')}</summary>"
         f"{table(('column', right('bandwidth')), lines)}</details>"
     )
 
@@ -145,7 +146,12 @@ def coverage(page: Page) -> str:
         "Rows between neighbouring curves over those expected, with 95 % of chance. A bowl says that the intervals are "
         "too narrow, a hump that they are too wide.",
     )
-    return f'<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+    told = (
+        ""
+        if judged.out_of is None
+        else f"<p>Counted on {len(judged.y):,} rows, a random sample of {judged.out_of:,}.</p>"
+    )
+    return f'{told}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
 
 
 def _from_to(low: float, high: float) -> str:
@@ -174,7 +180,8 @@ def fans(page: Page) -> str:
         for k, one in enumerate(page.fans)
     )
     left = len(page.model.encoder.columns) - len(page.fans)
-    more = f'<p class="quiet">{left} columns that matter less are not drawn.</p>' if left > 0 else ""
+    told = "1 column that matters less is" if left == 1 else f"{left} columns that matter less are"
+    more = f'<p class="quiet">{told} not drawn.</p>' if left > 0 else ""
     return (
         f'<div class="beside"><div>{table(("column", right("loss"), ""), lines, caption)}</div><div>'
         f'<div class="chooser"><label for="column">Column</label><select id="column">{options}</select></div>'

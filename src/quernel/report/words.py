@@ -30,3 +30,8 @@ def short(value: float) -> str:
 def percent(share: float, digits: int = 1) -> str:
     """A share in per cent."""
     return f"{100 * share:.{digits}f} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something: 1 column, 1,200 columns."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

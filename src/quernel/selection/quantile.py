@@ -207,7 +207,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
             counts = weight > 0 if weight.ndim else np.ones(source.n_rows, dtype=bool)
         else:
-            source = self._searched_rows(view, groups, rng)
+            source, groups = self._searched_rows(view, groups, rng)
             counts = np.ones(source.n_rows, dtype=bool)
         splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
@@ -224,16 +224,19 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
         return kernels[b]
 
-    def _searched_rows(self, view: Overview, groups: Any, rng: np.random.Generator) -> ArrayRows:
-        """A random sample of rows that are far away, as many as the search has room for, in their order."""
-        if groups is not None:
+    def _searched_rows(self, view: Overview, groups: Any, rng: np.random.Generator) -> tuple[ArrayRows, Any]:
+        """A random sample of rows that are far away, as many as the search has room for, in their order.
+
+        With their groups, if there are any.
+        """
+        if groups is not None and np.shape(groups) != (view.n_rows,):
             raise ValueError(
-                "groups are for rows in memory: those of other rows are searched on a random sample. Leave them out, "
-                "or search on rows in memory."
+                f"groups must have one label for each of {view.n_rows} rows; got shape {np.shape(groups)}."
             )
         M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
         most = int(allowance(self.max_memory) / (8 * max(M, view.n_columns)))
-        return random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
+        source, index = random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
+        return source, None if groups is None else np.asarray(groups)[index]
 
     def _kernels(self, kernel: Kernel, view: Overview, loss: Loss) -> list[Kernel]:
         """One for every bandwidth of the grid."""

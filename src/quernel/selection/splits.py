@@ -7,7 +7,8 @@ stay together, so that weighting a row and repeating it are the same thing, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -24,6 +25,23 @@ WANTED = (
     "cv must be a number of folds (2 or more), a share of the rows to hold out (between 0 and 1), a scikit-learn "
     "splitter, or a list of (train, test) index arrays"
 )
+
+
+@dataclass(frozen=True)
+class LastRows:
+    """A splitter of rows in order of time: the last `share` of them is held out, once."""
+
+    share: float
+
+    def split(self, X: Any, *_: Any) -> Iterator[Split]:
+        """The one split."""
+        n = len(X)
+        first = min(max(round((1 - self.share) * n), 1), n - 1)
+        yield np.arange(first), np.arange(first, n)
+
+    def get_n_splits(self, *_: Any) -> int:
+        """One."""
+        return 1
 
 
 def check_splitting(cv: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +23,19 @@ Join = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class Group:
-    """A row group of a Parquet file."""
+    """A row group of a Parquet file; `first` is the number of its first row among those of all files, from 0 on.
+
+    `called` is what messages call the file, if that is not its path.
+    """
 
     path: str
     number: int
     n_rows: int
+    first: int = 0
+    called: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}, row group {self.number}"
+        return f"{self.called or self.path}, row group {self.number}"
 
 
 class Slab(NamedTuple):
@@ -82,8 +87,9 @@ class ParquetTable:
         return joined_as_they_come(map(step, read_ahead(self.slabs(columns))), join)
 
 
-def open_parquet(data: Path) -> ParquetTable:
-    """The files of a path, a pattern or a folder; only their ends are read."""
+def open_parquet(data: Path, called: dict[str, str] | None = None) -> ParquetTable:
+    """The files of a path, a pattern or a folder; only their ends are read. Messages call them what `called` says."""
+    called = called or {}
     files = files_of(data)
     for path in files:
         if not path.is_file():
@@ -93,13 +99,15 @@ def open_parquet(data: Path) -> ParquetTable:
     footers = [footer(str(path)) for path in files]
     for path, one in zip(files, footers, strict=True):
         check_names(path, one.schema.names)
-    groups = tuple(
-        Group(str(path), number, n_rows)
+    sizes = [
+        (str(path), number, n_rows)
         for path, one in zip(files, footers, strict=True)
         for number, n_rows in enumerate(one.sizes)
         if n_rows
-    )
-    schema = agreed((path, one.schema) for path, one in zip(files, footers, strict=True))
+    ]
+    firsts = accumulate((n_rows for *_, n_rows in sizes), initial=0)
+    groups = tuple(Group(*size, first, called.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
+    schema = agreed((Path(called.get(str(path), path)), one.schema) for path, one in zip(files, footers, strict=True))
     return ParquetTable(groups, schema, sum(map(_bytes, map(str, files))))
 
 

@@ -55,7 +55,7 @@ def read(path: Path) -> Any:
     import pyarrow as pa
 
     ending, compression = _checked(path)
-    with _complaints(path, ending):
+    with complaints(path, ending):
         if ending in CSV:
             from pyarrow import csv
 
@@ -76,14 +76,14 @@ def read(path: Path) -> Any:
 
 
 @contextmanager
-def in_batches(path: Path, needed: Sequence[str], types: dict[str, Any]) -> Iterator[Batches]:
-    """The needed columns of a file, piece by piece; `types` says what the columns of a CSV file are read as.
+def in_batches(path: Path, needed: Sequence[str] | None, types: dict[str, Any]) -> Iterator[Batches]:
+    """The needed columns (None: all) of a file, piece by piece; `types`: what those of a CSV file are read as.
 
     Columns that are missing are left out: whoever needs them looks at the schema.
     """
     ending, compression = _checked(path)
     with ExitStack() as files:
-        with _complaints(path, ending):
+        with complaints(path, ending):
             if ending in CSV:
                 batches = _csv_batches(files, path, ending, compression, needed, types)
             elif ending in PARQUET:
@@ -94,7 +94,12 @@ def in_batches(path: Path, needed: Sequence[str], types: dict[str, Any]) -> Iter
 
 
 def _csv_batches(
-    files: ExitStack, path: Path, ending: str, compression: str | None, needed: Sequence[str], types: dict[str, Any]
+    files: ExitStack,
+    path: Path,
+    ending: str,
+    compression: str | None,
+    needed: Sequence[str] | None,
+    types: dict[str, Any],
 ) -> Batches:
     from pyarrow import csv
 
@@ -102,7 +107,7 @@ def _csv_batches(
     with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing) as first:
         schema = first.schema  # of all columns, as they look at the beginning of the file
     check_names(path, schema.names)
-    present = [name for name in needed if name in schema.names]
+    present = schema.names if needed is None else [name for name in needed if name in schema.names]
     for name in set(present) & set(types):
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(types[name]))
@@ -111,12 +116,13 @@ def _csv_batches(
     return Batches(schema, iter(files.enter_context(csv.open_csv(stream, options, parsing, convert))), None)
 
 
-def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str]) -> Batches:
+def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str] | None) -> Batches:
     import pyarrow.parquet as pq
 
     file = files.enter_context(pq.ParquetFile(str(path), pre_buffer=False))
     check_names(path, file.schema_arrow.names)
-    present = [name for name in needed if name in file.schema_arrow.names]
+    known = file.schema_arrow.names
+    present = known if needed is None else [name for name in needed if name in known]
 
     def pieces() -> Iterator[Any]:
         for g in range(file.metadata.num_row_groups):
@@ -127,7 +133,7 @@ def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str]) -> Bat
 
 
 def _row_group(file: Any, path: Path, g: int) -> Any:
-    with _complaints(f"{path}, row group {g},", PARQUET[0]):
+    with complaints(f"{path}, row group {g},", PARQUET[0]):
         return file.read_row_group(g, use_threads=False)
 
 
@@ -142,7 +148,7 @@ def _arrow_batches(files: ExitStack, path: Path) -> Batches:
 def _guarded(pieces: Iterator[Any], path: Path | str, ending: str) -> Iterator[Any]:
     """The pieces, with complaints about what is read, not about what is done with it."""
     while True:
-        with _complaints(path, ending):
+        with complaints(path, ending):
             piece = next(pieces, None)
         if piece is None:
             return
@@ -175,7 +181,7 @@ def _checked(path: Path) -> tuple[str, str | None]:
 def _parsing(ending: str) -> Any:
     from pyarrow import csv
 
-    return csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",")
+    return csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
 
 
 def _stream(path: Path, compression: str | None) -> Any:
@@ -200,7 +206,7 @@ def _arrow_reader(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def _complaints(path: Path | str, ending: str) -> Iterator[None]:
+def complaints(path: Path | str, ending: str) -> Iterator[None]:
     """Arrow's complaints as one line that names the file, or the place in it."""
     import pyarrow as pa
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -13,12 +14,19 @@ from numpy.typing import NDArray
 
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import BLOCK, Piece, RowsError, checked, cut
-from quernel.tables.columns import Column, TextColumn, numbers
+from quernel.tables.columns import Column, TextColumn, as_words, numbers
+from quernel.tables.drawing import Drawn, drawn, join_drawn
 from quernel.tables.encoder import TableEncoder, learnt_from
 from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason
 from quernel.tables.groups import Group, ParquetTable, Slab
 from quernel.tables.medians import medians
-from quernel.tables.training import check_columns, input_columns, refuse_no_target, refuse_not_positive
+from quernel.tables.training import (
+    check_columns,
+    input_columns,
+    refuse_gaps,
+    refuse_no_target,
+    refuse_not_positive,
+)
 
 Array = NDArray[np.floating]
 
@@ -39,12 +47,19 @@ class Roles:
 
 @dataclass(frozen=True, eq=False)
 class StreamedTraining:
-    """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes."""
+    """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes.
 
+    `sizes` are those of `count_targets`; `groups` (n,) are labels of the rows, or None.
+    """
+
+    table: Any
+    roles: Roles
+    sizes: dict[tuple[Group, int], int]
     encoder: TableEncoder
     rows: Any
     dropped: int
     notes: tuple[str, ...]
+    groups: NDArray[np.uint64] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -59,23 +74,31 @@ def prepare_streamed(
     columns: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
     weights: str | None = None,
+    groups: str | None = None,
     log_target: bool = False,
     make_rows: Callable[..., Any] | None = None,
 ) -> StreamedTraining:
     """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept.
 
+    Of rows that belong together a label is kept, 8 bytes a row, the same for equal entries.
+
     `table` is a `ParquetTable`, or a `ClusterTable`, whose workers read the files and with which
     `make_rows` is `cluster_rows`.
     """
-    check_columns(table.schema, target, weights, None, columns, exclude)
+    check_columns(table.schema, target, weights, groups, columns, exclude)
     roles = Roles(target, weights, log_target)
     counted = table.fold(partial(count_targets, roles), join_targets, [target])
     refuse_no_target(target, sum(counted.sizes.values()), table.n_rows)
     if log_target:
         refuse_not_positive(target, counted.not_positive, counted.low)
-    learnt = learnt_from(learn(table, roles, input_columns(table.schema, columns, [target, weights, None, *exclude])))
+    inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
+    learnt = learnt_from(learn(table, roles, inputs))
     rows = (make_rows or TableRows)(table, learnt.encoder, roles, counted.sizes)
-    return StreamedTraining(learnt.encoder, rows, table.n_rows - rows.n_rows, learnt.notes)
+    labels = None
+    if groups is not None:
+        labels = table.fold(partial(group_labels, roles, groups), np.concatenate, [*dict.fromkeys([target, groups])])
+    dropped = table.n_rows - rows.n_rows
+    return StreamedTraining(table, roles, counted.sizes, learnt.encoder, rows, dropped, learnt.notes, labels)
 
 
 # Which rows count
@@ -113,6 +136,42 @@ def with_target(table: Any, roles: Roles) -> Any:
     """The rows of a table that have a target."""
     there = np.isfinite(numbers(table[roles.target]))
     return table if there.all() else table.filter(there)
+
+
+def group_labels(roles: Roles, name: str, slab: Slab) -> NDArray[np.uint64]:
+    """A number for every row with a target, the same for equal entries of a column wherever they are."""
+    column = with_target(slab.table, roles)[name]
+    refuse_gaps(name, column.null_count, len(column), str(slab.group))
+    words, index = as_words(column)
+    codes = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest()) for word in words]
+    return np.array(codes, dtype=np.uint64)[index]
+
+
+# A sample of them
+
+
+def draw_rows(training: StreamedTraining, limit: int, seed: int) -> Drawn:
+    """A random sample of all rows of the table, in one pass, with the columns that are used.
+
+    Rows without a target are among them; `number` counts the others, as `training.rows` does.
+    """
+    columns = needed_columns(training.encoder, training.roles, X=True)
+    found = training.table.fold(partial(draw_slab, training.roles, limit, seed), join_drawn, columns)
+    starts, before, count = [], [], 0
+    for group in training.table.groups:
+        for start in range(0, group.n_rows, STRIP):
+            if start % BLOCK == 0:  # where a slab begins
+                starts.append(group.first + start)
+                before.append(count)
+            count += training.sizes[group, start]
+    slab = np.searchsorted(starts, found.place, side="right") - 1
+    return replace(found, number=found.number + np.array(before)[slab])
+
+
+def draw_slab(roles: Roles, limit: int, seed: int, slab: Slab) -> Drawn:
+    """That of a slab, in which numbers are counted from its beginning."""
+    there = np.isfinite(numbers(slab.table[roles.target]))
+    return drawn(slab.table, there, limit=limit, seed=seed, place=slab.group.first + slab.start)
 
 
 # What becomes of the columns

@@ -106,6 +106,8 @@ def input_columns(schema: Any, columns: Sequence[str] | None, left_out: Sequence
 
 def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
     """Without any target there is nothing to fit."""
+    if n_rows == 0:
+        raise TableError("The table has no rows: there is nothing to learn from.")
     if n_there == 0:
         raise TableError(f"The target {target!r} is missing in all {n_rows:,} rows: there is nothing to learn from.")
 
@@ -119,11 +121,17 @@ def refuse_not_positive(target: str, count: int, smallest: float) -> None:
         )
 
 
+def refuse_gaps(name: str, count: int, n_rows: int, place: str = "") -> None:
+    """Every row must say to which group it belongs."""
+    if count:
+        of = f" of {place}" if place else ""
+        raise TableError(
+            f"The column of groups {name!r} is empty in {count:,} of {n_rows:,} rows{of}. Fill it, or leave those rows "
+            "out."
+        )
+
+
 def _numbered(labels: Any, name: str) -> NDArray[np.intp]:
     """A number for every row, the same for equal labels."""
-    if labels.null_count:
-        raise TableError(
-            f"The column of groups {name!r} is empty in {labels.null_count:,} of {len(labels):,} rows. Fill it, or "
-            "leave those rows out."
-        )
+    refuse_gaps(name, labels.null_count, len(labels))
     return labels.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.intp)

@@ -1,0 +1,108 @@
+"""CSV and Arrow files larger than memory: copied to Parquet once, piece by piece, so that parts can be read again.
+
+Columns of a CSV file have the types that they have when it is read whole, though only a piece is seen at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from quernel.estimators.cost import as_size
+from quernel.tables import reading
+from quernel.tables.groups import ParquetTable, open_parquet
+from quernel.tables.reading import CSV, TableError, complaints, ending_of
+
+# A conversion that fails, as Arrow tells it: the column and, mostly, the value.
+FAILED = re.compile(
+    r"In CSV column #(\d+): .*?CSV conversion error to .*?(?:(?:invalid value|zone offset in) '(.*?)'(?:$|\. If)|$)",
+    re.DOTALL,
+)
+# Bytes that one of a compressed file becomes, about.
+EXPANDED = 6
+
+
+@contextmanager
+def copied(files: Sequence[Path]) -> Iterator[ParquetTable]:
+    """The files as a table that is read in parts; the copy, a folder of temporary files, goes with the block."""
+    _check_disk(files)
+    with tempfile.TemporaryDirectory(prefix="quernel-") as folder:
+        called = {}
+        for k, path in enumerate(files):
+            copy = Path(folder) / f"{k:06}.parquet"
+            called[str(copy)] = str(path)
+            _copy(path, copy)
+        yield open_parquet(Path(folder), called)
+
+
+def bytes_of(path: Path) -> int:
+    """The size of a file, or about that which it has when it is not compressed."""
+    size = path.stat().st_size
+    return size if ending_of(path)[1] is None else EXPANDED * size
+
+
+def _check_disk(files: Sequence[Path]) -> None:
+    needed, folder = sum(map(bytes_of, files)), tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise TableError(
+            f"{files[0]} is larger than memory and is copied to Parquet to be read in parts, which may take "
+            f"{as_size(needed)}; the folder for temporary files, {folder}, has {as_size(free)}. Name a larger one by "
+            "the environment variable TMPDIR, or convert the files to Parquet yourself."
+        )
+
+
+def _copy(path: Path, copy: Path) -> None:
+    if ending_of(path)[0] not in CSV:
+        with reading.in_batches(path, None, {}) as batches:
+            _write(batches, copy)
+        return
+    types: dict[str, Any] = {}
+    while True:
+        try:
+            with reading.in_batches(path, None, types) as batches:
+                types |= {field.name: field.type for field in batches.schema if field.name not in types}
+            with reading.in_batches(path, None, types) as batches:
+                _write(batches, copy)
+            return
+        except TableError as error:
+            failed = FAILED.search(str(error.__cause__))
+            if failed is None:
+                raise
+            name = list(types)[int(failed[1])]
+            types[name] = _looser(types[name], failed[2])
+
+
+def _write(batches: reading.Batches, copy: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(str(copy), batches.schema) as writer:
+        for piece in batches.pieces:
+            with complaints(copy, ".parquet"):
+                writer.write(piece)
+
+
+def _looser(kind: Any, value: str | None) -> Any:
+    """The next type that Arrow tries for a column of CSV, of those that hold this value, if it is known."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    zones, units = (None, "UTC"), ("s", "ns")
+    times = [pa.timestamp(unit, zone) for zone in zones for unit in units]
+    order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), *times, pa.float64(), pa.string()]
+    for one in order[order.index(kind) + 1 : -1]:
+        line = io.BytesIO()
+        csv.write_csv(pa.table({"x": [value], "y": [0]}), line)
+        try:
+            line.seek(0)
+            csv.read_csv(line, csv.ReadOptions(use_threads=False), None, csv.ConvertOptions(column_types={"x": one}))
+        except pa.ArrowInvalid:
+            continue
+        return one
+    return pa.string() if kind != pa.string() else pa.binary()

@@ -1,0 +1,98 @@
+"""A sample of rows that pass by is a random one: every set of rows is as likely as any other."""
+
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.stats import chisquare
+
+from quernel.tables import prepare
+from quernel.tables.drawing import drawn, join_drawn, rows_to_draw
+from quernel.tables.groups import open_parquet
+from quernel.tables.streaming import draw_rows, prepare_streamed
+from tables.made import sales
+from tables.test_streaming import everything, written
+
+
+def numbered(n):
+    return pa.table({"row": np.arange(n)})
+
+
+def in_pieces(table, ends, **more):
+    """The samples of the pieces that end at these rows."""
+    starts = [0, *ends[:-1]]
+    return [drawn(table.slice(a, b - a), place=a, **more) for a, b in zip(starts, ends, strict=True)]
+
+
+def p_value(picked):
+    """How likely so uneven a choice of pairs of six rows is, if all pairs are equally likely."""
+    pairs = list(combinations(range(6), 2))
+    counts = [sum(tuple(one) == pair for one in picked) for pair in pairs]
+    assert sum(counts) == len(picked)
+    return chisquare(counts).pvalue
+
+
+@pytest.mark.parametrize("ends", [[6], [1, 6], [2, 3, 6]])
+@pytest.mark.parametrize("in_a_tree", [False, True])
+def test_all_pairs_of_rows_are_equally_likely(ends, in_a_tree):
+    picked = []
+    for seed in range(600):
+        parts = in_pieces(numbered(6), ends, limit=2, seed=seed)
+        if in_a_tree and len(parts) > 1:
+            parts = [join_drawn(parts[:2]), *parts[2:]]
+        picked.append(join_drawn(parts).table["row"].to_pylist())
+    assert p_value(picked) > 1e-4
+    # The first of each piece, or a row from either end more often, would be noticed.
+    assert p_value([[0, 5] if k % 10 == 0 else one for k, one in enumerate(picked)]) < 1e-6
+
+
+def test_a_sample_knows_its_rows_and_how_many_there_are():
+    counts = np.arange(100) % 3 > 0
+    table, ends = numbered(100), [17, 40, 100]
+    parts = [
+        drawn(table.slice(a, b - a), counts[a:b], limit=30, seed=1, place=a, number=int(counts[:a].sum()))
+        for a, b in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+    sample = join_drawn(parts)
+    assert (sample.n_rows, sample.n_counted, len(sample.table), sample.whole) == (100, counts.sum(), 30, False)
+    np.testing.assert_array_equal(sample.table["row"].to_numpy(), sample.place)
+    np.testing.assert_array_equal(sample.number, (np.cumsum(counts) - counts)[sample.place])
+    assert np.all(np.diff(sample.place) > 0)
+    fewer = sample.only(10)
+    assert set(fewer.place) < set(sample.place)
+    everything = join_drawn(in_pieces(table, ends, limit=100, seed=1))
+    assert everything.whole
+    np.testing.assert_array_equal(everything.place, np.arange(100))
+
+
+def test_the_size_of_a_sample_is_bounded_on_both_sides():
+    assert rows_to_draw(10, 1e3) == 1000
+    assert rows_to_draw(10, 1e6) == 0.25 * 1e6 / 80
+    assert rows_to_draw(10, 1e12) == 100_000
+
+
+def test_rows_drawn_from_files_have_the_numbers_of_the_rows_that_are_fitted(tmp_path):
+    table = sales()
+    training = prepare_streamed(open_parquet(written(tmp_path, table)), "price")
+    _, y, _ = everything(training.rows)
+    sample = draw_rows(training, 300, seed=0)
+    price = sample.table["price"].to_numpy(zero_copy_only=False)
+    there = np.isfinite(price)
+    assert (sample.n_rows, sample.n_counted, len(price)) == (400, len(y), 300)
+    assert np.sum(~there) > 0
+    np.testing.assert_array_equal(y[sample.number[there]], price[there])
+    np.testing.assert_array_equal(table["price"].to_numpy(zero_copy_only=False)[sample.place], price)
+    assert sample.table.column_names == [*training.encoder.inputs, "price"]
+
+
+def test_numbers_go_on_through_the_slabs_of_a_large_row_group(tmp_path):
+    rng, n = np.random.default_rng(0), 150_000
+    table = pa.table({"x": rng.random(n), "y": np.where(rng.random(n) < 0.1, np.nan, np.arange(n))})
+    training = prepare_streamed(open_parquet(written(tmp_path, table, 2, 100_000)), "y")
+    sample = draw_rows(training, 500, seed=0)
+    y = sample.table["y"].to_numpy()
+    there = np.isfinite(y)
+    np.testing.assert_array_equal(prepare(table, "y").y[sample.number[there]], y[there])
+    # From everywhere: each tenth of the file gives a tenth of the sample, as far as chance goes.
+    assert chisquare(np.histogram(sample.place, 10, (0, n))[0]).pvalue > 1e-4
