@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fail
+from quernel.cli.console import console, errors, fail, flag
 from quernel.cli.tables import Table, read_table
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
@@ -63,7 +63,7 @@ def plan(
     subsample: Annotated[int, typer.Option(help="Rows of the file used for the estimates.", min=MIN_ROWS)] = SUBSAMPLE,
     seed: Annotated[int, typer.Option(help="Makes the subsample repeatable.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the map of the features needed here (.png, .pdf).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier picture.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an earlier picture.")] = False,
 ) -> None:
     """Recommend the ridge weight and the number of random features, from exponents or from a data file."""
     _check_options(kernel, level, plot, force)

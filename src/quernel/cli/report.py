@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from quernel.cli.console import working
+from quernel.cli.console import flag, working
 from quernel.cli.data import FEWEST_ROWS
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
@@ -24,8 +24,8 @@ def report(
     model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
     data: Annotated[Path, typer.Argument(help="File with the target too, best of rows that the model has not seen.")],
     out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a sentence.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an earlier file.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
     """Judge a model on a file and write one self-contained HTML page about it."""
     check_page(out, force=force)

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from quernel.estimators import ExtrapolationWarning
 from quernel.metrics import pinball_loss
 from quernel.report.rivals import MOST_ROWS, predicted_by, rivals
+from quernel.report.words import percent
 from quernel.tables import TableError, TableModel, Training
 
 Array = NDArray[np.floating]
@@ -27,9 +28,9 @@ class Judged:
     """The rows that a model is judged on, in the target's own units, the levels ascending.
 
     model is the one that is judged; rows (n,) are the positions of the judged rows among those handed in, X (n, d)
-    their numbers, y (n,), curves (n, q), outside (n,) which of them leave the range of the training rows; rivals
-    are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how` tells,
-    in sentences, what was judged and how far that can be trusted.
+    their numbers, y (n,), curves (n, q), beyond (n, d) which of the numbers leave the range of the training rows;
+    rivals are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how`
+    tells, in sentences, what was judged and how far that can be trusted.
     """
 
     model: TableModel
@@ -38,11 +39,16 @@ class Judged:
     y: Array
     levels: Array
     curves: Array
-    outside: NDArray[np.bool_]
+    beyond: NDArray[np.bool_]
     rivals: dict[str, Array]
     how: str
     unseen: bool
     ends: Array | None = None
+
+    @property
+    def outside(self) -> NDArray[np.bool_]:
+        """Which rows leave the range of the training rows in at least one column, (n,)."""
+        return self.beyond.any(axis=1)
 
     def losses(self, name: str | None = None) -> Array:
         """Mean pinball loss of each level, of the model or of a rival."""
@@ -72,7 +78,7 @@ def judge_by_refitting(model: TableModel, training: Training, *, seed: int = 0, 
         warnings.simplefilter("ignore")  # what there is to say was said of the fit to all rows
         weight = None if training.weight is None else training.weight[train]
         (interval or estimator).fit(training.X[train], training.y[train], sample_weight=weight)
-    chosen = "the last" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed}), that is"
+    chosen = "the last" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed}), that is"
     weighted = " The fit was weighted; here every row counts the same." if training.weight is not None else ""
     fitted = "fitted to" if interval is None else "fitted to and calibrated on"
     how = (
@@ -115,9 +121,10 @@ def _judged(
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
         ends = None if model.interval is None else model.interval_encoded(X[rows])
-    outside = model.model.outside(X[rows])
     by_name = {name: back(predicted[sort]) for name, predicted in found.items()}
-    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen, ends)
+    return Judged(
+        model, rows, X[rows], back(y[rows]), levels, curves, model.beyond(X[rows]), by_name, how, unseen, ends
+    )
 
 
 def check_target(model: TableModel, y: Array) -> Array:
