@@ -136,6 +136,13 @@ def test_help_says_what_there_is(arguments):
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("command", [one.callback.__name__ for one in app.registered_commands])
+def test_switches_are_shown_without_a_value(command):
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    assert re.search(r"--(force|json)\b", shown)
+    assert not re.search(r"--(?!help)[\w-]+ +<?bool", shown, re.IGNORECASE)
+
+
 def test_an_unknown_command_is_named():
     ran = run("fitt")
     assert ran.returncode == 2

@@ -11,7 +11,9 @@ from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Pinball
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import SOLVERS, joint
+from quernel.solvers import SOLVERS, joint, joint_descent
+from quernel.solvers.ordered import Duals, certified, drop
+from quernel.solvers.tridiagonal import BlockTridiagonal
 
 LEVELS = np.array([0.7, 0.1, 0.5, 0.3, 0.6, 0.9])  # in no order
 ROUNDING = 1e-10
@@ -108,16 +110,16 @@ def test_the_gap_bounds_the_distance_wherever_it_stops(steps):
     features, y, _, _ = crossing_rows(7)
     best = clarabel_optimum(features, y, 1e-4, None, True, None)
     found = joint.solve(problem_of(features, y, 1e-4), tol=1e-7, max_iter=1000)
-    table = joint._ordered(problem_of(features, y, 1e-4), np.ones(6), np.argsort(LEVELS), np.arange(len(y)), None)
+    table = joint.ordered(problem_of(features, y, 1e-4), np.ones(6), np.argsort(LEVELS), np.arange(len(y)), None)
     rng = np.random.default_rng(steps)
     for _ in range(20):  # any coefficients and any duals
         coef = found.coef[:, np.argsort(LEVELS)] + rng.normal(size=found.coef.shape) * rng.random() / steps
-        duals = joint.Duals(
+        duals = Duals(
             np.clip(rng.normal(size=(len(y), 6)), table.levels - 1, table.levels), rng.exponential(0.1, (len(y), 5))
         )
-        point = joint.certified(table, coef, found.intercept[np.argsort(LEVELS)], duals, np.zeros(6, dtype=int))
+        point = certified(table, coef, found.intercept[np.argsort(LEVELS)], duals, np.zeros(6, dtype=int))
         assert point.gap.sum() >= point.objective.sum() - best - 1e-9
-        assert np.max(joint.drop(table.curves(point.coef, point.intercept))) <= 0
+        assert np.max(drop(table.curves(point.coef, point.intercept))) <= 0
 
 
 def test_levels_that_do_not_cross_are_left_as_they_are():
@@ -131,14 +133,80 @@ def test_levels_that_do_not_cross_are_left_as_they_are():
 
 def test_only_what_crosses_is_moved():
     """Two levels far from the others: what couples the others does not touch them."""
-    features, y, _, _ = crossing_rows(5)
+    features, y, _, _ = crossing_rows(6)
     levels = np.array([0.02, 0.48, 0.5, 0.52, 0.98])
     problem = problem_of(features, y, 1e-3, levels=levels)
     apart, together = SOLVERS["newton"](problem, tol=1e-7), joint.solve(problem, tol=1e-7)
-    curves = features @ apart.coef + apart.intercept
-    assert np.all((curves[:, :-1] > curves[:, 1:]).any(axis=0) == [False, True, True, False])
+    worst = drop(features @ apart.coef + apart.intercept).max(axis=0)
+    assert np.all(worst[[0, 3]] < -0.1)
+    assert np.all(worst[[1, 2]] > 0.01)
     np.testing.assert_array_equal(together.coef[:, [0, 4]], apart.coef[:, [0, 4]])
     assert worst_crossing(features, together, levels) <= 0
+
+
+def sizes_of_inner_problems(monkeypatch, problem, **settings):
+    """The joint solution, and for every inner problem its number of rows and its width."""
+    seen, inner = [], joint_descent._inner
+
+    def watched(near, place, anchors, width, *rest):
+        seen.append((len(near.y), width))
+        return inner(near, place, anchors, width, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joint_descent, "_inner", watched)
+        for name, value in settings.items():
+            patch.setattr(joint_descent, name, value)
+        return joint.solve(problem, tol=1e-7), np.array(seen).T
+
+
+def test_steps_see_the_rows_in_doubt_and_the_answer_is_that_of_all(monkeypatch):
+    features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
+    problem = problem_of(features, y, 1e-6)
+    found, (sizes, _) = sizes_of_inner_problems(monkeypatch, problem)
+    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, CROWD=0.0)
+    assert found.converged
+    assert every.converged
+    assert found.objective.sum() == pytest.approx(every.objective.sum(), rel=2e-7)
+    assert all_sizes.min() == 3000
+    assert sizes.min() < 600
+    assert np.median(sizes) < 1500
+    assert worst_crossing(features, found) <= 0
+
+
+def test_a_row_that_is_wrongly_thought_clear_is_found(monkeypatch):
+    """Doubting nothing but the rows on a sloping piece is too little: others move over a kink, and are seen to."""
+    features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
+    problem = problem_of(features, y, 1e-6)
+    careful, _ = sizes_of_inner_problems(monkeypatch, problem)
+    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, DOUBT=0.0)
+    again = np.flatnonzero(widths[1:] == widths[:-1]) + 1
+    assert len(again)
+    assert np.all(sizes[again] == len(y))
+    assert rash.converged
+    assert rash.objective.sum() == pytest.approx(careful.objective.sum(), rel=2e-7)
+    assert worst_crossing(features, rash) <= 0
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_newton_system_of_coupled_levels(intercept):
+    """Against the whole matrix: levels that meet the next on few rows, on more than there are features, on none."""
+    rng = np.random.default_rng(0)
+    n, M, q, spare = 300, 12, 4, 0.7
+    features, alphas = rng.normal(size=(n, M)), rng.uniform(1e-3, 1e-2, q)
+    losses = rng.exponential(size=(n, q)) * (rng.random((n, q)) < 0.2)
+    ties = rng.exponential(40.0, (n, q - 1)) * (rng.random((n, q - 1)) < [0.02, 0.5, 0.0])
+    rows = np.hstack([features, np.full((n, 1), float(intercept))])
+    whole = np.zeros((q, M + 1, q, M + 1))
+    for k in range(q):
+        whole[k, :, k] += rows.T @ (losses[:, [k]] * rows) + np.diag(np.append(np.full(M, 2 * alphas[k]), 0))
+        whole[k, -1, k, -1] += 0 if intercept else spare
+    for k in range(q - 1):
+        pair = np.kron([[1, -1], [-1, 1]], rows.T @ (ties[:, [k]] * rows)).reshape(2, M + 1, 2, M + 1)
+        whole[k : k + 2, :, k : k + 2] += pair
+    right = rng.normal(size=(M + 1, q))
+    expected = np.linalg.solve(whole.reshape(q * (M + 1), -1), right.T.ravel()).reshape(q, M + 1).T
+    found = BlockTridiagonal(features, alphas, intercept, losses, ties, spare).solve(right)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
 
 
 def test_more_features_than_rows():

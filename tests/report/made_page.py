@@ -67,6 +67,7 @@ class Reader(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] in ("script", "style"):
             return
+        data = data.replace("\N{NO-BREAK SPACE}", " ")
         if self.cells:
             self.cells[-1] += data
         self.texts[self.section] = self.texts.get(self.section, "") + data

@@ -39,6 +39,12 @@ seen.labelled = chooser.labels.length;
 chooser.selectedIndex = 2;
 chooser.dispatchEvent(new Event("change"));
 seen.after = fans();
+const folded = () => [...document.querySelectorAll("details")].map((one) => one.open);
+seen.folds = [folded()];
+for (const event of ["beforeprint", "afterprint"]) {
+  window.dispatchEvent(new Event(event));
+  seen.folds.push(folded());
+}
 seen.background = getComputedStyle(document.body).backgroundColor;
 parent.document.body.dataset.seen = JSON.stringify(seen);
 </script></body>"""
@@ -93,6 +99,7 @@ def test_charts_are_drawn_and_the_chooser_changes_the_chart(tmp_path, width):
     assert seen["after"] == [False, False, True, False, False]
     assert seen["focused"]
     assert seen["labelled"] == 1
+    assert seen["folds"] == [[False], [True], [False]]  # open on paper only
     visible = [chart for chart in seen["charts"] if chart["wide"] > 0]
     assert len(visible) == 4  # histogram, calibration, PIT, one fan
     for chart in visible:

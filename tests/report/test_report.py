@@ -195,6 +195,34 @@ def test_rows_outside_the_range_are_counted_and_shown():
     assert "None of the" in page.texts["outside"]
 
 
+def test_a_time_of_day_is_never_outside():
+    """Its sine may be a little larger than any in the training rows; a later date is outside, and named."""
+    model, training = fitted(sales(200, gaps=False))
+    names = model.encoder.names
+    assert sum(model.encoder.cyclic) >= 2
+    assert all(("sine of" in name) == cyclic for name, cyclic in zip(names, model.encoder.cyclic, strict=True))
+    X = training.X.copy()
+    X[:2, model.encoder.cyclic] = 1.0000001
+    X[2, names.index("sold trend")] = 50.0
+    assert model.model.outside(X[:3]).all()
+    assert np.flatnonzero(judge_on(model, X, training.y).outside).tolist() == [2]
+
+
+def test_gaps_and_dates_in_the_tables_of_rows():
+    page = made()[-1]
+    assert '<td class="n">missing</td>' in page  # beneath the numbers of its column
+    assert re.search(r'<td class="whole">\d{4}-\d\d-\d\d', page)  # a date does not wrap
+
+
+@pytest.mark.parametrize("high", [1, 2000, 0.00025, 9e6])
+def test_the_label_of_an_axis_keeps_clear_of_its_ticks(high):
+    drawn = Chart((0, 1), (-high, high), alt="", x_label="x", y_label="y").svg()
+    ends = re.findall(r'<text x="([\d.]+)" y="[\d.]+" text-anchor="end">([^<]*)</text>', drawn)
+    assert len(ends) > 2
+    for end, text in ends:
+        assert float(end) - 7 * len(text) >= 18  # a letter is 7 wide, and the label ends at 16
+
+
 def test_names_that_look_like_html_are_only_names():
     rng = np.random.default_rng(0)
     x, word = rng.random(120), np.where(rng.random(120) < 0.5, '"><script>alert(1)</script>', "a & b")
@@ -352,7 +380,7 @@ def test_numbers_are_short_and_right():
     assert [number(v) for v in (0, 12345.6, 1234.56, 12.345678, 0.5, 1.2e-7)] == [
         "0", "12,346", "1,235", "12.35", "0.5", "1.2e-07",
     ]  # fmt: skip
-    assert [short(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2500", "250k", "1.5M", "-2G"]
+    assert [short(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2,500", "250k", "1.5M", "-2G"]
     assert [value for value, _ in ticks(0.03, 0.97)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 

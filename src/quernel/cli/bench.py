@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from quernel.bench import Task, beside, describe
-from quernel.cli.console import console, errors
+from quernel.cli.console import console, errors, flag
 
 SYSTEMS = "quernel.bench.systems:"
 TIME_LIMIT = 10.0
@@ -20,7 +20,7 @@ SMALL_SET = (
 
 
 def bench(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
     """Time quernel on this machine beside ridge regression and scikit-learn, one thread each; under half a minute."""
     machine, rows = describe(), []

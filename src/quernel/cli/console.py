@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -28,6 +29,11 @@ def fail(message: str) -> NoReturn:
 def note(message: str) -> None:
     """Something that the user should know, in one line on stderr."""
     errors.print(f"[yellow]Note:[/] {escape(' '.join(message.split()))}", soft_wrap=True, highlight=False)
+
+
+def flag(name: str, text: str) -> Any:
+    """An option without a value; some versions of typer would show one."""
+    return typer.Option(name, help=text, metavar="")
 
 
 def listed(text: str) -> list[str]:

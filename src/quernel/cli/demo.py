@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from quernel.calibration import ConformalQuantileRegressor
-from quernel.cli.console import console, fail, fitting
+from quernel.cli.console import console, fail, fitting, flag
 from quernel.cli.pages import write_page
 from quernel.datasets import load_wind
 from quernel.metrics import coverage, pinball_loss
@@ -37,7 +37,7 @@ PAGE, MODEL = "wind_report.html", "wind.quernel"
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it does not exist.")] = Path("."),
-    force: Annotated[bool, typer.Option("--force", help="Replace pictures from an earlier run.")] = False,
+    force: Annotated[bool, flag("--force", "Replace pictures from an earlier run.")] = False,
 ) -> None:
     """Tune and fit the power curve of a real wind farm, calibrate it, judge it on held-out rows, and draw it."""
     _check(out, force=force)

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
-from quernel.cli.console import console, errors, fitting, listed, note
+from quernel.cli.console import console, errors, fitting, flag, listed, note
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
 from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
 from quernel.estimators import KernelQuantileRegressor
@@ -38,7 +38,7 @@ def fit(
     exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
-        bool, typer.Option("--log-target", help="Fit the logarithm of the target; quantiles are mapped back.")
+        bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
     ] = False,
     kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "auto",
     components: Annotated[
@@ -52,7 +52,7 @@ def fit(
         str, typer.Option(help='"rearrange" sorts the levels; "joint" fits levels that do not cross; or "none".')
     ] = "rearrange",
     conformal: Annotated[
-        bool, typer.Option("--conformal", help="Calibrate an interval on rows that are held out of the fit.")
+        bool, flag("--conformal", "Calibrate an interval on rows that are held out of the fit.")
     ] = False,
     coverage: Annotated[
         float | None, typer.Option(help="Of that interval; by default that between the outermost levels.")
@@ -62,7 +62,7 @@ def fit(
     ] = None,
     time_ordered: Annotated[
         bool,
-        typer.Option("--time-ordered", help="The file is in order of time: hold its last rows out."),
+        flag("--time-ordered", "The file is in order of time: hold its last rows out."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Makes the fit repeatable.", min=0)] = 0,
     report: Annotated[
@@ -73,8 +73,8 @@ def fit(
     checkpoint: Annotated[
         Path | None, typer.Option(help="File from which an interrupted fit goes on; removed when it is done.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace earlier files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    force: Annotated[bool, flag("--force", "Replace earlier files.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
     """Fit conditional quantiles of a column given the others, and write the model to a file."""
     estimator = KernelQuantileRegressor(

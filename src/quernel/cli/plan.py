@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fail, working
+from quernel.cli.console import console, errors, fail, flag, working
 from quernel.cli.data import DATA, MAX_MEMORY, bytes_from, in_parts
 from quernel.cli.tables import Table, draw_table, read_table
 from quernel.estimators import estimate_cost
@@ -68,8 +68,8 @@ def plan(
     seed: Annotated[int, typer.Option(help="Makes the subsample repeatable.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the map of the features needed here (.png, .pdf).")] = None,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier picture.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an earlier picture.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
     """Recommend the ridge weight and the number of random features, from exponents or from a data file.
 

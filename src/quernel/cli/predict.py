@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from quernel.cli.console import console, counting, listed, note
+from quernel.cli.console import console, counting, flag, listed, note
 from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
 from quernel.estimators import ExtrapolationWarning
@@ -31,8 +32,8 @@ def predict(
         str | None, typer.Option(help="Other levels than the fitted ones, between the lowest and the highest of them.")
     ] = None,
     keep: Annotated[str | None, typer.Option(help="Columns of the data to copy, separated by commas.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a sentence.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an earlier file.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
     """Predict quantiles for every row of a file, in order. Large files are read and written piece by piece."""
     ending_of(out)
@@ -44,13 +45,13 @@ def predict(
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_types()) as batches:
         _check(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
-            rows, outside = _predicted(fitted, batches, levels, kept, names, write)
+            rows, outside, beyond = _predicted(fitted, batches, levels, kept, names, write)
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
     if outside:
         note(
-            f"{outside:,} of {rows:,} rows are outside the range of the training rows in at least one column: "
-            "predictions there are less certain than they look."
+            f"{outside:,} of {rows:,} rows are outside the range of the training rows ({_most(beyond)}): predictions "
+            "there are less certain than they look."
         )
     if as_json:
         result = {
@@ -98,11 +99,11 @@ def _predicted(
     kept: list[str],
     names: list[str],
     write: Callable[[Any], None],
-) -> tuple[int, int]:
-    """Predict and write every piece; the numbers of rows, and of those outside the training range."""
+) -> tuple[int, int, Counter[str]]:
+    """Predict and write every piece; the numbers of rows, of those outside the training range, and in which columns."""
     import pyarrow as pa
 
-    rows = outside = 0
+    rows, outside, beyond = 0, 0, Counter[str]()
     with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         for piece in batches.pieces:
@@ -112,14 +113,22 @@ def _predicted(
             answers = [*fitted.predict_encoded(X, levels).T]
             if fitted.interval is not None:
                 answers += [*fitted.interval_encoded(X).T]
-            outside += int(fitted.model.outside(X).sum())
+            found = fitted.beyond(X)
+            outside += int(found.any(axis=1).sum())
+            beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
             write(pa.table([*(piece[name] for name in kept), *map(pa.array, answers)], names=[*kept, *names]))
             rows += len(X)
             advance(len(X))
     if rows == 0:  # a file all the same, with the right columns
         fields = [*(batches.schema.field(name) for name in kept), *(pa.field(name, pa.float64()) for name in names)]
         write(pa.schema(fields).empty_table())
-    return rows, outside
+    return rows, outside, beyond
+
+
+def _most(beyond: Counter[str]) -> str:
+    """The columns that leave their range most often, and how often."""
+    found = [f"{name}: {count:,}" for name, count in beyond.most_common(3) if count]
+    return ", ".join(found) + (", ..." if sum(count > 0 for count in beyond.values()) > len(found) else "")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from quernel.cli.console import counting, working
+from quernel.cli.console import counting, flag, working
 from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
@@ -35,8 +35,8 @@ def report(
     data: Annotated[Path, typer.Argument(help=JUDGED_DATA)],
     out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a sentence.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an earlier file.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
     """Judge a model on a file and write one self-contained HTML page about it.
 

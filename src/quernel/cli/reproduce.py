@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from quernel import __version__
 from quernel.bench import describe
 from quernel.bench.machine import cores
-from quernel.cli.console import console, errors, fail
+from quernel.cli.console import console, errors, fail, flag
 from quernel.estimators.cost import as_duration
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for results, figures, tables and index.html.")] = Path(
         "reproduction"
     ),
-    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions and small sizes: about two minutes.")] = False,
+    quick: Annotated[bool, flag("--quick", "Few repetitions and small sizes: about two minutes.")] = False,
     seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.", min=1)] = None,
     used_cars: Annotated[
@@ -46,9 +46,9 @@ def reproduce(
     summary: Annotated[
         Path | None, typer.Option(help="Also copy tables and figures into this folder, with a README.md.")
     ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Print the items and exit.")] = False,
+    listing: Annotated[bool, flag("--list", "Print the items and exit.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Write into a folder that is not ours, and discard unlike results in it.")
+        bool, flag("--force", "Write into a folder that is not ours, and discard unlike results in it.")
     ] = False,
 ) -> None:
     """Run the paper's numerical work and write a page with its numbers beside ours; an interrupted run goes on."""

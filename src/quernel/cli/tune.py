@@ -11,7 +11,7 @@ import typer
 from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
-from quernel.cli.console import console, errors, listed
+from quernel.cli.console import console, errors, flag, listed
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opened_training
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from
 from quernel.kernels import KERNELS
@@ -45,16 +45,16 @@ def tune(
         str | None, typer.Option(help="Column whose equal entries are never both fitted and held out.")
     ] = None,
     time_ordered: Annotated[
-        bool, typer.Option("--time-ordered", help="The file is in order of time: later rows are held out.")
+        bool, flag("--time-ordered", "The file is in order of time: later rows are held out.")
     ] = False,
     one_standard_error: Annotated[
-        bool, typer.Option("--one-standard-error", help="Take the smoothest model that is not clearly worse.")
+        bool, flag("--one-standard-error", "Take the smoothest model that is not clearly worse.")
     ] = False,
     columns: Annotated[str | None, typer.Option(help="Input columns, separated by commas; all by default.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
-        bool, typer.Option("--log-target", help="Fit the logarithm of the target; quantiles are mapped back.")
+        bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
     ] = False,
     kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "auto",
     components: Annotated[
@@ -63,8 +63,8 @@ def tune(
     seed: Annotated[int, typer.Option(help="Makes the search repeatable.", min=0)] = 0,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     dask: Annotated[str | None, typer.Option(help=DASK)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier model file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    force: Annotated[bool, flag("--force", "Replace an earlier model file.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
     """Choose ridge weight and bandwidth on held-out rows of a file, print every trial, and keep the best model."""
     _check_splitting(folds, validation, groups, time_ordered)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.report.words import number
+from quernel.report.words import number, percent
 from quernel.tables import DateColumn, TableModel, TextColumn
 from quernel.tables.columns import Column, as_words, numbers
 
@@ -47,13 +47,13 @@ def _summary(column: Column, entries: Any) -> ColumnSummary:
             {word: int(count) for word, count in zip(words, _counts(index, len(words)), strict=True) if word}
         )
         there = sum(counts.values())
-        common = ", ".join(f"{_short(word)} ({count / there:.0%})" for word, count in counts.most_common(3))
+        common = ", ".join(f"{_short(word)} ({percent(count / there, 0)})" for word, count in counts.most_common(3))
         return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} different: {common}")
     values = np.asarray(column.read(entries), dtype=float)
     missing = int(np.sum(np.isnan(values)))
     there = values[np.isfinite(values)]
     if column.kind == "boolean":
-        words = f"true in {there.mean():.0%}" if len(there) else ""
+        words = f"true in {percent(there.mean(), 0)}" if len(there) else ""
     elif isinstance(column, DateColumn):
         words = f"{day(there.min())} to {day(there.max())}" if len(there) else ""
     else:

@@ -15,6 +15,7 @@ from quernel.estimators import ExtrapolationWarning
 from quernel.estimators.sources import selected
 from quernel.metrics import pinball_loss
 from quernel.report.rivals import MOST_ROWS, predicted_by, rivals
+from quernel.report.words import percent
 from quernel.tables import StreamedTraining, TableError, TableModel, Training
 from quernel.tables.columns import numbers
 from quernel.tables.drawing import Drawn
@@ -31,10 +32,10 @@ class Judged:
     """The rows that a model is judged on, in the target's own units, the levels ascending.
 
     model is the one that is judged; rows (n,) are the positions of the judged rows among those handed in, X (n, d)
-    their numbers, y (n,), curves (n, q), outside (n,) which of them leave the range of the training rows; rivals
-    are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how` tells,
-    in sentences, what was judged and how far that can be trusted. Where the rows are a random sample, `out_of` says of
-    how many.
+    their numbers, y (n,), curves (n, q), beyond (n, d) which of the numbers leave the range of the training rows;
+    rivals are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how`
+    tells, in sentences, what was judged and how far that can be trusted. Where the rows are a random sample, `out_of`
+    says of how many.
     """
 
     model: TableModel
@@ -43,12 +44,17 @@ class Judged:
     y: Array
     levels: Array
     curves: Array
-    outside: NDArray[np.bool_]
+    beyond: NDArray[np.bool_]
     rivals: dict[str, Array]
     how: str
     unseen: bool
     ends: Array | None = None
     out_of: int | None = None
+
+    @property
+    def outside(self) -> NDArray[np.bool_]:
+        """Which rows leave the range of the training rows in at least one column, (n,)."""
+        return self.beyond.any(axis=1)
 
     def losses(self, name: str | None = None) -> Array:
         """Mean pinball loss of each level, of the model or of a rival."""
@@ -72,7 +78,7 @@ def judge_by_refitting(model: TableModel, training: Training, *, seed: int = 0, 
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
     weight = None if training.weight is None else training.weight[train]
     judged = _refitted(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
-    chosen = "the last" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed}), that is"
+    chosen = "the last" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed}), that is"
     on, rivals = f"{chosen} {len(test):,} others", f"the same {len(train):,} rows"
     how = _how(model, len(train), len(test), on, rivals, weighted=training.weight is not None)
     return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
@@ -99,7 +105,7 @@ def judge_streamed(
             "report."
         )
     splits = [(np.flatnonzero(~judges), np.flatnonzero(judges))]
-    chosen = f"the last {HELD_OUT:.0%}" if time_ordered else f"a random {HELD_OUT:.0%} (seed {seed})"
+    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed})"
     on = f"{judges.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
     rivals = f"{np.sum(~judges):,} of those {len(train):,} rows, a random sample"
     how = _how(model, len(train), len(test), on, rivals, weighted=training.roles.weights is not None)
@@ -177,9 +183,10 @@ def _judged(
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
         ends = None if model.interval is None else model.interval_encoded(X[rows])
-    outside = model.model.outside(X[rows])
     by_name = {name: back(predicted[sort]) for name, predicted in found.items()}
-    return Judged(model, rows, X[rows], back(y[rows]), levels, curves, outside, by_name, how, unseen, ends, out_of)
+    return Judged(
+        model, rows, X[rows], back(y[rows]), levels, curves, model.beyond(X[rows]), by_name, how, unseen, ends, out_of
+    )
 
 
 def check_target(model: TableModel, y: Array) -> Array:

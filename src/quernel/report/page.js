@@ -1,4 +1,10 @@
 "use strict";
+// Paper cannot be unfolded: what is folded is open while the page is printed.
+(() => {
+  const folded = [...document.querySelectorAll("details:not([open])")];
+  window.addEventListener("beforeprint", () => folded.forEach((one) => { one.open = true; }));
+  window.addEventListener("afterprint", () => folded.forEach((one) => { one.open = false; }));
+})();
 // One fan chart at a time: the select chooses it, and #column=2 in the address does so, too. Without a script all are shown.
 (() => {
   const chooser = document.getElementById("column");

@@ -53,7 +53,7 @@ def _tiles(page: Page) -> str:
         kind = "calibrated interval" if one.calibrated else "interval"
         tiles.append((f"{percent(one.nominal, 0)} {kind} holds", f"{percent(one.observed)}", told))
     calibrated = page.calibration
-    told = "share of rows below each curve, as far as chance allows"
+    told = "as many rows are below the curve as promised, give or take chance"
     tiles.append(("Levels that hold", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))
     gap = next(choice for choice in page.choices if choice.name == "Certified gap")
     tiles.append((gap.name, gap.value, "from the best possible objective"))

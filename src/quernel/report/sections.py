@@ -18,11 +18,11 @@ from quernel.report.elements import Cell, figure, head, right, table, verdict
 from quernel.report.judging import Judged
 from quernel.report.words import counted, number, percent
 from quernel.tables import DateColumn
-from quernel.tables.columns import Column
+from quernel.tables.columns import Column, NumberColumn
 
 Array = NDArray[np.floating]
 
-NONE = "\N{EN DASH}"
+NONE, MISSING = "\N{EN DASH}", "missing"
 TOO_NARROW = (
     "The intervals hold fewer rows than they promise: the model follows its training rows too closely. A larger ridge "
     "weight, 3 to 100 times the one above (--alpha), makes it smoother; --conformal (in Python, "
@@ -104,7 +104,8 @@ def _beside(judged: Judged, name: str | None) -> str:
         return NONE
     change = (judged.row_losses(name) - ours) / ours.mean()
     error = change.std() / np.sqrt(len(change))
-    return f"{100 * change.mean():+.1f} % ± {100 * error:.1f}"
+    digits = 1 if abs(change.mean()) < 1 else 0
+    return f"{100 * change.mean():+,.{digits}f} % ± {100 * error:,.{digits}f}"
 
 
 def coverage(page: Page) -> str:
@@ -225,8 +226,7 @@ def outside(page: Page) -> str:
     count = int(judged.outside.sum())
     if count == 0:
         return f"<p>None of the {len(judged.y):,} judged rows leaves the range of the training rows in any column.</p>"
-    low, high = judged.model.model.input_range_
-    beyond = np.sum((low > judged.X) | (high < judged.X), axis=0)
+    beyond = np.sum(judged.beyond, axis=0)
     names = judged.model.encoder.names
     columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
     loss = judged.row_losses()
@@ -252,6 +252,7 @@ def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     entries = page.entries.take(some)
     columns = {column.name: column for column in page.model.encoder.columns}
     inputs = [_entries(columns[name], entries[name]) for name in names]
+    titles = [right(name) if isinstance(columns[name], NumberColumn) else name for name in names]
     lines = [
         (
             right(f"{page.rows[i]:,}"),
@@ -263,7 +264,7 @@ def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
         for k, i in enumerate(some)
     ]
     levels = [right(f"{level:g}") for level in judged.levels]
-    heads = (right("row"), right(page.model.target), *levels, right("loss"), *names)
+    heads = (right("row"), right(page.model.target), *levels, right("loss"), *titles)
     return table(heads, lines, "Rows are counted from 1 in the file, its header left out; columns by importance.")
 
 
@@ -277,9 +278,8 @@ def loading(page: Page) -> str:
         f"model.predict(frame, quantiles={_between(page.judged.levels)})  # or any level between these"
     )
     if page.model.interval is not None:
-        python += (
-            f"\nmodel.predict_interval(frame)  # lower and upper end, calibrated: {page.model.interval.coverage:.0%}"
-        )
+        coverage = percent(page.model.interval.coverage, 0)
+        python += f"\nmodel.predict_interval(frame)  # lower and upper end, calibrated: {coverage}"
     shell = f"quernel predict {name} new.csv --out predicted.csv"
     needed = ", ".join(page.model.encoder.inputs)
     return (
@@ -296,13 +296,12 @@ def _between(levels: Array) -> str:
 def _entries(column: Column, entries: Any) -> list[Cell | str]:
     """The entries of a column as they are shown; dates that a file holds as text are read first."""
     if isinstance(column, DateColumn):
-        return ["missing" if np.isnan(moment) else day(moment) for moment in column.read(entries)]
-    return [_entry(value) for value in entries.to_pylist()]
+        return [MISSING if np.isnan(moment) else Cell(day(moment), "whole") for moment in column.read(entries)]
+    missing = right(MISSING) if isinstance(column, NumberColumn) else MISSING
+    return [missing if value in (None, "") else _entry(value) for value in entries.to_pylist()]
 
 
 def _entry(value: Any) -> Cell | str:
-    if value is None or value == "":
-        return "missing"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float | Decimal):

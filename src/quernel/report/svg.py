@@ -15,7 +15,9 @@ Ticks = Sequence[tuple[float, str]]
 
 # In units of the drawing: about its pixels on a phone. Text is 12 high.
 WIDTH, HEIGHT = 440, 290
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 44
+RIGHT, TOP, BOTTOM = 10, 12, 44
+# Room for the label of the upright axis, and for each letter of its longest tick.
+LABEL, LETTER = 26, 7.5
 
 
 class Chart:
@@ -34,12 +36,14 @@ class Chart:
         self.x, self.y = _wide(x), _wide(y)
         self.alt, self.x_label, self.y_label = alt, x_label, y_label
         self.x_ticks = ticks(*self.x) if x_ticks is None else x_ticks
+        self.y_ticks = ticks(*self.y)
+        self.left = LABEL + LETTER * max((len(text) for _, text in self.y_ticks), default=0)
         self.marks: list[str] = []
 
     def across(self, x: ArrayLike) -> Array:
         """Where x is in the drawing."""
         low, high = self.x
-        return LEFT + (np.asarray(x, dtype=float) - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+        return self.left + (np.asarray(x, dtype=float) - low) / (high - low) * (WIDTH - self.left - RIGHT)
 
     def down(self, y: ArrayLike) -> Array:
         """Where y is in the drawing."""
@@ -81,17 +85,17 @@ class Chart:
         )
 
     def _frame(self) -> str:
-        bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+        left, bottom, right = self.left, HEIGHT - BOTTOM, WIDTH - RIGHT
         drawn = []
-        for value, text in ticks(*self.y):
+        for value, text in self.y_ticks:
             at = float(self.down(value))
-            drawn.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{right}"/>')
-            drawn.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+            drawn.append(f'<path class="grid" d="M{left} {at:.1f}H{right}"/>')
+            drawn.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
         for value, text in self.x_ticks:
             at = float(self.across(value))
             drawn.append(f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>')
             drawn.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>')
-        middle = (LEFT + right) / 2
+        middle = (left + right) / 2
         drawn.append(
             f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{_cut(self.x_label, 56)}</text>'
         )

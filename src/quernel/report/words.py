@@ -20,16 +20,16 @@ def number(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """For the ticks of an axis: 250k, 1.5M."""
+    """For the ticks of an axis: 2,500, 250k, 1.5M."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:.6g}{letter}"
-    return f"{value:.6g}"
+    return f"{value:,.6g}"
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent."""
-    return f"{100 * share:.{digits}f} %"
+    """A share in per cent; number and sign stay on one line."""
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def counted(count: int, noun: str) -> str:

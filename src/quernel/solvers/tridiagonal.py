@@ -1,9 +1,20 @@
-"""The Newton system of levels that are coupled with their neighbours."""
+"""The Newton system of levels that are coupled with their neighbours.
+
+The Hessian of the levels is block-tridiagonal. With L_k the weighted features of the rows that hold level k, and T_k
+those on which it meets the next, its blocks are
+
+    2 alpha I + L_k'L_k + T_k'T_k + T_(k-1)'T_(k-1)     on the diagonal,     -T_k'T_k     beside it.
+
+Elimination from the first level on replaces the last term by  T' (I - T A^-1 T') T,  where A is what has become of the
+block before. With I - T A^-1 T' = C C' that is the square of C'T: more rows, as many as levels meet on, which are few.
+So no block is ever a difference, and each is factored once.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk, dtrmm, dtrsm
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 Array = NDArray[np.floating]
@@ -14,30 +25,22 @@ class BlockTridiagonal:
 
     losses (N, q) and ties (N, q - 1) are the second derivatives of the smoothed losses and constraints, by row; `spare`
     is what holds an intercept that no row does.
-    What couples a level with the next is -T'T, where T are the weighted features of the rows on which they meet: few.
     """
 
     def __init__(
         self, features: Array, alphas: Array, fit_intercept: bool, losses: Array, ties: Array, spare: float
     ) -> None:
-        weight = losses.copy()
-        weight[:, :-1] += ties
-        weight[:, 1:] += ties
         self._factors: list[Array] = []
         self._ties: list[Array] = []
+        left = np.empty((0, features.shape[1] + 1))  # C'T of the level before
         for k, alpha in enumerate(alphas):
-            rows = _weighted(features, fit_intercept, weight[:, k])
-            block = rows.T @ rows
-            block[np.diag_indices(len(block) - 1)] += 2 * alpha
-            if block[-1, -1] == 0:  # no row holds the intercept: as if one did
-                block[-1, -1] = spare
-            if k:
-                tie = self._ties[-1]
-                block -= tie.T @ (tie @ _solved(self._factors[-1], tie.T)) @ tie
-            self._factors.append(_factored(block))
+            rows = [left, _weighted(features, fit_intercept, losses[:, k])]
             if k < ties.shape[1]:
-                tie = _weighted(features, fit_intercept, ties[:, k])
-                self._ties.append(np.asarray(np.linalg.qr(tie, mode="r")) if len(tie) > tie.shape[1] else tie)
+                rows.append(tie := _fewer(_weighted(features, fit_intercept, ties[:, k])))
+                self._ties.append(tie)
+            self._factors.append(factor := _factored(_block(np.vstack(rows), alpha, spare)))
+            if k < ties.shape[1]:
+                left = _eliminated(factor, tie)
 
     def solve(self, right: Array) -> Array:
         """Hessian^-1 right, (M + 1, q)."""
@@ -62,11 +65,34 @@ def _weighted(features: Array, fit_intercept: bool, weight: Array) -> Array:
     return answer
 
 
+def _fewer(rows: Array) -> Array:
+    """As few rows with the same square."""
+    return np.asarray(np.linalg.qr(rows, mode="r")) if len(rows) > rows.shape[1] else rows
+
+
+def _block(rows: Array, alpha: float, spare: float) -> Array:
+    """2 alpha I + rows'rows, its lower triangle."""
+    block = dsyrk(1.0, rows.T, lower=1)
+    block[np.diag_indices(len(block) - 1)] += 2 * alpha
+    if block[-1, -1] == 0:  # no row holds the intercept: as if one did
+        block[-1, -1] = spare
+    return block
+
+
+def _eliminated(factor: Array, tie: Array) -> Array:
+    """C'T, where C C' = I - T A^-1 T' and A = factor factor'."""
+    if len(tie) == 0:
+        return tie
+    inner = dtrsm(1.0, factor, tie.T, lower=1)
+    rest = dsyrk(-1.0, inner, trans=1, lower=1, beta=1.0, c=np.eye(len(tie)))
+    return dtrmm(1.0, _factored(rest), tie.T, side=1, lower=1).T
+
+
 def _factored(block: Array) -> Array:
     """Cholesky factor; where rounding has made the block indefinite, of one with a little more on its diagonal."""
     more = 0.0
     for _ in range(20):
-        factor, failed = dpotrf(block + more * np.eye(len(block)), lower=1)
+        factor, failed = dpotrf(block + more * np.eye(len(block)) if more else block, lower=1)
         if not failed:
             return factor
         more = max(10 * more, 1e-15 * float(np.trace(block)) / len(block))

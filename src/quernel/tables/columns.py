@@ -112,8 +112,12 @@ class DateColumn:
     @property
     def names(self) -> list[str]:
         """What the numbers are called."""
-        parts = [f"{wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
-        return [f"{self.name} {part}" for part in ("trend", *parts, *(["missing"] if self.flagged else []))]
+        return [f"{self.name} trend", *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
+
+    @property
+    def waves(self) -> list[str]:
+        """Those that go round with the day, the week or the year."""
+        return [f"{self.name} {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
 
     def read(self, column: Any) -> Array:
         """Seconds since 1970, NaN where there is none."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import Column, TextColumn, kind_of
+from quernel.tables.columns import Column, DateColumn, TextColumn, kind_of
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason
 from quernel.tables.reading import TableError, nearest
 
@@ -39,6 +39,12 @@ class TableEncoder:
     def names(self) -> list[str]:
         """The columns of the matrix."""
         return [name for column in self.columns for name in column.names]
+
+    @property
+    def cyclic(self) -> NDArray[np.bool_]:
+        """Which columns of the matrix go round with the day, the week or the year: none of their values is far away."""
+        waves = [name for column in self.columns if isinstance(column, DateColumn) for name in column.waves]
+        return np.isin(self.names, waves)
 
     def check(self, schema: Any, of: str = "The table") -> None:
         """Complain, in one line, if a table of this Arrow schema is not one that the model knows."""

@@ -63,3 +63,11 @@ class TableModel:
             raise ValueError("This model has no calibrated intervals. Fit it with quernel fit --conformal.")
         ends = self.interval.predict_interval(X)
         return np.exp(ends) if self.log_target else ends
+
+    def beyond(self, X: Array) -> NDArray[np.bool_]:
+        """Which numbers of a matrix that the encoder has made leave the range of the training rows, (n, d).
+
+        Those that go round, such as the time of day, never do.
+        """
+        low, high = self.model.input_range_
+        return ((low > X) | (high < X)) & ~self.encoder.cyclic
