@@ -32,7 +32,7 @@ ROWS = 1024
 # The share of rows, those nearest to a knot but not on it, that tell the density there.
 NEAR = 0.1
 # What settled rows on the wrong side may be expected to cost, as a share of the tolerance.
-COST = 0.3
+COST = 1.0
 # Rows in doubt cost, too: no more than this share of all is doubted, unless it is within so many typical errors.
 MOST, LEAST = 0.18, 1.2
 # Of standard errors: farther away nothing is left of h but rounding.
