@@ -28,10 +28,11 @@ from quernel.problem import Problem
 Array = NDArray[np.floating]
 
 # So many rows of a sample tell what rows are like.
-ROWS = 1024
+ROWS = 512
 # The share of rows, those nearest to a knot but not on it, that tell the density there.
 NEAR = 0.1
-# What settled rows on the wrong side may be expected to cost, as a share of the tolerance.
+# What settled rows on the wrong side may be expected to cost, as a share of the tolerance: of one column, for where one
+# fails all are swept again. Expected is more than what they mostly do cost.
 COST = 1.0
 # Rows in doubt cost, too: no more than this share of all is doubted, unless it is within so many typical errors.
 MOST, LEAST = 0.18, 1.2
@@ -94,14 +95,15 @@ class Uncertainty:
         cls, sample: Problem, residual: Array, dual: Array, n_rows: int, geometry: Geometry, tol: float
     ) -> Uncertainty:
         """Of a fit to `n_rows` rows, by residuals and duals of a sample at it, where all are to be solved to `tol`."""
-        size = sample.loss.distance(residual)
-        bent = np.mean(sample.loss.interior(dual), axis=0)  # rows on the fit, for it bends to them
-        near = np.array([np.quantile(size[:, k], min(bent[k] + NEAR, 1)) for k in range(sample.n_columns)])
+        size, bent = sample.loss.distance(residual), np.mean(sample.loss.interior(dual), axis=0)
+        # Rows on the fit, because it bends to them, tell nothing of the density.
+        near, affordable, half = np.transpose(
+            [np.quantile(size[:, k], [min(bent[k] + NEAR, 1), MOST, 0.5]) for k in range(sample.n_columns)]
+        )
         told = np.where(near > 0, near, 1.0)
         curvature = _curvature(sample.loss, told)
         errors = geometry.errors(curvature, sample.alpha, sample.rows.share @ dual**2 / n_rows)
-        cost = COST * tol * (sample.rows.share @ sample.loss.value(residual))
-        affordable, half = np.quantile(size, [MOST, 0.5], axis=0)
+        cost = COST / sample.n_columns * tol * (sample.rows.share @ sample.loss.value(residual))
         band = np.minimum(_wide_enough(errors, cost / (2 * curvature)), affordable)
         band = np.minimum(np.maximum(band, LEAST * np.sqrt(np.mean(errors**2, axis=0))), half)
         band = np.where(near > 0, band, 0.0)
