@@ -58,7 +58,6 @@ class _Stage:
     coef: Array
     intercept: Array
     basis: Array | None
-    geometry: Geometry
     part: Array
     band: Array
     parameters: float
@@ -74,12 +73,11 @@ class _Stage:
             known = Uncertainty.of(sample, residual, result.dual, sample.rows.n_rows, geometry, tol)
         coef = result.coef if basis is None else basis @ result.coef
         work, parameters = _work(sample, result), float(known.parameters.max())
-        return cls(coef, result.intercept, basis, geometry, known.part, known.band, parameters, curved, work)
+        return cls(coef, result.intercept, basis, known.part, known.band, parameters, curved, work)
 
     @classmethod
-    def at(cls, sample: Problem, guess: Guess, basis: Array | None, tol: float) -> _Stage:
+    def at(cls, sample: Problem, guess: Guess, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
         """What a guess tells, looked at on a sample."""
-        geometry = Geometry.of(sample.within(basis))
         residual = _residuals(sample, guess.coef, guess.intercept)
         dual = sample.loss.slope(residual)
         curved = staged.curved(sample.loss, residual, dual)
@@ -90,7 +88,7 @@ class _Stage:
         if guess.band is not None:
             part, band = np.mean(sample.loss.distance(residual) <= guess.band, axis=0), guess.band
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(guess.coef, guess.intercept, basis, geometry, part, band, guess.parameters, curved, work)
+        return cls(guess.coef, guess.intercept, basis, part, band, guess.parameters, curved, work)
 
 
 def solve(
@@ -115,9 +113,9 @@ def solve(
         _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
     if guess is None:
-        _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
+        geometry, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
-        _, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
+        geometry, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
     work = [stage.work]
     while not stage.curved:
@@ -131,7 +129,7 @@ def solve(
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
             sample = problem.rows.sample(size, rng, stage.basis)
-            _, stage = problem.call(_next_stage, sample, stage, goal, tol, max_iter)
+            _, stage = problem.call(_next_stage, sample, geometry, stage, goal, tol, max_iter)
             work.append(stage.work)
 
     def keep_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
@@ -159,35 +157,37 @@ def _solve_all(
     """Newton on all rows, which are few, from a guess if there is one."""
     problem, start = problem.on(rows), None
     if guess is not None:
-        stage = _Stage.at(problem, guess, None, tol)
+        stage = _Stage.at(problem, guess, None, Geometry.of(problem), tol)
         start = warm_start(problem, guess, np.where(stage.curved, 0.0, stage.band))
     result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=polish)
     return None, replace(result, parameters=_parameters(problem.loss, result))
 
 
-def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_iter: int) -> tuple[None, _Stage]:
+def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_iter: int) -> tuple[Geometry, _Stage]:
     sample = problem.on(rows)
     require_finite(sample.rows.resident("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, FIRST_ACCURACY), max_iter=max_iter, polish=False)
-    return None, _Stage.of(sample, result, basis, Geometry.of(sample), tol)
+    geometry = Geometry.of(sample)
+    return geometry, _Stage.of(sample, result, basis, geometry, tol)
 
 
-def _guessed_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, guess: Guess) -> tuple[None, _Stage]:
+def _guessed_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, guess: Guess) -> tuple[Geometry, _Stage]:
     sample = problem.on(rows)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    return None, _Stage.at(sample, guess, basis, tol)
+    geometry = Geometry.of(sample.within(basis))
+    return geometry, _Stage.at(sample, guess, basis, geometry, tol)
 
 
 def _next_stage(
-    problem: Problem, rows: LiftedRows, before: _Stage, goal: float, tol: float, max_iter: int
+    problem: Problem, rows: LiftedRows, geometry: Geometry, before: _Stage, goal: float, tol: float, max_iter: int
 ) -> tuple[None, _Stage]:
     """The rows have the features within the basis."""
     sample, basis = problem.on(rows), before.basis
     guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
     result = _solve_stage(sample, None, guess, goal, max_iter)
-    return None, _Stage.of(sample, result, basis, before.geometry, tol)
+    return None, _Stage.of(sample, result, basis, geometry, tol)
 
 
 def is_small(problem: Problem) -> bool:
