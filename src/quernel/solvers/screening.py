@@ -10,9 +10,9 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
    their losses: what Newton solves is a model from below, which each round mends where it was wrong;
 4. go on until the sample is the whole.
 
-`uncertainty.py` says how large that error is, `refining.py` has the rounds of 2 and 3. The last stage reads the features
-of each row twice: once to find its residual and add it to the linear term, and once to verify it. So they need not even
-be stored.
+`uncertainty.py` says how large that error is, `refining.py` has the rounds of 2 and 3. The last stage reads the
+features of each row twice: once to find its residual and add it to the linear term, and once to verify it. So they need
+not even be stored.
 """
 
 from __future__ import annotations
