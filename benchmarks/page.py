@@ -21,21 +21,24 @@ missed.
 MISSED = """
 ### Where goals are missed, and why
 
-- *alpha = 1e-6.* At smaller ridge weights more directions of feature space matter and more rows are in doubt: with
-  2,000,000 rows, 45 directions of 100 and 130,000 rows. Two passes over the features at the speed of memory take a
-  third of the time of ridge, the doubtful rows the rest, and where settled rows changed sides a second round follows.
-  Tried: bands from one to two standard errors of the sample's fit (wider ones are taken while they hold few rows), and
-  bands by each row's own uncertainty, from 16 random errors of the fit. These leave ten times fewer rows on the wrong
-  side, but cost as much as they save.
-- *2,000,000 rows at larger alpha, bandwidth 0.2, the grid, five levels.* These lie near their goals, and runs of the
-  same code on this shared machine can meet and miss each of them (five levels: 2.2 in one run and 2.9 in the next).
-  The two passes are two thirds of such a fit. A block at a time, not a strip, they take about a fifth less time than
-  before: every return from compiled code to the interpreter may have to wait for the other thread.
-- *Five levels.* Half of the time are the two passes, bound by arithmetic with five columns, and the projection of
-  every level's own doubtful rows; a fifth are the levels' Newton steps. Tried: matrix products for the predictions of
-  five columns, which take as long as the compiled loop alone (41 ms against 40 for all that it does, on 100,000 rows),
-  and compiled loops over four rows at a time, a tenth to a quarter faster for five columns of 300 features or more but
-  up to twice as slow for one column of 100. Neither was kept.
+- *2,000,000 rows, level 0.5, alpha = 1e-6.* At smaller ridge weights more directions of feature space matter and more
+  rows are in doubt: here 45 directions of 100 and 131,000 rows. The machine was shared during the run above; in quieter
+  moments the fit took 0.41 to 0.44 s and ridge 0.69. Of these the two passes over the features at the speed of memory
+  take 0.17 to 0.19, picking up the doubtful rows and projecting them 0.06, Newton's steps on them 0.07, and the samples
+  0.09. Bands now follow from the standard errors of the sample's fit and the tolerance (they were sized by a count of
+  duals, up to 25 times the parameters in use): about half as many rows at alpha 1e-2 and 1e-4, and no second round at
+  level 0.1. Tried on top: bands by each row's own standard error. The exact ones would leave 90,000 rows in doubt
+  instead of 128,000; from 8 random errors of the fit they are about as good, from 4 no better than one band for all,
+  and 16 in the pass cost as much as they saved. Blocks of 8, 16 and 32 MB instead of 64, to pick up rows while they are
+  in cache: no difference beyond noise.
+- *Five levels.* Of 0.38 s (one level: 0.14), the two passes take 0.2, bound by arithmetic with five columns, and with
+  them the projection of every level's own doubtful rows; a fifth are the levels' Newton steps, which are small. Tried:
+  the levels' Newton steps on two threads (0.41 s against 0.38); matrix products for the predictions of five columns,
+  which take as long as the compiled loop alone (41 ms against 40 for all that it does, on 100,000 rows); and compiled
+  loops over four rows at a time, a tenth to a quarter faster for five columns of 300 features or more but up to twice
+  as slow for one column of 100. None was kept. One level has become faster, too, and with it the measure.
+- *The grid, and lines near their goals.* Runs of the same code on this shared machine differ by a tenth and more, and
+  can meet and miss them.
 """
 
 BESIDE = """

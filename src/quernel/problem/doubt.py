@@ -257,6 +257,29 @@ def _verify_block(
     return lines + off_line, slack, force.T, balance, farthest
 
 
+def reassess(problem: Problem, memory: Memory, before: Verdict, duals: Any) -> Verdict:
+    """The verdict on the same fit with other duals for the rows in doubt: only the rows whose duals differ are read."""
+    slack, force, balance = problem.rows.fold(_reassess_block, memory, problem.loss, join=total, each=duals)
+    memory.sweeps -= 1
+    return Verdict(before.loss, slack, before.force + force, before.balance + balance, before.farthest)
+
+
+def _reassess_block(
+    block: Block, memory: BlockMemory, loss: Loss, duals: list[tuple[int, Index, Array]]
+) -> tuple[Array, Array, Array]:
+    residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
+    force, balance = np.zeros((block.features.shape[1], len(dual))), np.zeros(len(dual))
+    for k, index, new in duals:
+        change, rows = new - dual[k, index - block.start], index - block.start
+        dual[k, rows] = new
+        moved = rows[change != 0]
+        _, sign = loss.frame(block.targets[moved, k % block.targets.shape[1]])
+        weighted = block.share[moved] * change[change != 0] * sign
+        force[:, k] += weighted @ block.features[moved]
+        balance[k] += weighted.sum()
+    return _odd_rows(block, loss, residual, dual, doubt | odd)[1], force, balance
+
+
 def doubt_more(
     problem: Problem, memory: Memory, settled: Settled, doubts: Doubts, band: Array, basis: Array | None
 ) -> tuple[Settled, Doubts]:

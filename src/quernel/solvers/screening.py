@@ -10,8 +10,9 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
    their losses: what Newton solves is a model from below, which each round mends where it was wrong;
 4. go on until the sample is the whole.
 
-`refining.py` has the rounds of 2 and 3. The last stage reads the features of each row twice: once to find its residual
-and add it to the linear term, and once to verify it. So they need not even be stored.
+`uncertainty.py` says how large that error is, `refining.py` has the rounds of 2 and 3. The last stage reads the
+features of each row twice: once to find its residual and add it to the linear term, and once to verify it. So they need
+not even be stored.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from quernel.solvers.compression import principal_basis
 from quernel.solvers.guess import Guess, Keep
 from quernel.solvers.refining import FIRST_WIDTH, KeepRound, middle, refine
 from quernel.solvers.result import Result
+from quernel.solvers.uncertainty import Geometry, Uncertainty
 
 Array = NDArray[np.floating]
 # Iterations of each column, entries of features read, and rows of Hessians.
@@ -42,13 +44,8 @@ GROWTH = 8
 SMALL = 2_000_000
 # Screening is begun while the share of rows in doubt is below this.
 MOST = 0.25
-# Doubted are the rows within so many standard errors of the sample's fit, on either side: more where that is still only
-# this share of the rows, for they cost little then, and a second round would cost a sweep over all.
-DOUBT, DOUBT_MORE, CHEAP = 1.2, 2.0, 0.065
-# A sample is solved to this share of its own statistical error.
-STAGE_ACCURACY = 0.02
-# Duals inside their box, per feature, that are believed of a rough solution.
-ROUGH = 3
+# A sample is solved to this share of its own statistical error; the first, whose is not known yet, so far.
+STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,23 +66,26 @@ class _Stage:
     work: _Work
 
     @classmethod
-    def of(cls, sample: Problem, result: Result, basis: Array | None) -> _Stage:
-        residual, parameters = _residuals(sample, result.coef, result.intercept), _parameters(sample.loss, result)
+    def of(cls, sample: Problem, result: Result, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
+        residual = _residuals(sample, result.coef, result.intercept)
         curved = staged.curved(sample.loss, residual, result.dual)
-        nothing: Array = np.ones(sample.n_columns)
-        per_row = parameters / sample.rows.n_rows
-        part, band = (nothing, nothing) if curved else _band(sample, residual, result.dual, per_row)
+        known = Uncertainty.not_known(sample)
+        if not curved:
+            known = Uncertainty.of(sample, residual, result.dual, sample.rows.n_rows, geometry, tol)
         coef = result.coef if basis is None else basis @ result.coef
-        work = _work(sample, result)
-        return cls(coef, result.intercept, basis, part, band, float(parameters.max()), curved, work)
+        work, parameters = _work(sample, result), float(known.parameters.max())
+        return cls(coef, result.intercept, basis, known.part, known.band, parameters, curved, work)
 
     @classmethod
-    def at(cls, sample: Problem, guess: Guess, basis: Array | None) -> _Stage:
+    def at(cls, sample: Problem, guess: Guess, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
         """What a guess tells, looked at on a sample."""
         residual = _residuals(sample, guess.coef, guess.intercept)
         dual = sample.loss.slope(residual)
         curved = staged.curved(sample.loss, residual, dual)
-        part, band = _band(sample, residual, dual, np.full(sample.n_columns, guess.parameters / guess.n_rows))
+        known = Uncertainty.not_known(sample)
+        if not curved:
+            known = Uncertainty.of(sample, residual, dual, guess.n_rows, geometry, tol)
+        part, band = known.part, known.band
         if guess.band is not None:
             part, band = np.mean(sample.loss.distance(residual) <= guess.band, axis=0), guess.band
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
@@ -114,9 +114,9 @@ def solve(
         _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
     if guess is None:
-        _, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
+        geometry, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
-        _, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
+        geometry, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
     work = [stage.work]
     while not stage.curved:
@@ -133,7 +133,7 @@ def solve(
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
             sample = problem.rows.sample(size, rng, stage.basis)
-            _, stage = problem.call(_next_stage, sample, stage, goal, max_iter)
+            _, stage = problem.call(_next_stage, sample, geometry, stage, goal, tol, max_iter)
             work.append(stage.work)
 
     def keep_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
@@ -148,8 +148,8 @@ def solve(
         result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
-    used = float(_parameters(problem.loss, result).max()) if len(result.dual) else stage.parameters
-    return replace(result, iterations=iterations, sweeps=sweeps / (n * M), hessian_rows=hessian_rows, parameters=used)
+    work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
+    return replace(result, **work_done, parameters=stage.parameters)
 
 
 # These go to where the rows are: they return what stays there, and what comes back.
@@ -161,32 +161,37 @@ def _solve_all(
     """Newton on all rows, which are few, from a guess if there is one."""
     problem, start = problem.on(rows), None
     if guess is not None:
-        stage = _Stage.at(problem, guess, None)
+        stage = _Stage.at(problem, guess, None, Geometry.of(problem), tol)
         start = warm_start(problem, guess, np.where(stage.curved, 0.0, stage.band))
     result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=polish)
-    return None, replace(result, parameters=float(_parameters(problem.loss, result).max()))
+    return None, replace(result, parameters=_parameters(problem.loss, result))
 
 
-def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_iter: int) -> tuple[None, _Stage]:
+def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_iter: int) -> tuple[Geometry, _Stage]:
     sample = problem.on(rows)
     require_finite(sample.rows.resident("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     sample = sample.within(basis)
-    result = newton.solve(sample, tol=max(tol, STAGE_ACCURACY / FIRST_SAMPLE), max_iter=max_iter, polish=False)
-    return None, _Stage.of(sample, result, basis)
+    result = newton.solve(sample, tol=max(tol, FIRST_ACCURACY), max_iter=max_iter, polish=False)
+    geometry = Geometry.of(sample)
+    return geometry, _Stage.of(sample, result, basis, geometry, tol)
 
 
-def _guessed_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, guess: Guess) -> tuple[None, _Stage]:
+def _guessed_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, guess: Guess) -> tuple[Geometry, _Stage]:
     sample = problem.on(rows)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    return None, _Stage.at(sample, guess, basis)
+    geometry = Geometry.of(sample.within(basis))
+    return geometry, _Stage.at(sample, guess, basis, geometry, tol)
 
 
-def _next_stage(problem: Problem, rows: LiftedRows, before: _Stage, tol: float, max_iter: int) -> tuple[None, _Stage]:
+def _next_stage(
+    problem: Problem, rows: LiftedRows, geometry: Geometry, before: _Stage, goal: float, tol: float, max_iter: int
+) -> tuple[None, _Stage]:
     """The rows have the features within the basis."""
     sample, basis = problem.on(rows), before.basis
     guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
-    return None, _Stage.of(sample, _solve_stage(sample, None, guess, tol, max_iter), basis)
+    result = _solve_stage(sample, None, guess, goal, max_iter)
+    return None, _Stage.of(sample, result, basis, geometry, tol)
 
 
 def is_small(problem: Problem) -> bool:
@@ -206,12 +211,9 @@ def _next_size(size: int, n: int, part: float, most: int) -> int:
     return n if 2 * saved <= larger or 2 * larger > n or larger == size else larger
 
 
-def _parameters(loss: Loss, result: Result) -> Array:
-    """How many duals are strictly inside their box: about the number of parameters that the fit really uses.
-
-    A solution that is only roughly one may have many more of them than features.
-    """
-    return np.clip(np.sum(loss.interior(result.dual), axis=0), 1, ROUGH * len(result.coef))
+def _parameters(loss: Loss, result: Result) -> float:
+    """How many duals are strictly inside their box: about the number of parameters that an exact fit really uses."""
+    return float(np.clip(np.sum(loss.interior(result.dual), axis=0), 1, len(result.coef)).max())
 
 
 def warm_start(problem: Problem, guess: Result | _Stage | Guess, band: Array) -> newton.Start:
@@ -224,25 +226,6 @@ def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
     memory = sample.rows.new_memory()
     sample.place(memory, coef, intercept)
     return memory.collect("residual")
-
-
-def _band(sample: Problem, residual: Array, dual: Array, parameters_per_row: Array) -> tuple[Array, Array]:
-    """The share of rows in doubt, and the size of residual below which they are.
-
-    A quantile fitted with p parameters on m rows is off by about sqrt(tau (1 - tau) p / m) / density at a row, and the
-    rows within that distance are 2 sqrt(tau (1 - tau) p / m) of all, whatever the density. For another loss the
-    variance of its duals takes the place of tau (1 - tau), in units of the jump of its slope.
-    """
-    (low, high), (knots, _) = sample.loss.domain, sample.loss.lines
-    spread = np.sqrt(sample.rows.share @ dual**2 * parameters_per_row)
-    size = sample.loss.distance(residual)
-    for kinks in (1, knots.shape[1]):  # seen from afar, knots that are close are one
-        error = spread * kinks / (high - low)
-        part = np.minimum(np.clip(CHEAP, 2 * DOUBT * error, 2 * DOUBT_MORE * error), 0.5)
-        band = np.array([np.quantile(size[:, k], part[k]) for k in range(sample.n_columns)])
-        if np.all(np.ptp(knots, axis=1) <= band):
-            break
-    return part, band
 
 
 def _solve_stage(
