@@ -34,8 +34,9 @@ NEAR = 0.1
 # What settled rows on the wrong side may be expected to cost, as a share of the tolerance: of one column, for where one
 # fails all are swept again. Expected is more than what they mostly do cost.
 COST = 1.0
-# Rows in doubt cost, too: no more than this share of all is doubted, unless it is within so many typical errors.
-MOST, LEAST = 0.18, 1.2
+# Rows in doubt cost, too: no more than this share of all is doubted, by one column and by all together, unless it is
+# within so many typical errors.
+MOST, TOGETHER, LEAST = 0.18, 0.9, 1.2
 # Of standard errors: farther away nothing is left of h but rounding.
 FARTHEST, BISECTIONS, ROOT = 8.0, 12, np.sqrt(2 * np.pi)
 
@@ -97,8 +98,9 @@ class Uncertainty:
         """Of a fit to `n_rows` rows, by residuals and duals of a sample at it, where all are to be solved to `tol`."""
         size, bent = sample.loss.distance(residual), np.mean(sample.loss.interior(dual), axis=0)
         # Rows on the fit, because it bends to them, tell nothing of the density.
+        most = min(MOST, TOGETHER / sample.n_columns)
         near, affordable, half = np.transpose(
-            [np.quantile(size[:, k], [min(bent[k] + NEAR, 1), MOST, 0.5]) for k in range(sample.n_columns)]
+            [np.quantile(size[:, k], [min(bent[k] + NEAR, 1), most, 0.5]) for k in range(sample.n_columns)]
         )
         told = np.where(near > 0, near, 1.0)
         curvature = _curvature(sample.loss, told)
@@ -122,7 +124,7 @@ def _wide_enough(errors: Array, cost: Array) -> Array:
     low, high = np.zeros(errors.shape[1]), FARTHEST * errors.max(axis=0)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        t = middle / errors
+        t = np.divide(middle, errors, out=np.full(errors.shape, FARTHEST), where=errors > 0)
         enough = np.mean(errors**2 * ((1 + t**2) * ndtr(-t) - t * np.exp(-(t**2) / 2) / ROOT) / 2, axis=0) <= cost
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high
