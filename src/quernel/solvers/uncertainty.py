@@ -36,7 +36,7 @@ NEAR = 0.1
 COST = 1.0
 # Rows in doubt cost, too: no more than this share of all is doubted, by one column and by all together, unless it is
 # within so many typical errors.
-MOST, TOGETHER, LEAST = 0.18, 0.9, 2.0
+MOST, TOGETHER, LEAST = 0.18, 0.9, 1.6
 # Of standard errors: farther away nothing is left of h but rounding.
 FARTHEST, BISECTIONS, ROOT = 8.0, 12, np.sqrt(2 * np.pi)
 
