@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators import learning, overview
 from quernel.features import Nystroem, RandomFeatures
-from quernel.kernels import ArcCosine, Gaussian, SpectralKernel
+from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
 
 LEVELS = [0.1, 0.5, 0.9]
@@ -178,6 +178,9 @@ def test_quantiles_that_jump_get_the_rough_kernel_and_smooth_ones_the_smooth(pla
     assert rough.n_components_ == 100
     for width in rough.kernel_.bandwidth:  # of both summands
         np.testing.assert_array_equal(width, rough.bandwidth_)
+    own = learned(X, steps, kernel=Gaussian() + 0.5 * Laplacian(2.0))
+    assert own.bandwidth_[1] == 2.0, "a summand with its own bandwidth keeps it, and both are told"
+    np.testing.assert_array_equal(own.bandwidth_[0], own.bandwidth_choice_.bandwidth)
     given = learned(X, steps, kernel="gaussian")
     assert isinstance(given.kernel_, Gaussian), "a kernel that is given is kept"
     assert isinstance(learned(X, steps, sampling="orthogonal").feature_map_, RandomFeatures)

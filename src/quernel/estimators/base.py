@@ -157,7 +157,7 @@ class KernelEstimator(BaseEstimator):
             kernel = kernels[chosen.kernel].with_bandwidth(chosen.bandwidth)
         kernel.check_columns(view.n_columns)
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
-        if self.bandwidth_choice_ is not None:  # summands share it
+        if self.kernel == "auto" and self.bandwidth_choice_ is not None:  # if a sum was chosen, its summands share them
             self.bandwidth_ = np.array(self.bandwidth_choice_.bandwidth)
         return kernel
 

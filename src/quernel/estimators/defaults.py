@@ -25,8 +25,6 @@ SIZES = (125, 250, 500, 1000, 2000)
 LANDMARKS, LANDMARK_WORK = (1000, 2000), 1.5e10
 # alpha = ALPHA / spread(y) and bandwidth = BANDWIDTH x median distance of standardised rows: a compromise. On eleven
 # public tables held-out loss was best around 1e-5 and 0.5 on average, but noisy small ones want ten times that alpha.
-# Both by leave-one-out errors instead: a fifth of the loss where there is little noise (yacht), but up to a tenth more
-# where its size varies (wind).
 ALPHA = 5e-5
 BANDWIDTH = 0.6
 SUBSAMPLE = 1000

@@ -116,6 +116,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     alpha_ : float
     kernel_ : object of `quernel.kernels`, with its bandwidth
     bandwidth_ : float, ndarray of shape (n_features_in_,), None for a kernel that has none, a tuple of these for a sum
+        that was given
     bandwidth_choice_ : BandwidthChoice or None
         With ``bandwidth="learned"``, what was tried and what came of it: print it.
     n_components_ : int
