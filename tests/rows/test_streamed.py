@@ -140,9 +140,38 @@ def test_a_sample_takes_its_share_of_the_memory_and_no_less_than_is_always_taken
     allowed = 200_000_000
     wide = MemmapRows(np.tile(X, (1, 100)), y)
     of_wide = StreamedRows(wide, feature_map(), total=100, largest=1, max_memory=allowed)
-    assert streamed(X, y, max_memory=allowed).most_sampled == allowed // 4 // (8 * M)
-    assert of_wide.most_sampled == allowed // 4 // (8 * 301)  # the raw rows that are kept are wider than their features
-    assert streamed(X, y, max_memory=1).most_sampled == 16_000_000 // (8 * M)
+    usual, tiny = streamed(X, y, max_memory=allowed), streamed(X, y, max_memory=1)
+    assert (usual.most_stored, usual.most_sampled) == (allowed // 4 // (8 * M), allowed // 4 // (8 * 4))
+    assert (
+        of_wide.most_stored == of_wide.most_sampled == allowed // 4 // (8 * 301)
+    )  # raw rows wider than their features
+    assert (tiny.most_stored, tiny.most_sampled) == (16_000_000 // (8 * M), 16_000_000 // (8 * 4))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted, monkeypatch):
+    X, y = data()
+    weight = np.random.default_rng(1).uniform(0.5, 2, len(y)) if weighted else None
+    basis = np.linalg.qr(np.random.default_rng(2).standard_normal((M, 7)))[0]
+    stored = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis)
+    monkeypatch.setattr(StreamedRows, "most_stored", 2_999)
+    raw = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis)
+    assert stored.cached
+    assert not raw.cached
+    np.testing.assert_allclose(raw.pick(np.arange(3_000)), stored.resident("compared"), rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(raw.share, stored.share)
+    np.testing.assert_array_equal(raw.target, stored.target)
+
+
+def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch):
+    X, y = data(400_000)
+    monkeypatch.setattr("quernel.rows.streamed.ALWAYS_SAMPLED", 2_000_000)
+    larger = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)
+    monkeypatch.setattr(StreamedRows, "most_sampled", 2_000_000 // (8 * M))
+    stored = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)
+    assert max(larger.relative_gap.max(), stored.relative_gap.max()) <= 1e-5
+    assert sum(larger.doubtful) < 0.7 * sum(stored.doubtful)
+    assert larger.sweeps <= stored.sweeps
 
 
 def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):

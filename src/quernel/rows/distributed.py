@@ -187,6 +187,8 @@ class DistributedRows:
         """How many rows a sample may have, if its features shall fit on one worker."""
         return max(int(self._room / (8 * self.n_features)), SIZE_ROWS)
 
+    most_stored = most_sampled
+
     @property
     def _room(self) -> float:
         """Bytes that the features of a sample, or of the rows in doubt, may take on one worker."""

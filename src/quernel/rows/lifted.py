@@ -169,6 +169,11 @@ class LiftedRows:
         return self.n_rows
 
     @property
+    def most_stored(self) -> int:
+        """How many rows a sample may have whose features are stored."""
+        return self.n_rows
+
+    @property
     def largest_share(self) -> float:
         """The heaviest row's part of the total weight."""
         return float(self.share.max(initial=0))

@@ -111,10 +111,19 @@ class StreamedRows:
             cache.close()
 
     @property
+    def most_stored(self) -> int:
+        """How many rows a sample may have whose features are stored."""
+        return min(max(int(self._room / (8 * self.n_features)), SIZE_ROWS), self.most_sampled)
+
+    @property
     def most_sampled(self) -> int:
-        """How many rows a sample may have, if its features shall fit, and the raw rows that are kept of it."""
-        widest = max(self.n_features, self.source.n_columns + 1)
-        return max(int(max(LIFTED_SHARE * self.allowed, ALWAYS_SAMPLED) / (8 * widest)), SIZE_ROWS)
+        """How many rows a sample may have: of a larger one raw rows are kept, and lifted in every sweep over it."""
+        return max(int(self._room / (8 * (self.source.n_columns + 1))), SIZE_ROWS)
+
+    @property
+    def _room(self) -> float:
+        """Bytes for a sample, raw or lifted."""
+        return max(LIFTED_SHARE * self.allowed, ALWAYS_SAMPLED)
 
     def take(self, columns: NDArray[np.intp]) -> StreamedRows:
         """The rows for some of the fits."""
@@ -139,8 +148,15 @@ class StreamedRows:
         if drawn is None or drawn.n_rows < size:
             drawn = self._shared.drawn = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
         drawn.threads = self.threads
-        some = drawn.sample(size, rng, basis)
+        some = drawn.sample(size, rng, basis) if size <= self.most_stored else self._raw(drawn, size, basis)
         return some if self._columns is None else some.take(self._columns)
+
+    def _raw(self, drawn: LiftedRows, size: int, basis: Array | None) -> LiftedRows:
+        """The first rows of what was drawn, their features not stored."""
+        X, y, weight = drawn.source.X, drawn.source.y, drawn.source.weight
+        first = ArrayRows(X[:size], y[:size], None if weight is None else weight[:size])
+        feature_map = self.feature_map if basis is None else Projected(self.feature_map, basis)
+        return LiftedRows(first, feature_map, shuffled=True, max_memory=0, threads=self.threads)
 
     def _draw(self, size: int, rng: np.random.Generator) -> LiftedRows:
         """Random rows in random order, their features not computed yet: one pass over the raw rows."""

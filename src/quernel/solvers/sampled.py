@@ -34,7 +34,7 @@ SLOW = 0.4
 def sample_size(problem: Problem) -> int | None:
     """How many rows give the curvature; None where that would be too large a part of all to save much."""
     n = problem.rows.n_rows
-    size = max(ROWS_PER_FEATURE * problem.rows.n_features, min(int(LEAST * n), problem.rows.most_sampled))
+    size = max(ROWS_PER_FEATURE * problem.rows.n_features, min(int(LEAST * n), problem.rows.most_stored))
     return size if size <= MOST * n else None
 
 

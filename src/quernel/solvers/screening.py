@@ -129,7 +129,7 @@ def solve(
         # Rows in doubt are solved a column at a time. Where each column has to lift its own again in every step, that
         # is what they cost; of stored features gathering a sample costs as much as it saves the other columns.
         doubted = stage.part.max() if problem.rows.near else stage.part.sum()
-        size = _next_size(size, n, float(doubted), problem.rows.most_sampled)
+        size = _next_size(size, n, float(doubted), _most_sampled(problem, stage))
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
             sample = problem.rows.sample(size, rng, stage.basis)
@@ -207,8 +207,15 @@ def _work(sample: Problem, result: Result) -> _Work:
 
 def _next_size(size: int, n: int, part: float, most: int) -> int:
     """The rows of the next stage: all, unless a larger sample would save more doubtful rows than it has itself."""
-    saved, larger = part * n * (1 - GROWTH**-0.5), min(GROWTH * size, max(most, size))
+    larger = min(GROWTH * size, max(most, size))
+    saved = part * n * (1 - np.sqrt(size / larger))
     return n if 2 * saved <= larger or 2 * larger > n or larger == size else larger
+
+
+def _most_sampled(problem: Problem, stage: _Stage) -> int:
+    """How many rows the next sample may have: if its features are not stored, those of its rows in doubt are."""
+    stored, part = problem.rows.most_stored, stage.part
+    return stored if part.max() > MOST else max(stored, min(int(stored / part.sum()), problem.rows.most_sampled))
 
 
 def _parameters(loss: Loss, result: Result) -> float:
