@@ -22,12 +22,12 @@ MISSED = """
 ### Goals that are missed, or are met in some runs only, and why
 
 - *alpha = 1e-10.* Here and in other runs the fit took 1.25 to 1.55 times as long as ridge. 107 directions of 300
-  matter, and the band of doubt that the tolerance asks for is wider than what is affordable (0.18 of all rows): a first
-  round on 36,000 rows leaves a gap of 2e-4, a second on 40,000 closes it. Of 0.45 s the samples take 0.13, the pass that
-  sorts rows and projects those in doubt 0.10, Newton's 23 steps 0.19, and the two passes that verify 0.06. Tried: 0.20
-  to 0.30 of all rows; samples 1.7 and 2.5 times as large; a first round solved to 1e-6, 1e-5 and 1e-4 only (a tenth to a
-  quarter less of Newton's work, but a third pass at alpha = 1e-8); and narrower widths to begin with. None was better on
-  all of these lines.
+  matter, and the band of doubt that the tolerance asks for is wider than what is affordable (0.18 of all rows): a
+  first round on 36,000 rows leaves a gap of 2e-4, a second on 40,000 closes it. Of 0.45 s the samples take 0.13, the
+  pass that sorts rows and projects those in doubt 0.10, Newton's 23 steps 0.19, and the two passes that verify 0.06.
+  Tried: 0.20 to 0.30 of all rows; samples 1.7 and 2.5 times as large; a first round solved to 1e-6, 1e-5 and 1e-4
+  only (a tenth to a quarter less of Newton's work, but a third pass at alpha = 1e-8); and narrower widths to begin
+  with. None was better on all of these lines.
 - *2,000,000 rows, level 0.5, alpha = 1e-6.* At smaller ridge weights more directions of feature space matter and more
   rows are in doubt: here 45 directions of 100 and 131,000 rows. In quiet moments the fit takes 0.41 to 0.44 s and ridge
   0.69, in others the line was missed (0.6 to 0.78). Of these the two passes over the features at the speed of memory
