@@ -56,6 +56,27 @@ def described(value):
     return value.bit_generator.state if isinstance(value, np.random.Generator) else repr(value)
 
 
+def test_a_model_with_landmarks_ships_without_the_matrix_of_its_features(tmp_path):
+    X, y = rows(600)
+    model = KernelQuantileRegressor(LEVELS, n_components=300, sampling="landmarks", warm_start=True).fit(X, y)
+    quernel.save(model, tmp_path / "m.quernel")
+    loaded = quernel.load(tmp_path / "m.quernel")
+    weights = 8 * 300 * (X.shape[1] + len(LEVELS))
+    assert (
+        weights < (tmp_path / "m.quernel").stat().st_size < weights + 20_000 < 8 * model.feature_map_.projection_.size
+    )
+    np.testing.assert_array_equal(loaded.predict(X_NEW), model.predict(X_NEW))
+    np.testing.assert_allclose(loaded.feature_map_.transform(X_NEW) @ loaded.coef_ + loaded.intercept_,
+                               loaded._curves_inside(X_NEW))  # fmt: skip
+    whole = loaded.feature_map_.making_the_kernel().transform(X_NEW)
+    np.testing.assert_allclose(whole @ whole.T, (Phi := model.feature_map_.transform(X_NEW)) @ Phi.T, atol=1e-8)
+    quernel.save(loaded, tmp_path / "again.quernel")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "again.quernel").predict(X_NEW), model.predict(X_NEW))
+    loaded.fit(X, y)  # begins anew, with features that make the kernel
+    np.testing.assert_array_equal(loaded.predict(X_NEW), KernelQuantileRegressor(
+        LEVELS, n_components=300, sampling="landmarks").fit(X, y).predict(X_NEW))  # fmt: skip
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_loaded_model_is_the_model_that_was_saved(name, tmp_path):
     model = fitted(name)

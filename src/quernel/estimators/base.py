@@ -27,7 +27,7 @@ from quernel.estimators.overview import FarOverview, Overview
 from quernel.estimators.sources import training_rows
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.estimators.wherever import wherever
-from quernel.features import SAMPLINGS, Nystroem, RandomFeatures, ReadyFeatures
+from quernel.features import SAMPLINGS, KernelValues, Nystroem, RandomFeatures, ReadyFeatures
 from quernel.features.distinct import distinct_rows
 from quernel.features.random import as_generator
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
@@ -391,6 +391,14 @@ class KernelEstimator(BaseEstimator):
                 ExtrapolationWarning,
                 stacklevel=_levels_to_the_caller(),
             )
+
+    def _shipped(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What a model file holds of this state: of landmarks and coefficients only what predictions need."""
+        if not isinstance(state.get("feature_map_"), Nystroem):
+            return state
+        feature_map, coef = KernelValues.of(state["feature_map_"], state["coef_"])
+        no_fit = {"_fitted_as": ""}  # from these none goes on
+        return state | {"feature_map_": feature_map, "coef_": coef} | no_fit
 
     def _raw_curves(self, X: Array) -> Array:
         """Phi u + b for every column, with a warning where rows are far outside."""

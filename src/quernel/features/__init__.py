@@ -2,8 +2,9 @@
 
 from quernel.features.cholesky import PivotedCholesky
 from quernel.features.identity import ReadyFeatures
+from quernel.features.kernel_values import KernelValues
 from quernel.features.nystroem import Nystroem
 from quernel.features.random import RandomFeatures
 from quernel.features.sampling import SAMPLINGS
 
-__all__ = ["SAMPLINGS", "Nystroem", "PivotedCholesky", "RandomFeatures", "ReadyFeatures"]
+__all__ = ["SAMPLINGS", "KernelValues", "Nystroem", "PivotedCholesky", "RandomFeatures", "ReadyFeatures"]

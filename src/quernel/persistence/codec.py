@@ -119,7 +119,8 @@ def state_of(value: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     if isinstance(value, BaseEstimator):
-        return value.get_params(deep=False) | vars(value)
+        state = value.get_params(deep=False) | vars(value)
+        return value._shipped(state) if hasattr(value, "_shipped") else state
     return {name: getattr(value, name) for name in inspect.signature(type(value)).parameters}
 
 

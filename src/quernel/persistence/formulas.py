@@ -10,7 +10,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
-from quernel.features import Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
+from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
 from quernel.kernels import (
     ArcCosine,
     Cauchy,
@@ -30,22 +30,31 @@ from quernel.persistence.graph import Tensor, absolute, cos, exp, log, nearest_i
 Array = NDArray[np.floating]
 
 
-def curves(feature_map: RandomFeatures | PivotedCholesky | Nystroem | ReadyFeatures, x: Tensor, coef: Array) -> Tensor:
+FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | KernelValues | ReadyFeatures
+
+
+def curves(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
     """Phi(x) u, shape (n, q)."""
     if isinstance(feature_map, ReadyFeatures):
         return x @ coef
     kernel = resolve(feature_map.kernel)
-    if isinstance(feature_map, PivotedCholesky | Nystroem):
-        # phi(x)'u = K(x, P) L^-T u, or K(x, P) V D^-1/2 u: the matrices need not be shipped.
-        exact = isinstance(feature_map, PivotedCholesky)
-        solved = np.linalg.solve(feature_map.factor_.T, coef) if exact else feature_map.projection_ @ coef
-        return _summed([gram(part, x, feature_map.landmarks_) @ (c * solved) for c, part in kernel.parts])
+    if isinstance(feature_map, PivotedCholesky):  # phi(x)'u = K(x, P) L^-T u: the matrix need not be shipped
+        return _at_landmarks(kernel, x, feature_map.landmarks_, np.linalg.solve(feature_map.factor_.T, coef))
+    if isinstance(feature_map, Nystroem):
+        feature_map, coef = KernelValues.of(feature_map, coef)
+    if isinstance(feature_map, KernelValues):
+        return _at_landmarks(kernel, x, feature_map.landmarks_, coef)
     terms = []
     for term, (_, part) in enumerate(kernel.parts):
         mine = feature_map.terms_ == term
         factor, features = wave(part, x, feature_map.frequencies_[:, mine], feature_map.phases_[mine])
         terms.append(features @ (factor * feature_map.weights_[mine, None] * coef[mine]))
     return _summed(terms)
+
+
+def _at_landmarks(kernel: Kernel, x: Tensor, landmarks: Array, weights: Array) -> Tensor:
+    """K(x, P) w, shape (n, q)."""
+    return _summed([gram(part, x, landmarks) @ (c * weights) for c, part in kernel.parts])
 
 
 def wave(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array) -> tuple[float, Tensor]:

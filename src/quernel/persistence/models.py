@@ -19,7 +19,7 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor, Kernel
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.growth import ComponentsChoice, Trial
 from quernel.estimators.learning import BandwidthChoice, Round
-from quernel.features import Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
+from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
@@ -42,7 +42,7 @@ SPLITTERS = tuple(
     for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
 )
 PARTS: tuple[type, ...] = (
-    *(RandomFeatures, PivotedCholesky, Nystroem, ReadyFeatures),
+    *(RandomFeatures, PivotedCholesky, Nystroem, KernelValues, ReadyFeatures),
     *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
     *dict.fromkeys(LOSSES.values()),

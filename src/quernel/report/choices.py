@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.defaults import ALPHA, BANDWIDTH, spread
-from quernel.features import Nystroem
+from quernel.features import KernelValues, Nystroem
 from quernel.kernels import Linear
 from quernel.report.words import percent
 from quernel.theory import effective_dimension
@@ -53,7 +53,10 @@ def dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:
     """Tr((C + alpha I)^-1 C) of the model's features on at most a thousand of these rows, alpha in units of y."""
     some = np.sort(np.random.default_rng(0).permutation(len(X))[:ROWS])
     ridge = model.alpha_ * spread(y, np.full(len(y), 1 / len(y)))
-    return float(effective_dimension(model.feature_map_.transform(X[some]), alpha=ridge))
+    features = model.feature_map_
+    if isinstance(features, KernelValues):  # a model with landmarks that was saved
+        features = features.making_the_kernel()
+    return float(effective_dimension(features.transform(X[some]), alpha=ridge))
 
 
 def _bandwidth(model: KernelQuantileRegressor) -> Choice:
@@ -95,7 +98,7 @@ def _searched(model: KernelQuantileRegressor) -> str:
 def _components(model: KernelQuantileRegressor) -> Choice:
     if isinstance(model.kernel_, Linear):
         return Choice("Features M", f"{model.n_components_:,}", "the columns themselves")
-    if isinstance(model.feature_map_, Nystroem):
+    if isinstance(model.feature_map_, Nystroem | KernelValues):
         return Choice("Features M", f"{model.n_components_:,}", "how alike a row is to so many others, the landmarks")
     if model.n_components == "exact":
         return Choice("Features M", f"{model.n_components_:,}", "as many as the kernel itself needs")
