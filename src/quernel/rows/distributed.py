@@ -123,7 +123,7 @@ class DistributedRows:
         exact = copy(self)
         exact.allowed, exact.dtype = 0, float
         exact._see(self.feature_map)
-        self._store = _Store()
+        self._store.features = None
         return exact
 
     @property
