@@ -194,6 +194,9 @@ def test_nothing_is_rounded_that_is_not_cached(table, solves):
         for kind, cache in (("float64", "recompute"), ("float32", "recompute"), ("float32", "auto"))
     ]
     assert len(solves) == 3, "no second solve"
+    labels = target_of("hinge", table[1])
+    KernelClassifier("hinge", **words_of(dtype="float32")).fit(MemmapRows(table[0], labels, cache="recompute"))
+    assert len(solves) == 4, "classes are streamed as their rows say"
     for other in fits[1:]:
         np.testing.assert_array_equal(fits[0].coef_, other.coef_)
         np.testing.assert_array_equal(fits[0].duality_gap_, other.duality_gap_)
