@@ -5,7 +5,8 @@
     python -m benchmarks.caching --rows 50000 --no-write
 
 Rows lie in Parquet files in a temporary folder. Sweeps are timed by themselves, then whole fits. A sweep over cached
-features is "warm" where the system still has them in memory, and "cold" where they come from the disk.
+features is "warm" where the system still has them in memory, and "cold" where they come from the disk. Features are
+cached as float64 and as float32; a fit of the latter ends with a sweep over unrounded features, for its certificate.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import tempfile
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,22 @@ from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel._threads import right_sized
 from quernel.bench.machine import describe
 from quernel.rows import ParquetRows, StreamedRows, total
-from quernel.rows.feature_cache import DiskCache
+from quernel.rows.feature_cache import DiskCache, MemoryCache
 from quernel.rows.watching import Pass, watching
 
 RESULTS = Path(__file__).with_name("caching.json")
 GROUP = 50_000
 LEVELS, TOL = (0.1, 0.5, 0.9), 1e-4
 REPEATS = 2
+KINDS = {"float64": float, "float32": np.float32}
+# How features are kept, and in which type: by the name that the results have.
+FITS = {
+    "recompute": ("recompute", "float64"),
+    "disk": ("disk", "float64"),
+    "disk_float32": ("disk", "float32"),
+    "auto_float32": ("auto", "float32"),
+}
+CALLED = {DiskCache: "disk", MemoryCache: "memory", type(None): "recompute"}
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ SETTINGS = {
     "waves-10-levels": Setting(400_000, 10, 200, levels=True),
     "waves-10": Setting(400_000, 10, 200),
     "waves-200": Setting(200_000, 200, 200),
+    "waves-300": Setting(100_000, 300, 200),  # rounded features fit in memory, others do not
     "landmarks-200": Setting(400_000, 10, 200, "landmarks"),
     "landmarks-500": Setting(100_000, 10, 500, "landmarks"),
 }
@@ -67,11 +79,11 @@ def write_files(folder: Path, n_rows: int, n_columns: int, seed: int = 0) -> Non
         pq.write_table(pa.table(columns), folder / f"{number:03}.parquet")
 
 
-def fit(folder: Path, setting: Setting, max_memory: int, cache: str) -> tuple[Any, dict]:
+def fit(folder: Path, setting: Setting, max_memory: int, cache: str, dtype: str) -> tuple[Any, dict]:
     """A fit under one policy, and what it took."""
     words = {
         "n_components": setting.components, "sampling": setting.sampling, "tol": TOL, "random_state": 0,
-        "max_memory": max_memory,
+        "max_memory": max_memory, "dtype": dtype,
     }  # fmt: skip
     model = KernelQuantileRegressor(LEVELS, **words) if setting.levels else KernelRegressor("logcosh", **words)
     passes: list[Pass] = []
@@ -79,7 +91,8 @@ def fit(folder: Path, setting: Setting, max_memory: int, cache: str) -> tuple[An
     with watching(passes.append):
         model.fit(ParquetRows(folder, "y", cache=cache))
     seconds, full = time.perf_counter() - begin, sum(one.done == setting.rows for one in passes)
-    return model, {"seconds": seconds, "passes": full, "gap": float(np.max(model.duality_gap_))}
+    gap, objective = float(np.max(model.duality_gap_)), model.objective_.tolist()
+    return model, {"seconds": seconds, "passes": full, "gap": gap, "objective": objective}
 
 
 def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
@@ -94,26 +107,25 @@ def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
         rows.fold(step, rows.new_memory(), join=total)
         return time.perf_counter() - begin
 
-    found = {}
+    def rows_of(cache: str, kind: str) -> StreamedRows:
+        return StreamedRows(
+            ParquetRows(folder, "y", cache=cache), model.feature_map_, total=n_rows, largest=1.0,
+            max_memory=max_memory, dtype=KINDS[kind], threads=threads,
+        )  # fmt: skip
+
+    found, chosen = {}, {}
     with right_sized(n_rows, model.n_components_) as threads:
-        for cache in ("recompute", "disk", "auto"):
-            rows = StreamedRows(
-                ParquetRows(folder, "y", cache=cache), model.feature_map_, total=n_rows, largest=1.0,
-                max_memory=max_memory, threads=threads,
-            )  # fmt: skip
-            if cache == "recompute":
-                found["recomputed"] = min(seconds(rows) for _ in range(3))
-            elif cache == "disk":
-                found["written"] = seconds(rows)
-                found["warm"] = min(seconds(rows) for _ in range(3))
-                found["cold"] = _cold(rows, seconds)
-            else:
-                chosen = isinstance(rows._cache(), DiskCache)
-            rows.close()
+        plain = rows_of("recompute", "float64")
+        found["recomputed"] = min(seconds(plain) for _ in range(3))
+        for kind, end in (("float64", ""), ("float32", "_float32")):
+            with closing(rows_of("disk", kind)) as rows:
+                found[f"written{end}"] = seconds(rows)
+                found[f"warm{end}"] = min(seconds(rows) for _ in range(3))
+                found[f"cold{end}"] = _cold(rows, seconds)
+            with closing(rows_of("auto", kind)) as rows:
+                chosen[f"auto{end}"] = CALLED[type(rows._cache())]
     one = n_rows * model.n_components_
-    return {f"{name}_ns": 1e9 * value / one for name, value in found.items()} | {
-        "auto": "disk" if chosen else "recompute"
-    }
+    return {f"{name}_ns": 1e9 * value / one for name, value in found.items()} | chosen
 
 
 def _cold(rows: StreamedRows, seconds: Any) -> float:
@@ -134,18 +146,20 @@ def measure(name: str, n_rows: int | None = None) -> dict:
         folder, models = Path(made), []
         write_files(folder, setting.rows, setting.columns)
         for _ in range(REPEATS):  # in turn, the better of each
-            for cache in ("recompute", "disk"):
-                model, took = fit(folder, setting, max_memory, cache)
+            for kept, (cache, dtype) in FITS.items():
+                model, took = fit(folder, setting, max_memory, cache, dtype)
                 models.append(model)
-                if took["seconds"] < found.get(f"fit_{cache}", {"seconds": np.inf})["seconds"]:
-                    found[f"fit_{cache}"] = took
-        assert all(np.array_equal(one.coef_, models[0].coef_) for one in models), "cached features changed the fit"
+                if took["seconds"] < found.get(f"fit_{kept}", {"seconds": np.inf})["seconds"]:
+                    found[f"fit_{kept}"] = took
+        exact = [one.coef_ for one in models if one.dtype == "float64"]
+        assert all(np.array_equal(one, exact[0]) for one in exact), "cached features changed the fit"
         found |= sweeps(folder, models[0], setting.rows, max_memory)
     print(
-        f"{name:>20}: ns a feature: {found['recomputed_ns']:.1f} recomputed, {found['written_ns']:.1f} written, "
-        f"{found['warm_ns']:.1f} warm, {found['cold_ns']:.1f} cold; auto: {found['auto']}; fit "
-        f"{found['fit_recompute']['seconds']:.1f} s recomputed, {found['fit_disk']['seconds']:.1f} s on disk, "
-        f"{found['fit_disk']['passes']} passes",
+        f"{name:>16}: ns a feature: {found['recomputed_ns']:.1f} recomputed; "
+        f"{found['written_ns']:.1f} written, {found['warm_ns']:.1f} warm, {found['cold_ns']:.1f} cold; as float32 "
+        f"{found['written_float32_ns']:.1f}, {found['warm_float32_ns']:.1f}, {found['cold_float32_ns']:.1f}; "
+        f"auto: {found['auto']}, of float32 {found['auto_float32']}; fits "
+        + ", ".join(f"{kept} {found[f'fit_{kept}']['seconds']:.1f} s" for kept in FITS),
         flush=True,
     )
     return found

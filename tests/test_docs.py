@@ -70,8 +70,9 @@ def test_the_page_on_scale_states_the_numbers():
     assert f"lifts {streamed.TRIAL:,} of them twice" in SCALE
     cost = feature_cache
     assert f"for {cost.SWEEPS} sweeps, {cost.READ / 1e9:g} GB/s and {cost.WRITE / 1e9:g} GB/s" in SCALE
-    pays = 1e9 * cost.ITEM * (1 / cost.READ + 1 / ((cost.SWEEPS - 1) * cost.WRITE))
-    assert f"which is {pays:.0f} nanoseconds a feature" in SCALE
+    read, written, n = 1 / cost.READ, 1 / cost.WRITE, cost.SWEEPS - 1
+    assert f"which is {1e9 * 8 * (n * read + written) / n:.0f} nanoseconds a feature" in SCALE
+    assert f"which is {1e9 * 4 * (n * read + written) / (n - 1):.0f} nanoseconds." in SCALE
     assert cost.SHORT == 1
     assert (cost.SPARED, cost.ASKED) == (0.5, 0.95)
 
@@ -84,6 +85,10 @@ def test_the_page_on_scale_shows_the_measured_cost_of_cached_features():
         fits = (line[f"fit_{name}"]["seconds"] for name in ("recompute", "disk"))
         cells = [f"{number:.1f}" for number in per_feature] + [f"{number:.1f} s" for number in fits] + [line["auto"]]
         assert "| " + " | ".join(cells) + " |" in SCALE
+        per_feature = (line[f"{name}_float32_ns"] for name in ("written", "warm", "cold"))
+        fits = (line[f"fit_{name}_float32"]["seconds"] for name in ("disk", "auto"))
+        cells = [f"{number:.1f}" for number in per_feature] + [f"{number:.1f} s" for number in fits]
+        assert "| " + " | ".join([*cells, line["auto_float32"]]) + " |" in SCALE
 
 
 def test_the_coverage_example_covers_once_it_is_calibrated(capsys):

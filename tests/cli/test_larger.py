@@ -6,6 +6,7 @@ from importlib import import_module
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 from scipy.stats import chisquare
@@ -245,6 +246,27 @@ def test_a_running_cluster_fits_judges_and_searches(command, tmp_path):
     assert spread_out[0]["read"] == told(ran)["read"] == "dask"
     alike(whole, spread_out, table, "price")
     nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
+
+
+def test_a_local_cluster_reads_fits_calibrates_and_judges(command, tmp_path):
+    pytest.importorskip("distributed")
+    table = sales()
+    pq.write_table(table, tmp_path / "sales.parquet", row_group_size=len(table) // 4)
+    quick = ("--components", "20", "--quantiles", "0.1,0.9", "--json", "--conformal")
+    found = []
+    for name, options in (("whole", ()), ("dask", ("--dask", "local"))):
+        files = tmp_path / f"{name}.quernel", *quick, *options, "--report", tmp_path / f"{name}.html"
+        found.append(fitted(command, tmp_path / "sales.parquet", "price", *files))
+    whole, spread_out = found
+    assert (whole[0]["read"], spread_out[0]["read"]) == ("whole", "dask")
+    alike(whole, spread_out, table, "price")
+    assert whole[0]["calibration_rows"] == spread_out[0]["calibration_rows"] > 0
+    nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
+    assert spread_out[0]["judged"]["intervals"][0]["calibrated"]
+    ends = [model.predict_interval(table) for _, model in found]
+    assert np.abs(ends[0] - ends[1]).mean() < 1e-3 * np.abs(ends[0][:, 1] - ends[0][:, 0]).mean()
+    pages = [(tmp_path / f"{name}.html").read_text() for name in ("whole", "dask")]
+    assert all("calibrated" in page and "</html>" in page for page in pages)
 
 
 def test_checkpoints_are_for_the_fit_of_one_model():

@@ -244,14 +244,9 @@ def test_a_missing_dask_is_said_with_the_remedy(command, tmp_path, monkeypatch):
     assert (ran.returncode, "pip install 'quernel[dask]'" in ran.stderr) == (1, True)
 
 
-def test_a_local_cluster_reads_encodes_and_fits(command, tmp_path):
+def test_a_local_cluster_names_the_file_that_it_cannot_read(command, tmp_path):
     pytest.importorskip("distributed")
-    table = sales()
-    folder = in_files(tmp_path / "data", table)
-    whole = fitted(command, folder, "price", tmp_path / "whole", *QUICK)
-    spread_out = fitted(command, folder, "price", tmp_path / "m", *QUICK, "--dask", "local")
-    assert spread_out[0]["read"] == "dask"
-    alike(whole, spread_out, table, "price")
+    folder = in_files(tmp_path / "data", sales())
     bad = damaged(folder / "part02.parquet")
     ran = command("fit", folder, "--target", "price", "--model", tmp_path / "n", *QUICK, "--dask", "local")
     assert (ran.returncode, f"part02.parquet, row group {bad}" in ran.stderr) == (1, True)

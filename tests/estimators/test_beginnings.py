@@ -103,7 +103,6 @@ def test_a_loaded_model_goes_on(data, tmp_path, work):
         ({"solver": "admm"}, "solver='admm'"),
         ({"n_components": "exact"}, "exact"),
         ({"noncrossing": "joint"}, "joint"),
-        ({"dtype": "float32"}, "float32"),
         ({"warm_start": "yes"}, "True or False"),
     ],
 )

@@ -1,13 +1,27 @@
 """Features stored in single precision: half the memory, and a certificate that says what it costs."""
 
+import tempfile
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from quernel import KernelQuantileRegressor, estimate_cost
+from quernel import (
+    ConformalQuantileRegressor,
+    KernelClassifier,
+    KernelQuantileRegressor,
+    KernelQuantileRegressorCV,
+    KernelRegressor,
+    estimate_cost,
+)
 from quernel.datasets import make_homoscedastic
+from quernel.estimators import base
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.rows import ArrayRows, LiftedRows, MemmapRows, ParquetRows, StreamedRows, feature_cache, parts
+from quernel.rows.lifted import Rounded
+from quernel.solvers import refining
 
 
 def fitted(X, y, **options):
@@ -51,3 +65,219 @@ def test_bad_input():
         fitted(X, y, dtype="float16")
     with pytest.raises(ValueError, match="solver='newton' only"):
         fitted(X, y, dtype="float32", solver="admm")
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "landmarks"])
+def test_features_of_either_kind_can_be_rounded(sampling):
+    X, y, _ = make_homoscedastic(5000, random_state=0)
+    single, double = (fitted(X, y, alpha=1e-4, sampling=sampling, dtype=kind) for kind in ("float32", "float64"))
+    gap = single.duality_gap_ + double.duality_gap_
+    np.testing.assert_array_less(np.abs(single.objective_ / double.objective_ - 1), gap + 1e-15)
+    assert single.duality_gap_.max() <= 2e-6
+
+
+# Rows that are far away: features are cached in single precision, and the fit is proved on those that predict.
+
+N, M = 60_000, 40
+ROOM, PLENTY = 1_800_000, 8 * N * M  # bytes: raw rows have no room in either, and rounded features have in the second
+MODELS = {
+    "quantiles": lambda **words: KernelQuantileRegressor([0.1, 0.5], **words),
+    "logcosh": lambda **words: KernelRegressor("logcosh", **words),
+    "hinge": lambda **words: KernelClassifier("hinge", **words),
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = np.hstack([rng.uniform(-2, 2, (N, 3)), rng.uniform(-1e-3, 1e-3, (N, 40))])
+    return X, np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + (0.3 + 0.2 * X[:, 2] ** 2) * rng.standard_normal(N)
+
+
+@pytest.fixture
+def solves(monkeypatch):
+    """The rows and the result of every solve."""
+    done, solve_on = [], base.KernelEstimator._solve_on
+
+    def solve(self, rows, *args, **words):
+        done.append((rows, solve_on(self, rows, *args, **words)))
+        return done[-1][1]
+
+    monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
+    return done
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder_on_disk(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+    monkeypatch.setattr(feature_cache, "in_memory", lambda folder: False)
+
+
+def words_of(**others):
+    return {"n_components": M, "random_state": 0, "bandwidth": 1.0, "alpha": 1e-4, "max_memory": PLENTY, **others}
+
+
+def target_of(name, y):
+    return np.where(y > 0.3, 1.0, -1.0) if name == "hinge" else y
+
+
+def objective(model, name, X, y):
+    """F of the features that predict."""
+    loss = Pinball(model.quantiles_) if name == "quantiles" else model.loss_
+    offset, sign = loss.frame(y[:, None])
+    residual = offset - sign * (model.feature_map_.transform(X) @ model.coef_ + model.intercept_)
+    return loss.value(residual).mean(axis=0) + model.alpha_ * np.sum(model.coef_**2, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"), [(name, "disk") for name in MODELS] + [("quantiles", "memory"), ("logcosh", "folder")]
+)
+def test_far_rows_are_fitted_on_rounded_features_and_proved_on_those_that_predict(name, cache, table, solves, tmp_path):
+    X, y = table[0], target_of(name, table[1])
+    columns = {f"x{j:02}": X[:, j] for j in range(X.shape[1])}
+    pq.write_table(pa.table(columns | {"y": y}), tmp_path / "rows.parquet", row_group_size=9000)
+    source = ParquetRows(tmp_path / "rows.parquet", "y", cache=tmp_path if cache == "folder" else cache)
+    far = MODELS[name](**words_of(dtype="float32")).fit(source)
+    (rounded, first), (exact, proof) = solves
+    assert rounded.rounded
+    assert not exact.rounded
+    single, double = (
+        MODELS[name](**words_of(dtype=kind, max_memory=None)).fit(X, y) for kind in ("float32", "float64")
+    )
+    np.testing.assert_allclose(far.objective_, objective(far, name, X, y), rtol=1e-12)
+    assert np.all(first.objective != far.objective_), "control: rounding shows"
+    assert far.duality_gap_.max() <= 1e-6
+    for near in (single, double):
+        apart = np.abs(far.objective_ / near.objective_ - 1)
+        np.testing.assert_array_less(apart, far.duality_gap_ + near.duality_gap_ + 1e-15)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+    assert far.n_iter_ == (first.iterations + proof.iterations).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, monkeypatch):
+    sweeps = []
+
+    def counted(sweep):
+        return lambda self, *args, **words: (sweeps.append(self), sweep(self, *args, **words))[1]
+
+    monkeypatch.setattr(StreamedRows, "fold", counted(StreamedRows.fold))
+    monkeypatch.setattr(StreamedRows, "fold_apart", counted(StreamedRows.fold_apart))
+    X, y = table[0], target_of(name, table[1])
+    far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="memory"))
+    _, (exact, _) = solves
+    assert [rows._shared is exact._shared for rows in sweeps] == [False] * (len(sweeps) - 1) + [True]
+    assert far.duality_gap_.max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fit_that_rounding_has_spoilt_goes_on(name, table, solves, monkeypatch):
+    # Features of two digits: were the certificate that of the rounded problem, nobody would notice.
+    monkeypatch.setattr(Rounded, "transform", lambda self, X: np.round(self.feature_map.transform(X), 2))
+    X, y = table[0], target_of(name, table[1])
+    far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="disk"))
+    (_, first), (_, then) = solves
+    assert first.relative_gap.max() <= 1e-6
+    spoilt = MODELS[name](**words_of()).fit(X[:1000], y[:1000])
+    spoilt.coef_, spoilt.intercept_, spoilt.feature_map_ = first.coef, first.intercept, far.feature_map_
+    assert np.all(objective(spoilt, name, X, y) > far.objective_ * (1 + 1e-5))
+    np.testing.assert_allclose(far.objective_, objective(far, name, X, y), rtol=1e-12)
+    assert far.duality_gap_.max() <= 1e-6
+    assert then.sweeps > 2
+
+
+def test_nothing_is_rounded_that_is_not_cached(table, solves):
+    fits = [
+        KernelQuantileRegressor([0.1, 0.5], **words_of(dtype=kind, max_memory=ROOM)).fit(
+            MemmapRows(*table, cache=cache)
+        )
+        for kind, cache in (("float64", "recompute"), ("float32", "recompute"), ("float32", "auto"))
+    ]
+    assert len(solves) == 3, "no second solve"
+    labels = target_of("hinge", table[1])
+    KernelClassifier("hinge", **words_of(dtype="float32")).fit(MemmapRows(table[0], labels, cache="recompute"))
+    assert len(solves) == 4, "classes are streamed as their rows say"
+    for other in fits[1:]:
+        np.testing.assert_array_equal(fits[0].coef_, other.coef_)
+        np.testing.assert_array_equal(fits[0].duality_gap_, other.duality_gap_)
+
+
+def test_small_problems_are_solved_on_unrounded_features(table, solves):
+    X, y = table[0][:3000], table[1][:3000]
+    far, near = (
+        KernelQuantileRegressor([0.1, 0.5], **words_of(dtype=kind, max_memory=500_000)).fit(
+            MemmapRows(X, y, cache="disk")
+        )
+        for kind in ("float32", "float64")
+    )
+    assert len(solves) == 2
+    np.testing.assert_array_equal(far.coef_, near.coef_)
+    np.testing.assert_allclose(far.objective_, objective(far, "quantiles", X, y), rtol=1e-12)
+
+
+def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(table, solves, tmp_path, monkeypatch):
+    X, y = table
+    words = words_of(dtype="float32")
+    model = KernelQuantileRegressor([0.1, 0.9], **words, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
+    model.fit(MemmapRows(X, y))
+    (_, cold), _, (_, warm), _ = solves
+    assert warm.hessian_rows < cold.hessian_rows
+    assert model.duality_gap_.max() <= 1e-6
+    near = KernelQuantileRegressor([0.1, 0.9], **words_of(dtype="float32", max_memory=None), warm_start=True)
+    assert near.fit(X[:-3000], y[:-3000]).fit(X, y).duality_gap_.max() <= 2e-6
+
+    solves.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(refining, "_proof", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            KernelQuantileRegressor([0.1, 0.9], **words).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
+    again = KernelQuantileRegressor([0.1, 0.9], **words).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
+    (_, whole), (_, rest), _ = solves
+    assert rest.sweeps < whole.sweeps
+    near = KernelQuantileRegressor([0.1, 0.9], **words_of(max_memory=None)).fit(X, y)
+    np.testing.assert_allclose(again.objective_, near.objective_, rtol=2e-6)
+    assert list(tmp_path.iterdir()) == []
+
+    grid = {"alphas": [1e-4], "bandwidths": [1.0], "cv": 2}
+    words = {name: value for name, value in words.items() if name not in ("alpha", "bandwidth")}
+    search = KernelQuantileRegressorCV([0.1, 0.9], **words, **grid).fit(MemmapRows(X, y))
+    assert search.duality_gap_.max() <= 1e-6
+    wrapped = ConformalQuantileRegressor(KernelQuantileRegressor([0.1, 0.9], **words), coverage=0.8, random_state=0)
+    ends = wrapped.fit(MemmapRows(X, y)).predict_interval(X)
+    assert 0.77 < np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) < 0.83
+    assert len(solves) == 7, "each solved, and proved"
+
+
+def test_dask_workers_keep_rounded_features(table, solves, monkeypatch):
+    da = pytest.importorskip("dask.array")
+    import dask
+
+    X, y = table
+    stored, lift_part = [], parts.lift_part
+
+    def kept(part, lift):
+        features = lift_part(part, lift)
+        stored.extend((features[0].dtype, block.nbytes) for block in features)
+        return features
+
+    monkeypatch.setattr(parts, "lift_part", kept)
+    with dask.config.set(scheduler="synchronous"):
+        rows = da.from_array(X, chunks=(11_000, -1)), da.from_array(y, chunks=11_000)
+        far = KernelRegressor("logcosh", **words_of(dtype="float32", max_memory=4 * N * M)).fit(*rows)
+        assert {kind for kind, _ in stored} == {np.dtype(np.float32)}
+        assert sum(size for _, size in stored) == 4 * N * M
+        (rounded, first), (exact, _) = solves
+        assert (rounded.rounded, exact.rounded) == (True, False)
+        levels = KernelQuantileRegressor([0.1, 0.5], **words_of(dtype="float32")).fit(*rows)
+        stored.clear()
+        too_large = KernelRegressor("logcosh", **words_of(dtype="float32", max_memory=4 * N * M - 1)).fit(*rows)
+    assert stored == []
+    assert not solves[-1][0].rounded
+    np.testing.assert_allclose(far.objective_, objective(far, "logcosh", X, y), rtol=1e-12)
+    np.testing.assert_allclose(levels.objective_, objective(levels, "quantiles", X, y), rtol=1e-12)
+    assert np.all(first.objective != far.objective_), "control: rounding shows"
+    near = KernelRegressor("logcosh", **words_of(max_memory=None)).fit(X, y)
+    for model in (far, too_large):
+        apart = np.abs(model.objective_ / near.objective_ - 1)
+        np.testing.assert_array_less(apart, model.duality_gap_ + near.duality_gap_ + 1e-15)
+    assert max(far.duality_gap_.max(), levels.duality_gap_.max()) <= 1e-6

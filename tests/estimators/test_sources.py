@@ -221,7 +221,6 @@ def far_rows(n=2000):
         (KernelQuantileRegressor(solver="admm"), "solver='admm'", "solver='newton'"),
         (KernelQuantileRegressor(n_components="exact"), 'n_components="exact"', "random features"),
         (KernelQuantileRegressor([0.1, 0.9], noncrossing="joint"), 'noncrossing="joint"', "rearrange"),
-        (KernelQuantileRegressor(dtype="float32"), "dtype='float32'", "float64"),
         (KernelClassifier("logistic"), "The multinomial model", "multiclass='ovr'"),
         (KernelClassifier("hinge", calibration="sigmoid"), "calibration='sigmoid'", "logistic"),
     ],

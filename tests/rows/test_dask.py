@@ -15,13 +15,14 @@ import pytest
 
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.losses import Pinball
+from quernel.losses import LOSSES, Pinball
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, total
 from quernel.rows.parts import Drawing
 from quernel.rows.placement import cuts, places
 from quernel.rows.sources import RowsError
 from quernel.solvers import SOLVERS
+from quernel.solvers.guess import Guess
 from rows import steps
 
 dask = pytest.importorskip("dask")
@@ -525,6 +526,28 @@ def test_a_solve_gives_the_same_answer(client, order):
     np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-9)
     assert found.sweeps <= 1.5 * expected.sweeps
     assert rows.traffic.bytes_in < 200_000
+
+
+@pytest.mark.parametrize("loss", [Pinball(np.array([0.2, 0.7])), LOSSES["logcosh"]()], ids=["levels", "logcosh"])
+def test_rounded_features_of_workers_lead_to_a_proof_on_unrounded_ones(client, loss):
+    rng = np.random.default_rng(91)
+    X = rng.uniform(size=(60_000, 2))
+    y = np.sin(5 * X[:, 0]) + (0.3 + X[:, 1]) * rng.standard_normal(len(X))
+    feature_map = RandomFeatures(Gaussian(0.5), 50, random_state=0).fit(X)
+    rows = DistributedRows(DaskRows(da.from_array(X, chunks=(9_000, 2)), y), feature_map, dtype=np.float32)
+    assert not rows.rounded
+    first = SOLVERS["newton"](Problem(rows, loss, 1e-4), tol=1e-6)
+    exact = rows.unrounded()
+    assert (rows.rounded, exact.rounded) == (True, False)
+    before = rows.traffic.sweeps
+    guess = Guess.solution(first.coef, first.intercept, len(X), first.parameters, 1e-6)
+    proved = SOLVERS["newton"](Problem(exact, loss, 1e-4), tol=1e-6, guess=guess)
+    assert exact.traffic.sweeps == before + 1
+    assert proved.converged
+    np.testing.assert_array_equal(proved.coef, first.coef)
+    near = SOLVERS["newton"](Problem(LiftedRows(ArrayRows(X, y), feature_map), loss, 1e-4), tol=1e-9)
+    assert np.all(proved.objective - near.objective <= proved.gap + 1e-15)
+    assert np.all(proved.objective != first.objective), "control: rounding shows"
 
 
 # Workers that die: last, for those that take their places begin by importing everything

@@ -57,10 +57,10 @@ class Counting:
         self.map = RandomFeatures(kernel=Gaussian(1.0), n_components=M, random_state=0).fit(np.zeros((1, 3)))
         self.n_components_, self.lifted, self.seconds = M, 0, seconds
 
-    def transform(self, X):
+    def transform(self, X, **kind):
         self.lifted += len(X)
         time.sleep(self.seconds)
-        return self.map.transform(X)
+        return self.map.transform(X, **kind)
 
 
 class Watched(MemmapRows):
@@ -74,9 +74,9 @@ class Watched(MemmapRows):
             yield piece
 
 
-def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0):
-    source = Watched(*data, cache=cache)
-    return StreamedRows(source, Counting(seconds), total=N, largest=1.0, max_memory=max_memory, threads=threads)
+def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=float):
+    words = {"max_memory": max_memory, "threads": threads, "dtype": dtype}
+    return StreamedRows(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **words)
 
 
 def sweep(rows, coef, memory=None):
@@ -166,6 +166,72 @@ def test_sweeps_over_cached_features_are_passes_that_are_told(data):
             sweep(rows, np.zeros((M, 1)))
     assert [one.done for one in told].count(N) == 2
     rows.close()
+
+
+# float32 blocks
+
+
+class RoundedByHand(Counting):
+    def transform(self, X):
+        return super().transform(X).astype(np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("which", range(4))
+def test_rounded_features_are_those_of_every_sweep(which, threads, data, tmp_path):
+    cache, max_memory = policies(tmp_path)[which]
+    coef = np.random.default_rng(1).standard_normal((M, 2))
+    plain = streamed(data, "recompute", threads=threads)
+    rounded = StreamedRows(plain.source, RoundedByHand(), total=N, largest=1.0, max_memory=ROOM, threads=threads)
+    rows = streamed(data, cache, max_memory=max_memory, threads=threads, dtype=np.float32)
+    assert not rows.rounded
+    for k in range(3):
+        for one, other in zip(sweep(rows, k * coef), sweep(rounded, k * coef), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert rows.rounded
+    assert rows.feature_map.lifted == N
+    (_, gradient, *_), exact = sweep(rows, coef), sweep(plain, coef)
+    assert 0 < np.abs(gradient - exact[1]).max() < 1e-6, "control: rounding shows"
+    after = rows.unrounded()
+    for one, other in zip(sweep(after, coef), exact, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not after.rounded
+    assert open_files(tmp_path) == []
+
+
+def test_what_is_not_cached_is_not_rounded(data):
+    for cache in ("recompute", "auto"):  # such cheap features do not pay
+        rows = streamed(data, cache, dtype=np.float32)
+        for one, other in zip(sweep(rows, np.ones((M, 1))), sweep(streamed(data, cache), np.ones((M, 1))), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert not rows.rounded
+
+
+def test_rounded_features_take_half(data, tmp_path):
+    for dtype, item in ((float, 8), (np.float32, 4)):
+        rows = streamed(data, tmp_path, dtype=dtype)
+        sweep(rows, np.zeros((M, 1)))
+        assert os.fstat(rows._cache()._file.fileno()).st_size == item * N * M
+        rows.close()
+        kept = streamed(data, "memory", max_memory=PLENTY, dtype=dtype)
+        sweep(kept, np.zeros((M, 1)))
+        spans = range(len(kept.spans))
+        assert sum(kept._cache().get(k).nbytes for k in spans) == item * N * M
+
+
+def test_room_is_counted_in_numbers_of_the_type(data, tmp_path, monkeypatch):
+    with pytest.raises(RowsError, match=r"take 0.0192 GB as float64, and cache='memory' has room for 0.0096 GB"):
+        streamed(data, "memory", max_memory=8 * N * M)
+    half = streamed(data, "memory", max_memory=8 * N * M, dtype=np.float32)
+    assert isinstance(half._cache(), MemoryCache)
+    assert isinstance(streamed(data, "auto", max_memory=8 * N * M, dtype=np.float32)._cache(), MemoryCache)
+    with pytest.raises(RowsError, match=r"take 0.0096 GB as float32, and cache='memory' has room for 0.00952 GB"):
+        streamed(data, "memory", max_memory=8 * N * M - 160_000, dtype=np.float32)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=4 * N * M))
+    with pytest.raises(RowsError, match=r"take 0.0096 GB as float32, but .* has only 0.0096 GB left"):
+        streamed(data, tmp_path, dtype=np.float32)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=4 * N * M * 1.1))
+    streamed(data, tmp_path, dtype=np.float32).close()
 
 
 # The whole fit
@@ -266,9 +332,21 @@ def test_a_disk_that_fills_up_ends_the_cache_and_not_the_fit(small_disk, data, t
     assert open_files(tmp_path) == []
 
 
+def test_features_remain_rounded_when_the_disk_fills_up(small_disk, data, tmp_path):
+    rows, coef = streamed(data, tmp_path, dtype=np.float32), np.ones((M, 1))
+    kept = streamed(data, "memory", max_memory=PLENTY, dtype=np.float32)
+    with pytest.warns(RuntimeWarning, match=r"can no longer be cached in .*computed again"):
+        sweep(rows, coef)
+    for one, other in zip(sweep(rows, coef), sweep(kept, coef), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert rows.feature_map.lifted == 2 * N
+
+
 def test_too_little_disk_is_refused_before_any_row_is_read(data, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=8 * N * M))
-    with pytest.raises(RowsError, match=r"60,000 rows take 0.0192 GB, but .* has only 0.0192 GB left\. Name another"):
+    with pytest.raises(
+        RowsError, match=r"60,000 rows take 0.0192 GB as float64, but .* has only 0.0192 GB left\. Name another"
+    ):
         streamed(data, tmp_path)
     assert new_cache("auto", [slice(0, N)], M, ROOM) is None
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=8 * N * M * 3))
@@ -293,7 +371,7 @@ def test_a_temporary_folder_in_memory_is_no_disk(monkeypatch):
 
 def test_too_little_memory_is_refused_before_any_row_is_read(data):
     with pytest.raises(
-        RowsError, match=r"take 0.0192 GB, and cache='memory' has room for 0.0009 GB, a half of max_mem"
+        RowsError, match=r"take 0.0192 GB as float64, and cache='memory' has room for 0.0009 GB, a half of max_mem"
     ):
         streamed(data, "memory")
     assert isinstance(new_cache("memory", [slice(0, N)], M, PLENTY), MemoryCache)
@@ -362,5 +440,8 @@ def test_disk_pays_from_a_cost_that_grows_with_the_features():
     for n_features in (1, 200, 5_000):
         assert disk_pays(1.01 * per_feature * n_features, 10**9, n_features)
         assert not disk_pays(0.99 * per_feature * n_features, 10**9, n_features)
+        half = 4 * (3 / 1e9 + 1 / 0.35e9) / 2  # three times read and once written, and two of four sweeps saved
+        assert disk_pays(1.01 * half * n_features, 10**9, n_features, np.float32)
+        assert not disk_pays(0.99 * half * n_features, 10**9, n_features, np.float32)
     assert not disk_pays(1e-4, 9_900, 10)  # sweeps of less than a second
     assert disk_pays(1e-4, 10_100, 10)

@@ -1,8 +1,14 @@
 """Rows of files give what the same rows in memory give."""
 
+import gc
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
+from quernel._threads import spread
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Huber, Logistic, Loss, Pinball
@@ -182,15 +188,65 @@ def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
         with memory.open(k) as block:
             block["a"] = np.full((60, 2), float(k))
     assert memory.on_disk == 2
-    assert len(list(tmp_path.rglob("*.pickle"))) >= 2
+    assert memory._end > 2 * 60 * 2 * 8
+    assert list(tmp_path.iterdir()) == [], "the file has no name"
     for k in range(3):
         with memory.open(k) as block:
             assert np.all(block["a"] == k)
+    end = memory._end
+    for size in (60, 10, 60):  # the same place, as long as there is room
+        with memory.open(2) as block:
+            block["a"] = np.full((size, 2), 7.0)
+    assert memory._end == end
+    with memory.open(2) as block:
+        block["b"] = np.full((300, 2), 8.0)
+    assert memory._end > end + 300 * 2 * 8
+    with memory.open(1) as block, memory.open(2) as other:
+        assert np.all(block["a"] == 1)
+        assert (other["a"].shape, other["a"].max(), other["b"].max()) == ((60, 2), 7, 8)
     some = memory.take(np.array([1]))
     with some.open(2) as block:
         assert block["a"].shape == (60, 1)
+    file = memory._file
     del memory, some, block
+    gc.collect()
+    assert file.closed
     assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import sys, tempfile
+import numpy as np
+from quernel.rows.shelf import ShelvedMemory
+tempfile.tempdir = sys.argv[1]
+memory = ShelvedMemory(2, 0)
+with memory.open(0) as block:
+    block["a"] = np.ones((1000, 100))
+assert memory.on_disk == 1
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_of_the_shelf_of_a_process_that_was_killed(tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", KILLED, tmp_path], **pipes) as process:
+        assert process.stdout.readline() == "written\n"
+        process.send_signal(signal.SIGKILL)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_share_a_shelf():
+    memory = ShelvedMemory(40, 1_000)
+
+    def fill(k):
+        for turn in range(20):
+            with memory.open(k) as block:
+                assert np.all(block.get("a", k + turn - 1) == k + turn - 1)
+                block["a"] = np.full((50 + 10 * (turn % 3), 1), float(k + turn))
+
+    spread(fill, range(40), 4)
+    assert memory.on_disk >= 38
 
 
 def test_answers_are_joined_in_order_and_never_many_wait():

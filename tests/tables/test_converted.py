@@ -2,6 +2,10 @@
 
 import gzip
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -10,7 +14,7 @@ import pyarrow.feather
 import pytest
 from pyarrow import csv
 
-from quernel.tables import TableError, read, reading
+from quernel.tables import TableError, read, reading, temporary
 from quernel.tables.converted import copied
 from quernel.tables.several import files_of
 from tables.made import sales
@@ -109,3 +113,51 @@ def test_a_disk_that_is_too_small_is_noticed_before_any_work(tmp_path, monkeypat
         copied([tmp_path / "sales.csv"]),
     ):
         pass
+
+
+KILLED = """
+import sys, tempfile
+from pathlib import Path
+from quernel.tables.converted import copied
+tempfile.tempdir = sys.argv[1]
+with copied([Path(sys.argv[2])]):
+    print("copied", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(temporary.flock is None, reason="the system has no such locks")
+def test_the_copy_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path, monkeypatch):
+    path, folder = tmp_path / "sales.csv", tmp_path / "temporary"
+    folder.mkdir()
+    (folder / "quernel-copy-of-mine").mkdir()
+    csv.write_csv(sales(), path)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", KILLED, folder, path], **pipes) as process:
+        assert process.stdout.readline() == "copied\n"
+        before = {file.name for file in folder.rglob("*.parquet")}
+        with copied([path]):
+            assert len(list(folder.rglob("*.parquet"))) == 2, "what a living process has is left alone"
+        process.send_signal(signal.SIGKILL)
+    assert {file.name for file in folder.rglob("*.parquet")} == before, "control: killing leaves it behind"
+    with copied([path]):
+        assert len(list(folder.rglob("*.parquet"))) == 1
+    assert [one.name for one in folder.iterdir()] == ["quernel-copy-of-mine"], (
+        "no lock in it, so whose it is is unknown"
+    )
+
+
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "quernel-copy-left"
+    left.mkdir()
+    (left / temporary.LOCK).touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(temporary, "flock", None)
+        temporary.remove_leftovers()
+        with temporary.temporary_folder() as folder:
+            assert list(folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [left]
+    temporary.remove_leftovers()
+    assert list(tmp_path.iterdir()) == ([] if temporary.flock else [left])

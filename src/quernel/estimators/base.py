@@ -37,8 +37,9 @@ from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, Strea
 from quernel.rows.moments import column_range
 from quernel.rows.schedulers import current
 from quernel.solvers import SOLVERS, Result
+from quernel.solvers.guess import Guess
 from quernel.solvers.progress import Progress, listening
-from quernel.solvers.result import recertified
+from quernel.solvers.result import after, recertified
 
 Array = NDArray[np.floating]
 
@@ -142,8 +143,6 @@ class KernelEstimator(BaseEstimator):
             yield f"solver={self.solver!r}", "solver='newton'"
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
             yield 'n_components="exact"', "random features, such as n_components=1000"
-        if self.dtype == "float32":
-            yield "dtype='float32'", "dtype='float64'"
 
     def _with_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
@@ -210,21 +209,18 @@ class KernelEstimator(BaseEstimator):
         else:
             self.feature_map_ = self._draw(view, kernel, loss, rng)
         if self.dtype == "float32" and not isinstance(kernel, Linear):
-            return self._solve_in_single(view.source, loss)
-        rows = self._lifted(view)
-        with closing(rows) if isinstance(rows, StreamedRows) else nullcontext():
-            return self._solve_on(rows, loss, self.tol, **begin.words(self, view))
+            return self._solve_in_single(view, loss, begin.words(self, view))
+        return self._solve_and_close(self._lifted(view), loss, **begin.words(self, view))
 
-    def _lifted(self, view: Overview) -> Any:
+    def _lifted(self, view: Overview, dtype: Any = float) -> Any:
         """The rows, wherever they are, seen through the feature map."""
+        words = {"max_memory": self.max_memory, "dtype": dtype}
         if view.near:
-            return LiftedRows(view.source, self.feature_map_, max_memory=self.max_memory)
+            return LiftedRows(view.source, self.feature_map_, **words)
         if isinstance(view.source, DaskRows):
-            return DistributedRows(view.source, self.feature_map_, max_memory=self.max_memory)
+            return DistributedRows(view.source, self.feature_map_, **words)
         assert isinstance(view, FarOverview)
-        return StreamedRows(
-            view.source, self.feature_map_, total=view.total, largest=view.largest, max_memory=self.max_memory
-        )
+        return StreamedRows(view.source, self.feature_map_, total=view.total, largest=view.largest, **words)
 
     def _by_landmarks(self, kernel: Kernel) -> bool:
         """Whether features are the kernel seen through some of the rows, as rough kernels want it: see `sampling`."""
@@ -273,15 +269,25 @@ class KernelEstimator(BaseEstimator):
         """The loss by which the number of features is chosen: that of the fit."""
         return loss
 
-    def _solve_in_single(self, source: ArrayRows, loss: Loss) -> Result:
+    def _solve_in_single(self, view: Overview, loss: Loss, words: dict[str, Any]) -> Result:
         """Solved on rounded features, which are half the size, and certified on those that predict."""
-        rows = LiftedRows(source, self.feature_map_, max_memory=self.max_memory, dtype=np.float32)
-        result = self._solve_on(rows, loss, self.tol)
-        del rows
-        exact = LiftedRows(source, self.feature_map_, max_memory=0)
-        problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
-        with right_sized(exact.n_rows, exact.n_features) as exact.threads:
-            return recertified(problem, result, self.tol)
+        rows = self._lifted(view, np.float32)
+        result = self._solve_and_close(rows, loss, **words)
+        if view.near:
+            del rows
+            exact = LiftedRows(view.source, self.feature_map_, max_memory=0)
+            problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
+            with right_sized(exact.n_rows, exact.n_features) as exact.threads:
+                return recertified(problem, result, self.tol)
+        if not rows.rounded:
+            return result
+        # Duals of far rows are not at hand: they are found again, and the fit goes on where they do not prove it.
+        guess = Guess.solution(result.coef, result.intercept, view.n_rows, result.parameters, self.tol)
+        return after(result, self._solve_on(rows.unrounded(), loss, self.tol, **words | {"guess": guess}))
+
+    def _solve_and_close(self, rows: Any, loss: Loss, **words: Any) -> Result:
+        with closing(rows) if isinstance(rows, StreamedRows) else nullcontext():
+            return self._solve_on(rows, loss, self.tol, **words)
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
         """Random features of this kernel, not drawn yet; as few as there may be, where their number is open."""

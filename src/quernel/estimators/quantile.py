@@ -97,8 +97,10 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Rows of files that take no more than this are read into memory first; larger files are streamed in every sweep,
         and what is remembered of their rows lies on disk beyond a quarter of it (docs/scale.md).
     dtype : {"float64", "float32"}, default="float64"
-        How random features are stored. "float32" halves their memory; sums are still taken in float64, and the
-        duality gap is that of the unrounded features: it cannot always be as small as `tol`, and says so.
+        How random features are stored: in memory, in the cache of rows that are streamed, on Dask workers. "float32"
+        halves what they take, and costs a sweep or two over unrounded ones at the end. Sums are still taken in float64,
+        and the duality gap is that of the unrounded features: of rows in memory it cannot always be as small as `tol`,
+        and says so; otherwise the fit goes on until it is. Features that are not stored are not rounded.
     warm_start : bool, default=False
         Whether fitting again keeps the features, bandwidth and automatic ridge weight of the last fit and begins from
         its coefficients: for the same rows and more. It begins anew where kernel, bandwidth, n_components, sampling,

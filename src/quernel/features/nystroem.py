@@ -84,11 +84,11 @@ class Nystroem(TransformerMixin, BaseEstimator):
         self.n_components_ = int(kept.sum())
         return self
 
-    def transform(self, X: Array) -> Array:
-        """phi(x) = D^-1/2 V'K(P, x), shape (n, n_components_)."""
-        Phi = np.empty((len(X), self.n_components_))
+    def transform(self, X: Array, *, dtype: Any = float) -> Array:
+        """phi(x) = D^-1/2 V'K(P, x), shape (n, n_components_), computed in double precision and kept as `dtype`."""
+        Phi = np.empty((len(X), self.n_components_), dtype=dtype)
         for strip in strips(*Phi.shape):
-            np.matmul(self._across(X[strip]), self.projection_, out=Phi[strip])
+            np.matmul(self._across(X[strip]), self.projection_, out=Phi[strip], casting="same_kind")
         return Phi
 
     def curves(self, X: Array, coef: Array) -> Array:

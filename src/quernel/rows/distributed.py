@@ -23,7 +23,7 @@ from quernel.features.blocks import blocks
 from quernel.rows import parts as bodies
 from quernel.rows import placement
 from quernel.rows.dask import DaskRows
-from quernel.rows.lifted import SIZE_ROWS, Elsewhere, FeatureMap, Join, Projected, Step
+from quernel.rows.lifted import SIZE_ROWS, Elsewhere, FeatureMap, Join, Projected, Rounded, Step
 from quernel.rows.schedulers import Handle, Scheduler, Task, current, leaf
 from quernel.rows.sources import RowsError
 
@@ -86,7 +86,8 @@ class DistributedRows:
         Bytes that stored features may take on all workers together; None is 0.4 of the workers' memory limits. Features
         that do not fit are computed again in every sweep.
     dtype : float64 or float32
-        The type in which computed features are stored.
+        The type in which features are stored. Rounded ones are those of every sweep, from the first on, and of the rows
+        in doubt; where they are not stored they are not rounded.
     """
 
     near = False
@@ -107,6 +108,23 @@ class DistributedRows:
         self._seed: list[int] = []
         self.dtype = dtype
         self._see(feature_map)
+
+    @property
+    def rounded(self) -> bool:
+        """Whether sweeps have had rounded features."""
+        return self._rounds and self._store.looks > 0
+
+    @property
+    def _rounds(self) -> bool:
+        return self.cached and np.dtype(self.dtype) != float
+
+    def unrounded(self) -> DistributedRows:
+        """The same rows with features as they are computed, anew in every sweep; stored ones are forgotten."""
+        exact = copy(self)
+        exact.allowed, exact.dtype = 0, float
+        exact._see(self.feature_map)
+        self._store.features = None
+        return exact
 
     @property
     def cached(self) -> bool:
@@ -148,7 +166,8 @@ class DistributedRows:
     def _see(self, feature_map: FeatureMap) -> None:
         """Look at the rows through this."""
         self.feature_map, self.n_features = feature_map, feature_map.n_components_
-        (self._lift,), _ = self.scheduler.compute([leaf(bodies.Lift(feature_map, self.dtype))])
+        lift = bodies.Lift(feature_map, self.dtype if self._rounds else float)
+        (self._lift,), _ = self.scheduler.compute([leaf(lift)])
         self._store = _Store()
 
     def _seen(self) -> list[Any]:
@@ -196,7 +215,8 @@ class DistributedRows:
 
     def elsewhere(self) -> Elsewhere:
         """What is sent where these rows are."""
-        return Elsewhere(self.feature_map, int(self._room), self.threads)
+        feature_map = Rounded(self.feature_map) if self._rounds else self.feature_map
+        return Elsewhere(feature_map, int(self._room), self.threads)
 
     def resident(self, reason: str, *, instead: str = "solver='newton'") -> Array:
         """Refused: the features are on the workers."""

@@ -23,7 +23,6 @@ from quernel.rows.sources import RowsError
 Array = NDArray[np.floating]
 
 POLICIES = ("auto", "recompute", "memory", "disk")
-ITEM = 8  # bytes of a number
 # Of the memory allowed: what cached features may take. The rest is for samples, and for what is remembered of rows.
 CACHE_SHARE = 0.5
 # Of the free disk space: what cached features may take, where nobody has asked for them and where somebody has.
@@ -70,10 +69,12 @@ class DiskCache:
     spans : list of slices
         The rows of every block.
     n_features : int
+    dtype : float64 or float32
+        The type in which they are written; they come in it, too.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], spans: list[slice], n_features: int) -> None:
-        self.folder, self._spans, self._n_features = folder, spans, n_features
+    def __init__(self, folder: str | os.PathLike[str], spans: list[slice], n_features: int, dtype: Any = float) -> None:
+        self.folder, self._spans, self._n_features, self._dtype = folder, spans, n_features, np.dtype(dtype)
         self._file: Any = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._written: set[int] = set()
@@ -94,7 +95,7 @@ class DiskCache:
                 os.posix_fadvise(self._file.fileno(), *self._place(ahead), os.POSIX_FADV_WILLNEED)
             shape = (self._spans[k].stop - self._spans[k].start, self._n_features)
             # Copied on writing, which nobody does: compiled code knows two kinds of arrays, and this is the usual one.
-            return np.asarray(np.memmap(self._file, float, "c", self._place(self._spans[k])[0], shape))
+            return np.asarray(np.memmap(self._file, self._dtype, "c", self._place(self._spans[k])[0], shape))
 
     def put(self, k: int, features: Array) -> None:
         """Keep the features of block k: they are here once all of them are written."""
@@ -103,7 +104,7 @@ class DiskCache:
                 return
             try:
                 self._file.seek(self._place(self._spans[k])[0])
-                rest = np.ascontiguousarray(features, dtype=float).data.cast("B")
+                rest = np.ascontiguousarray(features, dtype=self._dtype).data.cast("B")
                 while rest:
                     rest = rest[self._file.write(rest) :]
             except OSError as error:
@@ -131,7 +132,7 @@ class DiskCache:
 
     def _place(self, span: slice) -> tuple[int, int]:
         """Where the features of these rows are: first byte, and number of bytes."""
-        row = ITEM * self._n_features
+        row = self._dtype.itemsize * self._n_features
         return row * span.start, row * (span.stop - span.start)
 
 
@@ -157,14 +158,14 @@ def check_policy(cache: Any) -> Any:
     return cache
 
 
-def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float) -> Cache | None:
+def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float, dtype: Any = float) -> Cache | None:
     """An empty cache as the policy says, where "auto" has found that it pays; None recomputes features.
 
     Features are kept in memory where `allowed` bytes have room for them and on disk otherwise. What was asked for and
     cannot be had is an error.
     """
-    size = ITEM * spans[-1].stop * n_features
-    needed = f"The features of {spans[-1].stop:,} rows take {size / 1e9:.3g} GB"
+    size = np.dtype(dtype).itemsize * spans[-1].stop * n_features
+    needed = f"The features of {spans[-1].stop:,} rows take {size / 1e9:.3g} GB as {np.dtype(dtype)}"
     if policy == "recompute":
         return None
     if policy in ("auto", "memory") and fits_memory(size, allowed):
@@ -183,7 +184,7 @@ def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float) 
                 f"{needed}, but {os.fspath(folder)} has only {free / 1e9:.3g} GB left. Name another folder with "
                 "cache=, take fewer components, or use cache='recompute'."
             )
-        return DiskCache(folder, spans, n_features)
+        return DiskCache(folder, spans, n_features, dtype)
     except (RowsError, OSError) as error:
         if not asked:
             return None
@@ -218,10 +219,11 @@ def fits_memory(size: float, allowed: float) -> bool:
     return size <= CACHE_SHARE * allowed
 
 
-def disk_pays(again: float, n_rows: int, n_features: int) -> bool:
+def disk_pays(again: float, n_rows: int, n_features: int, dtype: Any = float) -> bool:
     """Whether reading features back costs less than the `again` seconds a row that it takes to have them anew.
 
-    (sweeps - 1) (again - read) > write:  the first sweep computes them in any case.
+    (sweeps - 1) (again - read) > write:  the first sweep computes them in any case. Rounded features save a sweep less,
+    for the certificate is taken over unrounded ones.
     """
-    size = ITEM * n_features
-    return again * n_rows > SHORT and (SWEEPS - 1) * (again - size / READ) > size / WRITE
+    size, saved = np.dtype(dtype).itemsize * n_features, SWEEPS - 1 - (np.dtype(dtype) != float)
+    return again * n_rows > SHORT and saved * again - (SWEEPS - 1) * size / READ > size / WRITE

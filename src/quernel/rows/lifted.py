@@ -331,6 +331,22 @@ class Projected:
             self.feature_map.prepare(n_rows)
 
 
+class Rounded:
+    """The features of another map as float32 numbers."""
+
+    def __init__(self, feature_map: FeatureMap) -> None:
+        self.feature_map, self.n_components_ = feature_map, feature_map.n_components_
+
+    def transform(self, X: Array, **kind: Any) -> Array:
+        """Phi for these rows."""
+        return self.feature_map.transform(X, **{"dtype": np.float32, **kind})
+
+    def prepare(self, n_rows: int) -> None:
+        """Load compiled code if it pays for so many rows."""
+        if hasattr(self.feature_map, "prepare"):
+            self.feature_map.prepare(n_rows)
+
+
 def one_of_each_stretch(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """A random row from each of `size` equal stretches: in order, none twice, and even where the file is sorted."""
     ends = np.arange(size + 1) * n_rows // size

@@ -60,7 +60,8 @@ class ParquetRows:
         Whether a fit that streams these rows keeps their features after the first sweep: see docs/scale.md.
         "recompute" never; "memory" or "disk" (the temporary folder, or the one that is named) always, or there is an
         error; "auto" in memory if half of `max_memory` holds them, on disk if that pays, and not otherwise. They are
-        float64, so that the fit is the same, and gone when it ends.
+        of the estimator's `dtype`: float64 are the very numbers, so that the fit is the same; float32 take half. They
+        are gone when the fit ends.
     """
 
     def __init__(

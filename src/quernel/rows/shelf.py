@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,8 @@ from quernel.rows.lifted import BlockMemory
 class ShelvedMemory:
     """The memories of all blocks, and how often the rows were swept.
 
-    Together they take at most `room` bytes of memory; what is beyond lies in a temporary folder until it is asked for.
+    Together they take at most `room` bytes of memory; what is beyond lies in a temporary file until it is asked for. It
+    has no name, where the system allows that: nothing is left of it, however the process ends.
     """
 
     def __init__(self, n_blocks: int, room: int) -> None:
@@ -28,7 +28,9 @@ class ShelvedMemory:
         self._room = room
         self._kept: list[BlockMemory | None] = [{} for _ in range(n_blocks)]
         self._sizes = [0] * n_blocks
-        self._folder: Path | None = None
+        self._file: IO[bytes] | None = None
+        self._places = [(0, 0, 0)] * n_blocks  # first byte in the file, bytes there, and bytes in use
+        self._end = 0
         self._lock = threading.Lock()
 
     @contextmanager
@@ -53,22 +55,32 @@ class ShelvedMemory:
 
     def _fetch(self, k: int) -> BlockMemory:
         block = self._kept[k]
-        if block is None:
-            with self._file(k).open("rb") as file:
-                block = pickle.load(file)
-        return block
+        return pickle.loads(self._read(k)) if block is None else block
 
     def _put(self, k: int, block: BlockMemory) -> None:
         size = sum(array.nbytes for array in block.values())
         fits = sum(self._sizes) - self._sizes[k] + size <= self._room
         if not fits:
-            with self._file(k).open("wb") as file:
-                pickle.dump(block, file, protocol=5)
+            self._write(k, pickle.dumps(block, protocol=5))
         self._kept[k], self._sizes[k] = (block, size) if fits else (None, 0)
 
-    def _file(self, k: int) -> Path:
+    def _read(self, k: int) -> bytes:
+        start, _, size = self._places[k]
         with self._lock:
-            if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="quernel-"))
-                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        return self._folder / f"{k}.pickle"
+            assert self._file is not None
+            self._file.seek(start)
+            return self._file.read(size)
+
+    def _write(self, k: int, data: bytes) -> None:
+        """Where the block was before, if there is room enough, or at the end."""
+        with self._lock:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115
+                weakref.finalize(self, self._file.close)
+            start, room, _ = self._places[k]
+            if room < len(data):
+                start, room = self._end, len(data)
+                self._end += room
+            self._file.seek(start)
+            self._file.write(data)
+            self._places[k] = start, room, len(data)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quernel._threads import spread
 from quernel.features.blocks import blocks
 from quernel.rows.arrays import ArrayRows
-from quernel.rows.feature_cache import ITEM, Cache, disk_pays, fits_memory, new_cache
+from quernel.rows.feature_cache import Cache, disk_pays, fits_memory, new_cache
 from quernel.rows.lifted import (
     SIZE_ROWS,
     Block,
@@ -27,6 +27,7 @@ from quernel.rows.lifted import (
     Join,
     LiftedRows,
     Projected,
+    Rounded,
     Step,
     allowance,
     one_of_each_stretch,
@@ -62,6 +63,9 @@ class StreamedRows:
         The sum of all weights, and the largest of them.
     max_memory : int or None
         Bytes that may be taken; None is half of the free memory.
+    dtype : float64 or float32
+        The type in which features are cached. Rounded ones are those of every sweep, from the first on, and of the rows
+        in doubt; where nothing is cached they are not rounded.
     threads : int
         How many threads share a sweep; each reads its own part of the files.
     """
@@ -78,9 +82,10 @@ class StreamedRows:
         total: float,
         largest: float,
         max_memory: int | None = None,
+        dtype: Any = float,
         threads: int = 1,
     ) -> None:
-        self.source, self.feature_map = source, feature_map
+        self.source, self.feature_map, self.dtype = source, feature_map, dtype
         self.n_rows, self.n_features = source.n_rows, feature_map.n_components_
         self.threads, self.total, self.largest_share = threads, total, largest / total
         self.allowed = allowance(max_memory)
@@ -97,7 +102,7 @@ class StreamedRows:
         if hasattr(feature_map, "prepare"):
             feature_map.prepare(self.n_rows)
         if self._policy != "auto":  # what cannot be had is refused before any sweep
-            self._shared.cache = new_cache(self._policy, self.spans, self.n_features, self.allowed)
+            self._shared.cache = new_cache(self._policy, self.spans, self.n_features, self.allowed, dtype)
             self._shared.decided = True
 
     @property
@@ -109,6 +114,19 @@ class StreamedRows:
         cache, self._shared.cache, self._shared.decided = self._shared.cache, None, True
         if cache is not None:
             cache.close()
+
+    @property
+    def rounded(self) -> bool:
+        """Whether sweeps have had rounded features."""
+        return self._shared.rounded
+
+    def unrounded(self) -> StreamedRows:
+        """The same rows with features as they are computed, anew in every sweep; cached ones are forgotten."""
+        self.close()
+        exact = copy(self)
+        exact._shared = _Shared(self._shared.drawn)
+        exact._shared.decided = True
+        return exact
 
     @property
     def most_stored(self) -> int:
@@ -178,7 +196,7 @@ class StreamedRows:
 
     def elsewhere(self) -> Elsewhere:
         """What is sent where these rows are."""
-        return Elsewhere(self.feature_map, int(LIFTED_SHARE * self.allowed), self.threads)
+        return Elsewhere(self._lift(self._shared.cache), int(LIFTED_SHARE * self.allowed), self.threads)
 
     def size(self) -> float:
         """mean |phi|^2 over some rows: the scale of the kernel, roughly."""
@@ -188,7 +206,8 @@ class StreamedRows:
         """The same rows with the features Phi B."""
         inner = StreamedRows(
             self.source, Projected(self.feature_map, basis), total=self.total,
-            largest=self.largest_share * self.total, max_memory=int(self.allowed), threads=self.threads,
+            largest=self.largest_share * self.total, max_memory=int(self.allowed), dtype=self.dtype,
+            threads=self.threads,
         )  # fmt: skip
         return inner if self._columns is None else inner.take(self._columns)
 
@@ -228,9 +247,9 @@ class StreamedRows:
     def _cache(self) -> Cache | None:
         """Where features are kept; decided at the first sweep."""
         if not self._shared.decided:
-            size = ITEM * self.n_rows * self.n_features
-            if fits_memory(size, self.allowed) or disk_pays(self._seconds_anew(), self.n_rows, self.n_features):
-                self._shared.cache = new_cache("auto", self.spans, self.n_features, self.allowed)
+            shape, size = (self.n_rows, self.n_features), np.dtype(self.dtype).itemsize * self.n_rows * self.n_features
+            if fits_memory(size, self.allowed) or disk_pays(self._seconds_anew(), *shape, self.dtype):
+                self._shared.cache = new_cache("auto", self.spans, self.n_features, self.allowed, self.dtype)
             self._shared.decided = True
         return self._shared.cache
 
@@ -248,18 +267,24 @@ class StreamedRows:
 
     def _features(self, cache: Cache | None) -> Callable[[int, Array | None], Array]:
         """How to have the features of a block: from the cache, or from its raw rows."""
+        lift = self._lift(cache)
+        self._shared.rounded |= isinstance(lift, Rounded)
 
         def features(number: int, raw: Array | None) -> Array:
             kept = None if cache is None else cache.get(number)
             if kept is not None:
                 return kept
             assert raw is not None
-            lifted = self.feature_map.transform(raw)
+            lifted = lift.transform(raw)
             if cache is not None:
                 cache.put(number, lifted)
             return lifted
 
         return features
+
+    def _lift(self, cache: Cache | None) -> FeatureMap:
+        """The feature map, rounded where its features are cached so, or were until the disk was full: one problem."""
+        return self.feature_map if cache is None or np.dtype(self.dtype) == float else Rounded(self.feature_map)
 
     def _blocks(
         self,
@@ -312,11 +337,12 @@ class StreamedRows:
 class _Shared:
     """What copies of the same rows have in common: a sample, what a row took to be read, and cached features."""
 
-    def __init__(self) -> None:
-        self.drawn: LiftedRows | None = None
+    def __init__(self, drawn: LiftedRows | None = None) -> None:
+        self.drawn = drawn
         self.reading = 0.0  # seconds
         self.cache: Cache | None = None
         self.decided = False
+        self.rounded = False
 
 
 def _joined(answers: Iterator[Any], join: Join) -> Any:

@@ -16,7 +16,8 @@ class Guess:
     """Coefficients (M, q) and intercepts (q,), found on `n_rows` rows with about so many parameters in use.
 
     From these follows how far it may be from the solution; where that is known better, `band` (q,) is the size of
-    residual below which rows are in doubt.
+    residual below which rows are in doubt. One that is `solved` needs only to be proved, if it can be: it was found for
+    features that are nearly these.
     """
 
     coef: Array
@@ -24,6 +25,12 @@ class Guess:
     n_rows: int
     parameters: float
     band: Array | None = None
+    solved: bool = False
+
+    @classmethod
+    def solution(cls, coef: Array, intercept: Array, n_rows: int, parameters: float, tol: float) -> Guess:
+        """One that lacks no more than a share `tol` of F, about what a fit to `parameters / tol` rows lacks."""
+        return cls(coef, intercept, max(n_rows, int(parameters / tol)), parameters, solved=True)
 
 
 # Is told how far a solve has come, to write it down.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import NullModel, balanced, null_model, relative, stray
+from quernel.certificate import NullModel, balanced, certify, null_model, relative, stray
 from quernel.problem import Problem, Settled
 from quernel.problem.doubt import (
     Doubtful,
@@ -71,8 +71,12 @@ def refine(
     tol: float,
     max_iter: int,
     keep: KeepRound | None = None,
+    solved: bool = False,
 ) -> Result:
-    """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be."""
+    """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be.
+
+    A guess that is `solved` may be the solution: the first duals are tried on it before all rows are read again.
+    """
     q, null = problem.n_columns, null_model(problem)
     memory = problem.rows.new_memory()
     before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
@@ -80,7 +84,7 @@ def refine(
     record = _Record(problem, null, tol)
     open_columns, last = np.arange(q), None
     for turn in range(MAX_ROUNDS):
-        goal = max(tol / 2, FIRST_GOAL) if turn == 0 and basis is None else tol / 2
+        goal = max(tol / 2, FIRST_GOAL) if turn == 0 and basis is None and not solved else tol / 2
         while (stuck := _unbalanced(problem, settled, doubts, open_columns)).any() and not _crowded(problem, doubts):
             band = np.where(stuck, 2 * band, band)
             settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(stuck, band, -1.0), basis)
@@ -92,6 +96,11 @@ def refine(
         doubts = replace(doubts, rows=rows)
         move, shift = answer.move, answer.shift
         record.count(answer)
+        if turn == 0 and solved and not problem.rows.near:
+            _, gap = problem.call(_proof, rows, point, open_columns)
+            open_columns = np.flatnonzero(~record.enter(open_columns, coef, intercept, before, gap, memory, doubts))
+            if len(open_columns) == 0:
+                break
         duals, _ = problem.rows.call(_write_back, rows, np.array([span.start for span in problem.rows.spans]))
         if last is not None and record.nearly(open_columns):
             gap = _gap(problem, settled, reassess(problem, memory, last, duals), coef)
@@ -195,6 +204,22 @@ def _solve_doubtful(
         iterations[k], hessian_rows = answer.iterations[0], hessian_rows + answer.hessian_rows
         entries += answer.sweeps * small.rows.n_rows * small.rows.n_features
     return doubtful, _Answer(move, shift, iterations, entries, hessian_rows)
+
+
+def _proof(problem: Problem, doubtful: list[Doubtful], point: _Point, columns: Index) -> tuple[None, Array]:
+    """The gap of these columns at the point itself, with the duals that the rows in doubt have got.
+
+    Settled rows are on their lines there: what they add to the certificate is known, and no other row need be read.
+    """
+    gap: Array = np.full(problem.n_columns, np.inf)
+    for k in columns.tolist():
+        column, rows = np.array([k]), doubtful[k]
+        small = small_problem(problem, column, point.settled, rows, None)
+        memory = small.rows.new_memory(anchor=rows.anchor[:, None])
+        coef, intercept = point.coef[:, column], point.intercept[column]
+        small.place(memory, coef, intercept)
+        gap[k] = certify(small, memory, coef, intercept, point.null.take(column)).gap[0]
+    return None, gap
 
 
 def _write_back(doubtful: list[Doubtful], starts: Index) -> tuple[list[Any], None]:

@@ -80,6 +80,18 @@ def recertified(problem: Problem, result: Result, tol: float) -> Result:
     )
 
 
+def after(first: Result | None, then: Result) -> Result:
+    """The later result, with the work of both."""
+    if first is None:
+        return then
+    return replace(
+        then,
+        iterations=then.iterations + first.iterations,
+        sweeps=then.sweeps + first.sweeps,
+        hessian_rows=then.hessian_rows + first.hessian_rows,
+    )
+
+
 class Ledger:
     """The best certified point of every column so far; it starts with the constant fit where that is the minimum."""
 

@@ -103,8 +103,9 @@ def solve(
 ) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`.
 
-    From a `guess`, only samples larger than its own are solved. `keep` is told after every stage, and every round of
-    the last, what would be a guess to go on from. `polish` lets small problems go on to rounding.
+    From a `guess`, only samples larger than its own are solved; one that is `solved` is proved, if possible. `keep` is
+    told after every stage, and every round of the last, what would be a guess to go on from. `polish` lets small
+    problems go on to rounding.
     """
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
@@ -118,7 +119,7 @@ def solve(
     else:
         geometry, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
-    work = [stage.work]
+    work, solved = [stage.work], guess is not None and guess.solved
     while not stage.curved:
         if not np.all(stage.band > 0):  # a sample that tells nothing, such as one in which y is constant
             return newton.solve(problem, tol=tol, max_iter=max_iter)
@@ -143,9 +144,11 @@ def solve(
     if stage.curved:
         if keep is not None:
             keep(Guess(stage.coef, stage.intercept, size, stage.parameters))
-        result = staged.finish(problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round)
+        result = staged.finish(
+            problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round, solved=solved
+        )
     else:
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round)
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved=solved)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
@@ -236,9 +239,16 @@ def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
 
 
 def _solve_stage(
-    problem: Problem, basis: Array | None, guess: _Stage, tol: float, max_iter: int, keep: KeepRound | None = None
+    problem: Problem,
+    basis: Array | None,
+    guess: _Stage,
+    tol: float,
+    max_iter: int,
+    keep: KeepRound | None = None,
+    solved: bool = False,
 ) -> Result:
     """All columns on these rows, from the solution on fewer."""
     if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
         return staged.solve_within(problem, basis, warm_start(problem, guess, guess.band), tol, max_iter)
-    return refine(problem, guess.coef, guess.intercept, guess.band, basis=basis, tol=tol, max_iter=max_iter, keep=keep)
+    start = guess.coef, guess.intercept, guess.band
+    return refine(problem, *start, basis=basis, tol=tol, max_iter=max_iter, keep=keep, solved=solved)

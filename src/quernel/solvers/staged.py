@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import certify, null_model
+from quernel.certificate import NullModel, certify, certify_survey, null_model
 from quernel.losses import Loss
 from quernel.problem import Problem
+from quernel.problem.survey import survey
 from quernel.solvers import newton, sampled
-from quernel.solvers.result import Result, statuses
+from quernel.solvers.result import Ledger, Result, after, statuses
 
 Array = NDArray[np.floating]
 
@@ -44,18 +45,33 @@ def finish(
     tol: float,
     max_iter: int,
     keep: Callable[[Array, Array], None] | None = None,
+    *,
+    solved: bool = False,
 ) -> Result:
-    """All rows, from the solution (coef, intercept) on a sample of them; `keep` is told of every step."""
+    """All rows, from the solution (coef, intercept) on a sample of them; `keep` is told of every step.
+
+    Where that is thought to be the solution already (`solved`), it is looked at first as it is.
+    """
     null, size, work = null_model(problem), sampled.sample_size(problem), None
     nothing: Array = np.zeros(problem.n_columns)
     anchor = nothing
+    if solved and (proved := _surveyed(problem, coef, intercept, null, tol)).converged:
+        return proved
     if size is not None:
         work = sampled.solve(problem, basis, coef, intercept, size, rng, null, tol, max_iter, keep)
         if work.converged:
             return work
         coef, intercept, anchor = work.coef, work.intercept, work.dual if problem.rows.near else nothing
     start = newton.Start(coef, intercept, anchor, nothing, null)
-    return _after(work, solve_within(problem, basis, start, tol, max_iter, keep))
+    return after(work, solve_within(problem, basis, start, tol, max_iter, keep))
+
+
+def _surveyed(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
+    """This fit, with the certificate that the slopes of the loss give it: one sweep."""
+    memory, ledger = problem.rows.new_memory(), Ledger(problem, null, tol)
+    found = certify_survey(problem, memory, survey(problem, memory, coef, intercept), coef, null)
+    ledger.enter(np.arange(problem.n_columns), coef, intercept, memory, found, 0)
+    return replace(ledger.result(), sweeps=memory.sweeps)
 
 
 def solve_within(
@@ -85,16 +101,4 @@ def solve_within(
         return whole
     again = newton.Start(coef, result.intercept, result.dual, NEXT_WIDTH * start.width, start.null)
     more = newton.solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False)
-    return _after(whole, more)
-
-
-def _after(first: Result | None, then: Result) -> Result:
-    """The later result, with the work of both."""
-    if first is None:
-        return then
-    return replace(
-        then,
-        iterations=then.iterations + first.iterations,
-        sweeps=then.sweeps + first.sweeps,
-        hessian_rows=then.hessian_rows + first.hessian_rows,
-    )
+    return after(whole, more)

@@ -14,6 +14,8 @@ which is a + 1 square and keeps its digits when alpha is tiny.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +95,16 @@ def _solver(matrix: Array) -> Callable[[Array], Array]:
         return np.zeros_like
     factor, pivots, singular = dgetrf(matrix)
     if singular > 0:  # repeated rows and a ridge lost to rounding: any solution will do
-        inverse = np.linalg.pinv(matrix)
-        return lambda right: inverse @ right
-    return lambda right: dgetrs(factor, pivots, right)[0]
+        return partial(np.matmul, np.linalg.pinv(matrix))
+    return _Factored(factor, pivots)
+
+
+@dataclass(frozen=True, eq=False)
+class _Factored:
+    """A matrix by its LU factors. It travels from workers, where a function made of LAPACK's could not."""
+
+    factor: Array
+    pivots: NDArray[np.intc]
+
+    def __call__(self, right: Array) -> Array:
+        return dgetrs(self.factor, self.pivots, right)[0]

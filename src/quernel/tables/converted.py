@@ -18,6 +18,7 @@ from quernel.estimators.cost import as_size
 from quernel.tables import reading
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, TableError, complaints, ending_of
+from quernel.tables.temporary import remove_leftovers, temporary_folder
 
 # A conversion that fails, as Arrow tells it: the column and, mostly, the value.
 FAILED = re.compile(
@@ -31,14 +32,15 @@ EXPANDED = 6
 @contextmanager
 def copied(files: Sequence[Path]) -> Iterator[ParquetTable]:
     """The files as a table that is read in parts; the copy, a folder of temporary files, goes with the block."""
+    remove_leftovers()
     _check_disk(files)
-    with tempfile.TemporaryDirectory(prefix="quernel-") as folder:
+    with temporary_folder() as folder:
         called = {}
         for k, path in enumerate(files):
-            copy = Path(folder) / f"{k:06}.parquet"
+            copy = folder / f"{k:06}.parquet"
             called[str(copy)] = str(path)
             _copy(path, copy)
-        yield open_parquet(Path(folder), called)
+        yield open_parquet(folder, called)
 
 
 def bytes_of(path: Path) -> int:
