@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +18,7 @@ from quernel.estimators.beginning import Beginning, continues
 from quernel.estimators.cost import as_duration, most_components, refuse_if_too_large
 from quernel.estimators.defaults import SIZES, auto_landmarks
 from quernel.estimators.exact import solve_exactly
+from quernel.estimators.extrapolation import warn_again, warn_if_far
 from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.overview import SAMPLE as MOST_SAMPLED
@@ -34,7 +33,6 @@ from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftIn
 from quernel.losses import Loss
 from quernel.problem import NotFiniteError, Problem
 from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, StreamedRows, blocks
-from quernel.rows.moments import column_range
 from quernel.rows.schedulers import current
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.guess import Guess
@@ -45,19 +43,9 @@ Array = NDArray[np.floating]
 
 # With the exact kernel, problems up to this size (rows x features) are solved to rounding.
 POLISHED = 100_000
-# Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
-FAR = 0.25
 # The kernels that bandwidth="learned" chooses from, unless one is given: a smooth one, and its sum with one that is
 # rough along every column by itself, as trees are.
 LEARNED_KERNELS = (Gaussian(), 0.5 * Gaussian() + 0.5 * Laplacian())
-
-
-# Models that have warned of such rows. It is kept here because predicting must not change a model.
-_warned: WeakSet[KernelEstimator] = WeakSet()
-
-
-class ExtrapolationWarning(UserWarning):
-    """Predictions were asked for rows far outside the training inputs."""
 
 
 class KernelEstimator(BaseEstimator):
@@ -181,7 +169,7 @@ class KernelEstimator(BaseEstimator):
         return isinstance(kernel, Linear) and self.solver == "newton"
 
     def _solve(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning) -> Result:
-        _warned.discard(self)
+        warn_again(self)
         # A linear fit goes on outside as it is inside, and ready-made features need no pass of their own for this.
         everywhere = np.tile([[-np.inf], [np.inf]], view.n_columns)
         self.input_range_ = everywhere if isinstance(kernel, Linear) else view.range
@@ -380,24 +368,6 @@ class KernelEstimator(BaseEstimator):
                 stacklevel=3,
             )
 
-    def _warn_if_far(self, X: Array) -> None:
-        """Warn of rows far outside, once for every fit."""
-        if self in _warned:
-            return
-        slack = FAR * np.ptp(self.input_range_, axis=0)
-        low, high = self.input_range_[0] - slack, self.input_range_[1] + slack
-        least, most = column_range(X)
-        if np.any(least < low) or np.any(most > high):
-            far = np.any((low > X) | (high < X), axis=1)
-            _warned.add(self)
-            warnings.warn(
-                f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
-                f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "
-                "outside at all. This model does not warn again.",
-                ExtrapolationWarning,
-                stacklevel=_levels_to_the_caller(),
-            )
-
     def _shipped(self, state: dict[str, Any]) -> dict[str, Any]:
         """What a model file holds of this state: of landmarks and coefficients only what predictions need."""
         if not isinstance(state.get("feature_map_"), Nystroem):
@@ -408,7 +378,7 @@ class KernelEstimator(BaseEstimator):
 
     def _raw_curves(self, X: Array) -> Array:
         """Phi u + b for every column, with a warning where rows are far outside."""
-        self._warn_if_far(X)
+        warn_if_far(self, X)
         return self._curves_inside(X)
 
     def _curves_inside(self, X: Array) -> Array:
@@ -425,14 +395,6 @@ class KernelEstimator(BaseEstimator):
         with right_sized(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
-
-
-def _levels_to_the_caller() -> int:
-    """The stack level of the code that called the library, as seen from the function that asks."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("quernel."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def _print_progress(progress: Progress) -> None:
