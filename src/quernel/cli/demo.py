@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 from numpy.typing import NDArray
+from rich.markup import escape
 from rich.table import Table
 
 from quernel.calibration import ConformalQuantileRegressor
@@ -54,8 +55,11 @@ def demo(
     console.print(_coverage(model, calibrated, speed[test], wind.y[test]))
     _draw(model, speed[:, 0], wind.y, out)
     _report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
-    console.print(f"Pictures: [bold]{out / PICTURE}[/] (the fit), [bold]{out / PATH_PICTURE}[/] (the search)")
-    console.print(f"Report: [bold]{out / PAGE}[/]   Model: [bold]{out / MODEL}[/] (quernel predict {out / MODEL} FILE)")
+    picture, path, page, file = (escape(str(out / name)) for name in (PICTURE, PATH_PICTURE, PAGE, MODEL))
+    console.print(f"Pictures: [bold]{picture}[/] (the fit), [bold]{path}[/] (the search)")
+    console.print(
+        f"Report: [bold]{page}[/]   Model: [bold]{file}[/] (quernel predict {file} FILE --out PREDICTIONS.csv)"
+    )
 
 
 def _report(

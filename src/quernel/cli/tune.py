@@ -13,7 +13,7 @@ from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.cli.console import console, errors, flag, listed
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opened_training
-from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from
+from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.words import counted
@@ -223,5 +223,4 @@ def _tell(summary: dict[str, Any]) -> None:
     if summary["model"] is None:
         errors.print("Nothing was written. Add --model FILE to keep the tuned model.", highlight=False)
         return
-    console.print(f"Model: [bold]{summary['model']}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
-    errors.print(f"Next: quernel predict {summary['model']} NEW_DATA --out PREDICTIONS.csv", highlight=False)
+    tell_model(summary)
