@@ -289,6 +289,24 @@ def test_tune_prints_the_path_and_keeps_the_best(run, folder, tmp_path):
     assert run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv").returncode == 0
 
 
+def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
+    common = ("tune", "pairs.csv", "--target", "y", "--validation", "0.3", "--components", "20", "--quantiles", "0.5")
+    ran = run(*common, "--alphas", "1e-9,1e3,1e6", "--bandwidths", "learned")
+    assert ran.returncode == 0, ran.stderr
+    table = [line.split("│")[2:-1] for line in ran.stdout.splitlines() if line.startswith("│")]
+    (row,) = [k for k, line in enumerate(table) if "*" in "".join(line)]
+    (column,) = [k for k, cell in enumerate(table[row]) if "*" in cell]
+    for name, place, ends in (("alpha", row, ("largest", "smallest")), ("bandwidth", column, ("smallest", "largest"))):
+        told = {0: ends[0], 2: ends[1]}.get(place)
+        assert [end for end in ends if f"The {end} {name} of those tried is chosen" in ran.stderr] == [told] * bool(
+            told
+        )
+    assert "of those tried" in ran.stderr
+    inside = run(*common, "--alphas", "1e-9,1e3", "--bandwidths", "1")
+    assert inside.returncode == 0
+    assert "of those tried" not in inside.stderr
+
+
 def test_tune_for_machines_without_a_file(run, folder, tmp_path):
     before = snapshot(folder)
     ran = run(*TUNE, "--bandwidths", "0.7,auto", "--validation", "0.3", "--json")
