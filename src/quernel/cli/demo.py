@@ -19,6 +19,7 @@ from quernel.cli.pages import write_page
 from quernel.datasets import load_wind
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
+from quernel.plots.style import require_matplotlib
 from quernel.report import judge_on, report_page
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.tables import TableModel, prepare
@@ -74,7 +75,8 @@ def _report(
 
 
 def _check(out: Path, *, force: bool) -> None:
-    """Nothing is replaced unasked, and the folder is there before any work."""
+    """Nothing is replaced unasked, and the folder and what draws are there before any work."""
+    require_matplotlib()
     for file in (out / PICTURE, out / PATH_PICTURE, out / PAGE, out / MODEL):
         if file.exists() and not force:
             fail(f"{file} exists already. Choose another --out, or add --force to replace it.")

@@ -21,6 +21,7 @@ from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
+from quernel.plots.style import require_matplotlib
 from quernel.rows import allowance
 from quernel.tables.drawing import rows_to_draw
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
@@ -112,6 +113,7 @@ def _check_options(kernel: str, level: float, plot: Path | None, force: bool) ->
         fail(f"--level must lie strictly between 0 and 1; got {level:g}.")
     if plot is None:
         return
+    require_matplotlib()
     if plot.suffix.lower() not in PICTURES:
         fail(f"--plot must end in one of {', '.join(PICTURES)}; got {plot.name!r}.")
     if plot.exists() and not force:
