@@ -479,7 +479,7 @@ def snapshot(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-PROGRESS = ("Note:", "Fitting", "Searching", "Learning")
+PROGRESS = ("Note:", "Fitting", "Searching", "Learning", "Judging")
 
 
 def refused(ran, *words):
@@ -509,6 +509,8 @@ def test_broken_input_gives_one_line_and_leaves_nothing_behind(run, folder, name
         PREDICT,
         (*PREDICT[:4], "new.parquet"),
         (*PREDICT[:4], "old.csv", "--force"),
+        ("report", "m.quernel", "sales.csv", "--out", "new.html"),
+        ("plan", "--rows", "1000", "--r", "0.5", "--gamma", "0.5", "--plot", "new.png"),
     ],
 )
 def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, arguments):
