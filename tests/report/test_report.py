@@ -465,6 +465,8 @@ def test_fit_and_report_write_pages(run, tmp_path):
     code, out, _ = run("report", "m.quernel", "new.csv", "--out", "again.html")
     assert code == 0
     assert "again.html" in out
+    loss = read((tmp_path / "again.html").read_text("utf-8")).row("loss", "This model")[1]
+    assert f" rows {loss} (" in " ".join(out.split())  # as on the page, not 1.2e+04
 
 
 def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, tmp_path):
