@@ -18,13 +18,14 @@ import quernel.estimators.regressor
 import quernel.kernels.spectral
 import quernel.plots
 import quernel.selection.quantile
-from quernel import theory
+from quernel import tables, theory
 from quernel.estimators import defaults, overview
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import rivals
 from quernel.rows import feature_cache, streamed
 from quernel.selection import quantile as tuned
 from quernel.tables import drawing, facts
+from tables.made import sales
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -179,12 +180,28 @@ def test_the_shipping_example_of_onnx_runs(tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```text\n(.*?)```", SHIPPING, re.S)
+    example, _ = re.findall(r"```text\n(.*?)```", SHIPPING, re.S)
     rows = np.random.default_rng(0).random((200, 2))
     model = quernel.KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(rows, rows[:, 0])
     namespace = {"quernel": quernel, "model": model, "rows": rows}
     exec(compile(example, "shipping.md", "exec"), namespace)
     np.testing.assert_allclose(namespace["quantiles"], model.predict(rows), atol=1e-10)
+
+
+def test_the_shipping_example_of_a_table_as_onnx_runs(tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    training = tables.prepare(sales(), "price", log_target=True)
+    estimator = quernel.KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0)
+    model = tables.TableModel(training.encoder, estimator.fit(training.X, training.y), "price", log_target=True)
+    quernel.save(model, "houses.quernel")
+    _, example = re.findall(r"```text\n(.*?)```", SHIPPING, re.S)
+    frame = sales(60, seed=1).to_pandas()
+    assert frame.isna().to_numpy().any()
+    namespace = {"quernel": quernel, "onnxruntime": onnxruntime, "np": np, "frame": frame}
+    exec(compile(example, "shipping.md", "exec"), namespace)
+    np.testing.assert_allclose(namespace["quantiles"], model.predict(frame), rtol=1e-10)
 
 
 def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys):

@@ -83,6 +83,17 @@ def test_demo_into_an_impossible_folder_fails_in_one_line(tmp_path):
     assert "Error:" in ran.stderr
 
 
+@pytest.mark.parametrize("arguments", [["demo", "--out", "new"], ["plan", "--plot", "map.png"]])
+def test_pictures_that_cannot_be_drawn_are_refused_before_any_work(command, monkeypatch, tmp_path, arguments):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ran = command(*arguments, *(["--rows", "1000", "--r", "0.5", "--gamma", "0.5"] if arguments[0] == "plan" else []))
+    assert ran.returncode == 1
+    assert (ran.stdout, len(ran.stderr.splitlines())) == ("", 1)
+    assert "pip install 'quernel[plots]'" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 bench_module = importlib.import_module("quernel.cli.bench")  # the package's attribute of that name is the command
 TASK = Task(n=200, level=0.5, alpha=1e-6, M=5, repeats=1)
 

@@ -79,6 +79,12 @@ def made(tmp_path_factory):
     (folder / "negative.csv").write_text("x,y,w\n" + "".join(f"{i},{i - 3},{i - 9}\n" for i in range(30)))
     (folder / "pairs.csv").write_text("x,g,y\n" + "".join(f"{i},{'abc'[i % 3]},{i % 7}\n" for i in range(60)))
     (folder / "loners.csv").write_text("x,g,y\n" + "".join(f"{i},{i % 3 or ''},{i % 7}\n" for i in range(60)))
+    (folder / "same.csv").write_text("x,y\n" + "".join(f"{i},5\n" for i in range(30)) + "31,\n")
+    pq.write_table(reading.read(folder / "same.csv"), folder / "same.parquet")
+    (folder / "semicolons.csv").write_text("x;y\n" + "".join(f"{i},5;{i},25\n" for i in range(30)))
+    (folder / "tabs.txt").write_text("x\ty\n" + "".join(f"{i}\t{i}\n" for i in range(30)))
+    (folder / "commas.tsv").write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(30)))
+    (folder / "latin.csv").write_bytes("größe,y\n".encode("latin1") + b"1,2\n" * 30)
     (folder / "old.csv").write_text("mine")
     (folder / "notes.xls").write_text("mine")
     return folder
@@ -121,6 +127,39 @@ def test_fit_says_what_it_did(run, folder):
         assert word in ran.stdout, word
     dropped = sales()["price"].null_count
     assert f"{dropped} rows without a target are left out" in ran.stderr
+
+
+def test_names_with_brackets_are_names(run, folder, tmp_path):
+    """The console reads [m/s] as mark-up of its own unless it is told not to."""
+    names, model = ("speed [m/s]", "place [/x]", "power [kw]"), tmp_path / "m [b].quernel"
+    lines = [f"{i % 7},{'ab'[i % 2]}[/],{i % 11}" for i in range(40)]
+    (tmp_path / "units [x].csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    options = "--target", names[2], "--model", model, *QUICK, "--quantiles", "0.5", "--components", "5"
+    for command in (("fit",), ("tune", "--alphas", "1e-3", "--folds", "2", "--force")):
+        ran = run(command[0], tmp_path / "units [x].csv", *options, *command[1:])
+        assert ran.returncode == 0, ran.stderr
+        assert "m [b].quernel" in ran.stdout.replace("\n", "")
+        assert "m [b].quernel' NEW_DATA" in ran.stderr.replace("\n", " ")  # quoted, to be pasted
+        if command == ("fit",):
+            for word in (*names[:2], "a[/], b[/]", "'power [kw]'"):
+                assert word in ran.stdout, word
+    ran = run("predict", model, tmp_path / "units [x].csv", "--out", tmp_path / "p [kw].csv")
+    assert ran.returncode == 0, ran.stderr
+    assert "'power [kw]'" in " ".join(ran.stdout.split())
+    assert "p [kw].csv" in ran.stdout.replace("\n", "")
+
+
+def test_of_many_columns_those_that_stay_what_they_are_share_a_line(run, folder, tmp_path):
+    rng = np.random.default_rng(0)
+    table = pa.table({f"x{k}": rng.random(40) for k in range(40)} | {"word": ["a", "b"] * 20, "y": rng.random(40)})
+    pq.write_table(table, tmp_path / "many.parquet")
+    common = tmp_path / "many.parquet", "--target", "y", "--force", "--model", tmp_path / "m", *QUICK
+    ran = run("fit", *common)
+    assert ran.returncode == 0, ran.stderr
+    assert "40 other columns" in ran.stdout
+    assert "word" in ran.stdout
+    assert "x7" not in ran.stdout
+    assert "x7" in run("fit", *common, "--columns", "x1,x7,word").stdout
 
 
 @pytest.mark.parametrize("name", ["csv", "csv.gz", "csv.zst", "tsv", "feather", "arrow"])
@@ -250,6 +289,24 @@ def test_tune_prints_the_path_and_keeps_the_best(run, folder, tmp_path):
     assert run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv").returncode == 0
 
 
+def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
+    common = ("tune", "pairs.csv", "--target", "y", "--validation", "0.3", "--components", "20", "--quantiles", "0.5")
+    ran = run(*common, "--alphas", "1e-9,1e3,1e6", "--bandwidths", "learned")
+    assert ran.returncode == 0, ran.stderr
+    table = [line.split("│")[2:-1] for line in ran.stdout.splitlines() if line.startswith("│")]
+    (row,) = [k for k, line in enumerate(table) if "*" in "".join(line)]
+    (column,) = [k for k, cell in enumerate(table[row]) if "*" in cell]
+    for name, place, ends in (("alpha", row, ("largest", "smallest")), ("bandwidth", column, ("smallest", "largest"))):
+        told = {0: ends[0], 2: ends[1]}.get(place)
+        assert [end for end in ends if f"The {end} {name} of those tried is chosen" in ran.stderr] == [told] * bool(
+            told
+        )
+    assert "of those tried" in ran.stderr
+    inside = run(*common, "--alphas", "1e-9,1e3", "--bandwidths", "1")
+    assert inside.returncode == 0
+    assert "of those tried" not in inside.stderr
+
+
 def test_tune_for_machines_without_a_file(run, folder, tmp_path):
     before = snapshot(folder)
     ran = run(*TUNE, "--bandwidths", "0.7,auto", "--validation", "0.3", "--json")
@@ -362,6 +419,27 @@ BROKEN = {
     "tuning without rows": (tuning("header.csv"), ["header.csv has no rows"]),
     "too few rows": (fitting("few.csv"), ["2 rows", "20"]),
     "column without values": (fitting("hollow.csv"), ["'gone' holds no values", "--exclude gone"]),
+    "one value of the target": (fitting("same.csv"), ["the same in all 30 rows of same.csv", "Choose another column"]),
+    "one value, read in parts": (
+        fitting("same.parquet", "y", "--max-memory", "100B"),
+        ["the same in all 30 rows of same.parquet"],
+    ),
+    "tuning one value": (tuning("same.csv", "y"), ["the same in all 30 rows"]),
+    "semicolons": (
+        fitting("semicolons.csv"),
+        ["semicolons.csv has its columns separated by semicolons, not by commas"],
+    ),
+    "tabs in a text file": (fitting("tabs.txt"), ["tabs.txt has its columns separated by tabs", ".tsv"]),
+    "commas where tabs should be": (fitting("commas.tsv"), ["separated by commas, not by tabs"]),
+    "predicting for semicolons": (
+        ("predict", "interval.quernel", "semicolons.csv", "--out", "new.csv"),
+        ["separated by semicolons"],
+    ),
+    "another encoding": (fitting("latin.csv"), ["latin.csv holds text that is not UTF-8"]),
+    "one file for model and page": (
+        fitting("flat2.csv", "y", "--model", "new.html", "--report", "./new.html"),
+        ["--model and --report name the same file"],
+    ),
     "names given twice": (fitting("twice.csv"), ["twice.csv has more than one column named 'x'"]),
     "ragged lines": (fitting("ragged.csv"), ["ragged.csv cannot be read as CSV", "columns"]),
     "torn Parquet": (fitting("torn.parquet", "price"), ["torn.parquet cannot be read"]),
@@ -401,10 +479,13 @@ def snapshot(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+PROGRESS = ("Note:", "Fitting", "Searching", "Learning", "Judging")
+
+
 def refused(ran, *words):
     assert ran.returncode == 1, ran.stdout
     assert ran.stdout == ""
-    said = [line for line in ran.stderr.strip().splitlines() if not line.startswith(("Note:", "Fitting", "Searching"))]
+    said = [line for line in ran.stderr.strip().splitlines() if not line.startswith(PROGRESS)]
     assert len(said) == 1, ran.stderr
     assert said[0].startswith("Error: ")
     assert "Traceback" not in ran.stderr
@@ -428,6 +509,8 @@ def test_broken_input_gives_one_line_and_leaves_nothing_behind(run, folder, name
         PREDICT,
         (*PREDICT[:4], "new.parquet"),
         (*PREDICT[:4], "old.csv", "--force"),
+        ("report", "m.quernel", "sales.csv", "--out", "new.html"),
+        ("plan", "--rows", "1000", "--r", "0.5", "--gamma", "0.5", "--plot", "new.png"),
     ],
 )
 def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, arguments):

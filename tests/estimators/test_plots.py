@@ -149,7 +149,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path.write_text("old")
     figure = draw([0.5]).figure
 
-    def half(draft):
+    def half(draft, **_):
         draft.write_text("half")
         raise OSError("disk full")
 

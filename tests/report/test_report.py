@@ -15,7 +15,7 @@ from sklearn.linear_model import QuantileRegressor
 import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
-from quernel.report import held_out_rows, judge_by_refitting, judge_on, report_page
+from quernel.report import charts, held_out_rows, judge_by_refitting, judge_on, report_page
 from quernel.report.choices import choices
 from quernel.report.fans import column_fans
 from quernel.report.rivals import linear, rivals, unconditional
@@ -114,6 +114,52 @@ def test_a_perfect_fit_and_a_constant_target_have_a_page():
         page = report_page(model, table, judge_by_refitting(model, training), data="d.csv", model_file="m.quernel")
         assert read(page).row("loss", "This model")
         assert re.search(r"\b(nan|inf)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)) is None
+
+
+def page_of(columns, y):
+    table = pa.table(columns | {"y": y})
+    model, training = fitted(table, "y")
+    return read(report_page(model, table, judge_by_refitting(model, training), data="d.csv", model_file="a b.quernel"))
+
+
+def test_a_page_about_one_column_does_not_speak_of_others(reader):
+    x = np.random.default_rng(0).random(80)
+    page = page_of({"x": x}, x)
+    assert "the other columns are" in reader.texts["columns"]
+    assert "the other columns are" not in page.texts["columns"]
+    choosers = [[attrs for _, attrs in one.tags if attrs.get("class") == "chooser"] for one in (page, reader)]
+    assert ["hidden" in attrs for (attrs,) in choosers] == [True, False]
+    assert "quernel predict 'a b.quernel' new.csv" in page.texts["load"]  # as a shell takes it
+
+
+def test_a_page_about_many_columns_says_what_it_leaves_out(reader):
+    x = np.random.default_rng(0).random((80, 25))
+    page = page_of({f"x{k}": x[:, k] for k in range(25)}, x[:, 0])
+    assert len(page.rows["columns"]) == 1 + 12
+    assert "The 12 that matter most." in page.texts["columns"]
+    assert "that are listed above, 25 of them" in page.texts["load"]
+    assert "The 12 that" not in reader.texts["columns"]
+    assert "size, " in reader.texts["load"]
+
+
+def test_long_names_of_categories_take_turns_on_two_lines():
+    rng = np.random.default_rng(0)
+    for length, lines in ((3, 1), (9, 2)):
+        words = [f"{'abcdefgh'[k % 8]}{'o' * (length - 1)}" for k in range(160)]
+        table = pa.table({"word": words, "y": rng.random(160)})
+        model, training = fitted(table, "y")
+        (fan,) = column_fans(model, table, training.y, ["word"])
+        drawn = charts.fan(fan, np.array(LEVELS), "y")
+        names = re.findall(r'y="([\d.]+)" text-anchor="middle">(\w+)<', drawn)[:8]
+        assert {name for _, name in names} == set(words)  # whole
+        assert len({height for height, _ in names}) == lines
+        assert len({height for height, _ in names[::2]}) == 1
+
+
+def test_rare_words_have_shares_that_are_not_0():
+    x = np.arange(900.0)
+    page = page_of({"x": x, "w": [f"w{k % 150}" for k in range(900)]}, x)
+    assert "(0.7 %)" in page.row("data", "w")[3]
 
 
 def test_coverage_and_calibration_are_counted(reader):
@@ -377,10 +423,10 @@ def test_charts_put_values_where_they_belong():
 
 
 def test_numbers_are_short_and_right():
-    assert [number(v) for v in (0, 12345.6, 1234.56, 12.345678, 0.5, 1.2e-7)] == [
-        "0", "12,346", "1,235", "12.35", "0.5", "1.2e-07",
+    assert [number(v) for v in (0, 12345.6, 9999.7, 2017, -1234.56, 12.345678, 0.5, 1.2e-7)] == [
+        "0", "12,346", "10,000", "2017", "-1235", "12.35", "0.5", "1.2e-07",
     ]  # fmt: skip
-    assert [short(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2,500", "250k", "1.5M", "-2G"]
+    assert [short(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2500", "250k", "1.5M", "-2G"]
     assert [value for value, _ in ticks(0.03, 0.97)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
@@ -419,6 +465,8 @@ def test_fit_and_report_write_pages(run, tmp_path):
     code, out, _ = run("report", "m.quernel", "new.csv", "--out", "again.html")
     assert code == 0
     assert "again.html" in out
+    loss = read((tmp_path / "again.html").read_text("utf-8")).row("loss", "This model")[1]
+    assert f" rows {loss} (" in " ".join(out.split())  # as on the page, not 1.2e+04
 
 
 def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, tmp_path):

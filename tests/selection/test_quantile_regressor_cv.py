@@ -3,6 +3,7 @@
 import inspect
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
@@ -213,6 +214,9 @@ def test_equal_rows_and_groups_stay_together():
     for cv in (3, 0.3, GroupKFold(3)):
         for train, test in splits_of(cv, groups=groups):
             assert not {*groups[train]} & {*groups[test]}
+        for words in (np.array(list("abcdefg"))[groups], pd.Series(list("abcdefg"), dtype=object)[groups]):
+            for split, again in zip(splits_of(cv, groups=groups), splits_of(cv, groups=words), strict=True):
+                np.testing.assert_array_equal(np.concatenate(again), np.concatenate(split))
     mixed = [bool({*groups[train]} & {*groups[test]}) for train, test in splits_of(3)]
     assert any(mixed)
 
@@ -309,3 +313,7 @@ def test_bad_settings_are_refused(settings, message):
 def test_bad_groups_are_refused():
     with pytest.raises(ValueError, match="groups must have one label for each of 50 rows"):
         tuned(*table(50), groups=np.zeros(49))
+    with pytest.raises(ValueError, match="groups has no label in 2 of 50 rows"):
+        tuned(*table(50), groups=np.r_[np.arange(48.0), np.nan, np.nan])
+    with pytest.raises(ValueError, match="groups mixes labels of different types"):
+        tuned(*table(50), groups=np.array(["a", 1] * 25, dtype=object))

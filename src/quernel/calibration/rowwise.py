@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import _num_samples
 
+from quernel.estimators.validation import check_groups
+
 Array = NDArray[np.floating]
 
 
@@ -16,11 +18,7 @@ def group_of(groups: Any, X: Any) -> NDArray[Any] | None:
     if groups is None:
         return None
     labels = _per_row("groups", groups, X)
-    missing = np.array([label is None or label != label for label in labels.tolist()], dtype=bool)
-    if missing.any():
-        raise ValueError(f"groups has no label in {missing.sum()} of {len(labels)} rows. Give those one of their own.")
-    if len({type(label) for label in labels.tolist()}) > 1:
-        raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")
+    check_groups(labels)
     return labels
 
 

@@ -44,6 +44,7 @@ def listed(text: str) -> list[str]:
 @contextmanager
 def fitting(text: str) -> Iterator[None]:
     """Show that a fit is under way and, on a terminal, how far its certificate has come."""
+    text = escape(text)
     if not errors.is_terminal:
         errors.print(f"{text} ...")
         yield
@@ -75,6 +76,7 @@ def fitting(text: str) -> Iterator[None]:
 @contextmanager
 def working(text: str) -> Iterator[None]:
     """Show that something is under way that does not say how far it has come."""
+    text = escape(text)
     if not errors.is_terminal:
         errors.print(f"{text} ...")
         yield

@@ -131,3 +131,9 @@ def _refuse_empty(n_rows: int, data: Path) -> None:
 def _enough(training: Training | StreamedTraining, data: Path) -> None:
     if training.n_rows < FEWEST_ROWS:
         raise TableError(f"{data} has {training.n_rows} rows with a target; at least {FEWEST_ROWS} are needed.")
+    low, high = training.target_range
+    if low == high:
+        raise TableError(
+            f"The target is the same in all {training.n_rows:,} rows of {data} that have one: there is nothing to "
+            "learn from. Choose another column."
+        )

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 from numpy.typing import NDArray
+from rich.markup import escape
 from rich.table import Table
 
 from quernel.calibration import ConformalQuantileRegressor
@@ -18,6 +19,7 @@ from quernel.cli.pages import write_page
 from quernel.datasets import load_wind
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
+from quernel.plots.style import require_matplotlib
 from quernel.report import judge_on, report_page
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.tables import TableModel, prepare
@@ -54,8 +56,11 @@ def demo(
     console.print(_coverage(model, calibrated, speed[test], wind.y[test]))
     _draw(model, speed[:, 0], wind.y, out)
     _report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
-    console.print(f"Pictures: [bold]{out / PICTURE}[/] (the fit), [bold]{out / PATH_PICTURE}[/] (the search)")
-    console.print(f"Report: [bold]{out / PAGE}[/]   Model: [bold]{out / MODEL}[/] (quernel predict {out / MODEL} FILE)")
+    picture, path, page, file = (escape(str(out / name)) for name in (PICTURE, PATH_PICTURE, PAGE, MODEL))
+    console.print(f"Pictures: [bold]{picture}[/] (the fit), [bold]{path}[/] (the search)")
+    console.print(
+        f"Report: [bold]{page}[/]   Model: [bold]{file}[/] (quernel predict {file} FILE --out PREDICTIONS.csv)"
+    )
 
 
 def _report(
@@ -70,7 +75,8 @@ def _report(
 
 
 def _check(out: Path, *, force: bool) -> None:
-    """Nothing is replaced unasked, and the folder is there before any work."""
+    """Nothing is replaced unasked, and the folder and what draws are there before any work."""
+    require_matplotlib()
     for file in (out / PICTURE, out / PATH_PICTURE, out / PAGE, out / MODEL):
         if file.exists() and not force:
             fail(f"{file} exists already. Choose another --out, or add --force to replace it.")

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, errors, fitting, flag, listed, note
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
 from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
-from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.kernels import KERNELS
 from quernel.persistence import save
@@ -27,6 +30,8 @@ from quernel.tables.files import check_free
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what suits; or one of {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
+# Input columns that are printed one by one.
+MOST_SHOWN = 30
 
 
 def fit(
@@ -94,6 +99,8 @@ def fit(
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
         check_page(report, force=force)
+        if report.resolve() == model.resolve():
+            raise ValueError(f"--model and --report name the same file, {report}. Give each a name of its own.")
     with opened_training(
         data, target, columns, exclude,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
@@ -184,6 +191,7 @@ def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ExtrapolationWarning)  # of rows that calibrate: they say how far it matters
         with fitting(text):
             if isinstance(training, StreamedTraining):
                 estimator.fit(training.rows, **more)
@@ -225,21 +233,28 @@ def summarized(
 
 
 def columns_table(training: Training | StreamedTraining) -> RichTable:
-    """What each column was read as, and what it becomes."""
+    """What each column was read as, and what it becomes; of many, those that stay what they are share a line."""
     table = RichTable(title="Input columns")
     for heading in ("column", "read as", "becomes"):
         table.add_column(heading)
-    for column in training.encoder.columns:
+    columns, alike = training.encoder.columns, Counter[str]()
+    if len(columns) > MOST_SHOWN:
+        alike.update(column.kind for column in columns if column.names == [column.name])
+    for column in columns:
+        if column.kind in alike and column.names == [column.name]:
+            continue
         names = [name.removeprefix(column.name).removeprefix(" = ").strip() or "itself" for name in column.names]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        table.add_row(column.name, column.kind, shown)
+        table.add_row(escape(column.name), column.kind, escape(shown))
+    for kind, count in alike.items():
+        table.add_row(counted(count, "other column"), kind, "themselves")
     return table
 
 
 def tell_fit(summary: dict[str, Any]) -> None:
     """The same in sentences."""
     console.print(
-        f"{counted(len(summary['quantiles']), 'level')} of {summary['target']!r} fitted to "
+        f"{counted(len(summary['quantiles']), 'level')} of {escape(repr(summary['target']))} fitted to "
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}."
@@ -251,5 +266,12 @@ def tell_fit(summary: dict[str, Any]) -> None:
             f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows.",
             highlight=False,
         )
-    console.print(f"Model: [bold]{summary['model']}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
-    errors.print(f"Next: quernel predict {summary['model']} NEW_DATA --out PREDICTIONS.csv", highlight=False)
+    tell_model(summary)
+
+
+def tell_model(summary: dict[str, Any]) -> None:
+    """Where the model is, and what to do with it."""
+    name = summary["model"]
+    console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
+    command = f"quernel predict {shlex.quote(name)} NEW_DATA --out PREDICTIONS.csv"
+    errors.print(f"Next: {escape(command)}", highlight=False, soft_wrap=True)  # on one line, to be pasted

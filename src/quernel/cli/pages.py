@@ -10,6 +10,7 @@ from rich.markup import escape
 from quernel.cli.console import console, fitting, working
 from quernel.report import Judged, judge_by_refitting, judge_streamed, report_page
 from quernel.report.content import intervals
+from quernel.report.words import number
 from quernel.rows import allowance
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.drawing import rows_to_draw
@@ -74,10 +75,10 @@ def judged_summary(judged: Judged) -> dict[str, Any]:
 
 def tell(judged: Judged, out: Path) -> None:
     """One sentence on how well the model does, and where the page is."""
-    ours = judged.losses().mean()
-    beside = ", ".join(f"{name} {judged.losses(name).mean():.4g}" for name in judged.rivals)
+    ours = number(judged.losses().mean())
+    beside = ", ".join(f"{name} {number(judged.losses(name).mean())}" for name in judged.rivals)
     drawn = "" if judged.out_of is None else f", a random sample of {judged.out_of:,},"
-    console.print(f"Pinball loss on {len(judged.y):,} rows{drawn} {ours:.4g} ({beside}).", highlight=False)
+    console.print(f"Pinball loss on {len(judged.y):,} rows{drawn} {ours} ({beside}).", highlight=False)
     for one in intervals(judged)[:1]:
         kind = "calibrated interval" if one.calibrated else "interval"
         console.print(f"The {one.nominal:.0%} {kind} holds {one.observed:.1%} of them.", highlight=False)

@@ -11,15 +11,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fail, flag, working
+from quernel.cli.console import console, errors, fail, flag, note, working
 from quernel.cli.data import DATA, MAX_MEMORY, bytes_from, in_parts
 from quernel.cli.tables import Table, draw_table, read_table
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
+from quernel.plots.style import require_matplotlib
 from quernel.rows import allowance
 from quernel.tables.drawing import rows_to_draw
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
@@ -95,11 +97,11 @@ def plan(
         return
     console.print(_exponents(numbers))
     console.print(_recommendation(made, unit, columns))
-    for note in notes:
-        console.print(f"[yellow]Note:[/] {note}")
+    for sentence in notes:
+        note(sentence)
     console.print("Theory gives powers of n, not constants: read these as orders of magnitude to start from.")
     if plot is not None:
-        console.print(f"Map: [bold]{plot}[/]")
+        console.print(f"Map: [bold]{escape(str(plot))}[/]")
 
 
 def _check_options(kernel: str, level: float, plot: Path | None, force: bool) -> None:
@@ -111,6 +113,7 @@ def _check_options(kernel: str, level: float, plot: Path | None, force: bool) ->
         fail(f"--level must lie strictly between 0 and 1; got {level:g}.")
     if plot is None:
         return
+    require_matplotlib()
     if plot.suffix.lower() not in PICTURES:
         fail(f"--plot must end in one of {', '.join(PICTURES)}; got {plot.name!r}.")
     if plot.exists() and not force:
@@ -139,9 +142,9 @@ def _table(path: Path, target: str | None, max_memory: int | None, subsample: in
     if len(table.y) < MIN_ROWS:
         fail(f"{path} has {len(table.y)} complete rows; at least {MIN_ROWS} are needed to estimate exponents.")
     if table.incomplete:
-        errors.print(f"{table.incomplete:,} rows with a missing value are left out.")
+        note(f"{table.incomplete:,} rows with a missing value are left out.")
     if table.ignored:
-        errors.print(f"Columns that hold no numbers are left out: {', '.join(table.ignored)}.")
+        note(f"Columns that hold no numbers are left out: {', '.join(table.ignored)}.")
     return table
 
 

@@ -65,7 +65,7 @@ def predict(
     else:
         interval = f" and its {fitted.interval.coverage:.0%} interval" if fitted.interval is not None else ""
         console.print(
-            f"{counted(rows, 'row')}, {counted(len(levels), 'quantile')} of {fitted.target!r}{interval}: "
+            f"{counted(rows, 'row')}, {counted(len(levels), 'quantile')} of {escape(repr(fitted.target))}{interval}: "
             f"[bold]{escape(str(out))}[/]"
         )
 

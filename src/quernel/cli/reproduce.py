@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table as RichTable
@@ -74,10 +75,10 @@ def reproduce(
     chapters = plan.present(work, heading)
     for chapter in chapters:
         console.print(f"{chapter.experiment.name}: {_told(chapter)}", highlight=False)
-    console.print(f"Page: [bold]{out / 'index.html'}[/]")
+    console.print(f"Page: [bold]{escape(str(out / 'index.html'))}[/]")
     if summary is not None:
         summarise(out, summary, _readme(heading, chapters))
-        console.print(f"Summary: [bold]{summary / 'README.md'}[/]")
+        console.print(f"Summary: [bold]{escape(str(summary / 'README.md'))}[/]")
 
 
 def _find(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:

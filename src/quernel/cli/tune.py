@@ -11,9 +11,9 @@ import typer
 from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
-from quernel.cli.console import console, errors, flag, listed
+from quernel.cli.console import console, errors, flag, listed, note
 from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opened_training
-from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from
+from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.words import counted
@@ -95,6 +95,8 @@ def tune(
         typer.echo(json.dumps(summary))
     else:
         console.print(_path(estimator, bandwidths, log_target))
+        for sentence in _at_the_edge(summary):
+            note(sentence)
         _tell(summary)
 
 
@@ -212,6 +214,20 @@ def _labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
     return [f"bandwidth {word}" for word in words]
 
 
+def _at_the_edge(summary: dict[str, Any]) -> list[str]:
+    """Where the best of what was tried is its end, something beyond it may be better."""
+    told = []
+    for name, others in (("alpha", "others"), ("bandwidth", '"learned", or numbers')):
+        tried = [np.mean(one[name]) for one in summary["path"] if one[name] is not None]
+        if len(set(tried)) < 3:  # of one or two, the best is always an end
+            continue
+        chosen = np.mean(summary[name])
+        for end, word in ((min(tried), "smallest"), (max(tried), "largest")):
+            if chosen == end:
+                told.append(f"The {word} {name} of those tried is chosen; --{name}s takes {others}.")
+    return told
+
+
 def _tell(summary: dict[str, Any]) -> None:
     splits = f"{summary['splits']} splits" if summary["splits"] > 1 else "one split"
     console.print(
@@ -223,5 +239,4 @@ def _tell(summary: dict[str, Any]) -> None:
     if summary["model"] is None:
         errors.print("Nothing was written. Add --model FILE to keep the tuned model.", highlight=False)
         return
-    console.print(f"Model: [bold]{summary['model']}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
-    errors.print(f"Next: quernel predict {summary['model']} NEW_DATA --out PREDICTIONS.csv", highlight=False)
+    tell_model(summary)

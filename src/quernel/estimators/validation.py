@@ -252,3 +252,13 @@ def _first_text(values: NDArray[Any]) -> str | None:
             except ValueError:
                 return str(value)
     return None
+
+
+def check_groups(groups: NDArray[Any]) -> None:
+    """Every row must say to which group it belongs, in one way."""
+    labels = groups.tolist()
+    missing = sum(label is None or label != label for label in labels)
+    if missing:
+        raise ValueError(f"groups has no label in {missing} of {len(labels)} rows. Give those one of their own.")
+    if len({type(label) for label in labels}) > 1:
+        raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")

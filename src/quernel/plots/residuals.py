@@ -130,7 +130,7 @@ class ResidualQuantileDisplay:
         ax.set(xlim=(-reach, reach), ylim=(-top, top))
         ax.set_title("Worm plot", loc="left")
         ax.set_xlabel("normal score of the level")
-        ax.set_ylabel("score of the observed share - score of the level")
+        ax.set_ylabel("observed - asked for, in normal scores")
         ax.legend(loc="upper right")
 
 

@@ -5,13 +5,14 @@ without pyplot: no global list of open figures, no display, no change of the use
 """
 
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from quernel.tables.files import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,18 +108,11 @@ def save_figure(fig: "Figure", path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"The folder {target.parent} of the figure {target.name} is missing. Create it first.")
-    formats = fig.canvas.get_supported_filetypes()
-    if target.suffix.lower().lstrip(".") not in formats:
+    formats, kind = fig.canvas.get_supported_filetypes(), target.suffix.lower().lstrip(".")
+    if kind not in formats:
         raise ValueError(
             f"path must end in one of {', '.join(sorted(formats))}; got {target.name!r}. Try .png or .pdf."
         )
-    # In the same folder, because a replacement is atomic only within one file system; with the same ending, because
-    # that is how matplotlib knows the format.
-    draft = target.with_name(f".{target.stem}-{uuid.uuid4().hex}{target.suffix}")
-    try:
-        with house_style():
-            fig.savefig(draft)
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with house_style(), written_whole(target, overwrite=True) as part:
+        fig.savefig(part, format=kind)
     return target

@@ -17,6 +17,8 @@ Array = NDArray[np.floating]
 
 # The targets and rows beyond these quantiles may leave the picture of a fan, so that a few do not flatten the rest.
 ENDS = (0.005, 0.995)
+# Of the names of categories, on a line below the picture.
+LETTERS = 56
 
 
 def histogram(y: Array, name: str) -> str:
@@ -69,9 +71,11 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
         low, high = min(low, np.quantile(one.y, ENDS[0])), max(high, np.quantile(one.y, ENDS[1]))
     room = 0.03 * (high - low)
     ends = (-0.6, len(one.grid) - 0.4) if one.categories else (one.grid[0], one.grid[-1])
-    x_ticks = None
+    x_ticks, lines = None, 1
     if one.categories:
-        letters = max(4, 56 // len(one.grid))
+        room_for = LETTERS // len(one.grid)
+        lines = 1 if max(map(len, one.categories)) <= room_for else 2
+        letters = max(4, lines * room_for)
         x_ticks = [(k, _cut(name, letters)) for k, name in enumerate(one.categories)]
     elif one.kind == "date":
         x_ticks = [(at, day(at)[:10]) for at in np.linspace(*ends, 5)[1:-1]]
@@ -82,6 +86,7 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
         x_label=one.name,
         y_label=target,
         x_ticks=x_ticks,
+        tick_lines=lines,
     )
     if one.categories:
         _boxes(chart, one, levels)

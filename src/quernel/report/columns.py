@@ -47,7 +47,7 @@ def _summary(column: Column, entries: Any) -> ColumnSummary:
             {word: int(count) for word, count in zip(words, _counts(index, len(words)), strict=True) if word}
         )
         there = sum(counts.values())
-        common = ", ".join(f"{_short(word)} ({percent(count / there, 0)})" for word, count in counts.most_common(3))
+        common = ", ".join(f"{_short(word)} ({_share(count / there)})" for word, count in counts.most_common(3))
         return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} different: {common}")
     values = np.asarray(column.read(entries), dtype=float)
     missing = int(np.sum(np.isnan(values)))
@@ -70,6 +70,10 @@ def _range(values: Array) -> str:
 
 def _counts(index: NDArray[np.intp], n_words: int) -> NDArray[np.intp]:
     return np.bincount(index[index >= 0], minlength=n_words)
+
+
+def _share(share: float) -> str:
+    return percent(share, 0 if share >= 0.01 else 1)
 
 
 def _short(word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from decimal import Decimal
 from html import escape
 from pathlib import PurePath
@@ -25,15 +26,15 @@ Array = NDArray[np.floating]
 NONE, MISSING = "\N{EN DASH}", "missing"
 TOO_NARROW = (
     "The intervals hold fewer rows than they promise: the model follows its training rows too closely. A larger ridge "
-    "weight, 3 to 100 times the one above (--alpha), makes it smoother; --conformal (in Python, "
-    "ConformalQuantileRegressor) widens an interval until it holds."
+    "weight, 3 to 100 times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in "
+    "Python, ConformalQuantileRegressor) widens an interval until it holds."
 )
 CALIBRATED = (
     "The calibrated interval was widened, or narrowed, until it held the rows that calibrated it, {rows:,} of those "
     "that the model was not fitted to. On average over new rows like these it holds as many as it promises, however "
     "wrong the model; the other intervals are as fitted."
 )
-WORST, SHOWN_INPUTS, MOST_BARS = 10, 8, 12
+WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
 
 
 def data(page: Page) -> str:
@@ -138,7 +139,7 @@ def coverage(page: Page) -> str:
         if found[0].calibrated:
             parts.append(f"<p>{escape(CALIBRATED.format(rows=judged.model.interval.n_calibration_))}</p>")
         if narrow:
-            parts.append(f'<p class="warn">{escape(TOO_NARROW)}</p>')
+            parts.append(f'<p class="warn">{TOO_NARROW}</p>')
     pictures = figure(
         charts.calibration(shown),
         "Points on the dashed line are right; the band is where true quantiles would be in 95 % of such tables.",
@@ -173,9 +174,13 @@ def fans(page: Page) -> str:
         )
         for j in order
     ]
-    caption = "How much the loss rises when a column is shuffled among the judged rows."
+    most = f" The {MOST_BARS} that matter most." if len(increase) > MOST_BARS else ""
+    caption = f"How much the loss rises when a column is shuffled among the judged rows.{most}"
     options = "".join(f'<option value="{k}">{escape(one.name)}</option>' for k, one in enumerate(page.fans))
-    caption_of = "Along {}; the other columns are at typical values (median, or most frequent)."
+    alone = len(page.model.encoder.columns) == 1
+    caption_of = "Along {}" + (
+        "." if alone else "; the other columns are at typical values (median, or most frequent)."
+    )
     figures = "".join(
         figure(charts.fan(one, levels, target), caption_of.format(one.name), f"fan-{k}")
         for k, one in enumerate(page.fans)
@@ -183,9 +188,10 @@ def fans(page: Page) -> str:
     left = len(page.model.encoder.columns) - len(page.fans)
     told = "1 column that matters less is" if left == 1 else f"{left} columns that matter less are"
     more = f'<p class="quiet">{told} not drawn.</p>' if left > 0 else ""
+    chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
     return (
         f'<div class="beside"><div>{table(("column", right("loss"), ""), lines, caption)}</div><div>'
-        f'<div class="chooser"><label for="column">Column</label><select id="column">{options}</select></div>'
+        f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
         f'{_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
     )
 
@@ -280,8 +286,9 @@ def loading(page: Page) -> str:
     if page.model.interval is not None:
         coverage = percent(page.model.interval.coverage, 0)
         python += f"\nmodel.predict_interval(frame)  # lower and upper end, calibrated: {coverage}"
-    shell = f"quernel predict {name} new.csv --out predicted.csv"
-    needed = ", ".join(page.model.encoder.inputs)
+    shell = f"quernel predict {shlex.quote(name)} new.csv --out predicted.csv"
+    inputs = page.model.encoder.inputs
+    needed = ", ".join(inputs) if len(inputs) <= MOST_NAMED else f"that are listed above, {len(inputs)} of them"
     return (
         f"<p>In Python:</p><pre><code>{escape(python)}</code></pre><p>On the command line:</p>"
         f"<pre><code>{escape(shell)}</code></pre><p>Tables must have the columns {escape(needed)}; others are ignored, "

@@ -16,12 +16,15 @@ Ticks = Sequence[tuple[float, str]]
 # In units of the drawing: about its pixels on a phone. Text is 12 high.
 WIDTH, HEIGHT = 440, 290
 RIGHT, TOP, BOTTOM = 10, 12, 44
-# Room for the label of the upright axis, and for each letter of its longest tick.
-LABEL, LETTER = 26, 7.5
+# Room for the label of the upright axis, and for each letter of its longest tick; the height of a line of ticks.
+LABEL, LETTER, LINE = 26, 7.5, 13
 
 
 class Chart:
-    """Axes from (low, high) to (low, high), on which lines, bands, bars and dots are put in that order."""
+    """Axes from (low, high) to (low, high), on which lines, bands, bars and dots are put in that order.
+
+    Names of ticks that are long take turns on several lines.
+    """
 
     def __init__(
         self,
@@ -32,12 +35,14 @@ class Chart:
         x_label: str,
         y_label: str,
         x_ticks: Ticks | None = None,
+        tick_lines: int = 1,
     ) -> None:
         self.x, self.y = _wide(x), _wide(y)
         self.alt, self.x_label, self.y_label = alt, x_label, y_label
         self.x_ticks = ticks(*self.x) if x_ticks is None else x_ticks
         self.y_ticks = ticks(*self.y)
         self.left = LABEL + LETTER * max((len(text) for _, text in self.y_ticks), default=0)
+        self.tick_lines, self.bottom = tick_lines, HEIGHT - BOTTOM - LINE * (tick_lines - 1)
         self.marks: list[str] = []
 
     def across(self, x: ArrayLike) -> Array:
@@ -48,7 +53,7 @@ class Chart:
     def down(self, y: ArrayLike) -> Array:
         """Where y is in the drawing."""
         low, high = self.y
-        return HEIGHT - BOTTOM - (np.asarray(y, dtype=float) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return self.bottom - (np.asarray(y, dtype=float) - low) / (high - low) * (self.bottom - TOP)
 
     def line(self, x: ArrayLike, y: ArrayLike, kind: str) -> None:
         """A line through points."""
@@ -85,16 +90,16 @@ class Chart:
         )
 
     def _frame(self) -> str:
-        left, bottom, right = self.left, HEIGHT - BOTTOM, WIDTH - RIGHT
+        left, bottom, right = self.left, self.bottom, WIDTH - RIGHT
         drawn = []
         for value, text in self.y_ticks:
             at = float(self.down(value))
             drawn.append(f'<path class="grid" d="M{left} {at:.1f}H{right}"/>')
             drawn.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
-        for value, text in self.x_ticks:
-            at = float(self.across(value))
+        for k, (value, text) in enumerate(self.x_ticks):
+            at, line = float(self.across(value)), bottom + 16 + LINE * (k % self.tick_lines)
             drawn.append(f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>')
-            drawn.append(f'<text x="{at:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(text)}</text>')
+            drawn.append(f'<text x="{at:.1f}" y="{line}" text-anchor="middle">{escape(text)}</text>')
         middle = (left + right) / 2
         drawn.append(
             f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{_cut(self.x_label, 56)}</text>'

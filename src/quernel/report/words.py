@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """About four digits, without needless zeros: 12,346, 1,235, 12.35, 0.1235, 1.2e-05."""
+    """About four digits, without needless zeros: 12,346, 1235 (it may be a year), 12.35, 0.1235, 1.2e-05."""
     value = float(value)
     if not math.isfinite(value):
         return "\N{EN DASH}"
@@ -16,15 +16,16 @@ def number(value: float) -> str:
     if size < -4 or size > 12:
         return f"{value:.3g}"
     text = f"{value:,.{max(0, 3 - size)}f}"
+    text = text if abs(value) >= 9999.5 else text.replace(",", "")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def short(value: float) -> str:
-    """For the ticks of an axis: 2,500, 250k, 1.5M."""
+    """For the ticks of an axis: 2500, 250k, 1.5M."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:.6g}{letter}"
-    return f"{value:,.6g}"
+    return f"{value:.6g}"
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
+from quernel.estimators.validation import check_groups
+
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 # Rows to fit and rows to judge by.
@@ -74,8 +76,9 @@ def read_splits(
         groups = np.asarray(groups)
         if groups.shape != counts.shape:
             raise ValueError(f"groups must have one label for each of {len(counts)} rows; got shape {groups.shape}.")
+        check_groups(groups)
     if isinstance(cv, Real):
-        labels = _alike(np.column_stack([X, y])) if groups is None else _alike(groups[counts, None])
+        labels = _alike(np.column_stack([X, y]), axis=0) if groups is None else _alike(groups[counts])
         return _of_labels(labels, cv, rng)
     target = np.zeros(len(counts))
     target[counts] = y
@@ -110,9 +113,9 @@ def _of_labels(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]
     return [(np.flatnonzero(~out), np.flatnonzero(out)) for out in held_out]
 
 
-def _alike(rows: NDArray[Any]) -> Index:
+def _alike(rows: NDArray[Any], axis: int | None = None) -> Index:
     """A number for every row, the same for equal rows, in the order of their values."""
-    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    return np.unique(rows, axis=axis, return_inverse=True)[1].ravel()
 
 
 def _checked(part: Any, n_rows: int) -> Index:

@@ -6,6 +6,7 @@ which is one piece, and for files that are larger than memory. Medians come afte
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -140,7 +141,7 @@ def _few(words: dict[str, int]) -> dict[str, int] | None:
 def column_from(name: str, kind: str, facts: Facts) -> Column | str:
     """What to keep of a column, its median still to be filled in, or why nothing."""
     if facts.nulls == facts.n_rows:
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+        raise _without(name)
     if isinstance(facts, TextFacts):
         return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
     return _date(name, facts) if kind == "date" else _number(name, facts, kind)
@@ -148,7 +149,7 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
 
 def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
     if facts.there == 0:
-        raise TableError(f"Column {name!r} holds no finite number. Leave it out with --exclude {name}.")
+        raise _without(name, "finite number")
     flagged = facts.there < facts.n_rows
     if facts.low == facts.high and not flagged:
         return f"it is {facts.low:g} everywhere"
@@ -161,7 +162,7 @@ def _text(name: str, facts: TextFacts) -> Column | str:
     if counts is None:
         return f"it has more than {MOST_WORDS:,} different words, like a name or a number that identifies the row"
     if not counts:
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+        raise _without(name)
     frequent = [word for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])) if n >= LEVEL_ROWS]
     if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - facts.missing) / 2:
         return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
@@ -175,7 +176,7 @@ def _text(name: str, facts: TextFacts) -> Column | str:
 
 def _date(name: str, facts: NumberFacts) -> Column | str:
     if facts.there == 0:
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+        raise _without(name)
     flagged, span = facts.there < facts.n_rows, facts.high - facts.low
     if span == 0 and not flagged:
         return "it is the same date everywhere"
@@ -187,7 +188,15 @@ def _date(name: str, facts: NumberFacts) -> Column | str:
 
 def kind_or_reason(name: str, kind: Any) -> tuple[str | None, str]:
     """What kind of column an Arrow type makes, or None and the reason why it makes none."""
+    import pyarrow as pa
+
     found = kind_of(kind)
     if found == "nothing":
-        raise TableError(f"Column {name!r} holds no values at all. Leave it out with --exclude {name}.")
+        raise _without(name)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # so Arrow has text of other encodings
+        return found, "it holds bytes that are not UTF-8 text"
     return found, f"it holds {kind}, which has no numbers"
+
+
+def _without(name: str, what: str = "values at all") -> TableError:
+    return TableError(f"Column {name!r} holds no {what}. Leave it out with --exclude {shlex.quote(name)}.")

@@ -17,6 +17,7 @@ CSV = (".csv", ".tsv", ".txt")
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
 # Bytes of a CSV file, or rows of another, that are read at a time.
 BLOCK_BYTES = 8 * 2**20
@@ -59,6 +60,7 @@ def read(path: Path) -> Any:
         if ending in CSV:
             from pyarrow import csv
 
+            _check_separator(path, ending, compression)
             with _stream(path, compression) as stream:
                 options = csv.ReadOptions(use_threads=False)
                 table = csv.read_csv(stream, options, _parsing(ending), csv.ConvertOptions(strings_can_be_null=True))
@@ -71,7 +73,7 @@ def read(path: Path) -> Any:
         else:
             with _arrow_reader(path) as reader:
                 table = reader.read_all()
-    check_names(path, table.column_names)
+        check_names(path, table.column_names)
     return table
 
 
@@ -103,6 +105,7 @@ def _csv_batches(
 ) -> Batches:
     from pyarrow import csv
 
+    _check_separator(path, ending, compression)
     options, parsing = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES), _parsing(ending)
     with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing) as first:
         schema = first.schema  # of all columns, as they look at the beginning of the file
@@ -178,10 +181,27 @@ def _checked(path: Path) -> tuple[str, str | None]:
     return ending_of(path)
 
 
+def _check_separator(path: Path, ending: str, compression: str | None) -> None:
+    """A first line with none of the separators that are meant and some of another was written with those."""
+    with _stream(path, compression) as stream:
+        first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0]
+    meant = _separator(ending)
+    other = next((mark for mark in SEPARATORS if mark.encode() in first), meant)
+    if meant.encode() not in first and other != meant:
+        raise TableError(
+            f"{path} has its columns separated by {SEPARATORS[other]}, not by {SEPARATORS[meant]}. Write it with "
+            "commas (and points in numbers), or with tabs and the ending .tsv."
+        )
+
+
+def _separator(ending: str) -> str:
+    return "\t" if ending == ".tsv" else ","
+
+
 def _parsing(ending: str) -> Any:
     from pyarrow import csv
 
-    return csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
+    return csv.ParseOptions(delimiter=_separator(ending), newlines_in_values=True)
 
 
 def _stream(path: Path, compression: str | None) -> Any:
@@ -212,7 +232,9 @@ def complaints(path: Path | str, ending: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} holds text that is not UTF-8. Save it in that encoding.") from error
+    except (pa.ArrowException, OSError) as error:
         kind = next(name for endings, name in NAMES.items() if ending in endings)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TableError(f"{path} cannot be read as {kind}: {reason.rstrip('.')}.") from error

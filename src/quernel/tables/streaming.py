@@ -49,12 +49,13 @@ class Roles:
 class StreamedTraining:
     """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes.
 
-    `sizes` are those of `count_targets`; `groups` (n,) are labels of the rows, or None.
+    `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None.
     """
 
     table: Any
     roles: Roles
     sizes: dict[tuple[Group, int], int]
+    target_range: tuple[float, float]
     encoder: TableEncoder
     rows: Any
     dropped: int
@@ -98,7 +99,9 @@ def prepare_streamed(
     if groups is not None:
         labels = table.fold(partial(group_labels, roles, groups), np.concatenate, [*dict.fromkeys([target, groups])])
     dropped = table.n_rows - rows.n_rows
-    return StreamedTraining(table, roles, counted.sizes, learnt.encoder, rows, dropped, learnt.notes, labels)
+    return StreamedTraining(
+        table, roles, counted.sizes, (counted.low, counted.high), learnt.encoder, rows, dropped, learnt.notes, labels
+    )
 
 
 # Which rows count
@@ -106,10 +109,11 @@ def prepare_streamed(
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Rows with a target in every strip of a group, by group and strip; the smallest target, and those not positive."""
+    """Rows with a target in every strip of a group, by group and strip; their range, and those not positive."""
 
     sizes: dict[tuple[Group, int], int]
     low: float
+    high: float
     not_positive: int
 
 
@@ -123,13 +127,15 @@ def count_targets(roles: Roles, slab: Slab) -> Counted:
     there = np.isfinite(y)
     starts = range(0, len(y), STRIP)
     sizes = {(slab.group, slab.start + start): int(there[start : start + STRIP].sum()) for start in starts}
-    return Counted(sizes, float(y[there].min(initial=np.inf)), int(np.sum(y[there] <= 0)))
+    low, high = y[there].min(initial=np.inf), y[there].max(initial=-np.inf)
+    return Counted(sizes, float(low), float(high), int(np.sum(y[there] <= 0)))
 
 
 def join_targets(parts: Sequence[Counted]) -> Counted:
     """Those of all slabs."""
     sizes = {key: size for part in parts for key, size in part.sizes.items()}
-    return Counted(sizes, min(part.low for part in parts), sum(part.not_positive for part in parts))
+    low, high = min(part.low for part in parts), max(part.high for part in parts)
+    return Counted(sizes, low, high, sum(part.not_positive for part in parts))
 
 
 def with_target(table: Any, roles: Roles) -> Any:

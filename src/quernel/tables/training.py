@@ -36,6 +36,11 @@ class Training:
         """The rows with a target."""
         return len(self.y)
 
+    @property
+    def target_range(self) -> tuple[float, float]:
+        """The smallest and the largest target, as it is fitted."""
+        return float(self.y.min()), float(self.y.max())
+
 
 def prepare(
     table: Any,
@@ -96,7 +101,9 @@ def check_columns(
     for name, role in ((target, "target"), (weights, "column of weights")):
         kind = None if name is None else schema.field(name).type
         if kind is not None and kind_of(kind) not in ("number", "boolean", "nothing"):
-            raise TableError(f"The {role} {name!r} holds {kind}, not numbers. Choose another column.")
+            raise TableError(
+                f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or write 1234.5 for a number."
+            )
 
 
 def input_columns(schema: Any, columns: Sequence[str] | None, left_out: Sequence[str | None]) -> list[str]:

@@ -73,7 +73,7 @@ def source_exponent(
         return undecided(
             name,
             confidence,
-            f"only {seen} bins of the {len(mu)} leading eigenfunctions rise above the noise, {MIN_BINS} are needed",
+            f"of the bins of the {len(mu)} leading eigenfunctions {seen} rise above the noise, {MIN_BINS} are needed",
         )
     value, half_width = _power(position[:seen], energy[:seen], error[:seen], confidence)
     if not half_width <= WIDEST / 2:
