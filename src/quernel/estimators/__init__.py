@@ -1,8 +1,8 @@
 """scikit-learn estimators."""
 
-from quernel.estimators.base import ExtrapolationWarning
 from quernel.estimators.classifier import KernelClassifier
 from quernel.estimators.cost import Cost, estimate_cost
+from quernel.estimators.extrapolation import ExtrapolationWarning
 from quernel.estimators.quantile import KernelQuantileRegressor
 from quernel.estimators.regressor import KernelRegressor
 
