@@ -407,6 +407,7 @@ BROKEN = {
     ),
     "missing target column": (fitting("sales.csv", "prise"), ["'prise'", "Did you mean 'price'?"]),
     "missing input column": ((*FIT, "--columns", "size,aeg"), ["'aeg'", "Did you mean 'age'?"]),
+    "no input column": ((*FIT, "--columns", " ,"), ["--columns names no column", "leave it out"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
     "missing weights": ((*FIT, "--weights", "xyzzy"), ["'xyzzy'", "Its columns: size, age"]),
     "missing kept column": ((*PREDICT, "--keep", "id,age"), ["'id'", "to keep"]),

@@ -66,6 +66,8 @@ def opened_training(
     **more: Any,
 ) -> Iterator[tuple[Any, Training | StreamedTraining]]:
     """The rows, ready to be fitted while the block lasts, and the Arrow table where it is in memory (else None)."""
+    if columns is not None and not listed(columns):
+        raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
     more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
     with in_parts(data, max_memory, dask) as parts:
         if parts is None:
