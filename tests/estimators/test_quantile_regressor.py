@@ -6,10 +6,12 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_pinball_score
 
 from quernel import KernelQuantileRegressor
+from quernel.estimators.defaults import spread
 from quernel.kernels import KERNELS
 
 RANDOM = {"n_components": 60, "alpha": 1e-3, "random_state": 0}
@@ -512,3 +514,21 @@ def test_many_random_features_approach_the_exact_kernel():
     assert near < 0.03
     assert near < far / 3
     np.testing.assert_allclose(objective, exact.objective_, rtol=0.01)
+
+
+def test_the_automatic_ridge_weight_is_halved_whenever_there_are_four_times_as_many_different_rows():
+    rng = np.random.default_rng(0)
+    X, y = rng.uniform(size=(40_000, 1)), rng.standard_normal(40_000)
+    model = KernelQuantileRegressor(0.5, n_components=5, tol=0.1, random_state=0)
+
+    def weight(size, unit=1.0, times=1, **words):
+        rows = np.repeat(np.arange(size), times)
+        return (
+            clone(model).fit(X[rows], unit * y[rows], **words).alpha_ * unit * spread(y[:size], np.full(size, 1 / size))
+        )
+
+    sizes = 500, 1_900, 2_100, 7_500, 8_500, 30_000, 34_000
+    np.testing.assert_allclose([weight(size) / 5e-5 for size in sizes], [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8])
+    assert weight(30_000, unit=1e4) == pytest.approx(weight(30_000))
+    assert weight(1_900, times=3) == pytest.approx(weight(1_900))  # repeated rows tell nothing new
+    assert weight(1_900, sample_weight=np.full(1_900, 7.0)) == pytest.approx(weight(1_900))

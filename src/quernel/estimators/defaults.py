@@ -25,7 +25,9 @@ SIZES = (125, 250, 500, 1000, 2000)
 LANDMARKS, LANDMARK_WORK = (1000, 2000), 4e10
 # alpha = ALPHA / spread(y) and bandwidth = BANDWIDTH x median distance of standardised rows: a compromise. On eleven
 # public tables held-out loss was best around 1e-5 and 0.5 on average, but noisy small ones want ten times that alpha.
-ALPHA = 5e-5
+# That is for tables of FEW rows. With more the best alpha falls, in theory as n^(-1 / (2 r + gamma)): at n^(-1/2), the
+# slowest of these, it is never too small.
+ALPHA, FEW = 5e-5, 1000
 BANDWIDTH = 0.6
 SUBSAMPLE = 1000
 # The lengths of losses given by name, in units of the spread of y. Half of it is 1.35 standard deviations of the noise,
@@ -97,9 +99,9 @@ def alpha_unit(loss: Loss, scale: float) -> float:
     return 2 * (size if size > 0 else scale * float(np.mean(loss.lipschitz()))) / scale**2
 
 
-def alpha_for(loss: Loss, scale: float) -> float:
+def alpha_for(loss: Loss, scale: float, n_rows: int = FEW) -> float:
     """`auto_alpha` for any loss."""
-    return ALPHA * alpha_unit(loss, scale)
+    return ALPHA * alpha_unit(loss, scale) / _heaviness(n_rows)
 
 
 def alpha_like(ridge: float, n_rows: int, loss: Loss, scale: float) -> float:
@@ -107,6 +109,11 @@ def alpha_like(ridge: float, n_rows: int, loss: Loss, scale: float) -> float:
     return ridge / (2 * n_rows) * alpha_unit(loss, scale)
 
 
-def auto_alpha(scale: float) -> float:
-    """A constant over the spread of y, so that fit(a y) = a fit(y)."""
-    return ALPHA / scale
+def auto_alpha(scale: float, n_rows: int) -> float:
+    """A constant over the spread of y, so that fit(a y) = a fit(y); for so many different rows."""
+    return ALPHA / scale / _heaviness(n_rows)
+
+
+def _heaviness(n_rows: int) -> float:
+    """sqrt(n / FEW) to the nearest power of 2, and at least 1: the number of different rows is known roughly only."""
+    return 2.0 ** max(0, round(np.log2(n_rows / FEW) / 2))

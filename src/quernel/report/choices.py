@@ -86,7 +86,7 @@ def _alpha(model: KernelQuantileRegressor) -> Choice:
     elif learned is not None:
         why = "chosen together with the bandwidths"
     else:
-        why = f"{ALPHA:.0e} over a robust spread of the target, so that its unit does not matter"
+        why = f"{ALPHA:.0e} over a robust spread of the target, so that its unit does not matter, less for many rows"
     return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger is smoother")
 
 
