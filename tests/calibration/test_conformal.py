@@ -230,6 +230,8 @@ def fit(X, y, estimator=None, coverage=0.9, *, given=None, **settings):
         ({}, {"groups": np.arange(400) < 12}, "needs at least 9 calibration rows of group True; there are 3"),
         ({}, {"groups": [0, 1]}, r"groups must have one entry for each of 400 rows; got shape \(2,\)"),
         ({}, {"groups": [None] + ["a"] * 399}, "groups has no label in 1 of 400 rows"),
+        ({}, {"groups": pd.Series([pd.NA] + ["a"] * 399, dtype="string")}, "groups has no label in 1 of 400 rows"),
+        ({}, {"groups": np.r_[np.nan, np.ones(399)]}, "groups has no label in 1 of 400 rows"),
         ({}, {"groups": np.array([1] + ["a"] * 399, dtype=object)}, "groups mixes labels of different types"),
         ({}, {"density_ratio": -np.ones(400)}, "density_ratio must be finite and not negative; 400 of 400"),
         ({}, {"density_ratio": np.zeros(400)}, "density_ratio is zero for every calibration row"),

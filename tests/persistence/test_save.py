@@ -58,6 +58,10 @@ def described(value):
 
 def test_a_model_with_landmarks_ships_without_the_matrix_of_its_features(tmp_path):
     X, y = rows(600)
+    # For one level the product of projection and coefficients is what threads would divide between them.
+    one = KernelQuantileRegressor(0.5, kernel="laplacian", n_components=600, sampling="landmarks").fit(X, y)
+    quernel.save(one, tmp_path / "one.quernel")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "one.quernel").predict(X_NEW), one.predict(X_NEW))
     model = KernelQuantileRegressor(LEVELS, n_components=300, sampling="landmarks", warm_start=True).fit(X, y)
     quernel.save(model, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")

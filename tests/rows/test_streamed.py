@@ -18,6 +18,7 @@ from quernel.rows.memmap import MemmapRows
 from quernel.rows.shelf import ShelvedMemory
 from quernel.rows.streamed import StreamedRows, _joined
 from quernel.solvers import SOLVERS, newton
+from quernel.solvers.guess import Guess
 
 N, M = 60_000, 60
 LEVELS = Pinball(np.array([0.1, 0.5, 0.9]))
@@ -155,18 +156,27 @@ def test_a_sample_takes_its_share_of_the_memory_and_no_less_than_is_always_taken
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted, monkeypatch):
+def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted):
     X, y = data()
     weight = np.random.default_rng(1).uniform(0.5, 2, len(y)) if weighted else None
     basis = np.linalg.qr(np.random.default_rng(2).standard_normal((M, 7)))[0]
     stored = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis)
-    monkeypatch.setattr(StreamedRows, "most_stored", 2_999)
-    raw = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis)
+    raw = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis, stored=False)
     assert stored.cached
     assert not raw.cached
     np.testing.assert_allclose(raw.pick(np.arange(3_000)), stored.resident("compared"), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(raw.share, stored.share)
     np.testing.assert_array_equal(raw.target, stored.target)
+
+
+@pytest.mark.parametrize("guess", [None, Guess(np.zeros((300, 3)), np.zeros(3), 1_000, 50.0)])
+def test_many_features_and_hardly_any_memory(guess, monkeypatch):
+    X, y = data(8_000)
+    monkeypatch.setattr("quernel.rows.streamed.ALWAYS_SAMPLED", 1_000_000)  # less than the first sample takes
+    rows = streamed(X, y, max_memory=1, components=300)
+    assert rows.most_stored < 8 * 300
+    found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, guess=guess)
+    assert found.relative_gap.max() <= 1e-4
 
 
 def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch):
@@ -234,6 +244,27 @@ def test_nothing_is_left_of_the_shelf_of_a_process_that_was_killed(tmp_path):
         assert process.stdout.readline() == "written\n"
         process.send_signal(signal.SIGKILL)
     assert list(tmp_path.iterdir()) == []
+
+
+FULL = """
+import numpy as np, resource, signal
+from quernel.rows.shelf import ShelvedMemory
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+shelf = ShelvedMemory(3, room=0)
+try:
+    for k in range(3):
+        with shelf.open(k) as block:
+            block["residual"] = np.zeros((1_000, 1))
+except OSError:
+    print("refused")
+"""
+
+
+def test_a_disk_that_is_full_is_said_once():
+    ran = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("refused\n", "")
 
 
 def test_threads_share_a_shelf():

@@ -372,7 +372,8 @@ class KernelEstimator(BaseEstimator):
         """What a model file holds of this state: of landmarks and coefficients only what predictions need."""
         if not isinstance(state.get("feature_map_"), Nystroem):
             return state
-        feature_map, coef = KernelValues.of(state["feature_map_"], state["coef_"])
+        with right_sized(0, 0):  # as when predicting, so that rounding is the same
+            feature_map, coef = KernelValues.of(state["feature_map_"], state["coef_"])
         no_fit = {"_fitted_as": ""}  # from these none goes on
         return state | {"feature_map_": feature_map, "coef_": coef} | no_fit
 

@@ -116,4 +116,4 @@ def auto_alpha(scale: float, n_rows: int) -> float:
 
 def _heaviness(n_rows: int) -> float:
     """sqrt(n / FEW) to the nearest power of 2, and at least 1: the number of different rows is known roughly only."""
-    return 2.0 ** max(0, round(np.log2(n_rows / FEW) / 2))
+    return 2.0 ** max(0, int(np.log2(n_rows / FEW) / 2 + 0.5))

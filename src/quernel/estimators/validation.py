@@ -256,9 +256,15 @@ def _first_text(values: NDArray[Any]) -> str | None:
 
 def check_groups(groups: NDArray[Any]) -> None:
     """Every row must say to which group it belongs, in one way."""
-    labels = groups.tolist()
-    missing = sum(label is None or label != label for label in labels)
-    if missing:
-        raise ValueError(f"groups has no label in {missing} of {len(labels)} rows. Give those one of their own.")
-    if len({type(label) for label in labels}) > 1:
+    words = groups.dtype.kind == "O"
+    if groups.dtype.kind == "f" or words:
+        missing = int(sum(map(_is_missing, groups.tolist())) if words else np.isnan(groups).sum())
+        if missing:
+            raise ValueError(f"groups has no label in {missing} of {len(groups)} rows. Give those one of their own.")
+    if words and len(set(map(type, groups.tolist()))) > 1:
         raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")
+
+
+def _is_missing(label: Any) -> bool:
+    """None, NaN, or the NA of pandas, which cannot be compared."""
+    return label is None or type(label).__name__ == "NAType" or label != label

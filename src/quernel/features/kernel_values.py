@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator
 
 from quernel.features.nystroem import Nystroem
 from quernel.kernels import Kernel, resolve
@@ -12,7 +12,7 @@ from quernel.kernels import Kernel, resolve
 Array = NDArray[np.floating]
 
 
-class KernelValues(TransformerMixin, BaseEstimator):
+class KernelValues(BaseEstimator):
     """phi(x) = K(P, x) for landmarks P.
 
     Unlike the features of `Nystroem`, of which these are a linear map, they do not make the kernel: they are for

@@ -22,6 +22,9 @@ Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
+# From so many columns on their settled rows are added up together.
+TOGETHER = 3
+
 
 @dataclass(frozen=True, eq=False)
 class Doubtful:
@@ -140,21 +143,29 @@ class _Keep:
 def _screen_block(
     block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Array, _Keep]
 ) -> tuple[tuple[Array, ...], list[Doubtful]]:
-    from quernel.problem.sweeps import sort_rows
+    from quernel.problem.sweeps import sort_rows, sort_rows_together
 
     loss, coef, intercept, band, keep = message
     m, q = len(block.share), len(band)
     residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
     force, (balance, level, value) = np.zeros(coef.T.shape), np.zeros((3, q))
-    sort_rows(
-        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss), band,
-        residual, dual, doubt, force, balance, level, value,
-    )  # fmt: skip
+    features, (offset, sign) = np.ascontiguousarray(block.features), _framed(block, loss)
+    fit = _Fit.of(coef, intercept, loss)
+    found = residual, dual, doubt, force, balance, level, value
+    if q >= TOGETHER and _alike(loss, block, fit):
+        sort_rows_together(features, offset, block.share, *fit, band, *found)
+    else:
+        sort_rows(features, offset, sign, block.share, *fit, band, *found)
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
     chosen, (low, high) = [np.flatnonzero(doubt[k]) for k in range(q)], loss.domain
     rows = [_pick(block, k, index, (low[k] + high[k]) / 2, keep(block, index)) for k, index in enumerate(chosen)]
     value += _odd_rows(block, loss, residual, dual, doubt)[0]
     return (value, force.T, balance, level, *_known(loss, rows)), rows
+
+
+def _alike(loss: Loss, block: Block, fit: _Fit) -> bool:
+    """Whether all columns see the same target, and have one knot each between two lines."""
+    return not loss.margin and block.target.ndim == 1 and fit.knots.shape[1] == 1 and not np.isnan(fit.slopes).any()
 
 
 class _Fit(NamedTuple):

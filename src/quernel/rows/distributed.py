@@ -319,7 +319,14 @@ class DistributedRows:
         """Tasks unwrap what is held by themselves; on this machine a handle is the object."""
         return handle if self.scheduler.is_handle(handle) else bodies.held(handle)
 
-    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> Handle:
+    def sample(
+        self,
+        size: int,
+        rng: np.random.Generator,
+        basis: Array | None = None,
+        *,
+        stored: bool = True,  # noqa: ARG002
+    ) -> Handle:
         """That many random rows on one worker, in random order, with their features, or Phi B.
 
         The order is drawn once, by the generator of the first call: a smaller sample is the beginning of a larger one.

@@ -200,7 +200,14 @@ class LiftedRows:
             )
         return self._features
 
-    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
+    def sample(
+        self,
+        size: int,
+        rng: np.random.Generator,
+        basis: Array | None = None,
+        *,
+        stored: bool = True,  # noqa: ARG002
+    ) -> LiftedRows:
         """That many random rows: the first ones, where the rows are shuffled; with the features Phi B, if asked."""
         chosen: Any = slice(size) if self.shuffled else one_of_each_stretch(self.n_rows, size, rng)
         if basis is not None:

@@ -69,18 +69,24 @@ class ShelvedMemory:
         with self._lock:
             assert self._file is not None
             self._file.seek(start)
-            return self._file.read(size)
+            parts = [self._file.read(size)]
+            while (missing := size - sum(map(len, parts))) > 0:
+                parts.append(self._file.read(missing))
+            return b"".join(parts)
 
     def _write(self, k: int, data: bytes) -> None:
         """Where the block was before, if there is room enough, or at the end."""
         with self._lock:
             if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115
+                # Without a buffer: what a full disk refused would be refused again when the file is closed.
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
                 weakref.finalize(self, self._file.close)
             start, room, _ = self._places[k]
             if room < len(data):
                 start, room = self._end, len(data)
                 self._end += room
             self._file.seek(start)
-            self._file.write(data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
             self._places[k] = start, room, len(data)

@@ -124,7 +124,7 @@ class StreamedRows:
         """The same rows with features as they are computed, anew in every sweep; cached ones are forgotten."""
         self.close()
         exact = copy(self)
-        exact._shared = _Shared(self._shared.drawn)
+        exact.dtype, exact._shared = float, _Shared(self._shared.drawn)
         exact._shared.decided = True
         return exact
 
@@ -160,13 +160,15 @@ class StreamedRows:
             "fit in memory."
         )
 
-    def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None) -> LiftedRows:
-        """That many random rows; with the features Phi B, if asked."""
+    def sample(
+        self, size: int, rng: np.random.Generator, basis: Array | None = None, *, stored: bool = True
+    ) -> LiftedRows:
+        """That many random rows; with the features Phi B, if asked, which are lifted in every sweep unless `stored`."""
         drawn = self._shared.drawn
         if drawn is None or drawn.n_rows < size:
             drawn = self._shared.drawn = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
         drawn.threads = self.threads
-        some = drawn.sample(size, rng, basis) if size <= self.most_stored else self._raw(drawn, size, basis)
+        some = drawn.sample(size, rng, basis) if stored else self._raw(drawn, size, basis)
         return some if self._columns is None else some.take(self._columns)
 
     def _raw(self, drawn: LiftedRows, size: int, basis: Array | None) -> LiftedRows:
@@ -180,18 +182,21 @@ class StreamedRows:
         """Random rows in random order, their features not computed yet: one pass over the raw rows."""
         chosen = one_of_each_stretch(self.n_rows, size, rng)
         cuts = np.searchsorted(chosen, [span.start for span in self.source.spans] + [self.n_rows])
+        order = rng.permutation(size)
+        place = np.argsort(order)
+        X = np.empty((size, self.source.n_columns))  # by far the most of them: each goes where it belongs at once
 
         def pick(k: int, piece: Piece) -> list[Piece]:
             here = chosen[cuts[k] : cuts[k + 1]] - self.source.spans[k].start
             assert piece.X is not None
-            return [Piece(piece.X[here], piece.y[here], None if piece.weight is None else piece.weight[here])]
+            X[place[cuts[k] : cuts[k + 1]]] = piece.X[here]
+            return [Piece(None, piece.y[here], None if piece.weight is None else piece.weight[here])]
 
         begin = time.perf_counter()
         pieces = self._pass(pick, join=lambda answers: [piece for answer in answers for piece in answer])
         self._shared.reading = (time.perf_counter() - begin) / self.n_rows
-        order = rng.permutation(size)
-        X, y = (np.concatenate(parts)[order] for parts in ([p.X for p in pieces], [p.y for p in pieces]))
-        weight = np.concatenate([p.weight for p in pieces])[order] if self.source.weighted else None
+        y = np.concatenate([piece.y for piece in pieces])[order]
+        weight = np.concatenate([piece.weight for piece in pieces])[order] if self.source.weighted else None
         return LiftedRows(ArrayRows(X, y, weight), self.feature_map, shuffled=True, max_memory=0)
 
     def elsewhere(self) -> Elsewhere:

@@ -98,6 +98,7 @@ def refine(
         record.count(answer)
         if turn == 0 and solved and not problem.rows.near:
             _, gap = problem.call(_proof, rows, point, open_columns)
+            record.sweeps += doubts.count[open_columns].sum() / problem.rows.n_rows
             open_columns = np.flatnonzero(~record.enter(open_columns, coef, intercept, before, gap, memory, doubts))
             if len(open_columns) == 0:
                 break

@@ -133,7 +133,7 @@ def solve(
         size = _next_size(size, n, float(doubted), _most_sampled(problem, stage))
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
-            sample = problem.rows.sample(size, rng, stage.basis)
+            sample = problem.rows.sample(size, rng, stage.basis, stored=size <= problem.rows.most_stored)
             _, stage = problem.call(_next_stage, sample, geometry, stage, goal, tol, max_iter)
             work.append(stage.work)
 
@@ -218,7 +218,7 @@ def _next_size(size: int, n: int, part: float, most: int) -> int:
 def _most_sampled(problem: Problem, stage: _Stage) -> int:
     """How many rows the next sample may have: if its features are not stored, those of its rows in doubt are."""
     stored, part = problem.rows.most_stored, stage.part
-    return stored if part.max() > MOST else max(stored, min(int(stored / part.sum()), problem.rows.most_sampled))
+    return stored if part.max() > MOST else max(stored, int(min(stored / part.sum(), problem.rows.most_sampled)))
 
 
 def _parameters(loss: Loss, result: Result) -> float:

@@ -52,13 +52,16 @@ def finish(
 
     Where that is thought to be the solution already (`solved`), it is looked at first as it is.
     """
-    null, size, work = null_model(problem), sampled.sample_size(problem), None
+    null, size = null_model(problem), sampled.sample_size(problem)
+    work: Result | None = None
     nothing: Array = np.zeros(problem.n_columns)
     anchor = nothing
-    if solved and (proved := _surveyed(problem, coef, intercept, null, tol)).converged:
-        return proved
+    if solved:
+        work = _surveyed(problem, coef, intercept, null, tol)
+        if work.converged:
+            return work
     if size is not None:
-        work = sampled.solve(problem, basis, coef, intercept, size, rng, null, tol, max_iter, keep)
+        work = after(work, sampled.solve(problem, basis, coef, intercept, size, rng, null, tol, max_iter, keep))
         if work.converged:
             return work
         coef, intercept, anchor = work.coef, work.intercept, work.dual if problem.rows.near else nothing

@@ -1,0 +1,41 @@
+"""One pass over the features: columns that are sorted together give what each gives alone."""
+
+import numpy as np
+import pytest
+
+from quernel.losses import Pinball
+from quernel.problem.sweeps import sort_rows, sort_rows_together
+
+
+def sorted_by(sweep, levels, apart, band, dtype=float):
+    """What a sweep finds: residual, dual, doubt, force, balance, level, loss."""
+    rng, n, M, q = np.random.default_rng(0), 500, 40, len(levels)
+    loss = Pinball(levels)
+    knots, slopes = loss.lines
+    features = rng.standard_normal((n, M)).astype(dtype)
+    coef = np.outer(np.ones(q), rng.standard_normal(M)) + apart * rng.standard_normal((q, M))
+    y = features @ coef[0] + rng.standard_normal(n)
+    share = rng.uniform(size=n) * (rng.uniform(size=n) > 0.1)
+    residual, dual = np.empty((2, q, n))
+    doubt, force, sums = np.zeros((q, n), dtype=bool), np.zeros((q, M)), np.zeros((3, q))
+    offset = np.broadcast_to(y, (q, n))
+    frame = (offset, np.broadcast_to(1.0, (q, n))) if sweep is sort_rows else (offset,)
+    lines = knots, slopes, loss.conjugate(slopes.T).T.copy()
+    fit = coef, np.sort(rng.standard_normal(q)), *lines
+    sweep(features, *frame, share, *fit, np.full(q, band), residual, dual, doubt, force, *sums)
+    return residual, dual, doubt, force, sums
+
+
+@pytest.mark.parametrize("dtype", [float, np.float32])
+@pytest.mark.parametrize("band", [0.0, 0.3, 10.0])
+@pytest.mark.parametrize("apart", [0.0, 1.0], ids=["in order", "crossing"])
+@pytest.mark.parametrize("levels", [[0.1, 0.5, 0.9], [0.9, 0.1, 0.5, 0.2], [0.5, 0.5, 0.5]])
+def test_columns_together_are_columns_alone(levels, apart, band, dtype):
+    alone, together = (sorted_by(sweep, levels, apart, band, dtype) for sweep in (sort_rows, sort_rows_together))
+    for one, other in zip(alone[:3], together[:3], strict=True):
+        np.testing.assert_array_equal(other, one)
+    for one, other in zip(alone[3:], together[3:], strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-11, atol=1e-11)
+    if band == 0.3:
+        assert 0 < alone[2].mean() < 1
+        assert np.abs(alone[3]).max() > 1
