@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from quernel import KernelQuantileRegressor
 from quernel._threads import _controller, right_sized, spread
 from quernel.datasets import make_homoscedastic
+from quernel.estimators.telling import warn_if_short
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def test_a_gap_that_is_no_number_warns(table):
     model = KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
     model.duality_gap_ = np.array([np.nan])
     with pytest.warns(ConvergenceWarning):
-        model._warn_if_short(["0.5"])
+        warn_if_short(model, ["0.5"])
 
 
 def blas_threads():

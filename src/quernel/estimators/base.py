@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import right_sized, spread
 from quernel.estimators.beginning import Beginning, continues
-from quernel.estimators.cost import as_duration, most_components, refuse_if_too_large
+from quernel.estimators.cost import most_components, refuse_if_too_large
 from quernel.estimators.defaults import SIZES, auto_landmarks
 from quernel.estimators.exact import solve_exactly
 from quernel.estimators.extrapolation import warn_again, warn_if_far
@@ -24,6 +22,7 @@ from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.overview import SAMPLE as MOST_SAMPLED
 from quernel.estimators.overview import FarOverview, Overview
 from quernel.estimators.sources import training_rows
+from quernel.estimators.telling import print_progress
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
 from quernel.estimators.wherever import wherever
 from quernel.features import SAMPLINGS, KernelValues, Nystroem, RandomFeatures, ReadyFeatures
@@ -36,7 +35,7 @@ from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, Strea
 from quernel.rows.schedulers import current
 from quernel.solvers import SOLVERS, Result
 from quernel.solvers.guess import Guess
-from quernel.solvers.progress import Progress, listening
+from quernel.solvers.progress import listening
 from quernel.solvers.result import after, recertified
 
 Array = NDArray[np.floating]
@@ -174,7 +173,7 @@ class KernelEstimator(BaseEstimator):
         everywhere = np.tile([[-np.inf], [np.inf]], view.n_columns)
         self.input_range_ = everywhere if isinstance(kernel, Linear) else view.range
         try:
-            with listening(_print_progress) if self.verbose else nullcontext():
+            with listening(print_progress) if self.verbose else nullcontext():
                 return self._lift_and_solve(view, kernel, loss, rng, begin)
         except NotFiniteError:
             if view.near:
@@ -355,19 +354,6 @@ class KernelEstimator(BaseEstimator):
         self.duality_gap_, self.objective_ = result.relative_gap, result.objective
         self.n_iter_ = int(result.iterations.max(initial=1))
 
-    def _warn_if_short(self, names: list[str], of: str = "") -> None:
-        """Warn where the certificate is above `tol`, and say of which columns."""
-        short = ~(self.duality_gap_ <= self.tol)  # so that a gap that is no number warns, too
-        if short.any():
-            fits, gap = ", ".join(np.array(names)[short]), self.duality_gap_.max()
-            accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
-            warnings.warn(
-                f"The fit of {of}{fits} stopped at a relative duality gap of {gap:.1e}, above tol={self.tol:g}. "
-                f"Try a larger max_iter (now {self.max_iter}) or a larger alpha (now {self.alpha_:.2g}){accept}.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-
     def _shipped(self, state: dict[str, Any]) -> dict[str, Any]:
         """What a model file holds of this state: of landmarks and coefficients only what predictions need."""
         if not isinstance(state.get("feature_map_"), Nystroem):
@@ -396,11 +382,3 @@ class KernelEstimator(BaseEstimator):
         with right_sized(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
-
-
-def _print_progress(progress: Progress) -> None:
-    if progress.sweep:
-        if progress.done == 1:
-            print(f"quernel: pass {progress.sweep} over the rows is done, about {as_duration(progress.left or 0)} left")
-        return
-    print(f"quernel: step {progress.iteration}, {progress.columns} fits at work, relative gap {progress.gap:.1e}")

@@ -18,6 +18,7 @@ from quernel.estimators.defaults import alpha_for
 from quernel.estimators.labelled import class_weights, labelled, signs
 from quernel.estimators.overview import overview
 from quernel.estimators.sources import refuse_far
+from quernel.estimators.telling import warn_if_short
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
 from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
@@ -163,7 +164,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 "multiclass='ovr'."
             )
         self._fit_columns(overview(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
-        self._warn_if_short(self._names())
+        warn_if_short(self, self._names())
         if self.calibration is not None:
             self.calibrated_ = self._calibrate(rows.X, rows.y, rows.weight)
         return self

@@ -16,6 +16,7 @@ from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import auto_alpha
 from quernel.estimators.levels import QuantileFunction, check_levels, middle_levels, rearranged
 from quernel.estimators.overview import Overview, overview
+from quernel.estimators.telling import warn_if_short
 from quernel.estimators.validation import (
     check_choice,
     check_lengths,
@@ -218,7 +219,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             removed when the fit is done.
         """
         self._fit(X, y, sample_weight, noncrossing_points, checkpoint=checkpoint)
-        self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
+        warn_if_short(self, [f"{level:g}" for level in self.quantiles_], of="level ")
         return self
 
     def _fit(

@@ -13,6 +13,7 @@ from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import alpha_for, loss_named
 from quernel.estimators.overview import overview
+from quernel.estimators.telling import warn_if_short
 from quernel.estimators.validation import (
     check_lengths,
     check_loss,
@@ -127,7 +128,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
             NEEDS[self.solver](self.loss_)
         self.alpha_ = self._ridge(lambda: alpha_for(self.loss_, view.spread, view.n_distinct))
         self._fit_columns(view, kernel, self.loss_, checkpoint=checkpoint)
-        self._warn_if_short([f"the {type(self.loss_).__name__} loss"])
+        warn_if_short(self, [f"the {type(self.loss_).__name__} loss"])
         return self
 
     @wherever

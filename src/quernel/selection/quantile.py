@@ -12,6 +12,7 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.cost import as_size
 from quernel.estimators.overview import Overview
 from quernel.estimators.sources import random_rows
+from quernel.estimators.telling import warn_if_short
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
@@ -168,7 +169,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         """
         choose = partial(self._cross_validate, sample_weight=sample_weight, groups=groups)
         self._fit(X, y, sample_weight, choose=choose, checkpoint=checkpoint)
-        self._warn_if_short([f"{level:g}" for level in self.quantiles_], of="level ")
+        warn_if_short(self, [f"{level:g}" for level in self.quantiles_], of="level ")
         return self
 
     def _check_parameters(self) -> Kernel:
