@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -76,23 +75,27 @@ def right_sized(n_rows: int, n_features: int) -> Iterator[int]:
 
 
 def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
-    """[function(item) for item in items], each thread taking one run of them, this one included.
+    """[function(item) for item in items], each thread taking the next of them as soon as it is free, this one included.
 
-    One run per thread, for handing over many small ones would cost more than an uneven split.
+    So a thread that the machine holds up holds up one item, and the answers are in the order of the items all the same.
     """
     items = list(items)
     threads = min(threads, len(items))
     if threads <= 1:
         return [function(item) for item in items]
-    cuts = [len(items) * k // threads for k in range(threads + 1)]
-    runs = [items[start:end] for start, end in pairwise(cuts)]
-    others = [_pool(threads).submit(_run, function, run) for run in runs[1:]]
-    answers = _run(function, runs[0])
-    return answers + [answer for other in others for answer in other.result()]
+    numbers, answers = iter(range(len(items))), [None] * len(items)
+    others = [_pool(threads).submit(_work, function, items, numbers, answers) for _ in range(threads - 1)]
+    try:
+        _work(function, items, numbers, answers)
+    finally:
+        for other in others:
+            other.result()
+    return answers  # type: ignore[return-value]
 
 
-def _run(function: Callable[[Item], Answer], items: list[Item]) -> list[Answer]:
-    return [function(item) for item in items]
+def _work(function: Callable[[Item], Answer], items: list[Item], numbers: Iterator[int], answers: list[Any]) -> None:
+    for k in numbers:  # an iterator over a range gives each number once, to whichever thread asks
+        answers[k] = function(items[k])
 
 
 @cache

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 BLOCK_BYTES = 64 * 2**20
 BLOCK_ROWS = 4096
 # A strip: small enough that its features are still in cache when they are used a second time.
-STRIP_BYTES = 4 * 2**20
+STRIP_BYTES = 2**20
 
 
 def blocks(n_rows: int, n_features: int, at_least: int = 1) -> Iterator[slice]:

@@ -30,9 +30,10 @@ TOGETHER = 3
 class Doubtful:
     """The rows of one column that are in doubt: where they are, their features, target, share of weight and anchor.
 
-    Features are by far the largest part. They are kept, in the pieces in which they were met, within a basis or where
-    they would have to be computed again; otherwise they are picked up only while the column is solved. Of rows that are
-    far away the raw rows are kept instead, and lifted again while the column is solved.
+    Features are by far the largest part. Where they would have to be computed again they are kept, in the pieces in
+    which they were met; stored ones are picked up when the column is solved, and kept from then on within a basis. Of
+    rows that are far away the raw rows are kept instead, and lifted again while the column is solved. Of the last rows
+    nothing may be kept.
     """
 
     index: Index
@@ -54,11 +55,14 @@ def _together(parts: list[Doubtful]) -> Doubtful:
 class Doubts:
     """The rows in doubt of all columns, where they are, and what is known of them here, one entry per column.
 
-    `rows` is a list of `Doubtful`, or a handle to one that is elsewhere. count is their number; the sum of their shares
+    `rows` is a list of `Doubtful`, or a handle to one that is elsewhere. force (M, q) and balance are what they would
+    add to the settled rows on the sides on which they were seen last. count is their number; the sum of their shares
     times signs and duals can be anything from least to most.
     """
 
     rows: Any
+    force: Array
+    balance: Array
     count: Array
     least: Array
     most: Array
@@ -96,12 +100,15 @@ def _lifted(rows: LiftedRows, doubtful: Doubtful, basis: Array | None) -> Lifted
     kept, threads = doubtful.features, rows.threads
     if not rows.near:
         return rows.lift(np.concatenate(kept), doubtful.target, doubtful.share, basis)  # type: ignore[attr-defined]
-    features = _stacked(kept, threads) if kept else rows.pick(doubtful.index, basis)
+    rest = doubtful.index[sum(len(piece) for piece in kept) :]
+    features = _stacked([*kept, rows.pick(rest, basis)] if len(rest) or not kept else kept, threads)
     return LiftedRows(ArrayRows(features, doubtful.target), features=features, share=doubtful.share, threads=threads)
 
 
 def _stacked(pieces: list[Array], threads: int) -> Array:
-    """np.concatenate by several threads: most of its time is the system's, for fresh memory."""
+    """np.concatenate by several threads, and no copy of one: most of its time is the system's, for fresh memory."""
+    if len(pieces) == 1:
+        return pieces[0]
     ends = np.cumsum([len(piece) for piece in pieces])
     whole = np.empty((ends[-1], pieces[0].shape[1]), dtype=pieces[0].dtype)
 
@@ -116,7 +123,7 @@ def screen(
     problem: Problem, memory: Memory, coef: Array, intercept: Array, band: Array, basis: Array | None
 ) -> tuple[Array, Settled, Doubts]:
     """F, and all rows sorted into settled and doubtful by their residuals at (coef, intercept): one sweep."""
-    keep = _Keep(basis, not problem.rows.cached)
+    keep = _Keep(basis, problem.rows.cached)
     (loss, force, balance, level, *known), rows = problem.rows.fold_apart(
         _screen_block, memory, (problem.loss, coef, intercept, band, keep), join=_gathered
     )
@@ -125,17 +132,51 @@ def screen(
     return objective, Settled(force, balance, level), Doubts(rows, *known)
 
 
+class Bands(NamedTuple):
+    """Within which distance from a kink rows are in doubt: each within an error of its own.
+
+    errors (q, J, M) and shifts (q, J) are what coefficients and intercepts may be off by. A row is in doubt within the
+    root of the sum of squares of its J errors; within narrowest (q,) anyway, and never beyond widest (q,).
+    """
+
+    widest: Array
+    narrowest: Array
+    errors: Array
+    shifts: Array
+
+
+def narrow(
+    problem: Problem,
+    memory: Memory,
+    settled: Settled | None,
+    coef: Array,
+    intercept: Array,
+    bands: Bands,
+    basis: Array | None,
+) -> tuple[Settled, Doubts]:
+    """Look at the rows in doubt, and at no others, at another fit, and settle those that are outside of its bands.
+
+    Where no rows are given as settled, all are in doubt again.
+    """
+    message = (problem.loss, coef, intercept, bands, _Keep(basis, problem.rows.cached), settled is None)
+    (force, balance, level, *known), rows = problem.rows.fold_apart(_narrow_block, memory, message, join=_gathered)
+    memory.sweeps -= 1  # the caller knows of how many rows
+    if settled is not None:
+        force, balance, level = settled.force + force, settled.balance + balance, settled.level + level
+    return Settled(force, balance, level), Doubts(rows, *known)
+
+
 @dataclass(frozen=True, eq=False)
 class _Keep:
-    """What to keep of doubtful rows: raw rows, if they are far away; or features, within a basis, all, or nothing."""
+    """What to keep of doubtful rows: raw rows, if they are far away; nothing, if features are stored; or features."""
 
     basis: Array | None
-    otherwise: bool
+    stored: bool
 
     def __call__(self, block: Block, index: Index) -> list[Array]:
         if block.raw is not None:
             return [block.raw[index]]
-        if len(index) == 0 or (self.basis is None and not self.otherwise):
+        if len(index) == 0 or self.stored:
             return []
         return [block.features[index] if self.basis is None else block.features[index] @ self.basis]
 
@@ -148,19 +189,41 @@ def _screen_block(
     loss, coef, intercept, band, keep = message
     m, q = len(block.share), len(band)
     residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
-    force, (balance, level, value) = np.zeros(coef.T.shape), np.zeros((3, q))
+    (force, open_force), (balance, open_balance, level, value) = np.zeros((2, *coef.T.shape)), np.zeros((4, q))
     features, (offset, sign) = np.ascontiguousarray(block.features), _framed(block, loss)
     fit = _Fit.of(coef, intercept, loss)
-    found = residual, dual, doubt, force, balance, level, value
+    found = residual, dual, doubt, force, open_force, balance, open_balance, level, value
     if q >= TOGETHER and _alike(loss, block, fit):
         sort_rows_together(features, offset, block.share, *fit, band, *found)
     else:
         sort_rows(features, offset, sign, block.share, *fit, band, *found)
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
-    chosen, (low, high) = [np.flatnonzero(doubt[k]) for k in range(q)], loss.domain
-    rows = [_pick(block, k, index, (low[k] + high[k]) / 2, keep(block, index)) for k, index in enumerate(chosen)]
+    rows = _undecided(block, loss, doubt, keep)
     value += _odd_rows(block, loss, residual, dual, doubt)[0]
-    return (value, force.T, balance, level, *_known(loss, rows)), rows
+    return (value, force.T, balance, level, open_force.T, open_balance, *_known(loss, rows)), rows
+
+
+def _undecided(block: Block, loss: Loss, doubt: Mask, keep: _Keep) -> list[Doubtful]:
+    """The rows of a block that are in doubt, of each column, with duals that take no side."""
+    chosen, (low, high) = [np.flatnonzero(one) for one in doubt], loss.domain
+    return [_pick(block, k, index, (low[k] + high[k]) / 2, keep(block, index)) for k, index in enumerate(chosen)]
+
+
+def _narrow_block(
+    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array, Bands, _Keep, bool]
+) -> tuple[tuple[Array, ...], list[Doubtful]]:
+    from quernel.problem.sweeps import sort_doubtful
+
+    loss, coef, intercept, bands, keep, everyone = message
+    residual, dual, doubt = (memory[name].T for name in ("residual", "dual", "doubt"))
+    doubt |= everyone
+    (force, open_force), (balance, open_balance, level) = np.zeros((2, *coef.T.shape)), np.zeros((3, len(intercept)))
+    sort_doubtful(
+        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss),
+        *bands, residual, dual, doubt, force, open_force, balance, open_balance, level,
+    )  # fmt: skip
+    rows = _undecided(block, loss, doubt, keep)
+    return (force.T, balance, level, open_force.T, open_balance, *_known(loss, rows)), rows
 
 
 def _alike(loss: Loss, block: Block, fit: _Fit) -> bool:
@@ -295,7 +358,7 @@ def doubt_more(
     problem: Problem, memory: Memory, settled: Settled, doubts: Doubts, band: Array, basis: Array | None
 ) -> tuple[Settled, Doubts]:
     """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
-    keep = _Keep(basis, not problem.rows.cached)
+    keep = _Keep(basis, problem.rows.cached)
     (force, balance, level, *known), more = problem.rows.fold_apart(
         _doubt_block, memory, (problem.loss, band, keep), join=_gathered
     )
@@ -303,7 +366,14 @@ def doubt_more(
     settled = Settled(settled.force - force, settled.balance - balance, settled.level - level)
     rows, _ = problem.rows.call(_both, doubts.rows, more)
     count, least, most = known
-    return settled, Doubts(rows, doubts.count + count, doubts.least + least, doubts.most + most)
+    return settled, Doubts(
+        rows,
+        doubts.force + force,
+        doubts.balance + balance,
+        doubts.count + count,
+        doubts.least + least,
+        doubts.most + most,
+    )
 
 
 def _both(old: list[Doubtful], new: list[Doubtful]) -> tuple[list[Doubtful], None]:

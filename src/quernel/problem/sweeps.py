@@ -18,11 +18,36 @@ FAST = {"contract", "reassoc", "nsz"}  # sums may be taken in any order; nan and
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
+def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
+    """The predictions of one row for many columns: four share what is read of its features."""
+    n_columns, n_features = coef.shape
+    fours = n_columns - n_columns % 4
+    for k in range(0, fours, 4):
+        first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+        for j in range(n_features):
+            phi = features[i, j]
+            first += phi * coef[k, j]
+            second += phi * coef[k + 1, j]
+            third += phi * coef[k + 2, j]
+            fourth += phi * coef[k + 3, j]
+        prediction[k], prediction[k + 1], prediction[k + 2], prediction[k + 3] = first, second, third, fourth
+    for k in range(fours, n_columns):
+        first = 0.0
+        for j in range(n_features):
+            first += features[i, j] * coef[k, j]
+        prediction[k] = first
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
 def sort_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    band: Any, residual: Any, dual: Any, doubt: Any, force: Any, balance: Any, level: Any, loss: Any,
+    band: Any, residual: Any, dual: Any, doubt: Any, force: Any, open_force: Any, balance: Any, open_balance: Any,
+    level: Any, loss: Any,
 ) -> None:  # fmt: skip
-    """Fill residual, dual (0 for the doubtful) and doubt; sum the settled rows' force, balance, level and loss."""
+    """Fill residual, dual (0 for the doubtful) and doubt; sum the settled rows' force, balance, level and loss.
+
+    The doubtful add to open_force and open_balance what they would to force and balance.
+    """
     n_columns, n_features = coef.shape
     for i in range(len(share)):
         for k in range(n_columns):
@@ -38,14 +63,17 @@ def sort_rows(
                     piece = p + 1
             v = slopes[k, piece]
             doubtful = np.isnan(v) or nearest <= band[k]
+            w = 0.0 if np.isnan(v) else share[i] * v * s
             if doubtful:
                 v = 0.0
+                open_balance[k] += w
+                if w != 0.0:
+                    for j in range(n_features):
+                        open_force[k, j] += w * features[i, j]
             else:
                 const = share[i] * offsets[k, piece]
-                w = share[i] * v
-                level[k] += w * offset[k, i] - const
-                loss[k] += w * r - const
-                w *= s
+                level[k] += share[i] * v * offset[k, i] - const
+                loss[k] += share[i] * v * r - const
                 balance[k] += w
                 if w != 0.0:
                     for j in range(n_features):
@@ -56,33 +84,86 @@ def sort_rows(
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
+def sort_doubtful(
+    features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
+    widest: Any, narrowest: Any, errors: Any, shifts: Any, residual: Any, dual: Any, doubt: Any, force: Any,
+    open_force: Any, balance: Any, open_balance: Any, level: Any,
+) -> None:  # fmt: skip
+    """`sort_rows` for the rows in doubt, at another fit and within the bands of `doubt.Bands`.
+
+    Sums are over those that are settled now.
+    """
+    n_columns, n_features = coef.shape
+    for k in range(n_columns):
+        for i in range(len(share)):
+            if not doubt[k, i]:
+                continue
+            prediction = 0.0
+            for j in range(n_features):
+                prediction += features[i, j] * coef[k, j]
+            s = sign[k, i]
+            r = offset[k, i] - s * (prediction + intercept[k])
+            piece, nearest = 0, np.inf
+            for p in range(knots.shape[1]):
+                nearest = min(nearest, abs(r - knots[k, p]))
+                if r > knots[k, p]:
+                    piece = p + 1
+            v = slopes[k, piece]
+            w = 0.0 if np.isnan(v) else share[i] * v * s
+            residual[k, i] = r
+            doubtful = np.isnan(v) or nearest <= narrowest[k]
+            if not doubtful and nearest <= widest[k]:
+                square = 0.0
+                for e in range(errors.shape[1]):
+                    off = 0.0
+                    for j in range(n_features):
+                        off += features[i, j] * errors[k, e, j]
+                    off += shifts[k, e]
+                    square += off * off
+                doubtful = nearest * nearest <= square
+            if doubtful:
+                open_balance[k] += w
+                if w != 0.0:
+                    for j in range(n_features):
+                        open_force[k, j] += w * features[i, j]
+            else:
+                dual[k, i], doubt[k, i] = v, False
+                level[k] += share[i] * (v * offset[k, i] - offsets[k, piece])
+                balance[k] += w
+                if w != 0.0:
+                    for j in range(n_features):
+                        force[k, j] += w * features[i, j]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
 def sort_rows_together(
     features: Any, offset: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    band: Any, residual: Any, dual: Any, doubt: Any, force: Any, balance: Any, level: Any, loss: Any,
+    band: Any, residual: Any, dual: Any, doubt: Any, force: Any, open_force: Any, balance: Any, open_balance: Any,
+    level: Any, loss: Any,
 ) -> None:  # fmt: skip
     """`sort_rows` for several columns with one knot each, in the order of their levels, that share offset and sign 1.
 
     Where curves do not cross, a row lies above the first so many of them. Rows are added up by that number, once each
-    and not once for every column; what the doubtful should not have added is taken back.
+    and not once for every column; what the doubtful add that way is taken back. All sums begin at zero.
     """
     n_columns, n_features = coef.shape
     above = np.zeros((n_columns + 1, n_features))
-    piece = np.empty(n_columns, dtype=np.intp)
+    piece, prediction = np.empty(n_columns, dtype=np.intp), np.empty(n_columns)
     for i in range(len(share)):
         count, ordered = 0, True
+        predict_row(features, i, coef, prediction)
         for k in range(n_columns):
-            prediction = 0.0
-            for j in range(n_features):
-                prediction += features[i, j] * coef[k, j]
-            r = offset[k, i] - (prediction + intercept[k])
+            r = offset[k, i] - (prediction[k] + intercept[k])
             piece[k] = 1 if r > knots[k, 0] else 0
             ordered = ordered and (piece[k] == 0 or count == k)
             count += piece[k]
             v = slopes[k, piece[k]]
             doubtful = abs(r - knots[k, 0]) <= band[k]
-            if not doubtful:
+            w = share[i] * v
+            if doubtful:
+                open_balance[k] += w
+            else:
                 const = share[i] * offsets[k, piece[k]]
-                w = share[i] * v
                 level[k] += w * offset[k, i] - const
                 loss[k] += w * r - const
                 balance[k] += w
@@ -94,13 +175,16 @@ def sort_rows_together(
             for j in range(n_features):
                 above[count, j] += w * features[i, j]
         for k in range(n_columns):
-            if ordered == doubt[k, i]:
-                w = share[i] * slopes[k, piece[k]]
-                if ordered:
-                    w = -w
+            w = share[i] * slopes[k, piece[k]]
+            if doubt[k, i]:
+                for j in range(n_features):
+                    open_force[k, j] += w * features[i, j]
+            if not ordered:
                 for j in range(n_features):
                     force[k, j] += w * features[i, j]
     for k in range(n_columns):
+        for j in range(n_features):
+            force[k, j] -= open_force[k, j]
         for count in range(n_columns + 1):
             v = slopes[k, 1 if k < count else 0]
             for j in range(n_features):
@@ -118,13 +202,17 @@ def check_rows(
     farthest is the largest distance from a knot of a settled row that is odd.
     """
     n_columns, n_features = coef.shape
+    prediction = np.empty(n_columns)
     for i in range(len(share)):
+        if n_columns >= 4:
+            predict_row(features, i, coef, prediction)
         for k in range(n_columns):
-            prediction = 0.0
-            for j in range(n_features):
-                prediction += features[i, j] * coef[k, j]
+            if n_columns < 4:
+                prediction[k] = 0.0
+                for j in range(n_features):
+                    prediction[k] += features[i, j] * coef[k, j]
             s = sign[k, i]
-            r = offset[k, i] - s * (prediction + intercept[k])
+            r = offset[k, i] - s * (prediction[k] + intercept[k])
             residual[k, i] = r
             v = dual[k, i]
             if doubt[k, i]:

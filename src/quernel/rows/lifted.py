@@ -85,7 +85,7 @@ class Memory:
     """The memories of all blocks, and how often the rows were swept."""
 
     blocks: list[BlockMemory] = field(default_factory=list)
-    sweeps: int = 0
+    sweeps: float = 0
 
     def collect(self, name: str) -> Array:
         """One remembered array over all rows, shape (n, q)."""
@@ -232,7 +232,10 @@ class LiftedRows:
 
         def pick(part: slice) -> None:
             some = self._some(index[part])
-            picked[part] = some if basis is None else some @ basis
+            if basis is None:
+                picked[part] = some
+            else:
+                np.matmul(some, basis, out=picked[part])
 
         # A strip at a time: what is projected is still in cache.
         work = len(index) * self.n_features * (1 if basis is None else 4)

@@ -21,6 +21,7 @@ from quernel.problem.doubt import (
     Doubts,
     Verdict,
     doubt_more,
+    narrow,
     reassess,
     screen,
     small_problem,
@@ -29,6 +30,7 @@ from quernel.problem.doubt import (
 )
 from quernel.rows import Memory
 from quernel.solvers import newton, staged
+from quernel.solvers.correction import Correction
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
 
@@ -43,6 +45,8 @@ CROWD = 0.5
 # Newton starts at this share of the band, or of it after a first solve.
 FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
+# A step that corrects the guess is taken if it makes the band so much narrower, until this share of rows is in doubt.
+NARROWER, FEW, MAX_CORRECTIONS = 0.75, 0.01, 3
 # The first round is solved no farther than this where no basis makes it cheap: another will follow.
 FIRST_GOAL = 1e-4
 # A solve for doubtful rows that takes more steps than this has gone astray.
@@ -72,29 +76,38 @@ def refine(
     max_iter: int,
     keep: KeepRound | None = None,
     solved: bool = False,
+    correction: Correction | None = None,
+    sure: bool = False,
 ) -> Result:
     """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be.
 
-    A guess that is `solved` may be the solution: the first duals are tried on it before all rows are read again.
+    A guess that is `solved` may be the solution: the first duals are tried on it before all rows are read again. A
+    `correction` brings the guess nearer to the solution first, so that fewer rows remain in doubt; unless it is `sure`
+    that the band held all that could matter, all rows are looked at again then.
     """
     q, null = problem.n_columns, null_model(problem)
     memory = problem.rows.new_memory()
     before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
+    wide, near = band, _Near(coef, intercept, band, settled, doubts)
+    if correction is not None:
+        near = _nearer(problem, memory, near, correction, basis, sure)
+        band, settled, doubts = near.band, near.settled, near.doubts
     width = FIRST_WIDTH * band
     record = _Record(problem, null, tol)
     open_columns, last = np.arange(q), None
     for turn in range(MAX_ROUNDS):
-        goal = max(tol / 2, FIRST_GOAL) if turn == 0 and basis is None and not solved else tol / 2
+        rough = turn == 0 and basis is None and not solved and correction is None
+        goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
         while (stuck := _unbalanced(problem, settled, doubts, open_columns)).any() and not _crowded(problem, doubts):
             band = np.where(stuck, 2 * band, band)
             settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(stuck, band, -1.0), basis)
         if _crowded(problem, doubts):
             break
-        point = _Point(coef, intercept, width, null, settled, basis)
+        point = _Point(near.coef, near.intercept, width, null, settled, basis)
         effort = _Effort(goal, min(MAX_STEPS, max_iter))
         rows, answer = problem.call(_solve_doubtful, doubts.rows, point, open_columns, effort)
         doubts = replace(doubts, rows=rows)
-        move, shift = answer.move, answer.shift
+        move, shift = near.coef + answer.move - coef, near.intercept + answer.shift - intercept
         record.count(answer)
         if turn == 0 and solved and not problem.rows.near:
             _, gap = problem.call(_proof, rows, point, open_columns)
@@ -119,27 +132,59 @@ def refine(
         if len(open_columns) == 0:
             break
         lacking = ~done & ~worse & (relative(astray, after, null.objective) > tol / 4)
-        narrow = basis is not None and bool(np.any(lacking))
+        too_narrow = basis is not None and bool(np.any(lacking))
         # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
-        coef, intercept = np.where(worse, coef, coef + move), np.where(worse, intercept, intercept + shift)
+        coef, intercept = np.where(worse, near.coef, coef + move), np.where(worse, near.intercept, intercept + shift)
         before = np.where(worse, before, after)
         if keep is not None:
             keep(coef, intercept, np.clip(2 * verdict.farthest, NEXT_WIDTH * band, band))
         # Of fits that went back nothing is remembered, and some rows cannot be read one by one.
-        last = verdict if problem.rows.near and problem.rows.cached and not (narrow or worse.any()) else None
-        if narrow:  # directions were left out that do matter
-            basis, band = None, np.where(worse, 2 * band, band)
+        last = verdict if problem.rows.near and problem.rows.cached and not (too_narrow or worse.any()) else None
+        if too_narrow:  # directions were left out that do matter
+            basis, band = None, np.where(worse, 2, 1) * wide
             before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:
             more = np.where(worse, TOUCHING, np.minimum(2 * verdict.farthest, band))
             settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(done, -1.0, more), basis)
             width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
+        near = _Near(coef, intercept, band, settled, doubts)
     if len(open_columns):  # screening does not help here
         anchor = record.dual if problem.rows.near else middle(problem)
         start = newton.Start(coef, intercept, anchor, width, null)
         _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """A fit, and all rows sorted by a band around it."""
+
+    coef: Array
+    intercept: Array
+    band: Array
+    settled: Settled
+    doubts: Doubts
+
+
+def _nearer(
+    problem: Problem, memory: Memory, near: _Near, correction: Correction, basis: Array | None, sure: bool
+) -> _Near:
+    """Steps towards the solution, as long as they leave clearly fewer rows in doubt."""
+    n, work = problem.rows.n_rows, correction.entries
+    for _ in range(MAX_CORRECTIONS):
+        settled, doubts = near.settled, near.doubts
+        force, balance = settled.force + doubts.force, settled.balance + doubts.balance
+        step = correction.step(near.coef, near.intercept, force, balance, n)
+        if step is None or np.any(step.band > NARROWER * near.band):
+            break
+        memory.sweeps += doubts.count.sum() / n if sure else problem.n_columns
+        rows = narrow(problem, memory, settled if sure else None, step.coef, step.intercept, step.bands, basis)
+        near, sure = _Near(step.coef, step.intercept, step.band, *rows), True
+        if near.doubts.count.max() <= FEW * n:
+            break
+    memory.sweeps += (correction.entries - work) / (n * problem.rows.n_features)
+    return near
 
 
 def _gap(problem: Problem, settled: Settled, verdict: Verdict, coef: Array) -> Array:
@@ -201,7 +246,8 @@ def _solve_doubtful(
         if problem.fit_intercept:
             _, sign = problem.loss.frame(rows.target)
             dual = balanced(dual, rows.share * sign, settled.balance[k])
-        doubtful[k] = replace(rows, anchor=dual)
+        kept = [small.rows.resident("They are near")] if basis is not None and problem.rows.near else rows.features
+        doubtful[k] = replace(rows, anchor=dual, features=kept)
         iterations[k], hessian_rows = answer.iterations[0], hessian_rows + answer.hessian_rows
         entries += answer.sweeps * small.rows.n_rows * small.rows.n_features
     return doubtful, _Answer(move, shift, iterations, entries, hessian_rows)

@@ -106,7 +106,7 @@ class Ledger:
         self.gap = null.objective.copy()
         self.relative_gap = np.where(null.objective > 0, np.inf, 0.0)
         self.iterations = np.zeros(q, dtype=np.intp)
-        self.sweeps = 0
+        self.sweeps = 0.0
         self.hessian_rows = 0
 
     def enter(

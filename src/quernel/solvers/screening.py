@@ -3,14 +3,16 @@
 At the optimum a row counts only by the side of the fit on which it lies, unless it lies on the fit, and few do. So:
 
 1. solve on a random sample of 8 M rows, only as far as its statistical error is worth;
-2. on a sample 8 times larger, doubt only the rows whose residual at that solution is small against its error. The
-   others are settled: together they are one linear term. Newton solves for the rows in doubt;
-3. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
+2. on a sample 8 times larger, take Newton steps from there with the curvature seen from afar, or solve it likewise;
+3. of all rows, doubt only those whose residual at that solution is small against its error. The others are settled:
+   together they are one linear term. The gradient over all rows, which sorting them has given, corrects the fit, and of
+   the rows in doubt few remain (where features are stored). Newton solves for these;
+4. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
    doubt the rows that changed sides and those near the new fit too, and repeat. The lines of settled rows lie below
-   their losses: what Newton solves is a model from below, which each round mends where it was wrong;
-4. go on until the sample is the whole.
+   their losses: what Newton solves is a model from below, which each round mends where it was wrong.
 
-`uncertainty.py` says how large that error is, `refining.py` has the rounds of 2 and 3. The last stage reads the
+`uncertainty.py` says how large that error is, `correction.py` has the steps, `refining.py` the rounds of 3 and 4, which
+samples go through as well where steps lead nowhere. The last stage reads the
 features of each row twice: once to find its residual and add it to the linear term, and once to verify it. So they need
 not even be stored.
 """
@@ -28,6 +30,7 @@ from quernel.problem import Problem, require_finite
 from quernel.rows import LiftedRows
 from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
+from quernel.solvers.correction import STEPS, Correction, tells_curvature
 from quernel.solvers.guess import Guess, Keep
 from quernel.solvers.refining import FIRST_WIDTH, KeepRound, middle, refine
 from quernel.solvers.result import Result
@@ -44,6 +47,8 @@ GROWTH = 8
 SMALL = 2_000_000
 # Screening is begun while the share of rows in doubt is below this.
 MOST = 0.25
+# A guess is corrected where the rows in doubt would be more than this part of those of the sample.
+CORRECTED = 0.2
 # A sample is solved to this share of its own statistical error; the first, whose is not known yet, so far.
 STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
 
@@ -52,8 +57,10 @@ STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
 class _Stage:
     """What a sample told: a fit, the directions that matter (None: all), and how far it can be trusted.
 
-    part (q,) is the share of rows in doubt, band (q,) the size of residual below which they are, and parameters about
-    the number of them that the fit really uses; curved, that no row can be settled.
+    part (q,) is the share of rows in doubt, band (q,) the size of residual below which they are, wide (q,) that where
+    they cost little, and sure whether that holds all that could matter; parameters is about the number of them that
+    the fit really uses; curved, that no row can be settled; correction, of rows that are near, can bring the fit nearer
+    to that to all rows.
     """
 
     coef: Array
@@ -61,20 +68,51 @@ class _Stage:
     basis: Array | None
     part: Array
     band: Array
+    wide: Array
+    sure: bool
     parameters: float
     curved: bool
     work: _Work
+    correction: Correction | None = None
 
     @classmethod
-    def of(cls, sample: Problem, result: Result, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
-        residual = _residuals(sample, result.coef, result.intercept)
-        curved = staged.curved(sample.loss, residual, result.dual)
-        known = Uncertainty.not_known(sample)
+    def solved(cls, sample: Problem, result: Result, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
+        """What the solution on a sample tells."""
+        fit = result.coef, result.intercept, _residuals(sample, result.coef, result.intercept)
+        return cls._of(sample, fit, result.dual, basis, geometry, tol, _work(sample, result))
+
+    @classmethod
+    def approached(
+        cls, sample: Problem, guess: _Stage, basis: Array | None, geometry: Geometry, tol: float
+    ) -> _Stage | None:
+        """What a sample tells whose solution was approached by Newton steps alone; None where they lead nowhere."""
+        correction = Correction(sample, basis)
+        fit = correction.own_fit(guess.coef, guess.intercept)
+        if fit is None:
+            return None
+        dual, work = (
+            sample.loss.slope(fit[2]),
+            (np.full(sample.n_columns, STEPS), correction.entries, correction.hessian_rows),
+        )
+        return replace(cls._of(sample, fit, dual, basis, geometry, tol, work), correction=correction)
+
+    @classmethod
+    def _of(
+        cls,
+        sample: Problem,
+        fit: tuple[Array, Array, Array],
+        dual: Array,
+        basis: Array | None,
+        geometry: Geometry,
+        tol: float,
+        work: _Work,
+    ) -> _Stage:
+        (coef, intercept, residual), known = fit, Uncertainty.not_known(sample)
+        curved = staged.curved(sample.loss, residual, dual)
         if not curved:
-            known = Uncertainty.of(sample, residual, result.dual, sample.rows.n_rows, geometry, tol)
-        coef = result.coef if basis is None else basis @ result.coef
-        work, parameters = _work(sample, result), float(known.parameters.max())
-        return cls(coef, result.intercept, basis, known.part, known.band, parameters, curved, work)
+            known = Uncertainty.of(sample, residual, dual, sample.rows.n_rows, geometry, tol)
+        coef, parameters = coef if basis is None else basis @ coef, float(known.parameters.max())
+        return cls(coef, intercept, basis, known.part, known.band, known.wide, known.sure, parameters, curved, work)
 
     @classmethod
     def at(cls, sample: Problem, guess: Guess, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
@@ -89,7 +127,7 @@ class _Stage:
         if guess.band is not None:
             part, band = np.mean(sample.loss.distance(residual) <= guess.band, axis=0), guess.band
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(guess.coef, guess.intercept, basis, part, band, guess.parameters, curved, work)
+        return cls(guess.coef, guess.intercept, basis, part, band, band, False, guess.parameters, curved, work)
 
 
 def solve(
@@ -148,7 +186,8 @@ def solve(
             problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round, solved=solved
         )
     else:
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved=solved)
+        correction = stage.correction if _worth_correcting(problem, stage) else None
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, correction)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
@@ -177,7 +216,7 @@ def _first_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, max_ite
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, FIRST_ACCURACY), max_iter=max_iter, polish=False)
     geometry = Geometry.of(sample)
-    return geometry, _Stage.of(sample, result, basis, geometry, tol)
+    return geometry, _Stage.solved(sample, result, basis, geometry, tol)
 
 
 def _guessed_stage(problem: Problem, rows: LiftedRows, n: int, tol: float, guess: Guess) -> tuple[Geometry, _Stage]:
@@ -193,8 +232,20 @@ def _next_stage(
     """The rows have the features within the basis."""
     sample, basis = problem.on(rows), before.basis
     guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
-    result = _solve_stage(sample, None, guess, goal, max_iter)
-    return None, _Stage.of(sample, result, basis, geometry, tol)
+    steps = tells_curvature(sample, before.parameters)
+    stage = _Stage.approached(sample, guess, basis, geometry, tol) if steps else None
+    if stage is None:
+        result = _solve_stage(sample, None, guess, goal, max_iter)
+        stage = _Stage.solved(sample, result, basis, geometry, tol)
+        stage = replace(stage, correction=Correction(sample, basis)) if steps else stage
+    return None, stage if problem.rows.near else replace(stage, correction=None)
+
+
+def _worth_correcting(problem: Problem, stage: _Stage) -> bool:
+    """Whether rows in doubt cost more than steps that bring the fit nearer, of which each looks at the sample."""
+    if stage.correction is None or not problem.rows.cached:
+        return False
+    return bool(stage.part.max() * problem.rows.n_rows >= CORRECTED * stage.correction.n_rows)
 
 
 def is_small(problem: Problem) -> bool:
@@ -246,9 +297,20 @@ def _solve_stage(
     max_iter: int,
     keep: KeepRound | None = None,
     solved: bool = False,
+    correction: Correction | None = None,
 ) -> Result:
     """All columns on these rows, from the solution on fewer."""
     if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
         return staged.solve_within(problem, basis, warm_start(problem, guess, guess.band), tol, max_iter)
-    start = guess.coef, guess.intercept, guess.band
-    return refine(problem, *start, basis=basis, tol=tol, max_iter=max_iter, keep=keep, solved=solved)
+    start = guess.coef, guess.intercept, guess.band if correction is None else guess.wide
+    return refine(
+        problem,
+        *start,
+        basis=basis,
+        tol=tol,
+        max_iter=max_iter,
+        keep=keep,
+        solved=solved,
+        correction=correction,
+        sure=guess.sure,
+    )

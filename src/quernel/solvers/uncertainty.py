@@ -35,8 +35,9 @@ NEAR = 0.1
 # fails all are swept again. Expected is more than what they mostly do cost.
 COST = 1.0
 # Rows in doubt cost, too: no more than this share of all is doubted, by one column and by all together, unless it is
-# within so many typical errors.
-MOST, TOGETHER, LEAST = 0.18, 0.9, 1.6
+# within so many typical errors. Where they are only looked at again, they may be so many times as many, and settled
+# rows may cost this part of it.
+MOST, TOGETHER, LEAST, LOOKED_AT, SURE = 0.18, 0.9, 1.6, 2, 0.1
 # Of standard errors: farther away nothing is left of h but rounding.
 FARTHEST, BISECTIONS, ROOT = 8.0, 12, np.sqrt(2 * np.pi)
 
@@ -78,10 +79,13 @@ class Geometry:
 class Uncertainty:
     """The size of residual up to which rows are in doubt, the share of rows that are, and the parameters in use; (q,).
 
-    A sample that tells nothing, such as one in which y is constant, has no band.
+    `wide` is the band where rows in doubt cost little, and `sure` tells whether it holds all that could matter. A
+    sample that tells nothing, such as one in which y is constant, has no band.
     """
 
     band: Array
+    wide: Array
+    sure: bool
     part: Array
     parameters: Array
 
@@ -89,7 +93,7 @@ class Uncertainty:
     def not_known(cls, sample: Problem) -> Uncertainty:
         """Where no row can be settled anyway."""
         ones: Array = np.ones(sample.n_columns)
-        return cls(ones, ones, sample.rows.n_features * ones)
+        return cls(ones, ones, False, ones, sample.rows.n_features * ones)
 
     @classmethod
     def of(
@@ -99,17 +103,31 @@ class Uncertainty:
         size, bent = sample.loss.distance(residual), np.mean(sample.loss.interior(dual), axis=0)
         # Rows on the fit, because it bends to them, tell nothing of the density.
         most = min(MOST, TOGETHER / sample.n_columns)
-        near, affordable, half = np.transpose(
-            [np.quantile(size[:, k], [min(bent[k] + NEAR, 1), most, 0.5]) for k in range(sample.n_columns)]
+        near, affordable, looked_at, half = np.transpose(
+            [
+                np.quantile(size[:, k], [min(bent[k] + NEAR, 1), most, LOOKED_AT * most, 0.5])
+                for k in range(sample.n_columns)
+            ]
         )
         told = np.where(near > 0, near, 1.0)
         curvature = _curvature(sample.loss, told)
         errors = geometry.errors(curvature, sample.alpha, sample.rows.share @ dual**2 / n_rows)
         cost = COST / sample.n_columns * tol * (sample.rows.share @ sample.loss.value(residual))
-        band = np.minimum(_wide_enough(errors, cost / (2 * curvature)), affordable)
-        band = np.minimum(np.maximum(band, LEAST * np.sqrt(np.mean(errors**2, axis=0))), half)
-        band = np.where(near > 0, band, 0.0)
-        return cls(band, np.minimum(NEAR * band / told, 0.5), geometry.parameters(curvature, sample.alpha))
+        least = LEAST * np.sqrt(np.mean(errors**2, axis=0))
+
+        def within(most: Array, enough: Array) -> Array:
+            return np.where(near > 0, np.minimum(np.maximum(np.minimum(enough, most), least), half), 0.0)
+
+        band = within(affordable, _wide_enough(errors, cost / (2 * curvature)))
+        sure = _wide_enough(errors, SURE * cost / (2 * curvature))
+        wide = within(looked_at, sure)
+        return cls(
+            band,
+            wide,
+            bool(np.all(wide >= sure)),
+            np.minimum(NEAR * band / told, 0.5),
+            geometry.parameters(curvature, sample.alpha),
+        )
 
 
 def _curvature(loss: Loss, near: Array) -> Array:

@@ -1,0 +1,166 @@
+"""Steps from the fit to a sample towards that to all rows, and the rows that are still in doubt then."""
+
+import numpy as np
+import pytest
+
+from quernel.datasets import make_homoscedastic
+from quernel.features import RandomFeatures
+from quernel.kernels import Gaussian
+from quernel.losses import EpsilonInsensitive, Hinge, Pinball
+from quernel.problem import Problem
+from quernel.problem.doubt import Bands, narrow, screen
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.solvers import newton, refining, screening
+from quernel.solvers.correction import Correction, tells_curvature
+
+N, M, SIZE = 60_000, 40, 6_000
+LOSSES = [Pinball([0.3, 0.8]), EpsilonInsensitive(0.2, n_columns=2), Hinge(n_columns=2)]
+
+
+@pytest.fixture(scope="module")
+def lifted():
+    X, y, _ = make_homoscedastic(N, random_state=0)
+    return RandomFeatures(Gaussian(0.7), M, random_state=0).fit(X).transform(X), y
+
+
+def problem(lifted, loss, alpha=1e-6, n=N, fit_intercept=True):
+    Phi, y = lifted[0][:n], lifted[1][:n]
+    target = np.sign(y - np.median(lifted[1])) if loss.margin else y
+    rows = LiftedRows(ArrayRows(Phi, target), features=Phi, shuffled=True)
+    return Problem(rows, loss, alpha, fit_intercept=fit_intercept)
+
+
+def bands(q, band):
+    """The same for all rows."""
+    return Bands(np.full(q, band), np.full(q, band), np.zeros((q, 1, M)), np.zeros((q, 1)))
+
+
+def fits(lifted, loss):
+    """Two that are not far from each other."""
+    rng = np.random.default_rng(1)
+    first = rng.normal(0, 1.5, (M, 2)), rng.normal(0, 0.1, 2)
+    return first, (first[0] + rng.normal(0, 0.03, (M, 2)), first[1] + 0.02)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_all_rows_looked_at_again_are_sorted_as_for_the_first_time(lifted, loss):
+    whole, (first, second) = problem(lifted, loss), fits(lifted, loss)
+    memory, other = whole.rows.new_memory(), whole.rows.new_memory()
+    screen(whole, memory, *first, np.full(2, 0.4), None)
+    settled, doubts = narrow(whole, memory, None, *second, bands(2, 0.1), None)
+    _, right, rows = screen(whole, other, *second, np.full(2, 0.1), None)
+    for ours, theirs in ((settled, right), (doubts, rows)):
+        for name in ("force", "balance"):
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(settled.level, right.level, rtol=1e-12)
+    np.testing.assert_array_equal(doubts.count, rows.count)
+    assert doubts.count.min() > 0
+    for name in ("dual", "doubt"):
+        np.testing.assert_array_equal(memory.collect(name), other.collect(name))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_of_rows_in_doubt_nothing_is_lost_and_the_settled_ones_stay(lifted, loss):
+    """What settled and doubtful rows would add together: settled ones by the old fit, the others by the new one."""
+    whole, (first, second) = problem(lifted, loss), fits(lifted, loss)
+    memory = whole.rows.new_memory()
+    _, settled, doubts = screen(whole, memory, *first, np.full(2, 0.4), None)
+    known, before = memory.collect("doubt"), memory.collect("dual")
+    sweeps, (after, fewer) = memory.sweeps, narrow(whole, memory, settled, *second, bands(2, 0.1), None)
+    assert memory.sweeps == sweeps
+    doubt, dual = memory.collect("doubt"), memory.collect("dual")
+    assert np.all(known | ~doubt)
+    np.testing.assert_array_equal(dual[~known], before[~known])
+    assert 0 < fewer.count.min() <= fewer.count.max() < doubts.count.min()
+    offset, sign = loss.frame(whole.rows.target[:, None])
+    residual = offset - sign * (whole.rows.resident("") @ second[0] + second[1])
+    slopes = np.where(known, loss.slope(residual), before) * sign / N
+    np.testing.assert_allclose(after.force + fewer.force, whole.rows.resident("").T @ slopes, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(after.balance + fewer.balance, slopes.sum(axis=0), rtol=0, atol=1e-12)
+
+
+def test_every_row_is_in_doubt_within_an_error_of_its_own(lifted):
+    whole, rng = problem(lifted, Pinball([0.5])), np.random.default_rng(0)
+    coef, intercept, memory = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_memory()
+    errors, shifts = rng.normal(0, 0.1, (1, 5, M)), rng.normal(0, 0.1, (1, 5))
+    Phi = whole.rows.resident("")
+    reach = np.sqrt(np.sum((Phi @ errors[0].T + shifts[0]) ** 2, axis=1))
+    narrowest, widest = np.quantile(reach, [[0.2], [0.8]])
+    screen(whole, memory, coef, intercept, np.array([np.inf]), None)
+    narrow(whole, memory, None, coef, intercept, Bands(widest, narrowest, errors, shifts), None)
+    doubt = np.abs(memory.collect("residual")[:, 0]) <= np.clip(reach, narrowest, widest)
+    np.testing.assert_array_equal(memory.collect("doubt")[:, 0], doubt)
+    assert 0 < doubt.mean() < 1
+    assert np.any(doubt != (np.abs(memory.collect("residual")[:, 0]) <= np.median(reach))), "negative control"
+
+
+@pytest.mark.parametrize("loss", [Pinball([0.5]), Pinball([0.1]), EpsilonInsensitive(0.2)], ids=repr)
+def test_a_step_takes_most_of_the_error_and_tells_what_is_left(lifted, loss):
+    whole, few = problem(lifted, loss), problem(lifted, loss, n=SIZE)
+    best, guess = (newton.solve(one, tol=1e-7, polish=False) for one in (whole, few))
+    Phi = whole.rows.resident("")
+
+    def errors(coef, intercept):
+        return (Phi @ (coef - best.coef) + intercept - best.intercept)[:, 0]
+
+    _, settled, doubts = screen(whole, whole.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
+    pull = settled.force + doubts.force, settled.balance + doubts.balance
+    step = Correction(few, None).step(guess.coef, guess.intercept, *pull, N)
+    before, after = errors(guess.coef, guess.intercept), errors(step.coef, step.intercept)
+    assert np.sqrt(np.mean(after**2)) < 0.4 * np.sqrt(np.mean(before**2))
+    reach = np.sqrt(np.sum((Phi @ step.bands.errors[0].T + step.bands.shifts[0]) ** 2, axis=1))
+    reach = np.clip(reach, step.bands.narrowest, step.bands.widest)
+    assert np.mean(np.abs(after) > reach) < 0.002
+    assert np.mean(np.abs(before) > reach) > 0.1, "negative control: the errors before were larger"
+    # The sample's own gradient, which is nearly zero, leads nowhere.
+    _, settled, doubts = screen(few, few.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
+    pull = settled.force + doubts.force, settled.balance + doubts.balance
+    own = Correction(few, None).step(guess.coef, guess.intercept, *pull, N)
+    assert np.sqrt(np.mean(errors(own.coef, own.intercept) ** 2)) > 0.8 * np.sqrt(np.mean(before**2))
+
+
+def test_steps_lead_to_the_own_fit_of_a_sample(lifted):
+    first, sample = (problem(lifted, Pinball([0.3, 0.7]), n=n) for n in (1_000, SIZE))
+    guess, best = (newton.solve(one, tol=1e-8, polish=False) for one in (first, sample))
+    coef, intercept, residual = Correction(sample, None).own_fit(guess.coef, guess.intercept)
+    Phi, y = sample.rows.resident(""), sample.rows.target[:, None]
+    np.testing.assert_allclose(residual, y - Phi @ coef - intercept, atol=1e-10)
+
+    def off(coef, intercept):
+        return np.sqrt(np.mean((Phi @ (coef - best.coef) + intercept - best.intercept) ** 2, axis=0))
+
+    assert np.all(off(coef, intercept) < 0.35 * off(guess.coef, guess.intercept))
+
+
+def test_a_guess_from_which_steps_lead_nowhere_is_not_taken(lifted):
+    sample, far = problem(lifted, Pinball([0.5]), n=SIZE), np.full((M, 1), 30.0)
+    assert Correction(sample, None).own_fit(far, np.zeros(1)) is None
+
+
+def test_a_sample_must_have_the_rows_to_tell(lifted):
+    assert tells_curvature(problem(lifted, Pinball([0.5]), n=SIZE), parameters=M)
+    assert not tells_curvature(problem(lifted, Pinball([0.5]), n=SIZE // 10), parameters=M)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("levels", [[0.5], [0.1, 0.5, 0.9]])
+def test_fewer_rows_are_solved_for_and_no_more_sweeps_are_made(lifted, levels, intercept, monkeypatch):
+    whole = problem(lifted, Pinball(levels), 1e-7, fit_intercept=intercept)
+    corrected = screening.solve(whole)
+    monkeypatch.setattr(refining, "MAX_CORRECTIONS", 0)
+    plain = screening.solve(whole)
+    assert corrected.converged
+    assert plain.converged
+    np.testing.assert_allclose(corrected.objective, plain.objective, rtol=2e-6)
+    assert max(corrected.doubtful) < 0.3 * max(plain.doubtful)
+    assert corrected.hessian_rows < plain.hessian_rows
+    assert corrected.sweeps < plain.sweeps
+
+
+@pytest.mark.parametrize("step", [0.01, 1.0])
+def test_targets_with_many_ties_are_solved_too(lifted, step):
+    """Rounded to few values, most rows of a column may lie on the fit."""
+    Phi, y = lifted[0], np.round(lifted[1] / step) * step
+    rows = LiftedRows(ArrayRows(Phi, y), features=Phi)
+    result = screening.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
+    assert result.converged
