@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
@@ -81,7 +81,7 @@ def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: i
     """
     items = list(items)
     threads = min(threads, len(items))
-    if threads <= 1:
+    if threads <= 1 or _inside_pool():
         return [function(item) for item in items]
     numbers, answers = iter(range(len(items))), [None] * len(items)
     others = [_pool(threads).submit(_work, function, items, numbers, answers) for _ in range(threads - 1)]
@@ -91,6 +91,13 @@ def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: i
         for other in others:
             other.result()
     return answers  # type: ignore[return-value]
+
+
+def ahead(function: Callable[..., Answer], *args: Any, threads: int) -> Callable[[], Answer]:
+    """A promise of function(*args): another thread, if there are several, begins with it while this one goes on."""
+    if threads <= 1 or _inside_pool():
+        return partial(function, *args)
+    return _pool(threads).submit(function, *args).result
 
 
 def _work(function: Callable[[Item], Answer], items: list[Item], numbers: Iterator[int], answers: list[Any]) -> None:

@@ -78,22 +78,23 @@ def refine(
     solved: bool = False,
     correction: Correction | None = None,
     sure: bool = False,
+    null: Callable[[], NullModel] | None = None,
 ) -> Result:
     """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be.
 
     A guess that is `solved` may be the solution: the first duals are tried on it before all rows are read again. A
     `correction` brings the guess nearer to the solution first, so that fewer rows remain in doubt; unless it is `sure`
-    that the band held all that could matter, all rows are looked at again then.
+    that the band held all that could matter, all rows are looked at again then. `null` is the null model, if someone
+    has begun to compute it.
     """
-    q, null = problem.n_columns, null_model(problem)
-    memory = problem.rows.new_memory()
+    q, memory = problem.n_columns, problem.rows.new_memory()
     before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
     wide, near = band, _Near(coef, intercept, band, settled, doubts)
     if correction is not None:
         near = _nearer(problem, memory, near, correction, basis, sure)
         band, settled, doubts = near.band, near.settled, near.doubts
-    width = FIRST_WIDTH * band
-    record = _Record(problem, null, tol)
+    width, scale = FIRST_WIDTH * band, null_model(problem) if null is None else null()
+    record = _Record(problem, scale, tol)
     open_columns, last = np.arange(q), None
     for turn in range(MAX_ROUNDS):
         rough = turn == 0 and basis is None and not solved and correction is None
@@ -103,7 +104,7 @@ def refine(
             settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(stuck, band, -1.0), basis)
         if _crowded(problem, doubts):
             break
-        point = _Point(near.coef, near.intercept, width, null, settled, basis)
+        point = _Point(near.coef, near.intercept, width, scale, settled, basis)
         effort = _Effort(goal, min(MAX_STEPS, max_iter))
         rows, answer = problem.call(_solve_doubtful, doubts.rows, point, open_columns, effort)
         doubts = replace(doubts, rows=rows)
@@ -131,7 +132,7 @@ def refine(
         open_columns = np.flatnonzero(~done)
         if len(open_columns) == 0:
             break
-        lacking = ~done & ~worse & (relative(astray, after, null.objective) > tol / 4)
+        lacking = ~done & ~worse & (relative(astray, after, scale.objective) > tol / 4)
         too_narrow = basis is not None and bool(np.any(lacking))
         # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
         coef, intercept = np.where(worse, near.coef, coef + move), np.where(worse, near.intercept, intercept + shift)
@@ -151,7 +152,7 @@ def refine(
         near = _Near(coef, intercept, band, settled, doubts)
     if len(open_columns):  # screening does not help here
         anchor = record.dual if problem.rows.near else middle(problem)
-        start = newton.Start(coef, intercept, anchor, width, null)
+        start = newton.Start(coef, intercept, anchor, width, scale)
         _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
 

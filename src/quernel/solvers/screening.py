@@ -19,12 +19,14 @@ not even be stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import null_model
+from quernel._threads import ahead
+from quernel.certificate import NullModel, null_model
 from quernel.losses import Loss
 from quernel.problem import Problem, require_finite
 from quernel.rows import LiftedRows
@@ -152,6 +154,8 @@ def solve(
             return _solve_all(problem, problem.rows, tol, max_iter, guess, polish)[1]
         _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
+    # The first stages are too small for several threads.
+    null = ahead(null_model, problem, threads=problem.rows.threads) if problem.rows.near else None
     if guess is None:
         geometry, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
@@ -187,7 +191,7 @@ def solve(
         )
     else:
         correction = stage.correction if _worth_correcting(problem, stage) else None
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, correction)
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, correction, null)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
@@ -298,6 +302,7 @@ def _solve_stage(
     keep: KeepRound | None = None,
     solved: bool = False,
     correction: Correction | None = None,
+    null: Callable[[], NullModel] | None = None,
 ) -> Result:
     """All columns on these rows, from the solution on fewer."""
     if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
@@ -313,4 +318,5 @@ def _solve_stage(
         solved=solved,
         correction=correction,
         sure=guess.sure,
+        null=null,
     )
