@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -101,8 +102,12 @@ def ahead(function: Callable[..., Answer], *args: Any, threads: int) -> Callable
 
 
 def _work(function: Callable[[Item], Answer], items: list[Item], numbers: Iterator[int], answers: list[Any]) -> None:
-    for k in numbers:  # an iterator over a range gives each number once, to whichever thread asks
-        answers[k] = function(items[k])
+    try:
+        for k in numbers:  # an iterator over a range gives each number once, to whichever thread asks
+            answers[k] = function(items[k])
+    except BaseException:
+        deque(numbers, maxlen=0)  # the others need not go on
+        raise
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from quernel import KernelQuantileRegressor
-from quernel._threads import _controller, right_sized, spread
+from quernel._threads import _controller, ahead, right_sized, spread
 from quernel.datasets import make_homoscedastic
 from quernel.estimators.telling import warn_if_short
 
@@ -122,6 +122,42 @@ def test_an_error_in_a_thread_reaches_the_caller():
 
     with pytest.raises(ZeroDivisionError):
         spread(fails, range(4), 2)
+
+
+def test_after_an_error_threads_do_not_go_on():
+    begun = []
+
+    def fails(k):
+        begun.append(k)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        spread(fails, range(1_000), 2)
+    assert len(begun) <= 2
+
+
+def test_a_thread_that_is_held_up_holds_up_one_item():
+    by, released = {}, threading.Event()
+
+    def slow_at_first(k):
+        by[k] = threading.get_ident()
+        if k == 0:
+            assert released.wait(20)
+        if k == 9:
+            released.set()
+        return k
+
+    assert spread(slow_at_first, range(10), 2) == list(range(10))
+    assert len({by[k] for k in range(1, 10)}) == 1, "the other thread took all others"
+
+
+def test_what_another_thread_begins_is_what_one_would_have_done():
+    for threads in (1, 2):
+        assert ahead(pow, 2, 5, threads=threads)() == 32
+        with pytest.raises(ZeroDivisionError):
+            ahead(lambda: 1 / 0, threads=threads)()
+    inside = ahead(lambda: spread(abs, range(-3, 0), 2), threads=2)  # waits for no other thread
+    assert inside() == [3, 2, 1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -6,7 +6,7 @@ import pytest
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.losses import EpsilonInsensitive, Hinge, Pinball
+from quernel.losses import EpsilonInsensitive, Hinge, Pinball, SmoothedPinball
 from quernel.problem import Problem
 from quernel.problem.doubt import Bands, narrow, screen
 from quernel.rows import ArrayRows, LiftedRows
@@ -164,3 +164,14 @@ def test_targets_with_many_ties_are_solved_too(lifted, step):
     rows = LiftedRows(ArrayRows(Phi, y), features=Phi)
     result = screening.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
     assert result.converged
+
+
+def test_losses_that_are_curved_somewhere_are_not_corrected(lifted, monkeypatch):
+    """What rows on a curved piece add to the gradient is not summed when rows are sorted."""
+    taken = []
+    real = Correction.step
+    monkeypatch.setattr(Correction, "step", lambda *args: taken.append(1) or real(*args))
+    for loss, corrected in ((SmoothedPinball(width=0.05, levels=[0.5]), False), (Pinball([0.5]), True)):
+        taken.clear()
+        assert screening.solve(problem(lifted, loss, 1e-7)).converged
+        assert bool(taken) == corrected

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from quernel import losses
-from quernel.losses import Hinge, Logistic, Pinball, Smooth, Squared
+from quernel.losses import Hinge, Logistic, Pinball, Smooth, Squared, weighted_quantiles
 
 LEVELS = np.array([0.05, 0.5, 0.9])
 THREE = np.array([0.3, 1.0, 2.5])
@@ -581,3 +581,22 @@ def test_parameters_outside_their_range_are_refused(make, message):
 def test_a_scalar_level_is_one_column():
     assert Pinball(0.3).value(np.zeros((4, 1))).shape == (4, 1)
     np.testing.assert_array_equal(Pinball(0.3).domain, [[-0.7], [0.3]])
+
+
+@pytest.mark.parametrize("order", ["random", "sorted", "ties", "one value", "deceiving"])
+def test_quantiles_of_many_values_are_those_of_sorted_ones(order):
+    """Few of many values are sorted: those between which a sample says that the quantile lies."""
+    rng, n = np.random.default_rng(0), 150_001
+    values = rng.standard_normal(n)
+    if order == "sorted":
+        values.sort()
+    elif order == "ties":
+        values = np.round(values)
+    elif order == "one value":
+        values[:] = 3.0
+    elif order == "deceiving":  # the values of which a sample is taken are not like the others
+        values[:: n // 2**14] += 5
+    levels = np.array([1e-7, 0.001, 0.1, 1 / 3, 0.5, 0.999, 1 - 1e-7])
+    right, share = np.sort(values), np.full(n, 1 / n)
+    places = np.clip([np.ceil(levels * n - 1e-6) - 1, np.floor(levels * n + 1e-6)], 0, n - 1).astype(int)
+    np.testing.assert_array_equal(weighted_quantiles(values, share, levels), right[places].mean(axis=0))

@@ -247,7 +247,8 @@ def _next_stage(
 
 def _worth_correcting(problem: Problem, stage: _Stage) -> bool:
     """Whether rows in doubt cost more than steps that bring the fit nearer, of which each looks at the sample."""
-    if stage.correction is None or not problem.rows.cached:
+    curved = np.isnan(problem.loss.lines[1]).any()  # somewhere: what such rows add to the gradient is not summed
+    if stage.correction is None or not problem.rows.cached or curved:
         return False
     return bool(stage.part.max() * problem.rows.n_rows >= CORRECTED * stage.correction.n_rows)
 

@@ -44,7 +44,7 @@ class NewtonSystem:
         if not self._border or len(h) == 0:
             return matrix
         # The border is scaled like the rest, or pivoting would see a tiny alpha as a zero.
-        self._unit = np.sqrt(np.trace(matrix) / len(h))
+        self._unit = np.sqrt(matrix.flat[:: len(h) + 1].sum() / len(h))
         return _bordered(matrix, np.full(len(h), self._unit), 0.0)
 
     def _feature_side(self) -> Array:
@@ -68,16 +68,23 @@ class NewtonSystem:
         if rows is None:
             if not self._border:
                 return self._solve(-gradient), 0.0
-            answer = self._solve(-np.append(gradient, slope))
+            answer = self._solve(_with_last(-gradient, -slope))
             return answer[:-1], float(answer[-1])
         if len(rows) == 0:
             return -gradient / (2 * self._alpha), 0.0
         if not self._border:
             e, z = self._solve(rows @ gradient), 0.0
         else:
-            answer = self._solve(np.append(rows @ gradient, self._unit * slope))
+            answer = self._solve(_with_last(rows @ gradient, self._unit * slope))
             e, z = answer[:-1], float(self._unit * answer[-1] / (2 * self._alpha))
         return (e @ rows - gradient) / (2 * self._alpha), z
+
+
+def _with_last(values: Array, last: float) -> Array:
+    """np.append, which takes longer than the solve of a small system."""
+    whole = np.empty(len(values) + 1)
+    whole[:-1], whole[-1] = values, last
+    return whole
 
 
 def _bordered(matrix: Array, border: Array, corner: float) -> Array:
