@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -88,9 +88,11 @@ def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: i
     others = [_pool(threads).submit(_work, function, items, numbers, answers) for _ in range(threads - 1)]
     try:
         _work(function, items, numbers, answers)
-    finally:
-        for other in others:
-            other.result()
+    finally:  # whoever has not begun by now need not
+        begun = [other for other in others if not other.cancel()]
+        wait(begun)
+    for other in begun:
+        other.result()
     return answers  # type: ignore[return-value]
 
 
@@ -103,7 +105,7 @@ def ahead(function: Callable[..., Answer], *args: Any, threads: int) -> Callable
 
 def _work(function: Callable[[Item], Answer], items: list[Item], numbers: Iterator[int], answers: list[Any]) -> None:
     try:
-        for k in numbers:  # an iterator over a range gives each number once, to whichever thread asks
+        for k in numbers:  # gives each number once, to whichever thread asks: the interpreter's lock sees to that
             answers[k] = function(items[k])
     except BaseException:
         deque(numbers, maxlen=0)  # the others need not go on

@@ -599,4 +599,13 @@ def test_quantiles_of_many_values_are_those_of_sorted_ones(order):
     levels = np.array([1e-7, 0.001, 0.1, 1 / 3, 0.5, 0.999, 1 - 1e-7])
     right, share = np.sort(values), np.full(n, 1 / n)
     places = np.clip([np.ceil(levels * n - 1e-6) - 1, np.floor(levels * n + 1e-6)], 0, n - 1).astype(int)
-    np.testing.assert_array_equal(weighted_quantiles(values, share, levels), right[places].mean(axis=0))
+    one_by_one = [weighted_quantiles(values, share, levels[k : k + 1])[0] for k in range(len(levels))]
+    np.testing.assert_array_equal(one_by_one, right[places].mean(axis=0))
+    np.testing.assert_array_equal(weighted_quantiles(values, share, levels), one_by_one)
+
+
+def test_columns_of_many_targets_have_the_quantiles_that_each_has_alone():
+    y = np.random.default_rng(0).standard_normal((100_000, 2))
+    share = np.full(len(y), 1 / len(y))
+    alone = [Pinball([level]).best_constant(column, share)[0] for column, level in zip(y.T, (0.2, 0.8), strict=True)]
+    np.testing.assert_array_equal(Pinball([0.2, 0.8]).best_constant(y, share), alone)

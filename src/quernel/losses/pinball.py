@@ -87,15 +87,15 @@ class Pinball(Loss):
         """The weighted quantile at each level; the middle where a whole interval is optimal."""
         if target.ndim == 2:  # a column of its own for each level
             own = zip(target.T, self.levels, strict=True)
-            return np.array([weighted_quantiles(column, share, level) for column, level in own])
+            return np.array([weighted_quantiles(column, share, np.array([level]))[0] for column, level in own])
         return weighted_quantiles(target, share, self.levels)
 
 
 # Sums of many shares are known to this, relative to the level they should reach.
 SUM_ROUNDING = 1e-11
-# So many values are not sorted whole to find some of them: a sample of this size tells, up to so many of its standard
-# errors, between which of its values they lie.
-MANY, SAMPLE, SAFE = 100_000, 2**14, 5
+# Of many values only some are sorted to find those at a few levels: a sample of this size tells, up to so many of its
+# standard errors, between which of its values they lie.
+MANY, FEW, SAMPLE, SAFE = 100_000, 4, 2**14, 5
 
 
 def weighted_quantiles(values: Array, share: Array, levels: Array) -> Array:
@@ -105,7 +105,7 @@ def weighted_quantiles(values: Array, share: Array, levels: Array) -> Array:
         below = np.ceil(levels * n * (1 - SUM_ROUNDING)).astype(int) - 1
         above = np.floor(levels * n * (1 + SUM_ROUNDING)).astype(int)
         places = np.clip([below, above], 0, n - 1)
-        if n < MANY:
+        if n < MANY or len(levels) > FEW:
             return np.partition(values, np.unique(places))[places].mean(axis=0)
         return np.array([_ordered(values, pair).mean() for pair in places.T])
     order = np.argsort(values, kind="stable")

@@ -1,8 +1,9 @@
 """Rows in doubt, and rows that are settled.
 
-`screen` sorts all rows by their residuals at a fit, `verify` looks at every row again at another one, and `doubt_more`
-takes further rows into doubt. Each is one sweep or less; what they know of single rows stays with the blocks, and the
-rows in doubt stay together where the rows are: in this process, or with one worker of a cluster.
+`screen` sorts all rows by their residuals at a fit, `narrow` sorts those in doubt again at another one, `verify` looks
+at every row again, and `doubt_more` takes further rows into doubt. Each is one sweep or less; what they know of single
+rows stays with the blocks, and the rows in doubt stay together where the rows are: in this process, or with one worker
+of a cluster.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Doubtful:
 
     Features are by far the largest part. Where they would have to be computed again they are kept, in the pieces in
     which they were met; stored ones are picked up when the column is solved, and kept from then on within a basis. Of
-    rows that are far away the raw rows are kept instead, and lifted again while the column is solved. Of the last rows
-    nothing may be kept.
+    rows that are far away the raw rows are kept instead, and lifted again while the column is solved. What is kept is
+    that of the first rows; the others are picked up.
     """
 
     index: Index
@@ -56,8 +57,8 @@ class Doubts:
     """The rows in doubt of all columns, where they are, and what is known of them here, one entry per column.
 
     `rows` is a list of `Doubtful`, or a handle to one that is elsewhere. force (M, q) and balance are what they would
-    add to the settled rows on the sides on which they were seen last. count is their number; the sum of their shares
-    times signs and duals can be anything from least to most.
+    add to the settled rows on the sides on which they were seen last, on curved pieces nothing. count is their number;
+    the sum of their shares times signs and duals can be anything from least to most.
     """
 
     rows: Any
@@ -143,6 +144,11 @@ class Bands(NamedTuple):
     narrowest: Array
     errors: Array
     shifts: Array
+
+    @classmethod
+    def alike(cls, band: Array, n_features: int, draws: int = 0) -> Bands:
+        """The same band for all rows of a column."""
+        return cls(band, band, np.zeros((len(band), draws, n_features)), np.zeros((len(band), draws)))
 
 
 def narrow(

@@ -122,6 +122,7 @@ def sort_doubtful(
                     square += off * off
                 doubtful = nearest * nearest <= square
             if doubtful:
+                dual[k, i] = 0.0
                 open_balance[k] += w
                 if w != 0.0:
                     for j in range(n_features):
@@ -204,7 +205,7 @@ def check_rows(
     n_columns, n_features = coef.shape
     prediction = np.empty(n_columns)
     for i in range(len(share)):
-        if n_columns >= 4:
+        if n_columns >= 4:  # for fewer the plain loop is faster
             predict_row(features, i, coef, prediction)
         for k in range(n_columns):
             if n_columns < 4:

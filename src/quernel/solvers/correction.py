@@ -45,12 +45,27 @@ STEPS, SHORTER = 2, 0.5
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A fit, and within which bands rows are in doubt there; `band` (q,) is a typical one."""
+    """A fit, how far predictions moved (q,), and within which bands rows are in doubt; `band` (q,) is a typical one."""
 
     coef: Array
     intercept: Array
+    length: Array
     band: Array
     bands: Bands
+
+    @classmethod
+    def none(cls, coef: Array, intercept: Array, band: Array) -> Step:
+        """A fit from which no step was taken yet."""
+        return cls(coef, intercept, np.zeros_like(band), band, Bands.alike(band, len(coef), DRAWS))
+
+    def where(self, columns: NDArray[np.bool_], other: Step) -> Step:
+        """These columns from the other step, the rest from this one."""
+        coef, intercept, length, band = (
+            np.where(columns, getattr(other, name), getattr(self, name))
+            for name in ("coef", "intercept", "length", "band")
+        )
+        bands = [np.where(columns, new.T, old.T).T for old, new in zip(self.bands, other.bands, strict=True)]
+        return Step(coef, intercept, length, band, Bands(*map(np.ascontiguousarray, bands)))
 
 
 class Correction:
@@ -59,9 +74,9 @@ class Correction:
     The sample's features are those within the basis. entries and hessian_rows count the work.
     """
 
-    def __init__(self, sample: Problem, basis: Array | None) -> None:
+    def __init__(self, sample: Problem, basis: Array | None, parameters: float) -> None:
         self.n_rows, self.entries, self.hessian_rows = sample.rows.n_rows, 0, 0
-        self._sample, self._basis = sample, basis
+        self._sample, self._basis, self._parameters = sample, basis, parameters
         self._features = sample.rows.resident("A sample is kept")
         self._rng = np.random.default_rng(0)
         self._curvature: Array = np.empty(0)
@@ -82,8 +97,8 @@ class Correction:
             move, shift = self._move(coef, found.force, found.balance)
             coef, intercept = coef + move, intercept + shift
             residual = self._residuals(coef, intercept)
-            last, length = length, sample.rows.share @ (residual - before) ** 2
-            if np.any(length > SHORTER**2 * last):
+            last, length = length, self._length(residual - before)
+            if not np.all(length <= SHORTER * last):
                 return None
         return coef, intercept, residual
 
@@ -98,14 +113,19 @@ class Correction:
         after = self._residuals(inner + move, intercept + shift)
         changed = loss.slope(after) - loss.slope(before)
         noise = np.hypot(self._curvature * (after - before), changed * np.sqrt(len(after) / n_rows))
-        band, bands = self._bands(noise)
-        return Step(coef + (move if basis is None else basis @ move), intercept + shift, band, bands)
+        there = coef + (move if basis is None else basis @ move), intercept + shift
+        return Step(*there, self._length(after - before), *self._bands(noise))
+
+    def forget(self) -> None:
+        """Let go of the sample: there will be no more steps."""
+        del self._sample, self._features, self._curvature, self._systems
 
     def _known(self, residual: Array) -> bool:
         """Whether the curvature is known, or can be told from these residuals of the sample."""
         if not self._systems:
             self._curvature = _curvature(self._sample.loss, residual, self._sample.rows.share)
-            if np.all(np.isfinite(self._curvature)):
+            rows = np.count_nonzero(self._curvature, axis=0)
+            if np.all(np.isfinite(self._curvature)) and rows.min() >= ROWS_PER_PARAMETER * self._parameters:
                 self._systems = [self._system(k) for k in range(self._sample.n_columns)]
         return len(self._systems) > 0
 
@@ -114,6 +134,10 @@ class Correction:
         gradient = 2 * self._sample.alpha * coef - force
         steps = [system.direction(gradient[:, k], -balance[k]) for k, system in enumerate(self._systems)]
         return np.column_stack([x for x, _ in steps]), np.array([z for _, z in steps])
+
+    def _length(self, change: Array) -> Array:
+        """How much residuals of the sample changed, (q,)."""
+        return np.sqrt(self._sample.rows.share @ change**2)
 
     def _residuals(self, coef: Array, intercept: Array) -> Array:
         """Of the sample, (m, q)."""

@@ -1,6 +1,7 @@
 """From a guess to the solution, by rounds of doubt: rows near the guess are solved for, and then all are verified.
 
-The others are settled, one linear term together. Where a settled row turns out to have changed sides, it is doubted in
+The others are settled, one linear term together. Steps over all rows may bring the guess nearer first, and leave fewer
+rows in doubt. Where a settled row turns out to have changed sides, it is doubted in
 the next round. A fit that was verified and is nearly good enough may only lack duals that prove it: the next round's
 are tried on it first, for they cost no sweep.
 """
@@ -30,7 +31,7 @@ from quernel.problem.doubt import (
 )
 from quernel.rows import Memory
 from quernel.solvers import newton, staged
-from quernel.solvers.correction import Correction
+from quernel.solvers.correction import Correction, Step
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
 
@@ -45,7 +46,8 @@ CROWD = 0.5
 # Newton starts at this share of the band, or of it after a first solve.
 FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
-# A step that corrects the guess is taken if it makes the band so much narrower, until this share of rows is in doubt.
+# A step that corrects the guess is taken if it is so much shorter than the last and makes the band so much narrower,
+# until this share of rows is in doubt.
 NARROWER, FEW, MAX_CORRECTIONS = 0.75, 0.01, 3
 # The first round is solved no farther than this where no basis makes it cheap: another will follow.
 FIRST_GOAL = 1e-4
@@ -76,28 +78,31 @@ def refine(
     max_iter: int,
     keep: KeepRound | None = None,
     solved: bool = False,
-    correction: Correction | None = None,
-    sure: bool = False,
+    approach: Approach | None = None,
     null: Callable[[], NullModel] | None = None,
 ) -> Result:
     """The solution near a guess: rows whose residuals there are within the band are in doubt, and more if need be.
 
-    A guess that is `solved` may be the solution: the first duals are tried on it before all rows are read again. A
-    `correction` brings the guess nearer to the solution first, so that fewer rows remain in doubt; unless it is `sure`
-    that the band held all that could matter, all rows are looked at again then. `null` is the null model, if someone
-    has begun to compute it.
+    A guess that is `solved` may be the solution: the first duals are tried on it before all rows are read again. An
+    `approach` brings it nearer to the solution first, so that fewer rows remain in doubt. `null` is the null model, if
+    someone has begun to compute it.
     """
     q, memory = problem.n_columns, problem.rows.new_memory()
-    before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
-    wide, near = band, _Near(coef, intercept, band, settled, doubts)
-    if correction is not None:
-        near = _nearer(problem, memory, near, correction, basis, sure)
-        band, settled, doubts = near.band, near.settled, near.doubts
+    first = band if approach is None else approach.wide
+    before, settled, doubts = screen(problem, memory, coef, intercept, first, basis)
+    near = _Near(coef, intercept, band, settled, doubts)
+    hessian_rows = 0
+    if approach is not None:
+        counted = approach.correction.hessian_rows
+        near = _nearer(problem, memory, near, approach, basis)
+        settled, doubts, hessian_rows = near.settled, near.doubts, approach.correction.hessian_rows - counted
+    plain, band, approached = band, near.band, not np.array_equal(near.coef, coef)
     width, scale = FIRST_WIDTH * band, null_model(problem) if null is None else null()
     record = _Record(problem, scale, tol)
+    record.hessian_rows += hessian_rows
     open_columns, last = np.arange(q), None
     for turn in range(MAX_ROUNDS):
-        rough = turn == 0 and basis is None and not solved and correction is None
+        rough = turn == 0 and basis is None and not solved and not approached
         goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
         while (stuck := _unbalanced(problem, settled, doubts, open_columns)).any() and not _crowded(problem, doubts):
             band = np.where(stuck, 2 * band, band)
@@ -134,7 +139,8 @@ def refine(
             break
         lacking = ~done & ~worse & (relative(astray, after, scale.objective) > tol / 4)
         too_narrow = basis is not None and bool(np.any(lacking))
-        # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too.
+        # Settled rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too. (Of
+        # a guess that was brought nearer F is not known, but that of the guess before bounds it.)
         coef, intercept = np.where(worse, near.coef, coef + move), np.where(worse, near.intercept, intercept + shift)
         before = np.where(worse, before, after)
         if keep is not None:
@@ -142,7 +148,7 @@ def refine(
         # Of fits that went back nothing is remembered, and some rows cannot be read one by one.
         last = verdict if problem.rows.near and problem.rows.cached and not (too_narrow or worse.any()) else None
         if too_narrow:  # directions were left out that do matter
-            basis, band = None, np.where(worse, 2, 1) * wide
+            basis, band = None, np.where(worse, 2, 1) * plain
             before, settled, doubts = screen(problem, memory, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:
@@ -152,7 +158,7 @@ def refine(
         near = _Near(coef, intercept, band, settled, doubts)
     if len(open_columns):  # screening does not help here
         anchor = record.dual if problem.rows.near else middle(problem)
-        start = newton.Start(coef, intercept, anchor, width, scale)
+        start = newton.Start(near.coef, near.intercept, anchor, width, scale)
         _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
 
@@ -168,24 +174,55 @@ class _Near:
     doubts: Doubts
 
 
-def _nearer(
-    problem: Problem, memory: Memory, near: _Near, correction: Correction, basis: Array | None, sure: bool
-) -> _Near:
-    """Steps towards the solution, as long as they leave clearly fewer rows in doubt."""
-    n, work = problem.rows.n_rows, correction.entries
+@dataclass(frozen=True, eq=False)
+class Approach:
+    """How a guess is brought nearer to the solution: the steps, and the band of rows to look at again after one.
+
+    It is wide, for looking costs little. Unless it is `sure` that it holds all rows that could matter, the first step
+    looks at all.
+    """
+
+    correction: Correction
+    wide: Array
+    sure: bool
+
+
+def _nearer(problem: Problem, memory: Memory, near: _Near, approach: Approach, basis: Array | None) -> _Near:
+    """Steps towards the solution: those columns take one for which it is clearly shorter, and its band narrower.
+
+    Rows are sorted by the wide band; in columns that take no step, by that of the guess afterwards.
+    """
+    n, M, correction, sure = problem.rows.n_rows, problem.rows.n_features, approach.correction, approach.sure
+    here = Step.none(near.coef, near.intercept, near.band)
+    work, band, length = correction.entries, approach.wide, np.full(problem.n_columns, np.inf)
     for _ in range(MAX_CORRECTIONS):
-        settled, doubts = near.settled, near.doubts
-        force, balance = settled.force + doubts.force, settled.balance + doubts.balance
-        step = correction.step(near.coef, near.intercept, force, balance, n)
-        if step is None or np.any(step.band > NARROWER * near.band):
+        force, balance = near.settled.force + near.doubts.force, near.settled.balance + near.doubts.balance
+        step = correction.step(here.coef, here.intercept, force, balance, n)
+        if step is None:
             break
-        memory.sweeps += doubts.count.sum() / n if sure else problem.n_columns
-        rows = narrow(problem, memory, settled if sure else None, step.coef, step.intercept, step.bands, basis)
-        near, sure = _Near(step.coef, step.intercept, step.band, *rows), True
+        taken = (step.length <= NARROWER * length) & (step.band <= NARROWER * band) & (step.band > 0)
+        if not taken.any():
+            break
+        here, band = here.where(taken, step), np.where(taken, step.band, band)
+        length = np.where(taken, step.length, length)
+        near = _sorted_again(problem, memory, near, here, basis, everyone=not sure)
+        sure = True
         if near.doubts.count.max() <= FEW * n:
             break
-    memory.sweeps += (correction.entries - work) / (n * problem.rows.n_features)
+    if length.min() == np.inf:
+        near = _sorted_again(problem, memory, near, here, basis)
+    memory.sweeps += (correction.entries - work) / (n * M)
+    correction.forget()
     return near
+
+
+def _sorted_again(
+    problem: Problem, memory: Memory, near: _Near, step: Step, basis: Array | None, everyone: bool = False
+) -> _Near:
+    """The rows in doubt, or all, sorted by the bands after a step."""
+    memory.sweeps += problem.n_columns if everyone else float(near.doubts.count.sum()) / problem.rows.n_rows
+    rows = narrow(problem, memory, None if everyone else near.settled, step.coef, step.intercept, step.bands, basis)
+    return _Near(step.coef, step.intercept, step.band, *rows)
 
 
 def _gap(problem: Problem, settled: Settled, verdict: Verdict, coef: Array) -> Array:

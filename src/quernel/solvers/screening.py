@@ -12,9 +12,8 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
    their losses: what Newton solves is a model from below, which each round mends where it was wrong.
 
 `uncertainty.py` says how large that error is, `correction.py` has the steps, `refining.py` the rounds of 3 and 4, which
-samples go through as well where steps lead nowhere. The last stage reads the
-features of each row twice: once to find its residual and add it to the linear term, and once to verify it. So they need
-not even be stored.
+samples go through as well where steps lead nowhere. The last stage reads the features of each row twice: once to find
+its residual and add it to the linear term, and once to verify it. So they need not even be stored.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from quernel.solvers import newton, staged
 from quernel.solvers.compression import principal_basis
 from quernel.solvers.correction import STEPS, Correction, tells_curvature
 from quernel.solvers.guess import Guess, Keep
-from quernel.solvers.refining import FIRST_WIDTH, KeepRound, middle, refine
+from quernel.solvers.refining import FIRST_WIDTH, Approach, KeepRound, middle, refine
 from quernel.solvers.result import Result
 from quernel.solvers.uncertainty import Geometry, Uncertainty
 
@@ -85,18 +84,21 @@ class _Stage:
 
     @classmethod
     def approached(
-        cls, sample: Problem, guess: _Stage, basis: Array | None, geometry: Geometry, tol: float
+        cls,
+        sample: Problem,
+        guess: _Stage,
+        correction: Correction,
+        basis: Array | None,
+        geometry: Geometry,
+        tol: float,
     ) -> _Stage | None:
         """What a sample tells whose solution was approached by Newton steps alone; None where they lead nowhere."""
-        correction = Correction(sample, basis)
         fit = correction.own_fit(guess.coef, guess.intercept)
         if fit is None:
             return None
-        dual, work = (
-            sample.loss.slope(fit[2]),
-            (np.full(sample.n_columns, STEPS), correction.entries, correction.hessian_rows),
-        )
-        return replace(cls._of(sample, fit, dual, basis, geometry, tol, work), correction=correction)
+        dual, steps = sample.loss.slope(fit[2]), np.full(sample.n_columns, STEPS)
+        stage = cls._of(sample, fit, dual, basis, geometry, tol, (steps, correction.entries, correction.hessian_rows))
+        return replace(stage, correction=correction)
 
     @classmethod
     def _of(
@@ -154,14 +156,14 @@ def solve(
             return _solve_all(problem, problem.rows, tol, max_iter, guess, polish)[1]
         _, result = problem.call(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
-    # The first stages are too small for several threads.
-    null = ahead(null_model, problem, threads=problem.rows.threads) if problem.rows.near else None
     if guess is None:
         geometry, stage = problem.call(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
         geometry, stage = problem.call(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
-    work, solved = [stage.work], guess is not None and guess.solved
+    work, solved, null = [stage.work], guess is not None and guess.solved, None
+    if problem.rows.near and not stage.curved:  # the other stages before the last are too small for several threads
+        null = ahead(null_model, problem, threads=problem.rows.threads)
     while not stage.curved:
         if not np.all(stage.band > 0):  # a sample that tells nothing, such as one in which y is constant
             return newton.solve(problem, tol=tol, max_iter=max_iter)
@@ -178,6 +180,7 @@ def solve(
             sample = problem.rows.sample(size, rng, stage.basis, stored=size <= problem.rows.most_stored)
             _, stage = problem.call(_next_stage, sample, geometry, stage, goal, tol, max_iter)
             work.append(stage.work)
+            del sample
 
     def keep_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
         if keep is not None:
@@ -190,8 +193,8 @@ def solve(
             problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round, solved=solved
         )
     else:
-        correction = stage.correction if _worth_correcting(problem, stage) else None
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, correction, null)
+        stage, approach = replace(stage, correction=None), _approach(problem, stage)
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, approach, null)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
@@ -236,21 +239,26 @@ def _next_stage(
     """The rows have the features within the basis."""
     sample, basis = problem.on(rows), before.basis
     guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
-    steps = tells_curvature(sample, before.parameters)
-    stage = _Stage.approached(sample, guess, basis, geometry, tol) if steps else None
+    stage = None
+    if steps := tells_curvature(sample, before.parameters):
+        correction = Correction(sample, basis, before.parameters)
+        stage = _Stage.approached(sample, guess, correction, basis, geometry, tol)
     if stage is None:
         result = _solve_stage(sample, None, guess, goal, max_iter)
         stage = _Stage.solved(sample, result, basis, geometry, tol)
-        stage = replace(stage, correction=Correction(sample, basis)) if steps else stage
-    return None, stage if problem.rows.near else replace(stage, correction=None)
+        if steps:
+            iterations, entries, hessian_rows = stage.work
+            work = iterations, entries + correction.entries, hessian_rows + correction.hessian_rows
+            stage = replace(stage, work=work, correction=Correction(sample, basis, stage.parameters))
+    # Steps over all rows need features at hand, and the whole gradient: of rows on curved pieces it is not summed.
+    straight = not np.isnan(problem.loss.lines[1]).any()
+    return None, stage if problem.rows.near and problem.rows.cached and straight else replace(stage, correction=None)
 
 
-def _worth_correcting(problem: Problem, stage: _Stage) -> bool:
-    """Whether rows in doubt cost more than steps that bring the fit nearer, of which each looks at the sample."""
-    curved = np.isnan(problem.loss.lines[1]).any()  # somewhere: what such rows add to the gradient is not summed
-    if stage.correction is None or not problem.rows.cached or curved:
-        return False
-    return bool(stage.part.max() * problem.rows.n_rows >= CORRECTED * stage.correction.n_rows)
+def _approach(problem: Problem, stage: _Stage) -> Approach | None:
+    """Steps that bring the fit nearer, if rows in doubt cost more than these, of which each looks at the sample."""
+    steps, doubtful = stage.correction, stage.part.max() * problem.rows.n_rows
+    return Approach(steps, stage.wide, stage.sure) if steps and doubtful >= CORRECTED * steps.n_rows else None
 
 
 def is_small(problem: Problem) -> bool:
@@ -282,9 +290,12 @@ def _parameters(loss: Loss, result: Result) -> float:
     return float(np.clip(np.sum(loss.interior(result.dual), axis=0), 1, len(result.coef)).max())
 
 
-def warm_start(problem: Problem, guess: Result | _Stage | Guess, band: Array) -> newton.Start:
+def warm_start(
+    problem: Problem, guess: Result | _Stage | Guess, band: Array, null: Callable[[], NullModel] | None = None
+) -> newton.Start:
     """The solution on fewer rows, as smooth as it is uncertain."""
-    return newton.Start(guess.coef, guess.intercept, middle(problem), FIRST_WIDTH * band, null_model(problem))
+    scale = null_model(problem) if null is None else null()
+    return newton.Start(guess.coef, guess.intercept, middle(problem), FIRST_WIDTH * band, scale)
 
 
 def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
@@ -302,13 +313,13 @@ def _solve_stage(
     max_iter: int,
     keep: KeepRound | None = None,
     solved: bool = False,
-    correction: Correction | None = None,
+    approach: Approach | None = None,
     null: Callable[[], NullModel] | None = None,
 ) -> Result:
     """All columns on these rows, from the solution on fewer."""
     if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
-        return staged.solve_within(problem, basis, warm_start(problem, guess, guess.band), tol, max_iter)
-    start = guess.coef, guess.intercept, guess.band if correction is None else guess.wide
+        return staged.solve_within(problem, basis, warm_start(problem, guess, guess.band, null), tol, max_iter)
+    start = guess.coef, guess.intercept, guess.band
     return refine(
         problem,
         *start,
@@ -317,7 +328,6 @@ def _solve_stage(
         max_iter=max_iter,
         keep=keep,
         solved=solved,
-        correction=correction,
-        sure=guess.sure,
+        approach=approach,
         null=null,
     )
