@@ -18,40 +18,23 @@ missed.
 |---|---:|---:|:---:|---:|---:|
 """
 
-MISSED = """
-### Goals that are missed, or are met in some runs only, and why
+NOTES = """
+### How runs differ, and where the time goes
 
-- *Which lines are met depends on the run.* In three runs within two hours, nearly of the same code, lines that were
-  missed in any of them took: n=200,000, level 0.5, alpha 1e-6, 0.51 to 0.75 times ridge; n=2,000,000, alpha 1e-6,
-  0.40 to 0.60 (level 0.1) and 0.48 to 0.71 (level 0.5); alpha 1e-10, 0.85 to 1.53; bandwidth 0.2, alpha 1e-8, 2.5 to
-  3.5; five levels, 2.4 to 2.85; the search at n=500, 3.8 to 4.7. Ridge is bound by arithmetic and these fits by
-  memory, and the machine is shared: the first run missed one line, the second three, the third, which is shown, four.
-- *alpha = 1e-10.* 107 directions of 300
-  matter, and the band of doubt that the tolerance asks for is wider than what is affordable (0.18 of all rows): a
-  first round on 36,000 rows leaves a gap of 2e-4, a second on 40,000 closes it. Of 0.45 s the samples take 0.13, the
-  pass that sorts rows and projects those in doubt 0.10, Newton's 23 steps 0.19, and the two passes that verify 0.06.
-  Tried: 0.20 to 0.30 of all rows; samples 1.7 and 2.5 times as large; a first round solved to 1e-6, 1e-5 and 1e-4
-  only (a tenth to a quarter less of Newton's work, but a third pass at alpha = 1e-8); and narrower widths to begin
-  with. None was better on all of these lines.
-- *2,000,000 rows, level 0.5, alpha = 1e-6.* At smaller ridge weights more directions of feature space matter and more
-  rows are in doubt: here 45 directions of 100 and 131,000 rows. In quiet moments the fit takes 0.41 to 0.44 s and ridge
-  0.69, in others the line was missed (0.6 to 0.78). Of these the two passes over the features at the speed of memory
-  take 0.17 to 0.19, picking up the doubtful rows and projecting them 0.06, Newton's steps on them 0.07, and the samples
-  0.09. Bands now follow from the standard errors of the sample's fit and the tolerance (they were sized by a count of
-  duals, up to 25 times the parameters in use): about half as many rows at alpha 1e-2 and 1e-4, and no second round at
-  level 0.1. Tried on top: bands by each row's own standard error. The exact ones would leave 90,000 rows in doubt
-  instead of 128,000; from 8 random errors of the fit they are about as good, from 4 no better than one band for all,
-  and 16 in the pass cost as much as they saved. Blocks of 8, 16 and 32 MB instead of 64, to pick up rows while they are
-  in cache: no difference beyond noise.
-- *Five levels.* Of 0.33 s (one level: 0.12), the two passes take 0.15 and the projection of every level's own
-  doubtful rows 0.07; a fifth are the levels' Newton steps, which are small. Settled rows are added up by how many
-  curves they lie above, once each and not once for every level: a third off the first pass. Tried besides: the
-  levels' Newton steps on two threads (0.41 s against 0.38 at the time); matrix products for the predictions of five
-  columns, which take as long as the compiled loop alone; and compiled loops over four rows at a time, a tenth to a
-  quarter faster for five columns of 300 features or more but up to twice as slow for one column of 100. None of these
-  was kept. One level has become faster, too, and with it the measure.
-- *Bandwidth 0.2, alpha = 1e-8.* 2.6 to 3.5 times ridge: no direction can be left out, and the second round on 40,000
-  rows takes 23 steps with all 300 features.
+- Ridge is bound by arithmetic and these fits by memory, and the machine is shared: ratios differ from run to run. Minutes
+  before the run that is shown, with the same code, fits of 2,000,000 rows at alpha 1e-6 took 0.59 (level 0.5) and 0.63
+  times ridge (level 0.1, above its goal), the other lines of that size 0.49 to 0.54; bandwidth 0.2 took 1.5 and 2.1.
+- *2,000,000 rows, level 0.5, alpha 1e-6.* Of 0.29 s, the pass that sorts all rows takes 0.10 and the one that verifies
+  them 0.07, both nearly at the speed of memory; drawing samples 0.02, solving them 0.03, and steps that bring their fit
+  nearer to that to all rows 0.01, with 0.03 to look again at the 170,000 rows that were in doubt. Of these 9,600 remain,
+  for which Newton takes 0.01.
+- *Five levels.* Of 0.26 s (one level: 0.11), the two passes take 0.10, samples 0.08, the steps and the second look 0.04
+  and the levels' Newton steps 0.03.
+- *Bandwidth 0.2, alpha 1e-8.* No direction can be left out: solving samples with all 300 features takes nearly half of
+  0.63 s, the steps, of which the first looks at all rows again, 0.14, and Newton on 9,700 rows as much.
+- Tried without gain: samples 4 times instead of 8 times as large as the one before (a tenth faster at alpha 1e-4, slower
+  elsewhere); the gradient of a part of the rows only (reading every fifth row takes as long as reading most); the sample's
+  own loss with the gradient of all rows in place of a smooth curvature (no nearer where there are few rows per feature).
 """
 
 BESIDE = """
@@ -74,8 +57,7 @@ TABLE = """
 def page(machine: dict[str, str], results: list[dict], systems: list[dict]) -> str:
     """The goals, then the systems, problem by problem."""
     parts = [HEAD.format(**machine), *map(_goal, results)]
-    if any(row["met"] is False for row in results):
-        parts.append(MISSED)
+    parts.append(NOTES)
     if systems:
         parts.append(BESIDE)
     for problem, rows in groupby(systems, key=lambda row: row["problem"]):
