@@ -127,11 +127,12 @@ class _Stage:
         known = Uncertainty.not_known(sample)
         if not curved:
             known = Uncertainty.of(sample, residual, dual, guess.n_rows, geometry, tol)
-        part, band = known.part, known.band
+        part, band, wide, sure = known.part, known.band, known.wide, known.sure
         if guess.band is not None:
             part, band = np.mean(sample.loss.distance(residual) <= guess.band, axis=0), guess.band
+            wide, sure = band, False
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(guess.coef, guess.intercept, basis, part, band, band, False, guess.parameters, curved, work)
+        return cls(guess.coef, guess.intercept, basis, part, band, wide, sure, guess.parameters, curved, work)
 
 
 def solve(
@@ -193,7 +194,8 @@ def solve(
             problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round, solved=solved
         )
     else:
-        stage, approach = replace(stage, correction=None), _approach(problem, stage)
+        approach = None if solved else _approach(problem, stage, rng)
+        stage = replace(stage, correction=None)
         result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, approach, null)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
@@ -250,15 +252,26 @@ def _next_stage(
             iterations, entries, hessian_rows = stage.work
             work = iterations, entries + correction.entries, hessian_rows + correction.hessian_rows
             stage = replace(stage, work=work, correction=Correction(sample, basis, stage.parameters))
-    # Steps over all rows need features at hand, and the whole gradient: of rows on curved pieces it is not summed.
-    straight = not np.isnan(problem.loss.lines[1]).any()
-    return None, stage if problem.rows.near and problem.rows.cached and straight else replace(stage, correction=None)
+    return None, stage if problem.rows.near else replace(stage, correction=None)
 
 
-def _approach(problem: Problem, stage: _Stage) -> Approach | None:
-    """Steps that bring the fit nearer, if rows in doubt cost more than these, of which each looks at the sample."""
-    steps, doubtful = stage.correction, stage.part.max() * problem.rows.n_rows
-    return Approach(steps, stage.wide, stage.sure) if steps and doubtful >= CORRECTED * steps.n_rows else None
+def _approach(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Approach | None:
+    """Steps that bring the fit nearer, if rows in doubt cost more than these, of which each looks at a sample.
+
+    They need features at hand, and the whole gradient: what rows on curved pieces add to it is not summed.
+    """
+    rows, steps = problem.rows, stage.correction
+    if not (rows.near and rows.cached) or np.isnan(problem.loss.lines[1]).any():
+        return None
+    size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
+    if stage.part.max() * rows.n_rows < CORRECTED * size:
+        return None
+    if steps is None:  # the guess was not that of a sample
+        sample = problem.on(rows.sample(min(size, rows.n_rows // 2), rng, stage.basis))
+        if not tells_curvature(sample, stage.parameters):
+            return None
+        steps = Correction(sample, stage.basis, stage.parameters)
+    return Approach(steps, stage.wide, stage.sure)
 
 
 def is_small(problem: Problem) -> bool:
