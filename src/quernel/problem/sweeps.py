@@ -3,8 +3,8 @@
 The loss enters as lines (`Loss.lines`): sorted knots, and between them slopes v with offsets conjugate(v), so that the
 loss is v r - conjugate(v) there; nan where it is curved. A row farther than `band` from every knot, on a line, is
 settled: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m); a row's residual is
-offset - sign (phi'u + b). Compiled on first use and cached on disk. Loops are written out, for the compiler makes vector
-instructions of plain loops only; so is where a residual lies, for a function of its own takes a tenth longer.
+offset - sign (phi'u + b). Compiled on first use and cached on disk. Loops are written out, for the compiler makes
+vector instructions of plain loops only; so is where a residual lies, for a function of its own takes a tenth longer.
 """
 
 from __future__ import annotations
