@@ -169,12 +169,13 @@ def test_targets_with_many_ties_are_solved_too(lifted, step):
     assert result.converged
 
 
-def test_losses_that_are_curved_somewhere_are_not_corrected(lifted, monkeypatch):
-    """What rows on a curved piece add to the gradient is not summed when rows are sorted."""
+def test_losses_that_are_curved_somewhere_or_of_the_margin_are_not_corrected(lifted, monkeypatch):
+    """What rows on a curved piece add to the gradient is not summed; of a margin, steps lead astray."""
     taken = []
     real = Correction.step
     monkeypatch.setattr(Correction, "step", lambda *args: taken.append(1) or real(*args))
-    for loss, corrected in ((SmoothedPinball(width=0.05, levels=[0.5]), False), (Pinball([0.5]), True)):
+    cases = ((SmoothedPinball(width=0.05, levels=[0.5]), False), (Hinge(), False), (Pinball([0.5]), True))
+    for loss, corrected in cases:
         taken.clear()
         assert screening.solve(problem(lifted, loss, 1e-7)).converged
         assert bool(taken) == corrected

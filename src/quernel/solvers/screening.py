@@ -258,10 +258,11 @@ def _next_stage(
 def _approach(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Approach | None:
     """Steps that bring the fit nearer, if rows in doubt cost more than these, of which each looks at a sample.
 
-    They need features at hand, and the whole gradient: what rows on curved pieces add to it is not summed.
+    They need features at hand, and the whole gradient: what rows on curved pieces add to it is not summed. And the
+    curvature must be much the same around a kink: the best function of a margin loss is a step, where it is not.
     """
     rows, steps = problem.rows, stage.correction
-    if not (rows.near and rows.cached) or np.isnan(problem.loss.lines[1]).any():
+    if not (rows.near and rows.cached) or problem.loss.margin or np.isnan(problem.loss.lines[1]).any():
         return None
     size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
     if stage.part.max() * rows.n_rows < CORRECTED * size:
