@@ -23,7 +23,7 @@ NOTES = """
 
 - Ridge is bound by arithmetic and these fits by memory, and the machine is shared: ratios differ from run to run. In
   three runs within an hour all lines of fits beside ridge were met, 2,000,000 rows at alpha 1e-6 with 0.48 to 0.51
-  times its time; but in a shorter series between them these took 0.59 (level 0.5) and 0.63 (level 0.1), above the goal.
+  times its time; but in a shorter series just before these took 0.59 (level 0.5) and 0.63 (level 0.1), above the goal.
 - *2,000,000 rows, level 0.5, alpha 1e-6.* Of 0.29 s, the pass that sorts all rows takes 0.10 and the one that
   verifies them 0.07, both nearly at the speed of memory; drawing samples 0.02, solving them 0.03, and steps that
   bring their fit nearer to that to all rows 0.01, with 0.03 to look again at the 170,000 rows that were in doubt. Of
