@@ -24,15 +24,11 @@ NOTES = """
 - Ridge is bound by arithmetic and these fits by memory, and the machine is shared: ratios differ from run to run. In
   three runs within an hour all lines of fits beside ridge were met, 2,000,000 rows at alpha 1e-6 with 0.48 to 0.51
   times its time; but in a shorter series just before these took 0.59 (level 0.5) and 0.63 (level 0.1), above the goal.
-- *2,000,000 rows, level 0.5, alpha 1e-6.* Of 0.29 s, the pass that sorts all rows takes 0.10 and the one that
-  verifies them 0.07, both nearly at the speed of memory; drawing samples 0.02, solving them 0.03, and steps that
-  bring their fit nearer to that to all rows 0.01, with 0.03 to look again at the 170,000 rows that were in doubt. Of
-  these 9,600 remain, for which Newton takes 0.01.
-- *Five levels.* Of 0.26 s (one level: 0.11), the two passes take 0.10, samples 0.08, the steps and the second look
-  0.04 and the levels' Newton steps 0.03.
-- *Bandwidth 0.2, alpha 1e-8.* No direction can be left out: solving samples with all 300 features takes nearly half
-  of 0.63 s, the steps, of which the first looks at all rows again, 0.14, and Newton on 9,700 rows as much.
-- Tried without gain: samples 4 times instead of 8 times as large as the one before (a tenth faster at alpha 1e-4,
+- With 2,000,000 rows the two passes over all of them, one that sorts and one that verifies, take more than half of the
+  time, both nearly at the speed of memory; the rest are samples, a second look at the rows in doubt and, for the few
+  that remain, Newton. With five levels samples take nearly as long as the passes. With bandwidth 0.2 no direction can
+  be left out, and samples take nearly half.
+- Tried without gain: samples 4 times instead of 8 times as large as the one before (faster at alpha 1e-4,
   slower elsewhere); the gradient of a part of the rows only (reading every fifth row takes as long as reading most);
   the sample's own loss with the gradient of all rows in place of a smooth curvature (no nearer where there are few
   rows per feature).

@@ -7,7 +7,8 @@ import pytest
 
 from quernel.losses import Hinge, Pinball
 from quernel.problem import Problem
-from quernel.problem.doubt import doubt_more, reassess, screen, verify, write_back
+from quernel.problem.doubt import doubt_more, screen, write_back
+from quernel.problem.verdict import reassess, verify
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.solvers import refining, screening
 

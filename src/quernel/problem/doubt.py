@@ -1,9 +1,8 @@
 """Rows in doubt, and rows that are settled.
 
-`screen` sorts all rows by their residuals at a fit, `narrow` sorts those in doubt again at another one, `verify` looks
-at every row again, and `doubt_more` takes further rows into doubt. Each is one sweep or less; what they know of single
-rows stays with the blocks, and the rows in doubt stay together where the rows are: in this process, or with one worker
-of a cluster.
+`screen` sorts all rows by their residuals at a fit, `narrow` sorts those in doubt again at another one, and
+`doubt_more` takes further rows into doubt. Each is one sweep or less; what they know of single rows stays with the
+blocks, and the rows in doubt stay together where the rows are: in this process, or with one worker of a cluster.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from quernel._threads import spread
 from quernel.losses import Loss
+from quernel.problem.lines import Fit, alike, framed, odd_rows
 from quernel.problem.sums import Problem, Settled, require_finite
 from quernel.rows import ArrayRows, Block, BlockMemory, LiftedRows, Memory, total
 
@@ -196,16 +196,16 @@ def _screen_block(
     m, q = len(block.share), len(band)
     residual, dual, (doubt, odd) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
     (force, open_force), (balance, open_balance, level, value) = np.zeros((2, *coef.T.shape)), np.zeros((4, q))
-    features, (offset, sign) = np.ascontiguousarray(block.features), _framed(block, loss)
-    fit = _Fit.of(coef, intercept, loss)
+    features, (offset, sign) = np.ascontiguousarray(block.features), framed(block, loss)
+    fit = Fit.of(coef, intercept, loss)
     found = residual, dual, doubt, force, open_force, balance, open_balance, level, value
-    if q >= TOGETHER and _alike(loss, block, fit):
+    if q >= TOGETHER and alike(loss, block, fit):
         sort_rows_together(features, offset, block.share, *fit, band, *found)
     else:
         sort_rows(features, offset, sign, block.share, *fit, band, *found)
     memory.update(residual=residual.T, dual=dual.T, doubt=doubt.T, odd=odd.T)
     rows = _undecided(block, loss, doubt, keep)
-    value += _odd_rows(block, loss, residual, dual, doubt)[0]
+    value += odd_rows(block, loss, residual, dual, doubt)[0]
     return (value, force.T, balance, level, open_force.T, open_balance, *_known(loss, rows)), rows
 
 
@@ -225,50 +225,11 @@ def _narrow_block(
     doubt |= everyone
     (force, open_force), (balance, open_balance, level) = np.zeros((2, *coef.T.shape)), np.zeros((3, len(intercept)))
     sort_doubtful(
-        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss),
+        np.ascontiguousarray(block.features), *framed(block, loss), block.share, *Fit.of(coef, intercept, loss),
         *bands, residual, dual, doubt, force, open_force, balance, open_balance, level,
     )  # fmt: skip
     rows = _undecided(block, loss, doubt, keep)
     return (force.T, balance, level, open_force.T, open_balance, *_known(loss, rows)), rows
-
-
-def _alike(loss: Loss, block: Block, fit: _Fit) -> bool:
-    """Whether all columns see the same target, and have one knot each between two lines."""
-    return not loss.margin and block.target.ndim == 1 and fit.knots.shape[1] == 1 and not np.isnan(fit.slopes).any()
-
-
-class _Fit(NamedTuple):
-    """A fit and its loss as `sweeps` read them."""
-
-    coef: Array
-    intercept: Array
-    knots: Array
-    slopes: Array
-    offsets: Array
-
-    @classmethod
-    def of(cls, coef: Array, intercept: Array, loss: Loss) -> _Fit:
-        knots, slopes = loss.lines
-        return cls(np.ascontiguousarray(coef.T), intercept, knots, slopes, loss.conjugate(slopes.T).T.copy())
-
-
-def _odd_rows(block: Block, loss: Loss, residual: Array, dual: Array, odd: Mask) -> tuple[Array, Array]:
-    """The odd rows' share of the mean loss, and of the mean slack loss + conjugate(v) - v r, which others have not."""
-    total, slack = np.empty((2, len(residual)))
-    for k in range(len(residual)):
-        rows, one = np.flatnonzero(odd[k]), loss.take(np.array([k]))
-        r, v = residual[k, rows, None], dual[k, rows, None]
-        value = one.value(r)
-        total[k] = block.share[rows] @ value[:, 0]
-        slack[k] = block.share[rows] @ (value + one.conjugate(v) - v * r)[:, 0]
-    return total, slack
-
-
-def _framed(block: Block, loss: Loss) -> tuple[Array, Array]:
-    """Offset and sign of every row and column, each of shape (q, m)."""
-    shape = (len(block.share), len(loss.domain[0]))
-    offset, sign = loss.frame(block.targets)
-    return np.broadcast_to(offset, shape).T, np.broadcast_to(sign, shape).T
 
 
 def _pick(block: Block, k: int, index: Index, anchor: Array | float, features: list[Array]) -> Doubtful:
@@ -291,73 +252,6 @@ def _gathered(answers: list[tuple[Any, list[Doubtful]]]) -> tuple[Any, list[Doub
     """Sums of all blocks, and the doubtful rows of each column over all of them."""
     sums, rows = zip(*answers, strict=True)
     return total(list(sums)), [_together(list(parts)) for parts in zip(*rows, strict=True)]
-
-
-@dataclass(frozen=True, eq=False)
-class Verdict:
-    """What all rows say of a fit and their duals, one entry per column.
-
-    loss is the mean loss; slack is mean(loss + conjugate(v) - v r); force (M, q) and balance are the doubtful rows'
-    part of Phi'(w v)/W and mean v; farthest is how far any settled row is on the wrong side.
-    """
-
-    loss: Array
-    slack: Array
-    force: Array
-    balance: Array
-    farthest: Array
-
-
-def verify(problem: Problem, memory: Memory, coef: Array, intercept: Array, duals: Any) -> Verdict:
-    """Look at every row again at (coef, intercept), with new duals for those in doubt (`write_back`): one sweep."""
-    message = (problem.loss, coef, intercept)
-    return Verdict(*problem.rows.fold(_verify_block, memory, message, join=_worst, each=duals))
-
-
-def _worst(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    *sums, farthest = zip(*answers, strict=True)
-    return *total(list(zip(*sums, strict=True))), np.max(farthest, axis=0)
-
-
-def _verify_block(
-    block: Block, memory: BlockMemory, message: tuple[Loss, Array, Array], duals: list[tuple[int, Index, Array]]
-) -> tuple[Array, ...]:
-    from quernel.problem.sweeps import check_rows
-
-    loss, coef, intercept = message
-    for k, index, new in duals:
-        memory["dual"][index - block.start, k] = new
-    residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
-    force, (balance, lines, farthest) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
-    check_rows(
-        np.ascontiguousarray(block.features), *_framed(block, loss), block.share, *_Fit.of(coef, intercept, loss),
-        dual, doubt, residual, odd, force, balance, lines, farthest,
-    )  # fmt: skip
-    off_line, slack = _odd_rows(block, loss, residual, dual, odd)
-    return lines + off_line, slack, force.T, balance, farthest
-
-
-def reassess(problem: Problem, memory: Memory, before: Verdict, duals: Any) -> Verdict:
-    """The verdict on the same fit with other duals for the rows in doubt: only the rows whose duals differ are read."""
-    slack, force, balance = problem.rows.fold(_reassess_block, memory, problem.loss, join=total, each=duals)
-    memory.sweeps -= 1
-    return Verdict(before.loss, slack, before.force + force, before.balance + balance, before.farthest)
-
-
-def _reassess_block(
-    block: Block, memory: BlockMemory, loss: Loss, duals: list[tuple[int, Index, Array]]
-) -> tuple[Array, Array, Array]:
-    residual, dual, doubt, odd = (memory[name].T for name in ("residual", "dual", "doubt", "odd"))
-    force, balance = np.zeros((block.features.shape[1], len(dual))), np.zeros(len(dual))
-    for k, index, new in duals:
-        change, rows = new - dual[k, index - block.start], index - block.start
-        dual[k, rows] = new
-        moved = rows[change != 0]
-        _, sign = loss.frame(block.targets[moved, k % block.targets.shape[1]])
-        weighted = block.share[moved] * change[change != 0] * sign
-        force[:, k] += weighted @ block.features[moved]
-        balance[k] += weighted.sum()
-    return _odd_rows(block, loss, residual, dual, doubt | odd)[1], force, balance
 
 
 def doubt_more(

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from quernel.losses import Loss
 from quernel.problem import Curvature, Problem
 from quernel.problem.doubt import Bands
-from quernel.problem.survey import survey
+from quernel.problem.survey import Survey, survey
+from quernel.rows import Memory
 from quernel.solvers.system import NewtonSystem
 
 Array = NDArray[np.floating]
@@ -87,20 +88,23 @@ class Correction:
 
         It is solved as far as its statistical error is worth.
         """
-        sample, memory, length = self._sample, self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
+        memory, length = self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
+        found, residual = self._surveyed(memory, coef, intercept)
         for _ in range(STEPS):
-            found = survey(sample, memory, coef, intercept)
-            self.entries += self._features.size
-            before = memory.collect("residual")
-            if not self._known(before):
+            if not self._known(residual):
                 return None
             move, shift = self._move(coef, found.force, found.balance)
-            coef, intercept = coef + move, intercept + shift
-            residual = self._residuals(coef, intercept)
+            coef, intercept, before = coef + move, intercept + shift, residual
+            found, residual = self._surveyed(memory, coef, intercept)
             last, length = length, self._length(residual - before)
             if not np.all(length <= SHORTER * last):
                 return None
         return coef, intercept, residual
+
+    def _surveyed(self, memory: Memory, coef: Array, intercept: Array) -> tuple[Survey, Array]:
+        """The sample's sums at a fit, and its residuals there."""
+        self.entries += self._features.size
+        return survey(self._sample, memory, coef, intercept), memory.collect("residual")
 
     def step(self, coef: Array, intercept: Array, force: Array, balance: Array, n_rows: int) -> Step | None:
         """From a fit at which the duals of all rows have this force and balance; None where the sample cannot tell."""

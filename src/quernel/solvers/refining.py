@@ -17,21 +17,11 @@ from numpy.typing import NDArray
 
 from quernel.certificate import NullModel, balanced, certify, null_model, relative, stray
 from quernel.problem import Problem, Settled
-from quernel.problem.doubt import (
-    Doubtful,
-    Doubts,
-    Verdict,
-    doubt_more,
-    narrow,
-    reassess,
-    screen,
-    small_problem,
-    verify,
-    write_back,
-)
+from quernel.problem.doubt import Doubtful, Doubts, doubt_more, screen, small_problem, write_back
+from quernel.problem.verdict import Verdict, reassess, verify
 from quernel.rows import Memory
 from quernel.solvers import newton, staged
-from quernel.solvers.correction import Correction, Step
+from quernel.solvers.approach import Approach, Near, nearer
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
 
@@ -46,9 +36,6 @@ CROWD = 0.5
 # Newton starts at this share of the band, or of it after a first solve.
 FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
 MAX_ROUNDS = 5
-# A step that corrects the guess is taken if it is so much shorter than the last and makes the band so much narrower,
-# until this share of rows is in doubt.
-NARROWER, FEW, MAX_CORRECTIONS = 0.75, 0.01, 3
 # The first round is solved no farther than this where no basis makes it cheap: another will follow.
 FIRST_GOAL = 1e-4
 # A solve for doubtful rows that takes more steps than this has gone astray.
@@ -90,11 +77,11 @@ def refine(
     q, memory = problem.n_columns, problem.rows.new_memory()
     first = band if approach is None else approach.wide
     before, settled, doubts = screen(problem, memory, coef, intercept, first, basis)
-    near = _Near(coef, intercept, band, settled, doubts)
+    near = Near(coef, intercept, band, settled, doubts)
     hessian_rows = 0
     if approach is not None:
         counted = approach.correction.hessian_rows
-        near = _nearer(problem, memory, near, approach, basis)
+        near = nearer(problem, memory, near, approach, basis)
         settled, doubts, hessian_rows = near.settled, near.doubts, approach.correction.hessian_rows - counted
     plain, band, approached = band, near.band, not np.array_equal(near.coef, coef)
     width, scale = FIRST_WIDTH * band, null_model(problem) if null is None else null()
@@ -155,74 +142,12 @@ def refine(
             more = np.where(worse, TOUCHING, np.minimum(2 * verdict.farthest, band))
             settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(done, -1.0, more), basis)
             width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
-        near = _Near(coef, intercept, band, settled, doubts)
+        near = Near(coef, intercept, band, settled, doubts)
     if len(open_columns):  # screening does not help here
         anchor = record.dual if problem.rows.near else middle(problem)
         start = newton.Start(near.coef, near.intercept, anchor, width, scale)
         _solve_plainly(problem, basis, record, open_columns, start, tol, max_iter)
     return record.result(memory.sweeps)
-
-
-@dataclass(frozen=True, eq=False)
-class _Near:
-    """A fit, and all rows sorted by a band around it."""
-
-    coef: Array
-    intercept: Array
-    band: Array
-    settled: Settled
-    doubts: Doubts
-
-
-@dataclass(frozen=True, eq=False)
-class Approach:
-    """How a guess is brought nearer to the solution: the steps, and the band of rows to look at again after one.
-
-    It is wide, for looking costs little. Unless it is `sure` that it holds all rows that could matter, the first step
-    looks at all.
-    """
-
-    correction: Correction
-    wide: Array
-    sure: bool
-
-
-def _nearer(problem: Problem, memory: Memory, near: _Near, approach: Approach, basis: Array | None) -> _Near:
-    """Steps towards the solution: those columns take one for which it is clearly shorter, and its band narrower.
-
-    Rows are sorted by the wide band; in columns that take no step, by that of the guess afterwards.
-    """
-    n, M, correction, sure = problem.rows.n_rows, problem.rows.n_features, approach.correction, approach.sure
-    here = Step.none(near.coef, near.intercept, near.band)
-    work, band, length = correction.entries, approach.wide, np.full(problem.n_columns, np.inf)
-    for _ in range(MAX_CORRECTIONS):
-        force, balance = near.settled.force + near.doubts.force, near.settled.balance + near.doubts.balance
-        step = correction.step(here.coef, here.intercept, force, balance, n)
-        if step is None:
-            break
-        taken = (step.length <= NARROWER * length) & (step.band <= NARROWER * band) & (step.band > 0)
-        if not taken.any():
-            break
-        here, band = here.where(taken, step), np.where(taken, step.band, band)
-        length = np.where(taken, step.length, length)
-        near = _sorted_again(problem, memory, near, here, basis, everyone=not sure)
-        sure = True
-        if near.doubts.count.max() <= FEW * n:
-            break
-    if length.min() == np.inf:
-        near = _sorted_again(problem, memory, near, here, basis)
-    memory.sweeps += (correction.entries - work) / (n * M)
-    correction.forget()
-    return near
-
-
-def _sorted_again(
-    problem: Problem, memory: Memory, near: _Near, step: Step, basis: Array | None, everyone: bool = False
-) -> _Near:
-    """The rows in doubt, or all, sorted by the bands after a step."""
-    memory.sweeps += problem.n_columns if everyone else float(near.doubts.count.sum()) / problem.rows.n_rows
-    rows = narrow(problem, memory, None if everyone else near.settled, step.coef, step.intercept, step.bands, basis)
-    return _Near(step.coef, step.intercept, step.band, *rows)
 
 
 def _gap(problem: Problem, settled: Settled, verdict: Verdict, coef: Array) -> Array:

@@ -11,9 +11,10 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
    doubt the rows that changed sides and those near the new fit too, and repeat. The lines of settled rows lie below
    their losses: what Newton solves is a model from below, which each round mends where it was wrong.
 
-`uncertainty.py` says how large that error is, `correction.py` has the steps, `refining.py` the rounds of 3 and 4, which
-samples go through as well where steps lead nowhere. The last stage reads the features of each row twice: once to find
-its residual and add it to the linear term, and once to verify it. So they need not even be stored.
+`uncertainty.py` says how large that error is, `correction.py` and `approach.py` have the steps, `refining.py` the
+rounds of 3 and 4, which samples go through as well where steps lead nowhere. The last stage reads the features of each
+row twice: once to find its residual and add it to the linear term, and once to verify it. So they need not even be
+stored.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from quernel.losses import Loss
 from quernel.problem import Problem, require_finite
 from quernel.rows import LiftedRows
 from quernel.solvers import newton, staged
+from quernel.solvers.approach import Approach
 from quernel.solvers.compression import principal_basis
 from quernel.solvers.correction import STEPS, Correction, tells_curvature
 from quernel.solvers.guess import Guess, Keep
-from quernel.solvers.refining import FIRST_WIDTH, Approach, KeepRound, middle, refine
+from quernel.solvers.refining import FIRST_WIDTH, KeepRound, middle, refine
 from quernel.solvers.result import Result
 from quernel.solvers.uncertainty import Geometry, Uncertainty
 
