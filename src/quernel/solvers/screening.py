@@ -269,8 +269,8 @@ def _approach(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Appr
     size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
     if stage.part.max() * rows.n_rows < CORRECTED * size:
         return None
-    if steps is None:  # the guess was not that of a sample
-        sample = problem.on(rows.sample(min(size, rows.n_rows // 2), rng, stage.basis))
+    if steps is None:  # the guess is not that of such a sample, which must not take much beside all rows
+        sample = problem.on(rows.sample(min(size, rows.n_rows // 4), rng, stage.basis))
         if not tells_curvature(sample, stage.parameters):
             return None
         steps = Correction(sample, stage.basis, stage.parameters)
