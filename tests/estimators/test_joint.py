@@ -96,3 +96,16 @@ def test_features_that_do_not_fit_in_memory_are_refused(small):
     model = KernelQuantileRegressor([0.4, 0.6], noncrossing="joint", n_components=50, max_memory=1000)
     with pytest.raises(ValueError, match=r"needs all features in memory.*Use noncrossing='rearrange'"):
         model.fit(X, y)
+
+
+@pytest.mark.parametrize("n", [5, 10, 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_levels_that_go_through_most_rows_are_certified(n, seed):
+    """Residuals of rounding: some levels cross by no more than that, others in earnest."""
+    rng = np.random.default_rng([seed, n])
+    X = rng.random((n, 1))
+    y = np.sin(6 * X[:, 0]) + 0.3 * rng.standard_normal(n)
+    model = KernelQuantileRegressor([0.05, 0.5, 0.95], noncrossing="joint", random_state=0).fit(X, y)
+    assert model.duality_gap_.max() <= model.tol
+    curves = model.feature_map_.transform(X) @ model.coef_ + model.intercept_
+    assert np.diff(curves, axis=1).min() >= 0

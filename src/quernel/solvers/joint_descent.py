@@ -26,6 +26,7 @@ Mask = NDArray[np.bool_]
 SHRINK = 0.6
 # The first width is that of a band around each level with so many rows per feature in it.
 BAND = 25.0
+NARROW = 1e-3
 # A row is in doubt where it is no farther from a kink than so many times what its curves last moved by.
 DOUBT = 3.0
 # An inner problem is solved well enough when Newton's decrement is this small against the slack.
@@ -78,7 +79,11 @@ def descend(whole: Ordered, basis: Array | None, start: Point, tol: float, max_i
     every, coef = whole.within(basis), start.coef if basis is None else basis.T @ start.coef
     place, anchors = _Place(coef, start.intercept, every.curves(coef, start.intercept)), start.duals
     width, goal = _first_width(every, place.curves), tol * whole.scale(start.objective).sum()
-    floor, steps, best = min(_least_width(every), 1e-4 * width), 0, start
+    # Levels that cross by rounding only, as where each goes through every row, are as good when they are moved apart.
+    best = certified(whole, start.coef, start.intercept, start.duals, start.steps)
+    if best.gap.sum() <= goal:
+        return best
+    floor, steps = min(_least_width(every), 1e-4 * width), 0
     near, rows = every, ALL
     while True:
         here, system, taken = _inner(near, place.at(rows), anchors.at(rows), width, goal, max_iter - steps)
@@ -94,7 +99,7 @@ def descend(whole: Ordered, basis: Array | None, start: Point, tol: float, max_i
             continue
         if last or view.gap <= PROMISING * goal:
             found = certified(whole, _lifted(basis, place.coef), place.intercept, anchors, start.steps + steps)
-            best = found if best is start or found.gap.sum() <= best.gap.sum() else best
+            best = found if found.gap.sum() <= best.gap.sum() else best
             goal = tol * whole.scale(found.objective).sum()
             if last or best.gap.sum() <= goal:
                 return best
@@ -218,11 +223,14 @@ def _exact_step(
 
 
 def _first_width(problem: Ordered, curves: Array) -> float:
-    """The median over levels of the residual's size up to which there are BAND rows per feature."""
+    """The median over levels of the residual's size up to which there are BAND rows per feature.
+
+    Not less than NARROW of the spread of y: curves that go through most rows leave residuals of rounding.
+    """
     rows = problem.share > 0
-    size = np.abs(problem.y[rows, None] - curves[rows])
+    y, size = problem.y[rows], np.abs(problem.y[rows, None] - curves[rows])
     place = min(int(BAND * problem.features.shape[1]), len(size) // 2)
-    return float(np.median(np.partition(size, place, axis=0)[place])) or 1.0
+    return max(float(np.median(np.partition(size, place, axis=0)[place])), NARROW * float(np.std(y))) or 1.0
 
 
 def _least_width(problem: Ordered) -> float:
