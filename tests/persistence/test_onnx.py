@@ -79,6 +79,16 @@ def test_levels_that_cross_are_sorted_by_the_graph(tmp_path):
     assert (np.diff(found[:, [1, 2, 0]], axis=1) >= 0).all()
 
 
+def test_curves_at_frequent_values_are_there_in_the_graph_too(tmp_path):
+    X, _ = rows()
+    claims = np.random.default_rng(0).poisson(0.3, len(X))
+    model = KernelQuantileRegressor(LEVELS, n_components=50, alpha=0.01, random_state=0).fit(X, claims)
+    found = held_against_onnx(model, tmp_path / "m.onnx")["quantiles"]
+    assert len(model.frequent_values_) > 1
+    assert np.mean(found == 0.0) > 0.2
+    np.testing.assert_array_equal(found == 0.0, model.predict(X_NEW) == 0.0)
+
+
 def test_large_angles_and_small_alphas_keep_their_digits(tmp_path):
     """Columns far from 0 in small units, and coefficients that nearly cancel: single precision would be lost."""
     X, y = rows()

@@ -15,6 +15,7 @@ from scipy.spatial.distance import pdist
 
 from quernel.features.distinct import distinct_rows
 from quernel.losses import LOSSES, Loss, weighted_quantiles
+from quernel.rows.moments import column_range
 
 Array = NDArray[np.floating]
 
@@ -52,19 +53,28 @@ def spread_from(quartiles: Array, deviation_from: Callable[[float], float]) -> f
 
 
 def column_scales(X: Array, share: Array) -> Array:
-    """The standard deviation of each column; for a constant one, a number so large that it plays no part."""
+    """The standard deviation of each column, or the distance between its values where it has but two.
+
+    For a constant column, a number so large that it plays no part. A flag that is rarely set has a small standard
+    deviation, and measured in that it would be what rows differ in most; so would a category that is spread over
+    columns of 0 and 1, which in this way count together about as much as one column of numbers.
+    """
     mean = share @ X
-    return scales_from(mean, share @ (X - mean) ** 2)
+    return scales_from(mean, share @ (X - mean) ** 2, column_range(X if share.all() else X[share > 0]))
 
 
-def scales_from(mean: Array, variance: Array) -> Array:
-    """`column_scales` from the mean and the variance of each column."""
+def scales_from(mean: Array, variance: Array, ends: Array) -> Array:
+    """`column_scales` from the mean, the variance and the two ends of each column."""
     constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
-    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), np.sqrt(variance))
+    low, high = ends
+    # Of all laws between the ends, those on the ends alone have the largest variance for their mean.
+    two_values = variance >= (1 - 1e-9) * (mean - low) * (high - mean)
+    scales = np.where(two_values, high - low, np.sqrt(variance))
+    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), scales)
 
 
 def auto_bandwidth(X: Array, share: Array) -> Array:
-    """One bandwidth per column: its standard deviation times 0.6 of the median distance between standardised rows."""
+    """One bandwidth per column: its scale times 0.6 of the median distance between rows measured in these."""
     return bandwidth_from(column_scales(X, share), X, share)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.estimators.atoms import ROWS, frequent_values
 from quernel.estimators.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
 from quernel.rows import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, summary
 from quernel.rows.moments import column_range
@@ -47,7 +48,7 @@ class Overview:
 
     @cached_property
     def scales(self) -> Array:
-        """The standard deviation of every column, (d,)."""
+        """The length in which every column is measured, (d,): mostly its standard deviation."""
         return column_scales(self.source.X, self.source.share())
 
     @cached_property
@@ -64,6 +65,13 @@ class Overview:
     def n_distinct(self) -> int:
         """How many rows have different (x, y), about."""
         return sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
+
+    @cached_property
+    def frequent(self) -> Array:
+        """Values that many entries of y have, judged on some rows."""
+        rows = self.sample
+        some = slice(None, None, -(-rows.n_rows // ROWS))
+        return frequent_values(rows.X[some], rows.y[some], rows.share()[some])
 
     @property
     def bandwidth(self) -> Array:
@@ -90,7 +98,7 @@ class FarOverview(Overview):
         self.n_rows, self.n_columns = self.source.n_rows, self.source.n_columns
         self.total, self.largest = moments.total, moments.largest
         self.mean, self.range = moments.mean, moments.range
-        self.scales = scales_from(moments.mean, moments.variance)
+        self.scales = scales_from(moments.mean, moments.variance, moments.range)
         self.n_distinct = self._found.sample.n_pairs
 
     @cached_property

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from quernel.estimators.atoms import NEAR, snapped
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import auto_alpha
@@ -38,6 +39,8 @@ Array = NDArray[np.floating]
 
 # Rows on which crossings are counted: the rate is then known to 0.004 at worst, and to 0.001 where it is 0.02.
 CROSSING_ROWS = 20_000
+# A level below the one before it by this part of the spread of y does not cross it: that is rounding.
+ROUNDING = 1e-10
 
 
 class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
@@ -58,10 +61,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         columns of X are the features as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
     bandwidth : "auto", "learned", float or one float per column, default="auto"
         The length over which the quantiles may vary, in units of the columns: "gaussian" is
-        exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation times 0.6 of the median
-        distance between standardised rows, so that columns in different units need no scaling. "learned" gives each
-        column its own from the data, small where the quantiles move and large where they do not, and chooses the kernel
-        and alpha with it, unless these are given: on up to 3,000 rows, by held-out loss; print `bandwidth_choice_`.
+        exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation (a column of two values, the
+        distance between them) times 0.6 of the median distance between rows measured in these, so that columns in
+        different units need no scaling, and a category in columns of 0 and 1 counts about as much as one number.
+        "learned" gives each column its own from the data, small where the quantiles move and large where they do not,
+        and chooses the kernel and alpha with it, unless these are given: on up to 3,000 rows, by held-out loss; print
+        `bandwidth_choice_`.
     n_components : int, "auto" or "exact", default="auto"
         Number of random features M. "auto" doubles M, from 125 to at most 2,000, until more features change neither the
         effective dimension nor the loss on held-out rows of a sample of 2,000 rows; tables of fewer than 1,000
@@ -135,7 +140,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     n_iter_ : int
     feature_map_ : fitted transformer with ``transform(X) -> Phi``
     crossing_rate_ : float
-        Share of training rows (of 20,000 of them, if there are more) in which the raw levels cross.
+        Share of training rows (of 20,000 of them, if there are more) in which the raw levels cross, by more than
+        rounding.
+    frequent_values_ : ndarray
+        Values that at least one training row in a hundred has as its y, ascending: none for most continuous targets.
+        Curves that come within 1e-4 of the spread of y of such a value are predicted as that value, so that a row can
+        be seen to lie on a curve (of counts, say, or of amounts that are often zero).
     input_range_ : ndarray of shape (2, n_features_in_)
         Smallest and largest entry of every column. `outside` tells which rows leave it; `predict` warns of rows that do
         so by more than a quarter of the range, where nothing was learnt.
@@ -355,10 +365,16 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
 
     def _keep(self, levels: Array, view: Overview) -> None:
         self.quantiles_ = levels
+        self.frequent_values_, self._near = view.frequent, NEAR * view.spread
         self.crossing_rate_ = 0.0
         if len(levels) > 1:
             curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._curves_inside)
-            self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)])
+            self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=ROUNDING * view.spread)
+
+    def _curves_inside(self, X: Array) -> Array:
+        curves = super()._curves_inside(X)
+        # Model files from before frequent values were kept know of none.
+        return snapped(curves, self.frequent_values_, self._near) if hasattr(self, "frequent_values_") else curves
 
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""

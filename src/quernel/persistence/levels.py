@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import QuantileFunction
 from quernel.persistence.formulas import curves
-from quernel.persistence.graph import Tensor
+from quernel.persistence.graph import Tensor, absolute, where
 
 
 def quantile_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
@@ -27,7 +27,18 @@ def curves_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -> T
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
-    return curves(model.feature_map_, x, model.coef_) + model.intercept_
+    raw = curves(model.feature_map_, x, model.coef_) + model.intercept_
+    values = getattr(model, "frequent_values_", np.empty(0))
+    return _snapped(raw, values, model._near) if len(values) else raw
+
+
+def _snapped(raw: Tensor, values: ArrayLike, near: float) -> Tensor:
+    """As `quernel.estimators.atoms.snapped`: curves that are all but at one of these values are put there."""
+    apply = raw.graph.apply
+    distance = absolute(apply("Unsqueeze", raw, np.array([2])) - np.asarray(values))
+    nearest = apply("Gather", np.asarray(values), apply("ArgMin", distance, axis=2, keepdims=0))
+    there = apply("LessOrEqual", apply("ReduceMin", distance, axes=[2], keepdims=0), np.float64(near))
+    return where(there, nearest, raw)
 
 
 def _sorted_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, predicted_levels
+from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, predicted_levels, rows_below
 from quernel.plots.fan import percent
 from quernel.plots.style import ACCENT, BAND_PALE, LINE, POINT, dress, house_style, new_axes
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class CalibrationDisplay:
     """Observed share of rows at or below each curve, against its level.
 
-    levels, observed, lower and upper have shape (q,). If the curves were the true quantiles, each observed share would
-    lie between lower and upper with the probability `confidence`: the binomial law of n_rows rows. After `plot`: ax_,
-    figure_.
+    levels, observed, below, lower and upper have shape (q,). If the curves were the true quantiles, each observed share
+    would lie between lower and upper with the probability `confidence`: the binomial law of n_rows rows. Where many
+    rows lie on a curve, as with counts, the share `below` it is less than the observed one, and a level between them is
+    kept: such a curve is drawn as a line from one to the other. After `plot`: ax_, figure_.
     """
 
     levels: Floats
@@ -28,7 +29,8 @@ class CalibrationDisplay:
     lower: Floats
     upper: Floats
     n_rows: int
-    confidence: float = CONFIDENCE
+    confidence: float
+    below: Floats
 
     @classmethod
     def from_estimator(
@@ -62,13 +64,18 @@ class CalibrationDisplay:
     def of(cls, y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, *, confidence: float = CONFIDENCE) -> Self:
         """The numbers, not drawn yet."""
         y, curves, levels = checked_predictions(y_true, y_pred, quantiles)
-        observed = np.mean(y[:, None] <= curves, axis=0)
-        return cls(levels, observed, *binomial_band(levels, len(y), confidence), len(y), confidence)
+        below, observed = (rows / len(y) for rows in rows_below(y, curves))
+        return cls(levels, observed, *binomial_band(levels, len(y), confidence), len(y), confidence, below)
 
     @property
     def holds(self) -> np.ndarray:
         """Which levels lie within their band, shape (q,)."""
-        return (self.lower <= self.observed) & (self.observed <= self.upper)
+        return (self.lower <= self.observed) & (self.below <= self.upper)
+
+    @property
+    def nearest(self) -> Floats:
+        """Of the shares from `below` to `observed`, the one nearest to the level, shape (q,)."""
+        return np.clip(self.levels, self.below, self.observed)
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
         """Draw; levels outside their band are hollow and orange."""
@@ -81,11 +88,12 @@ class CalibrationDisplay:
             label = f"{percent(self.confidence)} by chance, {self.n_rows:,} rows"
             ax.fill_between(grid, low, high, color=BAND_PALE, linewidth=0, label=label)
             ax.plot([0, 1], [0, 1], color=POINT, linewidth=0.8, linestyle="--")
-            ax.plot(self.levels, self.observed, color=LINE, linewidth=1, alpha=0.5)
+            ax.plot(self.levels, self.nearest, color=LINE, linewidth=1, alpha=0.5)
+            ax.vlines(self.levels, self.below, self.observed, color=LINE, linewidth=1, alpha=0.5)
             if holds.any():
-                ax.plot(self.levels[holds], self.observed[holds], "o", color=LINE, label="within chance")
+                ax.plot(self.levels[holds], self.nearest[holds], "o", color=LINE, label="within chance")
             if not holds.all():
-                missed = self.levels[~holds], self.observed[~holds]
+                missed = self.levels[~holds], self.nearest[~holds]
                 ax.plot(*missed, "s", color=ACCENT, markerfacecolor="white", markeredgewidth=1.5, label="beyond chance")
             ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
             ax.set_xlabel("level asked for")

@@ -46,6 +46,14 @@ def predicted_levels(estimator: Any, X: Any, quantiles: ArrayLike | None) -> tup
     return np.asarray(estimator.predict(X, quantiles=levels), dtype=np.float64), levels
 
 
+def rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """How many rows are below each curve, and how many below or on it, (q,) each.
+
+    They differ where many rows have the same y, as counts do: a level between the two shares is then kept exactly.
+    """
+    return np.sum(y[:, None] < curves, axis=0), np.sum(y[:, None] <= curves, axis=0)
+
+
 def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
     """Between which observed shares of n rows do the middle 95 % lie, if each is hit with this probability?"""
     if not 0 < confidence < 1:

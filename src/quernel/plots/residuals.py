@@ -7,7 +7,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, predicted_levels
+from quernel.plots.checks import (
+    CONFIDENCE,
+    Floats,
+    binomial_band,
+    checked_predictions,
+    predicted_levels,
+    rows_below,
+)
 from quernel.plots.fan import percent
 from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, LINE, POINT, dress, house_style, require_matplotlib
 
@@ -22,9 +29,10 @@ class ResidualQuantileDisplay:
     """How many rows fall between neighbouring curves (PIT histogram), and below each in normal scores (worm plot).
 
     levels (q,) and counts (q + 1,): rows up to the first curve, between the first and the second, ..., beyond the last.
-    Nothing is interpolated: the bins of the histogram end at the levels, and the worm has a point for each. A flat
-    histogram is good; a hump says that the bands are too wide, a bowl that they are too narrow, a slope that they lie
-    too high or too low. A good worm is straight and level. After `plot`: ax_ (two axes), figure_.
+    Rows on a curve count to either side of it, as its level asks for. Nothing is interpolated: the bins of the
+    histogram end at the levels, and the worm has a point for each. A flat histogram is good; a hump says that the bands
+    are too wide, a bowl that they are too narrow, a slope that they lie too high or too low. A good worm is straight
+    and level. After `plot`: ax_ (two axes), figure_.
     """
 
     levels: Floats
@@ -63,13 +71,13 @@ class ResidualQuantileDisplay:
     def of(cls, y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, *, confidence: float = CONFIDENCE) -> Self:
         """The numbers, not drawn yet."""
         y, curves, levels = checked_predictions(y_true, y_pred, quantiles)
-        place = np.sum(y[:, None] > np.sort(curves, axis=1), axis=1)
-        return cls(levels, np.bincount(place, minlength=len(levels) + 1), confidence)
+        reached = np.clip(len(y) * levels, *rows_below(y, np.sort(curves, axis=1)))
+        return cls(levels, np.diff(reached, prepend=0.0, append=len(y)), confidence)
 
     @property
     def n_rows(self) -> int:
         """How many rows there are."""
-        return int(self.counts.sum())
+        return round(float(self.counts.sum()))
 
     @property
     def density(self) -> Floats:

@@ -41,9 +41,12 @@ def calibration(display: CalibrationDisplay) -> str:
     grid = np.linspace(0.002, 0.998, 80)
     chart.band(grid, *binomial_band(grid, display.n_rows, display.confidence), "chance")
     chart.line([0, 1], [0, 1], "guide")
-    chart.line(display.levels, display.observed, "thin")
-    chart.dots(display.levels[display.holds], display.observed[display.holds], "good")
-    chart.dots(display.levels[~display.holds], display.observed[~display.holds], "bad")
+    chart.line(display.levels, display.nearest, "thin")
+    for level, below, observed in zip(display.levels, display.below, display.observed, strict=True):
+        if below < observed:  # rows on the curve, which may count to either side
+            chart.line([level, level], [below, observed], "thin")
+    chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
+    chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
     return chart.svg()
 
 

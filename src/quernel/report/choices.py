@@ -71,7 +71,10 @@ def _bandwidth(model: KernelQuantileRegressor) -> Choice:
     elif learned is not None:
         why = f"those by which rows are best predicted from all others. {learned.reason}"
     elif isinstance(model.bandwidth, str):
-        why = f"each column's standard deviation times {BANDWIDTH:g} of the median distance between standardised rows"
+        why = (
+            f"each column's standard deviation, or the distance between its two values, times {BANDWIDTH:g} of the "
+            "median distance between rows measured in these"
+        )
     else:
         why = "given"
     return Choice("Bandwidth", "one per column, below" if np.ndim(widths) else f"{widths:.3g}", why)

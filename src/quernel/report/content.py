@@ -50,35 +50,46 @@ class Page:
 class Interval:
     """A central interval: what it promises, which share of the judged rows it holds, and how wide it is.
 
-    From low to high the observed share would be in 95 % of such tables, if the promise is kept to the letter.
+    From low to high the observed share would be in 95 % of such tables, if the promise is kept to the letter. `inner`
+    is the share without the rows on its ends, which is less where many have the same y.
     """
 
     nominal: float
     observed: float
+    inner: float
     low: float
     high: float
     width: float
     calibrated: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise is kept, give or take chance; a calibrated interval promises so many rows or more."""
+        return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
 
 
 def intervals(judged: Judged) -> list[Interval]:
     """The calibrated interval, if there is one, then the central ones between pairs of levels, the widest first."""
     found = _calibrated(judged)
     for a, b in arrange(judged.levels).bands:
-        nominal = float(judged.levels[b] - judged.levels[a])
-        inside = (judged.curves[:, a] <= judged.y) & (judged.y <= judged.curves[:, b])
-        low, high = binomial_band(nominal, len(judged.y))
-        width = float(np.mean(judged.curves[:, b] - judged.curves[:, a]))
-        found.append(Interval(nominal, float(inside.mean()), float(low), float(high), width))
+        # Not 0.8999999999999999, for 0.95 - 0.05.
+        nominal = round(float(judged.levels[b] - judged.levels[a]), 12)
+        ends = judged.curves[:, a], judged.curves[:, b]
+        found.append(_interval(nominal, judged.y, *ends, binomial_band(nominal, len(judged.y))))
     return found
+
+
+def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibrated: bool = False) -> Interval:
+    held, inner = np.mean((low <= y) & (y <= high)), np.mean((low < y) & (y < high))
+    width = float(np.mean(high - low))
+    return Interval(nominal, float(held), float(inner), float(band[0]), float(band[1]), width, calibrated)
 
 
 def _calibrated(judged: Judged) -> list[Interval]:
     if judged.model.interval is None or judged.ends is None:
         return []
-    nominal, (low, high) = judged.model.interval.coverage, judged.ends.T
-    inside, width = (low <= judged.y) & (judged.y <= high), float(np.mean(high - low))
+    nominal = judged.model.interval.coverage
     # The rows that calibrated are a sample, too, as those that judge are: fewer of them leave more to chance.
     calibrating = judged.model.interval.n_calibration_
     band = binomial_band(nominal, int(1 / (1 / len(judged.y) + 1 / calibrating)))
-    return [Interval(nominal, float(inside.mean()), *map(float, band), width, calibrated=True)]
+    return [_interval(nominal, judged.y, *judged.ends.T, band, calibrated=True)]

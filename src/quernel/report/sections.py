@@ -29,6 +29,10 @@ TOO_NARROW = (
     "weight, 3 to 100 times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in "
     "Python, ConformalQuantileRegressor) widens an interval until it holds."
 )
+ON_CURVES = (
+    "Some rows lie exactly on a curve, as many targets are the same: then two shares are given, of the rows below the "
+    "curve and of those below or on it. A level between the two is kept."
+)
 CALIBRATED = (
     "The calibrated interval was widened, or narrowed, until it held the rows that calibrated it, {rows:,} of those "
     "that the model was not fitted to. On average over new rows like these it holds as many as it promises, however "
@@ -113,13 +117,20 @@ def coverage(page: Page) -> str:
     """Whether levels and intervals hold."""
     shown, judged = page.calibration, page.judged
     lines = [
-        (right(f"{level:g}"), right(percent(observed)), right(_from_to(low, high)), verdict(holds))
-        for level, observed, low, high, holds in zip(
-            shown.levels, shown.observed, shown.lower, shown.upper, shown.holds, strict=True
+        (
+            right(f"{level:g}"),
+            right(percent(observed) if below == observed else _from_to(below, observed)),
+            right(_from_to(low, high)),
+            verdict(holds),
+        )
+        for level, below, observed, low, high, holds in zip(
+            shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True
         )
     ]
     heads = (right("level"), right("rows below"), right("95 % by chance"), "")
     parts = [table(heads, lines, "Share of rows at or below each curve.")]
+    if np.any(shown.below < shown.observed):
+        parts.append(f"<p>{ON_CURVES}</p>")
     found = intervals(judged)
     if found:
         narrow = not found[0].calibrated and found[0].observed < found[0].low
@@ -128,8 +139,7 @@ def coverage(page: Page) -> str:
                 f"{percent(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
                 right(percent(one.observed)),
                 right(_from_to(one.low, one.high)),
-                # A calibrated interval promises to hold so many rows or more.
-                verdict(one.low <= one.observed and (one.calibrated or one.observed <= one.high)),
+                verdict(one.holds),
                 right(number(one.width)),
             )
             for one in found
