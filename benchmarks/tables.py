@@ -173,8 +173,8 @@ HEAD = """# Accuracy on tables
 
 Made by `python -m benchmarks.tables` ({processor}, {memory}, Python {python}; one thread each). Mean pinball loss at
 the levels 0.1, 0.5 and 0.9 on held-out rows, as a ratio to that of *{base}*; below 1 is better than {base}. Concrete,
-power plant, wine and yacht have their standard splits, the others random ones with a fifth of the rows held out; the
-column *splits* says how many were measured, which are the first of those that there are. A ratio is taken over the
+power plant, wine and yacht have their 20 standard splits, the others five random ones with a fifth of the rows held
+out; the column *splits* says how many were measured, the first of these. A ratio is taken over the
 splits that both methods have; where these are fewer, their number stands beside it. Every method gets the same
 columns as they are; seconds are those of tuning, fitting and predicting one split (median), many of them taken while
 the machine was busy with other work, so that only their order of magnitude counts. Learned bandwidths were developed
