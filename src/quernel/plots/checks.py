@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom
-from sklearn.utils.validation import check_is_fitted
 
 Floats = NDArray[np.float64]
 
@@ -30,20 +29,6 @@ def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLi
             raise ValueError(f"{name} contains NaN or infinite values. Drop or fill these rows first.")
     order = np.argsort(levels)
     return y, curves[:, order], levels[order]
-
-
-def predicted_levels(estimator: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
-    """Curves (n, q) of a fitted estimator and their levels (q,); None is all levels that it was fitted to."""
-    check_is_fitted(estimator)
-    if quantiles is None:
-        quantiles = getattr(estimator, "quantiles_", None)
-    if quantiles is None:
-        raise ValueError(
-            f"{type(estimator).__name__} has no quantiles_. Fit a KernelQuantileRegressor, or give quantiles to "
-            "from_predictions together with what was predicted."
-        )
-    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-    return np.asarray(estimator.predict(X, quantiles=levels), dtype=np.float64), levels
 
 
 def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:

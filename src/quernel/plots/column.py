@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots.checks import Floats, like, names_of, predicted_levels
+from quernel.plots.checks import Floats, like, names_of
 from quernel.plots.fan import fan_chart
+from quernel.plots.models import predicted_levels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

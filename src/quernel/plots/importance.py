@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quernel.metrics import pinball_loss
-from quernel.plots.checks import Floats, checked_predictions, like, names_of, predicted_levels
+from quernel.plots.checks import Floats, checked_predictions, like, names_of
+from quernel.plots.models import predicted_levels
 from quernel.plots.style import BAND_DARK, LINE, dress, house_style, new_axes
 
 if TYPE_CHECKING:
