@@ -50,7 +50,9 @@ def ends(model: Any, X: Any, coverage: float) -> Array:
     """Lower and upper end for each row, shape (n, 2): by `predict_interval`, or the outermost columns of `predict`."""
     name = type(model).__name__
     if hasattr(model, "predict_interval"):
-        answer = np.asarray(model.predict_interval(X, coverage=coverage), dtype=float)
+        # Intervals that are calibrated already have one coverage, and are not asked for it.
+        asked = {"coverage": coverage} if "coverage" in inspect.signature(model.predict_interval).parameters else {}
+        answer = np.asarray(model.predict_interval(X, **asked), dtype=float)
     else:
         answer = np.asarray(model.predict(X), dtype=float)
     if answer.ndim != 2 or answer.shape[1] < 2:

@@ -116,37 +116,39 @@ def load(path: str | PathLike[str]) -> Any:
 def _check_ready(model: Any) -> None:
     """Fitted, and with nothing in it that is code."""
     for part in _parts(model):
-        check_is_fitted(part)
-    if getattr(model, "calibrated_", None) is not None:
-        raise ValueError(
-            f"KernelClassifier with calibration={model.calibration!r} holds scikit-learn's own objects, which model "
-            "files cannot. Use loss='logistic', whose probabilities need no calibration, or calibration=None."
-        )
-    if isinstance(model, ConformalQuantileRegressor):
-        for name, given in (("groups", model._groups), ("density_ratio", model._ratio)):
-            if callable(given):
-                raise ValueError(
-                    f"{name} was given to fit as a function, and model files hold no code. Give it as an array: "
-                    f"fit(X, y, {name}=f(X)), and then predict_interval(X, {name}=f(X))."
-                )
+        if not isinstance(part, TableModel):  # which is made of fitted parts, and no estimator
+            check_is_fitted(part)
+        if getattr(part, "calibrated_", None) is not None:
+            raise ValueError(
+                f"KernelClassifier with calibration={part.calibration!r} holds scikit-learn's own objects, which model "
+                "files cannot. Use loss='logistic', whose probabilities need no calibration, or calibration=None."
+            )
+        if isinstance(part, ConformalQuantileRegressor):
+            for name, given in (("groups", part._groups), ("density_ratio", part._ratio)):
+                if callable(given):
+                    raise ValueError(
+                        f"{name} was given to fit as a function, and model files hold no code. Give it as an array: "
+                        f"fit(X, y, {name}=f(X)), and then predict_interval(X, {name}=f(X))."
+                    )
 
 
 def _parts(model: Any) -> list[Any]:
     """The model, and the models inside of it."""
+    inside: list[Any] = []
     if isinstance(model, TableModel):
-        return [*_parts(model.model), *(_parts(model.interval) if model.interval is not None else [])]
-    if isinstance(model, ConformalQuantileRegressor) and hasattr(model, "estimators_"):
-        return [model, *model.estimators_]
-    return [model]
+        inside = [model.model, *([] if model.interval is None else [model.interval])]
+    if isinstance(model, ConformalQuantileRegressor):
+        inside = [thawed(one) for one in getattr(model, "estimators_", [])]
+    return [model, *(part for one in inside for part in _parts(one))]
 
 
 def _check_shapes(model: Any) -> None:
     """What predictions are made of must be there, and fit together."""
-    if isinstance(model, TableModel):
-        for part in _parts(model):
-            if len(model.encoder.names) != part.n_features_in_:
-                raise ValueError(f"its table has {len(model.encoder.names)} columns, not {part.n_features_in_}")
     for part in _parts(model):
+        if isinstance(part, TableModel):
+            for inner in _parts(part)[1:]:
+                if len(part.encoder.names) != inner.n_features_in_:
+                    raise ValueError(f"its table has {len(part.encoder.names)} columns, not {inner.n_features_in_}")
         if isinstance(part, KernelEstimator):
             shape = part.feature_map_.n_components_, len(part.intercept_)
             if part.coef_.shape != shape or part.coef_.dtype != float:
@@ -157,7 +159,8 @@ def _check_shapes(model: Any) -> None:
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:
     """Every group's scores are of one length, and each was made by a model that is there."""
-    if not all(isinstance(thawed(inner), QUANTILE_MODELS) for inner in model.estimators_):
+    predicting_ends = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
+    if not all(isinstance(thawed(inner), predicting_ends) for inner in model.estimators_):
         raise ValueError("what it calibrates is no model of quantiles")
     for scores in model.calibration_.values():
         lengths = {len(part) for part in (scores.below, scores.above, scores.model, scores.weight)}
