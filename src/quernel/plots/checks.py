@@ -1,7 +1,5 @@
 """What displays share: arguments checked, and how far a share of n rows strays by chance."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom
@@ -37,16 +35,3 @@ def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE
         raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}. Use 0.95 for 95 %.")
     low, high = (binom.ppf(p, n, share) / n for p in ((1 - confidence) / 2, (1 + confidence) / 2))
     return np.asarray(low), np.asarray(high)
-
-
-def names_of(estimator: Any, X: Any) -> list[str]:
-    """What the columns are called, by the table, by the estimator, or by their number."""
-    names = getattr(X, "columns", None)
-    names = getattr(estimator, "feature_names_in_", None) if names is None else names
-    return [f"column {j}" for j in range(np.shape(X)[1])] if names is None else [str(name) for name in names]
-
-
-def like(X: Any, values: Floats) -> Any:
-    """The values as a table of the same kind and column names as X (pandas, polars), or as they are."""
-    columns = getattr(X, "columns", None)
-    return values if columns is None else type(X)(dict(zip(columns, values.T, strict=True)))

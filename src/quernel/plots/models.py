@@ -27,6 +27,31 @@ def fitted_estimator(model: Any) -> Any:
     return model
 
 
+def choosing_estimator(model: Any) -> Any:
+    """The estimator that made the choices: as `fitted_estimator`, and within calibrated intervals."""
+    inner = fitted_estimator(model)
+    if not isinstance(inner, ConformalQuantileRegressor):
+        return inner
+    if len(inner.estimators_) > 1:
+        raise ValueError(
+            f"This {type(inner).__name__} has a model for each of {len(inner.estimators_)} folds, each with choices of "
+            "its own. Draw one of them: give estimators_[0] of it instead."
+        )
+    return choosing_estimator(inner.estimators_[0])
+
+
+def input_names(model: Any) -> Any:
+    """What the columns are called that reach the estimator which predicts, or None."""
+    if isinstance(model, TableModel):
+        return model.encoder.names
+    if isinstance(model, Pipeline) and len(model) > 1:
+        try:
+            return model[:-1].get_feature_names_out()
+        except (AttributeError, ValueError):  # a step gives no names
+            return None
+    return getattr(model, "feature_names_in_", None)
+
+
 def predicted_levels(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
     """Curves (n, q) of a fitted model and their levels (q,); None is all levels that it was fitted to."""
     inner = fitted_estimator(model)
