@@ -18,7 +18,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import KFold, RepeatedKFold
+from sklearn.model_selection import GridSearchCV, KFold, RepeatedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -489,6 +489,20 @@ def test_unfitted_and_foreign_objects_are_refused(tmp_path):
         with pytest.raises(TypeError, match=r"quernel\.save takes a fitted KernelQuantileRegressor"):
             quernel.save(other, path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("write", [quernel.save, quernel.to_onnx])
+def test_a_model_inside_of_scikit_learns_can_be_got_at(tmp_path, write):
+    model = fitted("one level")
+    search = GridSearchCV(KernelQuantileRegressor(**SMALL), {"alpha": [0.1]}, cv=2).fit(*rows())
+    for other, advice in (
+        (make_pipeline(StandardScaler(), model), r"got Pipeline\. Give it the model in the last step, pipeline\[-1\]"),
+        (FrozenEstimator(model), r"got FrozenEstimator\. .* model\.estimator\."),
+        (search, r"got GridSearchCV\. .* search\.best_estimator_\."),
+        (StandardScaler(), r"got StandardScaler\. Fit one of those"),
+    ):
+        with pytest.raises(TypeError, match=advice):
+            write(other, tmp_path / "m")
 
 
 def box(rng, n_components, n_columns):

@@ -18,6 +18,7 @@ from quernel.persistence.graph import Graph, Tensor, exp
 from quernel.persistence.inputs import table_inputs
 from quernel.persistence.intervals import calibrated, check_exportable, median
 from quernel.persistence.levels import quantile_curves
+from quernel.persistence.models import check_kind
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.tables import TableModel
 from quernel.tables.files import check_free, written_whole
@@ -42,9 +43,7 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     overwrite : bool, default=False
         Whether to replace a file that is there already. The new file appears whole or not at all.
     """
-    if type(model) not in EXPORTERS:
-        names = ", ".join(kind.__name__ for kind in EXPORTERS)
-        raise TypeError(f"quernel.to_onnx takes a fitted {names}; got {type(model).__name__}.")
+    check_kind(model, EXPORTERS, "quernel.to_onnx")
     check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
     check_free(path, overwrite=overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn import model_selection
 from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from quernel import kernels, losses
@@ -75,9 +77,7 @@ def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> N
     overwrite : bool, default=False
         Whether to replace a file that is there already. The new file appears whole or not at all.
     """
-    if type(model) not in MODELS:
-        names = ", ".join(kind.__name__ for kind in MODELS)
-        raise TypeError(f"quernel.save takes a fitted {names}; got {type(model).__name__}.")
+    check_kind(model, MODELS, "quernel.save")
     _check_ready(model)
     encoder = Encoder(KNOWN, REMEDIES)
     content = encoder.encode(model, type(model).__name__)
@@ -111,6 +111,23 @@ def load(path: str | PathLike[str]) -> Any:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
         raise ModelFileError(f"{path} is not a valid quernel model file: {error}.") from error
     return model
+
+
+def check_kind(model: Any, kinds: Collection[type], function: str) -> None:
+    """Refuse what is no model of these kinds; of scikit-learn's wrappers around one, say how to get at it."""
+    if type(model) in kinds:
+        return
+    names, advice = ", ".join(kind.__name__ for kind in kinds), "Fit one of those."
+    if isinstance(model, Pipeline):
+        advice = (
+            "Give it the model in the last step, pipeline[-1], and build the other steps again where it is used; a "
+            "model that quernel fit makes of a table keeps what becomes of the columns."
+        )
+    elif isinstance(model, FrozenEstimator):
+        advice = "Give it the model inside, model.estimator."
+    elif hasattr(model, "best_estimator_"):
+        advice = "Give it the model that was chosen, search.best_estimator_."
+    raise TypeError(f"{function} takes a fitted {names}; got {type(model).__name__}. {advice}")
 
 
 def _check_ready(model: Any) -> None:
