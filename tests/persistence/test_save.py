@@ -23,14 +23,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import quernel
-from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
+from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, rows
 from quernel import (
     ConformalQuantileRegressor,
-    KernelClassifier,
     KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
+from quernel.estimators.probabilities import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
@@ -522,11 +522,14 @@ def test_code_of_the_user_is_refused_by_name(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_calibrated_classifier_is_refused_with_a_remedy(tmp_path):
-    X, _ = rows()
-    model = KernelClassifier("hinge", calibration="sigmoid", **SMALL).fit(X, labels(X, [0, 1]))
-    with pytest.raises(ValueError, match="logistic"):
-        quernel.save(model, tmp_path / "m")
+def test_curves_of_probabilities_must_fit_the_classes(tmp_path):
+    bad = copy.copy(fitted("isotonic chances of 3"))
+    bad.calibrated_ = fitted("isotonic chances of 2").calibrated_
+    quernel.save(bad, tmp_path / "m")
+    with pytest.raises(ModelFileError, match="1 curves of probabilities for 3 scores"):
+        quernel.load(tmp_path / "m")
+    with pytest.raises(ValueError, match="isotonic curve"):
+        Isotonic(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
 
 
 def test_every_kernel_and_loss_that_has_a_name_is_known():

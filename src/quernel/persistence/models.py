@@ -21,6 +21,7 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor, Kernel
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.growth import ComponentsChoice, Trial
 from quernel.estimators.learning import BandwidthChoice, Round
+from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
@@ -49,7 +50,7 @@ PARTS: tuple[type, ...] = (
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
     *dict.fromkeys(LOSSES.values()),
     losses.Pinball,
-    *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores),
+    *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn),
 )
@@ -135,11 +136,6 @@ def _check_ready(model: Any) -> None:
     for part in _parts(model):
         if not isinstance(part, TableModel):  # which is made of fitted parts, and no estimator
             check_is_fitted(part)
-        if getattr(part, "calibrated_", None) is not None:
-            raise ValueError(
-                f"KernelClassifier with calibration={part.calibration!r} holds scikit-learn's own objects, which model "
-                "files cannot. Use loss='logistic', whose probabilities need no calibration, or calibration=None."
-            )
         if isinstance(part, ConformalQuantileRegressor):
             for name, given in (("groups", part._groups), ("density_ratio", part._ratio)):
                 if callable(given):
@@ -172,6 +168,10 @@ def _check_shapes(model: Any) -> None:
                 raise ValueError(f"its coefficients have the shape {part.coef_.shape}, not {shape}")
         if isinstance(part, ConformalQuantileRegressor):
             _check_scores(part)
+        if isinstance(part, KernelClassifier) and part.calibration is not None:
+            n_curves, n_scores = len(part.calibrated_.curves), len(part.intercept_)
+            if n_curves != n_scores:
+                raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
 
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:
