@@ -46,6 +46,14 @@ def test_one_word_per_row_calibrates_by_group(fitted, new):
     assert set(model.calibration_) == {"north", "south", "east", "unknown"}
 
 
+def test_it_is_not_fitted_again(fitted, new):
+    for method in ("split", "cv+"):
+        with pytest.raises(ValueError, match=r"TableModel cannot be fitted.*method='prefit'"):
+            ConformalQuantileRegressor(fitted, 0.8, method=method).fit(new, new["price"])
+    with pytest.raises(ValueError, match=r"Ask for at most 0\.8"):
+        ConformalQuantileRegressor(fitted, 0.9, method="prefit").fit(new, new["price"])
+
+
 def test_it_can_be_kept(fitted, new, tmp_path):
     for estimator in (fitted, FrozenEstimator(fitted)):
         model = ConformalQuantileRegressor(estimator, 0.8, method="prefit").fit(new, new["price"])

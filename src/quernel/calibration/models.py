@@ -34,6 +34,11 @@ def with_levels(estimator: Any, coverage: float, random_state: Any = None) -> An
     levels = [tail, 0.5, 1 - tail]
     if estimator is None:
         return KernelQuantileRegressor(levels, random_state=random_state)
+    if not hasattr(estimator, "fit"):
+        raise ValueError(
+            f"{type(estimator).__name__} cannot be fitted. If it is a fitted model, such as one of tables, calibrate "
+            "it as it is: method='prefit', with rows that it has not seen."
+        )
     copy = clone(estimator)
     given = copy.get_params(deep=False).get("quantiles", levels)
     if np.ndim(given) == 0:
