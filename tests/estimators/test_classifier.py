@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine, make_blobs, make_circles, make_moons
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import LogisticRegression
@@ -233,6 +235,15 @@ def test_probabilities_of_the_logistic_loss_are_calibrated():
     assert np.mean(np.abs(model.predict_proba(X)[:, 1] - chance)) < 0.03
     np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), model.predict_proba(X))
     np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
+def test_the_curves_of_probabilities_are_scikit_learns(moons, iris, method):
+    for X, y in (moons, iris):
+        model = KernelClassifier("hinge", calibration=method, **SMALL).fit(X, y)
+        inner = clone(model).set_params(calibration=None, alpha=model.alpha_)
+        expected = CalibratedClassifierCV(inner, method=method, ensemble=False).fit(X, y).predict_proba(3 * X)
+        np.testing.assert_allclose(model.predict_proba(3 * X), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["sigmoid", "isotonic"])

@@ -127,6 +127,12 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "labels of truth": _classifier("logistic", [False, True]),
     "one against the rest": _classifier("hinge", [3, 5, 9]),
     "logistic against the rest": _classifier("logistic", ["a", "b", "c"], multiclass="ovr"),
+    **{
+        f"{way} chances of {len(names)}": _classifier("hinge", names, calibration=way)
+        for way in ("sigmoid", "isotonic")
+        for names in ([0, 1], ["a", "b", "c"])
+    },
+    "isotonic multinomial": _classifier("logistic", [1, 2, 3], calibration="isotonic"),
     "multinomial": _classifier("logistic", ["a", "b", "ccc"], class_weight={"a": 2.0}),
 }
 

@@ -1,5 +1,6 @@
 """An ONNX graph says what the model says."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -10,9 +11,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 
 import quernel
-from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
+from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, rows
 from persistence.test_save import by_groups
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.estimators.probabilities import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
 from tables.made import sales
@@ -59,6 +61,22 @@ def held_interval(said, model, expected, X=X_NEW):
 def test_the_graph_predicts_what_the_model_predicts(name, tmp_path):
     held_against_onnx(fitted(name), tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx").stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("way", ["sigmoid", "isotonic"])
+def test_calibrated_probabilities_are_given_out_where_scores_are_far(way, tmp_path):
+    for names in (2, 3):
+        said = held_against_onnx(fitted(f"{way} chances of {names}"), tmp_path / "m.onnx", X=20 * X_NEW)
+        assert set(said) == {"label", "probabilities"}
+
+
+def test_no_class_that_is_possible_makes_all_equally_likely(tmp_path):
+    model = copy.copy(fitted("isotonic chances of 3"))
+    never = Isotonic(np.array([0.0]), np.array([0.0]))
+    model.calibrated_ = ProbabilityCurves((never, never, Isotonic(np.array([0.0, 1.0]), np.array([0.0, 1.0]))))
+    chances = held_against_onnx(model, tmp_path / "m.onnx")["probabilities"]
+    assert np.all((chances == 1 / 3) | (chances == [0, 0, 1]))
+    assert 0 < np.mean(chances[:, 2] == 1) < 1
 
 
 def test_another_model_predicts_something_else(tmp_path):
@@ -176,10 +194,6 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         quernel.to_onnx(Gaussian(), path)
     with pytest.raises(ValueError, match="Bumps has no formula for ONNX"):
         quernel.to_onnx(KernelQuantileRegressor(kernel=Bumps(), **SMALL).fit(*rows()), path)
-    X, _ = rows()
-    calibrated = KernelClassifier("hinge", calibration="isotonic", **SMALL).fit(X, labels(X, [0, 1]))
-    with pytest.raises(ValueError, match=r"cannot be written as ONNX.*logistic"):
-        quernel.to_onnx(calibrated, path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,19 +18,19 @@ import pytest
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import KFold, RepeatedKFold
+from sklearn.model_selection import GridSearchCV, KFold, RepeatedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import quernel
-from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, labels, rows
+from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, rows
 from quernel import (
     ConformalQuantileRegressor,
-    KernelClassifier,
     KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
+from quernel.estimators.probabilities import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
@@ -491,6 +491,20 @@ def test_unfitted_and_foreign_objects_are_refused(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("write", [quernel.save, quernel.to_onnx])
+def test_a_model_inside_of_scikit_learns_can_be_got_at(tmp_path, write):
+    model = fitted("one level")
+    search = GridSearchCV(KernelQuantileRegressor(**SMALL), {"alpha": [0.1]}, cv=2).fit(*rows())
+    for other, advice in (
+        (make_pipeline(StandardScaler(), model), r"got Pipeline\. Give it the model in the last step, pipeline\[-1\]"),
+        (FrozenEstimator(model), r"got FrozenEstimator\. .* model\.estimator\."),
+        (search, r"got GridSearchCV\. .* search\.best_estimator_\."),
+        (StandardScaler(), r"got StandardScaler\. Fit one of those"),
+    ):
+        with pytest.raises(TypeError, match=advice):
+            write(other, tmp_path / "m")
+
+
 def box(rng, n_components, n_columns):
     return rng.uniform(-1, 1, (n_columns, n_components))
 
@@ -508,11 +522,14 @@ def test_code_of_the_user_is_refused_by_name(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_calibrated_classifier_is_refused_with_a_remedy(tmp_path):
-    X, _ = rows()
-    model = KernelClassifier("hinge", calibration="sigmoid", **SMALL).fit(X, labels(X, [0, 1]))
-    with pytest.raises(ValueError, match="logistic"):
-        quernel.save(model, tmp_path / "m")
+def test_curves_of_probabilities_must_fit_the_classes(tmp_path):
+    bad = copy.copy(fitted("isotonic chances of 3"))
+    bad.calibrated_ = fitted("isotonic chances of 2").calibrated_
+    quernel.save(bad, tmp_path / "m")
+    with pytest.raises(ModelFileError, match="1 curves of probabilities for 3 scores"):
+        quernel.load(tmp_path / "m")
+    with pytest.raises(ValueError, match="isotonic curve"):
+        Isotonic(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
 
 
 def test_every_kernel_and_loss_that_has_a_name_is_known():

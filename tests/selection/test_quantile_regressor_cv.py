@@ -60,13 +60,31 @@ def test_every_cell_is_the_held_out_loss_of_that_fit():
             assert -results[f"split{k}_test_score"][cell] == pytest.approx(loss, rel=5e-3)
 
 
+def test_results_are_a_table(plain):
+    """As those of scikit-learn's searches are."""
+    table = pd.DataFrame(plain.cv_results_)
+    assert len(table) == len(ALPHAS) * len(quantile.FACTORS)
+    assert table.sort_values("rank_test_score").index[0] == plain.best_index_
+
+
+def test_each_level_has_its_held_out_loss():
+    X, y = table()
+    train, test = np.arange(0, len(X), 2), np.arange(1, len(X), 2)
+    levels = [0.9, 0.1]  # in the order in which they were given
+    model = KernelQuantileRegressorCV(levels, kernel="linear", alphas=[1e-3], cv=[(train, test)]).fit(X, y)
+    alone = KernelQuantileRegressor(levels, kernel="linear", alpha=1e-3).fit(X[train], y[train])
+    found = [model.cv_results_[f"test_loss_q{level}"][0] for level in levels]
+    np.testing.assert_allclose(found, pinball_loss(y[test], alone.predict(X[test]), levels), rtol=5e-3)
+
+
 def test_results_fit_together(plain):
     results = plain.cv_results_
     cells = len(ALPHAS) * len(quantile.FACTORS)
     assert len(results["params"]) == cells
     by_split = np.array([results[f"split{k}_test_score"] for k in range(3)])
     np.testing.assert_allclose(results["mean_test_score"], by_split.mean(axis=0), rtol=0.02)
-    np.testing.assert_allclose(-results["test_loss_by_level"].mean(axis=1), results["mean_test_score"], rtol=1e-12)
+    by_level = np.array([results[f"test_loss_q{level}"] for level in LEVELS])
+    np.testing.assert_allclose(-by_level.mean(axis=0), results["mean_test_score"], rtol=1e-12)
     assert results["rank_test_score"][plain.best_index_] == 1
     assert plain.best_score_ == results["mean_test_score"].max()
     best = results["params"][plain.best_index_]

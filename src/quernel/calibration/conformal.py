@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, get_tags, indexable
 from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
 
-from quernel.calibration.models import ends, is_frozen, middle, with_levels
+from quernel.calibration.models import ends, is_frozen, middle, thawed, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
 from quernel.calibration.scores import Scores, rows_needed
 from quernel.calibration.splits import Index, calibration_rows, check_size, folds
@@ -328,8 +328,9 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        if self.estimator is not None:
-            tags.input_tags = get_tags(self.estimator).input_tags
+        inner = thawed(self.estimator)
+        if hasattr(inner, "__sklearn_tags__"):  # a model of tables is fitted already, and no estimator
+            tags.input_tags = get_tags(inner).input_tags
         tags.regressor_tags.poor_score = True  # the model sees a part of the rows
         return tags
 

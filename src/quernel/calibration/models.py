@@ -34,6 +34,11 @@ def with_levels(estimator: Any, coverage: float, random_state: Any = None) -> An
     levels = [tail, 0.5, 1 - tail]
     if estimator is None:
         return KernelQuantileRegressor(levels, random_state=random_state)
+    if not hasattr(estimator, "fit"):
+        raise ValueError(
+            f"{type(estimator).__name__} cannot be fitted. If it is a fitted model, such as one of tables, calibrate "
+            "it as it is: method='prefit', with rows that it has not seen."
+        )
     copy = clone(estimator)
     given = copy.get_params(deep=False).get("quantiles", levels)
     if np.ndim(given) == 0:
@@ -50,7 +55,9 @@ def ends(model: Any, X: Any, coverage: float) -> Array:
     """Lower and upper end for each row, shape (n, 2): by `predict_interval`, or the outermost columns of `predict`."""
     name = type(model).__name__
     if hasattr(model, "predict_interval"):
-        answer = np.asarray(model.predict_interval(X, coverage=coverage), dtype=float)
+        # Intervals that are calibrated already have one coverage, and are not asked for it.
+        asked = {"coverage": coverage} if "coverage" in inspect.signature(model.predict_interval).parameters else {}
+        answer = np.asarray(model.predict_interval(X, **asked), dtype=float)
     else:
         answer = np.asarray(model.predict(X), dtype=float)
     if answer.ndim != 2 or answer.shape[1] < 2:

@@ -17,6 +17,7 @@ from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.defaults import alpha_for
 from quernel.estimators.labelled import class_weights, labelled, signs
 from quernel.estimators.overview import overview
+from quernel.estimators.probabilities import ProbabilityCurves
 from quernel.estimators.sources import refuse_far
 from quernel.estimators.telling import warn_if_short
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
@@ -206,9 +207,9 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, shape (n, K)."""
         check_is_fitted(self)
-        if self.calibration is not None:
-            return self.calibrated_.predict_proba(check_rows(self, X, reset=False))
         scores = self.decision_function(X)
+        if self.calibration is not None:
+            return self.calibrated_.probabilities(scores)
         if scores.ndim == 1:
             return np.column_stack([expit(-scores), expit(scores)])
         if self._together:
@@ -258,14 +259,15 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def _solver(self) -> Callable[..., Result]:
         return multinomial.solve if self._together else super()._solver()
 
-    def _calibrate(self, X: Array, y: NDArray[Any], weight: Array | None) -> Any:
+    def _calibrate(self, X: Array, y: NDArray[Any], weight: Array | None) -> ProbabilityCurves:
         """Probabilities for the scores of this model, from folds that were predicted by models without them."""
         from sklearn.calibration import CalibratedClassifierCV
 
         model = clone(self).set_params(calibration=None, alpha=self.alpha_)
         if self.n_components_choice_ is not None:
             model.set_params(n_components=self.n_components_)
-        return CalibratedClassifierCV(model, method=self.calibration, ensemble=False).fit(X, y, sample_weight=weight)
+        found = CalibratedClassifierCV(model, method=self.calibration, ensemble=False).fit(X, y, sample_weight=weight)
+        return ProbabilityCurves.of(found.calibrated_classifiers_[0].calibrators)
 
 
 def _classes_of(source: Any) -> NDArray[Any]:

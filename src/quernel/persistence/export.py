@@ -18,6 +18,8 @@ from quernel.persistence.graph import Graph, Tensor, exp
 from quernel.persistence.inputs import table_inputs
 from quernel.persistence.intervals import calibrated, check_exportable, median
 from quernel.persistence.levels import quantile_curves
+from quernel.persistence.models import check_kind
+from quernel.persistence.probabilities import calibrated_probabilities
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.tables import TableModel
 from quernel.tables.files import check_free, written_whole
@@ -28,8 +30,8 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
 
     The graph computes in double precision. A model of arrays has one input, ``X``: double, shape (rows, columns).
     Outputs are ``quantiles`` (not crossing, if the model's are not), shape (rows, q) or, for one level, (rows,);
-    ``prediction`` of a `KernelRegressor`; ``label`` and ``probabilities``, or ``scores`` where the loss gives none, of
-    a classifier; ``lower``, ``upper`` and ``prediction`` of a `ConformalQuantileRegressor`, each (rows,), with a second
+    ``prediction`` of a `KernelRegressor`; ``label`` and ``probabilities``, or ``scores`` where there are none, of a
+    classifier; ``lower``, ``upper`` and ``prediction`` of a `ConformalQuantileRegressor`, each (rows,), with a second
     input ``groups`` (text, or whole numbers) if it was calibrated by group. A model of tables has an input for every
     column, by its name, of shape (rows, 1): text as strings (empty where missing), all else as doubles (NaN where
     missing), truth values as 0 and 1, dates as seconds since 1970; and the outputs ``lower`` and ``upper`` besides
@@ -42,9 +44,7 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     overwrite : bool, default=False
         Whether to replace a file that is there already. The new file appears whole or not at all.
     """
-    if type(model) not in EXPORTERS:
-        names = ", ".join(kind.__name__ for kind in EXPORTERS)
-        raise TypeError(f"quernel.to_onnx takes a fitted {names}; got {type(model).__name__}.")
+    check_kind(model, EXPORTERS, "quernel.to_onnx")
     check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
     check_free(path, overwrite=overwrite)
@@ -106,18 +106,13 @@ def export_regressor(graph: Graph, model: KernelRegressor) -> None:
 
 
 def export_classifier(graph: Graph, model: KernelClassifier) -> None:
-    """The label, and the probabilities or, where the loss gives none, the decision function."""
-    if model.calibration is not None:
-        raise ValueError(
-            f"KernelClassifier with calibration={model.calibration!r} cannot be written as ONNX. Use loss='logistic', "
-            "whose probabilities need no calibration, or calibration=None."
-        )
+    """The label, and the probabilities or, where neither loss nor calibration gives any, the decision function."""
     scores = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
     labels, two = model.classes_, len(model.classes_) == 2
     kind = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}.get(labels.dtype.kind, np.str_)
     place = (scores.take(0, axis=1) > 0.0).to(np.int64) if two else graph.apply("ArgMax", scores, axis=1, keepdims=0)
     graph.output("label", graph.constant(labels.astype(kind)).take(place, axis=0), kind, (None,))
-    if isinstance(model.loss_, Logistic):
+    if model.calibration is not None or isinstance(model.loss_, Logistic):
         graph.output("probabilities", _probabilities(graph, model, scores), float, (None, len(labels)))
     elif two:
         graph.output("scores", scores.take(0, axis=1), float, (None,))
@@ -126,6 +121,8 @@ def export_classifier(graph: Graph, model: KernelClassifier) -> None:
 
 
 def _probabilities(graph: Graph, model: KernelClassifier, scores: Tensor) -> Tensor:
+    if model.calibration is not None:
+        return calibrated_probabilities(model.calibrated_, scores)
     if len(model.classes_) == 2:
         return graph.apply("Sigmoid", scores * np.array([[-1.0, 1.0]]))
     if model._together:

@@ -13,6 +13,7 @@ from quernel.calibration.scores import Scores, reach
 from quernel.estimators import KernelQuantileRegressor
 from quernel.persistence.graph import Graph, Tensor, join, where
 from quernel.persistence.levels import curves_at
+from quernel.tables import TableModel
 
 Array = NDArray[np.floating]
 
@@ -34,9 +35,11 @@ def check_exportable(model: ConformalQuantileRegressor) -> None:
         raise ValueError(f"Labels of groups must be text or whole numbers in ONNX; got {kinds.pop().__name__}.")
     for inner in _inner(model):
         if not isinstance(inner, KernelQuantileRegressor):
+            own = isinstance(inner, ConformalQuantileRegressor | TableModel)
+            other = "make a model of tables with quernel fit --conformal" if own else "export it with a tool of its own"
             raise ValueError(
-                f"The model inside is a {type(inner).__name__}, which quernel cannot write as ONNX. Calibrate a "
-                "KernelQuantileRegressor, or export that model with a tool of its own."
+                f"The model inside is a {type(inner).__name__}, whose calibration quernel cannot write as ONNX. "
+                f"Calibrate a KernelQuantileRegressor, or {other}."
             )
 
 

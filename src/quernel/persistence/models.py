@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn import model_selection
 from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from quernel import kernels, losses
@@ -19,6 +21,7 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor, Kernel
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.growth import ComponentsChoice, Trial
 from quernel.estimators.learning import BandwidthChoice, Round
+from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
@@ -47,7 +50,7 @@ PARTS: tuple[type, ...] = (
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
     *dict.fromkeys(LOSSES.values()),
     losses.Pinball,
-    *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores),
+    *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn),
 )
@@ -75,9 +78,7 @@ def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> N
     overwrite : bool, default=False
         Whether to replace a file that is there already. The new file appears whole or not at all.
     """
-    if type(model) not in MODELS:
-        names = ", ".join(kind.__name__ for kind in MODELS)
-        raise TypeError(f"quernel.save takes a fitted {names}; got {type(model).__name__}.")
+    check_kind(model, MODELS, "quernel.save")
     _check_ready(model)
     encoder = Encoder(KNOWN, REMEDIES)
     content = encoder.encode(model, type(model).__name__)
@@ -113,51 +114,70 @@ def load(path: str | PathLike[str]) -> Any:
     return model
 
 
+def check_kind(model: Any, kinds: Collection[type], function: str) -> None:
+    """Refuse what is no model of these kinds; of scikit-learn's wrappers around one, say how to get at it."""
+    if type(model) in kinds:
+        return
+    names, advice = ", ".join(kind.__name__ for kind in kinds), "Fit one of those."
+    if isinstance(model, Pipeline):
+        advice = (
+            "Give it the model in the last step, pipeline[-1], and build the other steps again where it is used; a "
+            "model that quernel fit makes of a table keeps what becomes of the columns."
+        )
+    elif isinstance(model, FrozenEstimator):
+        advice = "Give it the model inside, model.estimator."
+    elif hasattr(model, "best_estimator_"):
+        advice = "Give it the model that was chosen, search.best_estimator_."
+    raise TypeError(f"{function} takes a fitted {names}; got {type(model).__name__}. {advice}")
+
+
 def _check_ready(model: Any) -> None:
     """Fitted, and with nothing in it that is code."""
     for part in _parts(model):
-        check_is_fitted(part)
-    if getattr(model, "calibrated_", None) is not None:
-        raise ValueError(
-            f"KernelClassifier with calibration={model.calibration!r} holds scikit-learn's own objects, which model "
-            "files cannot. Use loss='logistic', whose probabilities need no calibration, or calibration=None."
-        )
-    if isinstance(model, ConformalQuantileRegressor):
-        for name, given in (("groups", model._groups), ("density_ratio", model._ratio)):
-            if callable(given):
-                raise ValueError(
-                    f"{name} was given to fit as a function, and model files hold no code. Give it as an array: "
-                    f"fit(X, y, {name}=f(X)), and then predict_interval(X, {name}=f(X))."
-                )
+        if not isinstance(part, TableModel):  # which is made of fitted parts, and no estimator
+            check_is_fitted(part)
+        if isinstance(part, ConformalQuantileRegressor):
+            for name, given in (("groups", part._groups), ("density_ratio", part._ratio)):
+                if callable(given):
+                    raise ValueError(
+                        f"{name} was given to fit as a function, and model files hold no code. Give it as an array: "
+                        f"fit(X, y, {name}=f(X)), and then predict_interval(X, {name}=f(X))."
+                    )
 
 
 def _parts(model: Any) -> list[Any]:
     """The model, and the models inside of it."""
+    inside: list[Any] = []
     if isinstance(model, TableModel):
-        return [*_parts(model.model), *(_parts(model.interval) if model.interval is not None else [])]
-    if isinstance(model, ConformalQuantileRegressor) and hasattr(model, "estimators_"):
-        return [model, *model.estimators_]
-    return [model]
+        inside = [model.model, *([] if model.interval is None else [model.interval])]
+    if isinstance(model, ConformalQuantileRegressor):
+        inside = [thawed(one) for one in getattr(model, "estimators_", [])]
+    return [model, *(part for one in inside for part in _parts(one))]
 
 
 def _check_shapes(model: Any) -> None:
     """What predictions are made of must be there, and fit together."""
-    if isinstance(model, TableModel):
-        for part in _parts(model):
-            if len(model.encoder.names) != part.n_features_in_:
-                raise ValueError(f"its table has {len(model.encoder.names)} columns, not {part.n_features_in_}")
     for part in _parts(model):
+        if isinstance(part, TableModel):
+            for inner in _parts(part)[1:]:
+                if len(part.encoder.names) != inner.n_features_in_:
+                    raise ValueError(f"its table has {len(part.encoder.names)} columns, not {inner.n_features_in_}")
         if isinstance(part, KernelEstimator):
             shape = part.feature_map_.n_components_, len(part.intercept_)
             if part.coef_.shape != shape or part.coef_.dtype != float:
                 raise ValueError(f"its coefficients have the shape {part.coef_.shape}, not {shape}")
         if isinstance(part, ConformalQuantileRegressor):
             _check_scores(part)
+        if isinstance(part, KernelClassifier) and part.calibration is not None:
+            n_curves, n_scores = len(part.calibrated_.curves), len(part.intercept_)
+            if n_curves != n_scores:
+                raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
 
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:
     """Every group's scores are of one length, and each was made by a model that is there."""
-    if not all(isinstance(thawed(inner), QUANTILE_MODELS) for inner in model.estimators_):
+    predicting_ends = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
+    if not all(isinstance(thawed(inner), predicting_ends) for inner in model.estimators_):
         raise ValueError("what it calibrates is no model of quantiles")
     for scores in model.calibration_.values():
         lengths = {len(part) for part in (scores.below, scores.above, scores.model, scores.weight)}

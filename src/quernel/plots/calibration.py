@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, predicted_levels, rows_below
+from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, rows_below
 from quernel.plots.fan import percent
+from quernel.plots.models import predicted_levels
 from quernel.plots.style import ACCENT, BAND_PALE, LINE, POINT, dress, house_style, new_axes
 
 if TYPE_CHECKING:

@@ -1,11 +1,8 @@
 """What displays share: arguments checked, and how far a share of n rows strays by chance."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom
-from sklearn.utils.validation import check_is_fitted
 
 Floats = NDArray[np.float64]
 
@@ -32,20 +29,6 @@ def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLi
     return y, curves[:, order], levels[order]
 
 
-def predicted_levels(estimator: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
-    """Curves (n, q) of a fitted estimator and their levels (q,); None is all levels that it was fitted to."""
-    check_is_fitted(estimator)
-    if quantiles is None:
-        quantiles = getattr(estimator, "quantiles_", None)
-    if quantiles is None:
-        raise ValueError(
-            f"{type(estimator).__name__} has no quantiles_. Fit a KernelQuantileRegressor, or give quantiles to "
-            "from_predictions together with what was predicted."
-        )
-    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-    return np.asarray(estimator.predict(X, quantiles=levels), dtype=np.float64), levels
-
-
 def rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """How many rows are below each curve, and how many below or on it, (q,) each.
 
@@ -60,16 +43,3 @@ def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE
         raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}. Use 0.95 for 95 %.")
     low, high = (binom.ppf(p, n, share) / n for p in ((1 - confidence) / 2, (1 + confidence) / 2))
     return np.asarray(low), np.asarray(high)
-
-
-def names_of(estimator: Any, X: Any) -> list[str]:
-    """What the columns are called, by the table, by the estimator, or by their number."""
-    names = getattr(X, "columns", None)
-    names = getattr(estimator, "feature_names_in_", None) if names is None else names
-    return [f"column {j}" for j in range(np.shape(X)[1])] if names is None else [str(name) for name in names]
-
-
-def like(X: Any, values: Floats) -> Any:
-    """The values as a table of the same kind and column names as X (pandas, polars), or as they are."""
-    columns = getattr(X, "columns", None)
-    return values if columns is None else type(X)(dict(zip(columns, values.T, strict=True)))

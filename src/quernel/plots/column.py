@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots.checks import Floats, like, names_of, predicted_levels
+from quernel.plots.checks import Floats
+from quernel.plots.columns import columns_of, grid_of
 from quernel.plots.fan import fan_chart
+from quernel.plots.models import predicted_levels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OTHERS = ("typical", "average")
-# Beyond these quantiles of a column a few rows would be drawn as if they were known.
-ENDS = (0.005, 0.995)
 GRID_POINTS = 200
 AVERAGED_ROWS = 100
+HALF_WIDTH = 0.35  # of the bars of a word
 
 
 @dataclass(eq=False)
@@ -53,13 +54,15 @@ class QuantileFanDisplay:
 
         Parameters
         ----------
-        estimator : fitted quantile regressor
+        estimator : fitted quantile regressor, a pipeline that ends in one, or a model of tables
         X, y : rows to draw and to take typical values from
         column : name or position
         others : {"typical", "average"}
-            What the other columns are: their medians; or those of a hundred rows, over which the curves are averaged.
+            What the other columns are: their medians, or commonest words; or those of a hundred rows, over which the
+            curves are averaged.
         quantiles : levels, or None for those that were fitted
-        grid : where to compute the curves; by default between the 0.5 % and the 99.5 % quantile of the column
+        grid : where to compute the curves; by default between the 0.5 % and the 99.5 % quantile of the column, or at
+            its ten commonest words
         y_label : text
         ax : axes to draw on
         """
@@ -100,29 +103,45 @@ class QuantileFanDisplay:
         """The numbers, not drawn yet."""
         if others not in OTHERS:
             raise ValueError(f"others must be one of {OTHERS}; got {others!r}.")
-        values = np.asarray(X, dtype=np.float64)
-        if values.ndim != 2 or len(values) == 0:
-            raise ValueError(f"X must have shape (n, d) with n > 0; got {values.shape}.")
-        names = names_of(estimator, X)
-        j = position(column, names)
-        points = _grid(values[:, j]) if grid is None else np.sort(np.asarray(grid, dtype=np.float64).ravel())
-        rows = np.median(values, axis=0)[None] if others == "typical" else _some(values)
-        filled = np.repeat(rows[None], len(points), axis=0)  # (g, rows, d)
-        filled[:, :, j] = points[:, None]
-        curves, levels = predicted_levels(estimator, like(X, filled.reshape(-1, values.shape[1])), quantiles)
-        curves = curves.reshape(len(points), len(rows), -1).mean(axis=1)
+        columns = columns_of(estimator, X)
+        j = position(column, columns.names)
+        points = grid_of(columns.values[j], GRID_POINTS) if grid is None else _sorted(grid, columns.values[j])
+        rows = columns.typical() if others == "typical" else columns.take(_some(columns.n_rows))
+        n_rows = len(rows[0])
+        filled = [np.tile(values, len(points)) for values in rows]
+        filled[j] = np.repeat(points, n_rows)
+        curves, levels = predicted_levels(estimator, columns.rows_of(filled), quantiles)
+        curves = curves.reshape(len(points), n_rows, -1).mean(axis=1)
         order = np.argsort(levels)
-        return cls(
-            values[:, j], np.asarray(y, dtype=np.float64), points, curves[:, order], levels[order], names[j], y_label
-        )
+        y = np.asarray(y, dtype=np.float64)
+        return cls(columns.values[j], y, points, curves[:, order], levels[order], columns.names[j], y_label)
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw as `fan_chart` does."""
-        ax = fan_chart(
-            self.x, self.y, self.grid, self.curves, self.levels, ax=ax, x_label=self.x_label, y_label=self.y_label
-        )
+        """Draw as `fan_chart` does; words side by side, with their rows, which are scattered sideways."""
+        words = self.grid.dtype.kind == "O"
+        x, y, grid, curves = self._side_by_side() if words else (self.x, self.y, self.grid, self.curves)
+        ax = fan_chart(x, y, grid, curves, self.levels, ax=ax, x_label=self.x_label, y_label=self.y_label)
+        if words:
+            ax.set_xticks(range(len(self.grid)), [str(word) for word in self.grid])
+            ax.grid(False, axis="x")
+        if self.grid.dtype.kind == "M":
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+            locator = AutoDateLocator()
+            ax.xaxis.set_major_locator(locator)
+            ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         self.ax_, self.figure_ = ax, ax.figure
         return self
+
+    def _side_by_side(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The rows whose word is drawn, each somewhere above it, and curves that are flat along each word."""
+        place = {str(word): k for k, word in enumerate(self.grid)}
+        code = np.array([place.get(str(word), -1) for word in self.x])
+        x = code + HALF_WIDTH * np.random.default_rng(0).uniform(-0.8, 0.8, len(code))
+        grid = np.arange(len(self.grid))[:, None] + np.array([-HALF_WIDTH, HALF_WIDTH, 0.5])
+        curves = np.repeat(self.curves, 3, axis=0)
+        curves[2::3] = np.nan  # nothing runs from one word to the next
+        return x[code >= 0], self.y[code >= 0], grid.ravel(), curves
 
 
 def position(column: int | str, names: list[str]) -> int:
@@ -136,13 +155,14 @@ def position(column: int | str, names: list[str]) -> int:
     return int(column)
 
 
-def _grid(x: Floats) -> Floats:
-    different = np.unique(x)
-    return different if len(different) <= 10 else np.linspace(*np.quantile(x, ENDS), GRID_POINTS)
+def _sorted(grid: ArrayLike, values: NDArray[Any]) -> NDArray[Any]:
+    """The points that were given, of the kind of the column; words stay in their order."""
+    points = np.ravel(np.asarray(grid, dtype=values.dtype))
+    return points if values.dtype.kind == "O" else np.sort(points)
 
 
-def _some(values: Floats) -> Floats:
+def _some(n_rows: int) -> NDArray[np.intp]:
     """Some of the rows, always the same."""
-    if len(values) <= AVERAGED_ROWS:
-        return values
-    return values[np.sort(np.random.default_rng(0).choice(len(values), AVERAGED_ROWS, replace=False))]
+    if n_rows <= AVERAGED_ROWS:
+        return np.arange(n_rows)
+    return np.sort(np.random.default_rng(0).choice(n_rows, AVERAGED_ROWS, replace=False))

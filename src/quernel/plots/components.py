@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from quernel.plots.checks import Floats
+from quernel.plots.models import choosing_estimator
 from quernel.plots.style import ACCENT, LINE, dress, house_style, require_matplotlib
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ class FeatureCountDisplay:
     @classmethod
     def of(cls, estimator: Any) -> Self:
         """The numbers, not drawn yet."""
-        check_is_fitted(estimator)
-        choice = getattr(estimator, "n_components_choice_", None)
+        estimator = choosing_estimator(estimator)
+        if not hasattr(estimator, "n_components_choice_"):
+            raise ValueError(f"{type(estimator).__name__} has no random features. Fit an estimator of quernel instead.")
+        choice = estimator.n_components_choice_
         if choice is None or not choice.trials:
             why = "was told its number of features" if choice is None else f"tried none: {choice.reason}"
             raise ValueError(

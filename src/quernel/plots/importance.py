@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quernel.metrics import pinball_loss
-from quernel.plots.checks import Floats, checked_predictions, like, names_of, predicted_levels
+from quernel.plots.checks import Floats, checked_predictions
+from quernel.plots.columns import columns_of
+from quernel.plots.models import predicted_levels
 from quernel.plots.style import BAND_DARK, LINE, dress, house_style, new_axes
 
 if TYPE_CHECKING:
@@ -68,20 +70,19 @@ class PermutationImportanceDisplay:
             raise ValueError(f"n_repeats must be 1 or more; got {n_repeats!r}.")
         curves, levels = predicted_levels(estimator, X, quantiles)
         target, _, _ = checked_predictions(y, curves, levels)
-        values = np.asarray(X, dtype=np.float64)
+        columns = columns_of(estimator, X)
         if together is None:
-            together = {name: [j] for j, name in enumerate(names_of(estimator, X))}
+            together = {name: [j] for j, name in enumerate(columns.names)}
         loss = float(np.mean(pinball_loss(target, curves, levels)))
         if loss == 0:
             raise ValueError("The predictions are perfect on these rows, so that no share of their loss can be told.")
         rng = np.random.default_rng(random_state)
-        orders = [rng.permutation(len(values)) for _ in range(n_repeats)]  # the same for every column
+        orders = [rng.permutation(columns.n_rows) for _ in range(n_repeats)]  # the same for every column
         increase = np.empty((len(together), n_repeats))
-        for i, columns in enumerate(together.values()):
+        for i, members in enumerate(together.values()):
             for k, order in enumerate(orders):
-                shuffled = values.copy()
-                shuffled[:, columns] = values[np.ix_(order, columns)]
-                curves, _ = predicted_levels(estimator, like(X, shuffled), levels)
+                shuffled = [column[order] if j in members else column for j, column in enumerate(columns.values)]
+                curves, _ = predicted_levels(estimator, columns.rows_of(shuffled), levels)
                 increase[i, k] = float(np.mean(pinball_loss(target, curves, levels))) / loss - 1
         return cls(list(together), increase, loss)
 

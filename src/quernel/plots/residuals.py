@@ -7,15 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from quernel.plots.checks import (
-    CONFIDENCE,
-    Floats,
-    binomial_band,
-    checked_predictions,
-    predicted_levels,
-    rows_below,
-)
+from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, rows_below
 from quernel.plots.fan import percent
+from quernel.plots.models import predicted_levels
 from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, LINE, POINT, dress, house_style, require_matplotlib
 
 if TYPE_CHECKING:

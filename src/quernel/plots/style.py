@@ -37,6 +37,7 @@ RC: dict[str, Any] = {
     "axes.titlecolor": INK,
     "axes.edgecolor": "#808080",
     "axes.linewidth": 0.8,
+    "axes.formatter.limits": (-5, 9),  # prices are written out: a power of ten would stand where the legend is
     "xtick.color": INK,
     "ytick.color": INK,
     "xtick.labelsize": 9,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
+from quernel.plots.models import choosing_estimator, input_names
 from quernel.plots.style import ACCENT, BAND_DARK, LINE, POINT, dress, house_style, new_axes, shades
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PathDisplay:
     @classmethod
     def of(cls, estimator: Any) -> Self:
         """The search of a fitted `KernelQuantileRegressorCV`, not drawn yet."""
-        check_is_fitted(estimator)
+        estimator = choosing_estimator(estimator)
         if not hasattr(estimator, "cv_results_"):
             raise ValueError(
                 f"{type(estimator).__name__} has no path of ridge weights. Fit a KernelQuantileRegressorCV instead."
@@ -100,7 +100,7 @@ class ImportanceDisplay:
     @classmethod
     def of(cls, estimator: Any) -> Self:
         """The columns of a model fitted with ``bandwidth="learned"``, not drawn yet."""
-        check_is_fitted(estimator)
+        names, estimator = input_names(estimator), choosing_estimator(estimator)
         choice = getattr(estimator, "bandwidth_choice_", None)
         if choice is None or not choice.rounds:
             raise ValueError(
@@ -108,7 +108,6 @@ class ImportanceDisplay:
                 "bandwidth='learned' (bandwidths='learned' in a search), on enough rows."
             )
         inverse = 1 / np.array(choice.rounds[choice.best].bandwidth)
-        names = getattr(estimator, "feature_names_in_", None)
         labels = [f"column {j}" for j in range(len(inverse))] if names is None else [str(name) for name in names]
         return cls(labels, inverse / inverse.max())
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
 from quernel.plots.checks import CONFIDENCE, Floats, binomial_band
 from quernel.plots.fan import percent
+from quernel.plots.models import predicted_interval
 from quernel.plots.style import ACCENT, LINE, POINT, dress, house_style, new_axes
 
 if TYPE_CHECKING:
@@ -44,15 +44,31 @@ class IntervalWidthDisplay:
         y: ArrayLike,
         groups: ArrayLike,
         *,
-        coverage: float = 0.9,
+        coverage: float | None = None,
+        calibration_groups: ArrayLike | None = None,
+        density_ratio: ArrayLike | None = None,
         confidence: float = CONFIDENCE,
         ax: "Axes | None" = None,
     ) -> Self:
-        """Draw the intervals of a fitted estimator with `predict_interval`, on rows that it has not seen."""
-        check_is_fitted(estimator)
-        if not hasattr(estimator, "predict_interval"):
-            raise ValueError(f"{type(estimator).__name__} predicts no intervals. Fit a KernelQuantileRegressor.")
-        lower, upper = np.asarray(estimator.predict_interval(X, coverage)).T
+        """Draw the intervals of a fitted estimator with `predict_interval`, on rows that it has not seen.
+
+        Parameters
+        ----------
+        estimator : fitted `KernelQuantileRegressor` or `ConformalQuantileRegressor`
+            By itself, as the last step of a pipeline, or in a model of tables.
+        X, y : the rows
+        groups : labels or numbers of shape (n,), as in `from_predictions`
+        coverage : what the intervals promise; None is what they were calibrated for, or else 0.9
+        calibration_groups : array of shape (n,) or None
+            The groups by which the estimator was calibrated, if `fit` was given an array of them. None takes `groups`.
+        density_ratio : array of shape (n,) or None
+            That of the rows, if `fit` was given an array of it.
+        confidence : probability of the grey bars
+        ax : axes to draw on
+        """
+        calibrated_by = groups if calibration_groups is None else calibration_groups
+        interval, coverage = predicted_interval(estimator, X, coverage, calibrated_by, density_ratio)
+        lower, upper = interval.T
         return cls.from_predictions(y, lower, upper, groups, coverage=coverage, confidence=confidence, ax=ax)
 
     @classmethod

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.column import ENDS
+from quernel.plots.columns import ENDS, FEW_VALUES, date_grid
 from quernel.tables import DateColumn, TableModel, TextColumn
-from quernel.tables.columns import CYCLES, BooleanColumn, Column
+from quernel.tables.columns import BooleanColumn, Column
 
 Array = NDArray[np.floating]
 
 GRID_POINTS = 60
 MOST_CATEGORIES = 10
 MOST_POINTS = 400
-FEW_VALUES = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +88,6 @@ def _grid(column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], tuple[str
     if len(there) == 0:
         return np.array([column.fill]), ()
     if isinstance(column, DateColumn):
-        return _dates(there), ()
+        return date_grid(there, GRID_POINTS), ()
     different = np.unique(there)
     return (different if len(different) <= FEW_VALUES else np.linspace(*np.quantile(there, ENDS), GRID_POINTS)), ()
-
-
-def _dates(there: Array) -> Array:
-    """Dates whole weeks apart, or whole days: steps at other times of the week would show its cycle as slow waves."""
-    low, high = np.quantile(there, ENDS)
-    unit = next((CYCLES[cycle] for cycle in ("week", "day") if high - low >= FEW_VALUES * CYCLES[cycle]), None)
-    if unit is None:
-        return np.linspace(low, high, GRID_POINTS) if high > low else np.array([low])
-    step, typical = unit * np.ceil((high - low) / unit / GRID_POINTS), np.median(there)
-    return typical + step * np.arange(np.ceil((low - typical) / step), np.floor((high - typical) / step) + 1)

@@ -16,7 +16,7 @@ from quernel.estimators.telling import warn_if_short
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
-from quernel.losses import Loss
+from quernel.losses import Loss, Pinball
 from quernel.rows import ArrayRows, allowance
 from quernel.selection.search import Search, search
 from quernel.selection.splits import check_splitting, read_splits
@@ -82,7 +82,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     cv_results_ : dict of arrays, one entry per pair
         As in scikit-learn's searches: ``params``, ``param_alpha``, ``param_bandwidth``, ``split0_test_score``, ...,
         ``mean_test_score`` (splits weighted by their held-out rows), ``std_test_score``, ``rank_test_score``; and
-        ``test_loss_by_level``, shape (pairs, q), and ``relative_gap``, the largest of the fits of a pair.
+        ``test_loss_q0.1``, ..., the mean loss of each level, and ``relative_gap``, the largest of the fits of a pair.
+        ``pandas.DataFrame(model.cv_results_)`` is a table of them.
     n_splits_ : int
     bandwidth_choice_ : BandwidthChoice or None
         How bandwidths were learned.
@@ -219,7 +220,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         whole = self.alphas is not None
         found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
-        self._keep_search(found, kernels, alphas, b * len(alphas) + a)
+        assert isinstance(loss, Pinball)
+        self._keep_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
         self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
         if self.alphas is None and source.n_rows < view.n_rows:
             self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
@@ -282,12 +284,13 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         features = self._undrawn(center, kernel, seed).set_params(n_components=M)
         return features.fit(source.X, sample_weight=source.weight).transform(source.X)
 
-    def _keep_search(self, found: Search, kernels: list[Kernel], alphas: Array, best: int) -> None:
+    def _keep_search(self, found: Search, kernels: list[Kernel], alphas: Array, levels: Array, best: int) -> None:
         widths = np.empty(len(kernels) * len(alphas), dtype=object)
         widths[:] = [getattr(one, "bandwidth", None) for one in kernels for _ in alphas]
         weights = np.tile(alphas, len(kernels))
         score = -found.mean.ravel()
         by_split = -found.by_split.reshape(len(score), -1)
+        by_level = np.einsum("baks,k->bas", found.losses, found.weight).reshape(len(score), -1)
         self.cv_results_ = {
             "params": [{"alpha": float(a), "bandwidth": h} for a, h in zip(weights, widths, strict=True)],
             "param_alpha": weights,
@@ -297,7 +300,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             "std_test_score": found.deviation.ravel(),
             "rank_test_score": np.unique(-score, return_inverse=True)[1] + 1,
             "relative_gap": found.gap.ravel(),
-            "test_loss_by_level": np.einsum("baks,k->bas", found.losses, found.weight).reshape(len(score), -1),
+            **{f"test_loss_q{level:.12g}": column for level, column in zip(levels, by_level.T, strict=True)},
         }
         self.best_index_, self.best_score_ = best, float(score[best])
         self.n_splits_ = by_split.shape[1]

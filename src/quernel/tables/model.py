@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.calibration import ConformalQuantileRegressor
 from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators.validation import check_target, check_weight
+from quernel.losses import Pinball
+from quernel.metrics import pinball_loss
 from quernel.tables.encoder import TableEncoder
 
 Array = NDArray[np.floating]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableModel:
     """What `quernel fit` writes and `quernel.load` gives back: it predicts from data frames and Arrow tables.
 
@@ -44,25 +48,79 @@ class TableModel:
         """The fitted levels."""
         return self.model.quantiles_
 
+    def __repr__(self) -> str:
+        return f"TableModel of {self.target!r} from {', '.join(map(repr, self.encoder.inputs))}: {self.model!r}"
+
     def predict(self, table: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles of the target; levels and shapes as in `KernelQuantileRegressor.predict`."""
         return self.predict_encoded(self.encoder.encode(table), quantiles)
 
     def predict_encoded(self, X: Array, quantiles: float | ArrayLike | None = None) -> Array:
         """The same, for a matrix that the encoder has made."""
-        predicted = self.model.predict(X, quantiles)
-        return np.exp(predicted) if self.log_target else predicted
+        return self._answer(lambda rows: self.model.predict(rows, quantiles), X)
 
-    def predict_interval(self, table: Any) -> Array:
-        """Lower and upper end of the calibrated interval of each row, shape (n, 2)."""
-        return self.interval_encoded(self.encoder.encode(table))
+    def predict_interval(self, table: Any, coverage: float | None = None) -> Array:
+        """Lower and upper end of an interval for each row, shape (n, 2).
 
-    def interval_encoded(self, X: Array) -> Array:
-        """The same, for a matrix that the encoder has made. Ends of logarithms are mapped back, as quantiles are."""
+        Parameters
+        ----------
+        table : data frame or Arrow table
+        coverage : float or None
+            None is the calibrated interval. Of a model without one, the central interval between its levels with this
+            nominal coverage, as in `KernelQuantileRegressor.predict_interval`.
+        """
+        X = self.encoder.encode(table)
+        if coverage is None or self.interval is not None:
+            return self.interval_encoded(X, coverage)
+        return self._answer(lambda rows: self.model.predict_interval(rows, coverage), X)
+
+    def interval_encoded(self, X: Array, coverage: float | None = None) -> Array:
+        """The calibrated interval for a matrix that the encoder has made; `coverage` can be that of the calibration."""
         if self.interval is None:
-            raise ValueError("This model has no calibrated intervals. Fit it with quernel fit --conformal.")
-        ends = self.interval.predict_interval(X)
-        return np.exp(ends) if self.log_target else ends
+            raise ValueError(
+                "This model has no calibrated intervals. Fit it with quernel fit --conformal, or ask for the interval "
+                "between its levels: predict_interval(table, coverage=0.9)."
+            )
+        calibrated = self.interval.coverage
+        if coverage is not None and not np.isclose(coverage, calibrated):
+            raise ValueError(
+                f"The intervals of this model are calibrated for a coverage of {calibrated:g}; got {coverage!r}. Leave "
+                "it out, fit with quernel fit --conformal --coverage, or ask predict for quantiles, as fitted."
+            )
+        return self._answer(self.interval.predict_interval, X)
+
+    def predict_cdf(self, table: Any, y: ArrayLike) -> Array:
+        """P(target <= y) for each row and its entry of y (or one y for all); see `KernelQuantileRegressor`."""
+        X = self.encoder.encode(table)
+        y = np.full(len(X), y, dtype=float) if np.ndim(y) == 0 else np.asarray(y, dtype=float)
+        if len(X) == len(y) == 0:
+            return np.empty(0)
+        if not self.log_target:
+            return self.model.predict_cdf(X, y)
+        below = y <= 0  # where a target that has a logarithm never is
+        return np.where(below, 0.0, self.model.predict_cdf(X, np.log(np.where(below, 1.0, y))))
+
+    def sample(self, table: Any, n: int = 1, rng: Any = None) -> Array:
+        """Draws from each row's conditional distribution, shape (rows, n), as `KernelQuantileRegressor.sample`."""
+        return self._answer(lambda rows: self.model.sample(rows, n, rng), self.encoder.encode(table))
+
+    def outside(self, table: Any) -> NDArray[np.bool_]:
+        """Which rows leave the range of the training rows in some column, shape (n,)."""
+        return self.beyond(self.encoder.encode(table)).any(axis=1)
+
+    def score(self, table: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Mean D^2 over the levels, as `KernelQuantileRegressor.score`: of the target itself, not of its logarithm."""
+        levels, curves, y = self.quantiles_, self.predict(table).reshape(-1, len(self.quantiles_)), check_target(y)
+        weight = np.ones(len(y)) if sample_weight is None else check_weight(sample_weight, len(y))
+        constant = np.tile(Pinball(levels).best_constant(y, weight / weight.sum()), (len(y), 1))
+        ours, theirs = (pinball_loss(y, each, levels, sample_weight=weight) for each in (curves, constant))
+        return float(np.mean(np.where(theirs > 0, 1 - ours / np.where(theirs > 0, theirs, 1), ours == 0)))
+
+    def _answer(self, ask: Callable[[Array], Array], X: Array) -> Array:
+        """What the model answers for these rows, mapped back from logarithms: quantiles, ends of intervals, draws."""
+        if len(X) == 0:  # which estimators refuse: the answer for one row within the training range, without it
+            return self._answer(ask, np.clip(0.0, *self.model.input_range_)[None])[:0]
+        return np.exp(ask(X)) if self.log_target else ask(X)
 
     def beyond(self, X: Array) -> NDArray[np.bool_]:
         """Which numbers of a matrix that the encoder has made leave the range of the training rows, (n, d).

@@ -1,0 +1,105 @@
+"""What displays ask of a fitted model, by itself or within a pipeline or a model of tables: levels and intervals."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from quernel.calibration import ConformalQuantileRegressor
+from quernel.plots.checks import Floats
+from quernel.tables import TableModel
+
+COVERAGE = 0.9
+
+
+def fitted_estimator(model: Any) -> Any:
+    """The estimator that predicts: the last step of a pipeline, what a model of tables holds, or the model itself."""
+    while isinstance(model, Pipeline | TableModel | FrozenEstimator):
+        if isinstance(model, Pipeline):
+            model = model.steps[-1][1]
+        else:
+            model = model.model if isinstance(model, TableModel) else model.estimator
+    check_is_fitted(model)
+    return model
+
+
+def choosing_estimator(model: Any) -> Any:
+    """The estimator that made the choices: as `fitted_estimator`, and within calibrated intervals."""
+    inner = fitted_estimator(model)
+    if not isinstance(inner, ConformalQuantileRegressor):
+        return inner
+    if len(inner.estimators_) > 1:
+        raise ValueError(
+            f"This {type(inner).__name__} has a model for each of {len(inner.estimators_)} folds, each with choices of "
+            "its own. Draw one of them: give estimators_[0] of it instead."
+        )
+    return choosing_estimator(inner.estimators_[0])
+
+
+def input_names(model: Any) -> Any:
+    """What the columns are called that reach the estimator which predicts, or None."""
+    if isinstance(model, TableModel):
+        return model.encoder.names
+    if isinstance(model, Pipeline) and len(model) > 1:
+        try:
+            return model[:-1].get_feature_names_out()
+        except (AttributeError, ValueError):  # a step gives no names
+            return None
+    return getattr(model, "feature_names_in_", None)
+
+
+def predicted_levels(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
+    """Curves (n, q) of a fitted model and their levels (q,); None is all levels that it was fitted to."""
+    inner = fitted_estimator(model)
+    name = type(inner).__name__
+    if isinstance(inner, ConformalQuantileRegressor):
+        raise ValueError(
+            f"{name} predicts one interval and has no quantiles_. Draw its intervals with IntervalWidthDisplay, or the "
+            "model that it calibrates: give estimators_[0] of it instead."
+        )
+    quantiles = getattr(inner, "quantiles_", None) if quantiles is None else quantiles
+    if quantiles is None or "quantiles" not in inspect.signature(inner.predict).parameters:
+        raise ValueError(
+            f"{name} has no quantiles_, or no predict(X, quantiles=...). Fit a KernelQuantileRegressor, or draw what "
+            "another model predicts with from_predictions."
+        )
+    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    return np.asarray(model.predict(X, quantiles=levels), dtype=np.float64), levels
+
+
+def predicted_interval(
+    model: Any, X: Any, coverage: float | None, groups: Any = None, density_ratio: Any = None
+) -> tuple[Floats, float]:
+    """Intervals (n, 2) of a fitted model, and the coverage they promise; None is the calibrated one, or else 0.9."""
+    inner = fitted_estimator(model)
+    while isinstance(model, Pipeline | FrozenEstimator):  # they have no predict_interval of their own
+        if isinstance(model, Pipeline):
+            X, model = (model[:-1].transform(X) if len(model) > 1 else X), model[-1]
+        else:
+            model = model.estimator
+    if not hasattr(model, "predict_interval"):
+        raise ValueError(
+            f"{type(inner).__name__} predicts no intervals. Fit a KernelQuantileRegressor or a "
+            "ConformalQuantileRegressor, or draw other intervals with from_predictions."
+        )
+    if isinstance(model, ConformalQuantileRegressor):
+        if coverage is not None and not np.isclose(coverage, model.coverage):
+            raise ValueError(
+                f"These intervals were calibrated for a coverage of {model.coverage:g}; got coverage={coverage:g}. "
+                f"Leave it out, or fit a ConformalQuantileRegressor with coverage={coverage:g}."
+            )
+        words = {"groups": groups} if model._groups is True else {}
+        return np.asarray(model.predict_interval(X, **words, density_ratio=density_ratio)), model.coverage
+    if density_ratio is not None:
+        raise ValueError(
+            f"density_ratio is for intervals that were calibrated with one, and {type(inner).__name__} has none. Leave "
+            "it out, or fit a ConformalQuantileRegressor with it."
+        )
+    calibrated = model.interval if isinstance(model, TableModel) else None
+    if coverage is None:
+        coverage = COVERAGE if calibrated is None else calibrated.coverage
+    return np.asarray(model.predict_interval(X, coverage=coverage)), coverage
