@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from quernel.cli.console import listed, working
+from quernel.cli.console import listed, note, working
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.clusters import ClusterTable, cluster_rows, connected
@@ -20,6 +20,8 @@ from quernel.tables.reading import PARQUET, ending_of
 from quernel.tables.several import files_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
+COLUMNS = "Input columns, separated by commas; all by default."
+EXCLUDE = "Columns not to use, separated by commas."
 MAX_MEMORY = (
     "Memory for the rows, such as 500MB; files that need more are read in parts. Half of what is free by default."
 )
@@ -87,6 +89,14 @@ def opened_training(
                     training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
             _enough(training, data)
             yield None, training
+
+
+def tell_training(training: Training | StreamedTraining) -> None:
+    """What a person should know of the rows before they are used."""
+    for sentence in training.notes:
+        note(sentence)
+    if training.dropped:
+        note(f"{training.dropped:,} rows without a target are left out.")
 
 
 def how_read(training: Training | StreamedTraining) -> str:

@@ -17,7 +17,18 @@ from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, errors, fitting, flag, listed, note
-from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
+from quernel.cli.data import (
+    COLUMNS,
+    DASK,
+    DATA,
+    EXCLUDE,
+    MAX_MEMORY,
+    READ,
+    bytes_from,
+    how_read,
+    opened_training,
+    tell_training,
+)
 from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
@@ -39,8 +50,8 @@ def fit(
     target: Annotated[str, typer.Option(help="Column to predict.")],
     model: Annotated[Path, typer.Option(help="File to write the model to, such as m.quernel.")],
     quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
-    columns: Annotated[str | None, typer.Option(help="Input columns, separated by commas; all by default.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
+    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
+    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
@@ -184,10 +195,7 @@ def _interval(
 
 def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
     """Fit, show how it goes, and turn warnings into notes; returns the seconds it took."""
-    for sentence in training.notes:
-        note(sentence)
-    if training.dropped:
-        note(f"{training.dropped:,} rows without a target are left out.")
+    tell_training(training)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.cli.console import console, errors, flag, listed, note
-from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opened_training
+from quernel.cli.data import COLUMNS, DASK, DATA, EXCLUDE, MAX_MEMORY, bytes_from, how_read, opened_training
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
 from quernel.kernels import KERNELS
 from quernel.persistence import save
@@ -50,8 +50,8 @@ def tune(
     one_standard_error: Annotated[
         bool, flag("--one-standard-error", "Take the smoothest model that is not clearly worse.")
     ] = False,
-    columns: Annotated[str | None, typer.Option(help="Input columns, separated by commas; all by default.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
+    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
+    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
