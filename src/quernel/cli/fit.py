@@ -29,6 +29,7 @@ from quernel.cli.data import (
     opened_training,
     tell_training,
 )
+from quernel.cli.outputs import check_outputs
 from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
@@ -107,11 +108,10 @@ def fit(
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
+    check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, data)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
         check_page(report, force=force)
-        if report.resolve() == model.resolve():
-            raise ValueError(f"--model and --report name the same file, {report}. Give each a name of its own.")
     with opened_training(
         data, target, columns, exclude,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,

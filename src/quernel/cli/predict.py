@@ -16,6 +16,7 @@ from rich.markup import escape
 from quernel.cli.console import console, counting, flag, listed, note
 from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
+from quernel.cli.outputs import check_outputs
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.words import counted
@@ -37,6 +38,7 @@ def predict(
 ) -> None:
     """Predict quantiles for every row of a file, in order. Large files are read and written piece by piece."""
     ending_of(out)
+    check_outputs({"--out": out}, data, model)
     check_free(out, overwrite=force, remedy="--force")
     fitted = table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)

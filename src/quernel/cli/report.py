@@ -12,6 +12,7 @@ import typer
 
 from quernel.cli.console import counting, flag, working
 from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
+from quernel.cli.outputs import check_outputs
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
 from quernel.report import judge_on, report_page
@@ -42,6 +43,7 @@ def report(
 
     Where the rows do not fit in memory, a random sample of them judges.
     """
+    check_outputs({"--out": out}, data, model)
     check_page(out, force=force)
     fitted = table_model(model)
     sample = _drawn(fitted, data, allowance(bytes_from(max_memory)))

@@ -14,6 +14,7 @@ from sklearn.model_selection import TimeSeriesSplit
 from quernel.cli.console import console, errors, flag, listed, note
 from quernel.cli.data import COLUMNS, DASK, DATA, EXCLUDE, MAX_MEMORY, bytes_from, how_read, opened_training
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
+from quernel.cli.outputs import check_outputs
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.words import counted
@@ -80,6 +81,7 @@ def tune(
         max_memory=bytes_from(max_memory),
     )
     estimator._check_parameters()
+    check_outputs({"--model": model}, data)
     if model is not None:
         check_free(model, overwrite=force, remedy="--force")
     with opened_training(
