@@ -85,6 +85,8 @@ def made(tmp_path_factory):
     (folder / "tabs.txt").write_text("x\ty\n" + "".join(f"{i}\t{i}\n" for i in range(30)))
     (folder / "commas.tsv").write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(30)))
     (folder / "latin.csv").write_bytes("größe,y\n".encode("latin1") + b"1,2\n" * 30)
+    (folder / "commas.csv").write_text('"size, m2",age,y\n' + "".join(f"{i},{i % 5},{i % 7}\n" for i in range(30)))
+    (folder / "marks.csv").write_text("x,y\n" + "".join(f"{i},{i % 7 or '?'}\n" for i in range(30)))
     (folder / "old.csv").write_text("mine")
     (folder / "notes.xls").write_text("mine")
     return folder
@@ -127,6 +129,78 @@ def test_fit_says_what_it_did(run, folder):
         assert word in ran.stdout, word
     dropped = sales()["price"].null_count
     assert f"{dropped} rows without a target are left out" in ran.stderr
+
+
+def test_a_name_with_a_comma_is_quoted_in_a_list(run, folder, tmp_path):
+    more = "--model", tmp_path / "m", *QUICK, "--force", "--json"
+    chosen = json.loads(run("fit", "commas.csv", "--target", "y", "--columns", '"size, m2", age', *more).stdout)
+    assert list(chosen["columns"]) == ["size, m2", "age"]
+    left = json.loads(run("fit", "commas.csv", "--target", "y", "--exclude", '"size, m2"', *more).stdout)
+    assert list(left["columns"]) == ["age"]
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+def test_words_that_stand_for_gaps(run, folder, tmp_path, memory):
+    """They make no text of numbers, in the target neither, and the model knows them afterwards."""
+    rng = np.random.default_rng(0)
+    values = [f"{x:.4f}" for x in rng.random(300)]
+
+    def written(name, *marks):
+        rows = [(marks[i % len(marks)] if i % 10 == 3 else v, marks[0] if i == 7 else v) for i, v in enumerate(values)]
+        (tmp_path / name).write_text(
+            "x,place,y\n" + "".join(f"{x},{'ab'[i % 2]},{y}\n" for i, (x, y) in enumerate(rows))
+        )
+        return tmp_path / name
+
+    data, gaps, other = written("marks.csv", "?", "not known"), written("gaps.csv", ""), written("other.csv", "none")
+    ways = {}
+    for name, path, more in (("m", data, ("--missing", "?, not known")), ("plain", gaps, ())):
+        ran = run("fit", path, "--target", "y", "--model", tmp_path / name, *QUICK, *more, *memory, "--json")
+        assert ran.returncode == 0, ran.stderr
+        ways[name] = json.loads(ran.stdout)
+    assert ways["m"]["columns"] == ways["plain"]["columns"] == {"x": "number", "place": "text"}
+    assert ways["m"]["rows"] == ways["plain"]["rows"] == 299
+    assert ways["m"]["alpha"] == ways["plain"]["alpha"]
+    assert quernel.load(tmp_path / "m").encoder.missing == ("?", "not known")
+    found = []
+    for model, path in (("m", data), ("plain", gaps)):
+        assert run("predict", tmp_path / model, path, "--out", tmp_path / f"{model}.csv").returncode == 0
+        found.append((tmp_path / f"{model}.csv").read_text())
+    assert found[0] == found[1]
+    report = run("report", tmp_path / "m", data, "--out", tmp_path / "r.html", "--json")
+    assert json.loads(report.stdout)["rows_judged"] == 299
+    refused(run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds 'none' (line 5)")
+
+
+LOOKS = {
+    "words among numbers": (
+        lambda i: "unknown" if i % 40 == 5 else f"{i / 7:.3f}",
+        ["is left out", "numbers, such as '0.000'", "not 'unknown' (10 rows)", "--missing unknown"],
+    ),
+    "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as words", "--missing '?'"]),
+    "thousands": (lambda i: f"{i * 1009:,}", ["thousands separators, such as '1,009'", "Write 1000 for 1,000"]),
+    "per cent": (lambda i: f"{i % 8}%", ["is read as words", "percentages, such as '0%'"]),
+    "decimal commas": (lambda i: f"0,{i % 8}", ["is read as words", "decimal comma, such as '0,0'", "0.26 for 0,26"]),
+    "days first": (lambda i: f"{1 + i % 28}/12/2020", ["dates, such as '1/12/2020'", "dates like 2020-12-31"]),
+    "words among dates": (
+        lambda i: "never" if i % 10 == 3 else f"2020-{1 + i % 12:02}-{1 + i % 28:02}",
+        ["dates, such as '2020-01-01'", "--missing never"],
+    ),
+}
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_text_that_looks_like_numbers_or_dates_is_pointed_out(run, folder, tmp_path, name, memory):
+    make, words = LOOKS[name]
+    lines = [f'"{make(i)}","{"red" if i % 2 else "blue"} {i % 3}",{i % 7}' for i in range(400)]
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines) + "\n")
+    ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
+    assert ran.returncode == 0, ran.stderr
+    (told,) = [line for line in ran.stderr.splitlines() if line.startswith("Note:")]  # and none of the other words
+    assert told.startswith("Note: Column 'a' is ")
+    for word in words:
+        assert word in told, told
 
 
 def test_names_with_brackets_are_names(run, folder, tmp_path):
@@ -203,7 +277,7 @@ def test_pieces_are_pieces(folder, monkeypatch):
     monkeypatch.setattr(reading, "BATCH_ROWS", 64)
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
     for name in ("sales.parquet", "sales.csv"):
-        with reading.in_batches(folder / name, ["age"], {}) as batches:
+        with reading.in_batches(folder / name, ["age"]) as batches:
             assert len(list(batches.pieces)) > 3
 
 
@@ -408,6 +482,13 @@ BROKEN = {
     "missing target column": (fitting("sales.csv", "prise"), ["'prise'", "Did you mean 'price'?"]),
     "missing input column": ((*FIT, "--columns", "size,aeg"), ["'aeg'", "Did you mean 'age'?"]),
     "no input column": ((*FIT, "--columns", " ,"), ["--columns names no column", "leave it out"]),
+    "comma in a name": (
+        fitting("commas.csv", "y", "--columns", "size, m2"),
+        ["'size'", "Did you mean 'size, m2'?", """put a name with a comma in quotes: '"size, m2"'"""],
+    ),
+    "quotes that do not end": ((*FIT, "--exclude", '"size'), ["double quotes", "size"]),
+    "gaps by words in Parquet": (fitting("sales.parquet", "price", "--missing", "?"), ["--missing is for CSV files"]),
+    "text in a target": (fitting("marks.csv", "y"), ["'y' holds string", "--missing"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
     "missing weights": ((*FIT, "--weights", "xyzzy"), ["'xyzzy'", "Its columns: size, age"]),
     "missing kept column": ((*PREDICT, "--keep", "id,age"), ["'id'", "to keep"]),
@@ -465,7 +546,7 @@ BROKEN = {
     ),
     "text where numbers were": (
         ("predict", "m.quernel", "words.csv", "--out", "new.csv"),
-        ["words.csv", "double", "big"],
+        ["words.csv", "column 'size' holds 'big' (line 2), where a number is needed"],
     ),
     "corrupt model": (("predict", "damaged.quernel", "sales.csv", "--out", "new.csv"), ["damaged", "checksum"]),
     "foreign model": (("predict", "sales.parquet", "sales.csv", "--out", "new.csv"), ["not a quernel model file"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,8 +38,14 @@ def flag(name: str, text: str) -> Any:
 
 
 def listed(text: str) -> list[str]:
-    """The words of a text, separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    """The words of a text, separated by commas; those with a comma in them are in double quotes, as in CSV files."""
+    try:
+        words = next(csv.reader([text], skipinitialspace=True, strict=True), [])
+    except csv.Error as error:
+        raise ValueError(
+            f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."
+        ) from error
+    return [word.strip() for word in words if word.strip()]
 
 
 @contextmanager

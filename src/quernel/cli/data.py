@@ -16,12 +16,13 @@ from quernel.tables.columns import kind_of
 from quernel.tables.converted import bytes_of, copied
 from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
-from quernel.tables.reading import PARQUET, ending_of
+from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
 from quernel.tables.several import files_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
 COLUMNS = "Input columns, separated by commas; all by default."
 EXCLUDE = "Columns not to use, separated by commas."
+MISSING = "Words that stand for gaps in CSV files, besides NA, NULL and the like, separated by commas: ?,unknown."
 MAX_MEMORY = (
     "Memory for the rows, such as 500MB; files that need more are read in parts. Half of what is free by default."
 )
@@ -65,15 +66,21 @@ def opened_training(
     max_memory: int | None,
     dask: str | None,
     groups: str | None = None,
+    missing: str | None = None,
     **more: Any,
 ) -> Iterator[tuple[Any, Training | StreamedTraining]]:
     """The rows, ready to be fitted while the block lasts, and the Arrow table where it is in memory (else None)."""
     if columns is not None and not listed(columns):
         raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
+    words = listed(missing or "")
+    if words and not any(ending_of(path)[0] in CSV for path in files_of(data)):
+        raise ValueError(f"--missing is for CSV files: in {data} gaps are empty by themselves. Leave it out.")
     more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
-    with in_parts(data, max_memory, dask) as parts:
+    more["missing"] = words
+    how = CsvReading(missing=tuple(words))
+    with in_parts(data, max_memory, dask, how) as parts:
         if parts is None:
-            table = read(data)
+            table = read(data, how)
             _refuse_empty(len(table), data)
             training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
             _enough(training, data)
@@ -107,7 +114,7 @@ def how_read(training: Training | StreamedTraining) -> str:
 
 
 @contextmanager
-def in_parts(data: Path, max_memory: int | None, dask: str | None = None) -> Iterator[ParquetTable | None]:
+def in_parts(data: Path, max_memory: int | None, dask: str | None, how: CsvReading) -> Iterator[ParquetTable | None]:
     """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it; else None."""
     files, room = files_of(data), allowance(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
@@ -125,7 +132,7 @@ def in_parts(data: Path, max_memory: int | None, dask: str | None = None) -> Ite
         return
     with ExitStack() as stack:
         with working(f"Copying {data}, which may not fit in memory, to Parquet, to read it in parts"):
-            table = stack.enter_context(copied(files))
+            table = stack.enter_context(copied(files, how))
         yield table
 
 

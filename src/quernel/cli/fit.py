@@ -23,6 +23,7 @@ from quernel.cli.data import (
     DATA,
     EXCLUDE,
     MAX_MEMORY,
+    MISSING,
     READ,
     bytes_from,
     how_read,
@@ -53,6 +54,7 @@ def fit(
     quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
+    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
@@ -113,7 +115,7 @@ def fit(
     if report is not None:
         check_page(report, force=force)
     with opened_training(
-        data, target, columns, exclude,
+        data, target, columns, exclude, missing=missing,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, errors, fail, flag, note, working
-from quernel.cli.data import COLUMNS, DATA, EXCLUDE, MAX_MEMORY, bytes_from, opened_training, tell_training
+from quernel.cli.data import COLUMNS, DATA, EXCLUDE, MAX_MEMORY, MISSING, bytes_from, opened_training, tell_training
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
@@ -69,6 +69,7 @@ def plan(
     rows: Annotated[int | None, typer.Option(help="Rows to plan for; those of the file by default.", min=2)] = None,
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
+    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
     width: Annotated[
         int | None,
         typer.Option(help=f"Numbers in a row of X; as `fit` makes them of the file, or {USUAL_WIDTH}.", min=1),
@@ -97,7 +98,7 @@ def plan(
     _check_options(kernel, level, plot, force)
     told: tuple[str, ...] = ()
     if data is not None:
-        seen = _seen(data, target, columns, exclude, bytes_from(max_memory), subsample, seed)
+        seen = _seen(data, target, columns, exclude, missing, bytes_from(max_memory), subsample, seed)
         exponents = _numbers(seen, r, gamma, compatibility, level, kernel, subsample, seed)
         rows = seen.n_rows if rows is None else rows
         width = seen.X.shape[1] if width is None else width
@@ -161,13 +162,16 @@ def _seen(
     target: str | None,
     columns: str | None,
     exclude: str | None,
+    missing: str | None,
     max_memory: int | None,
     subsample: int,
     seed: int,
 ) -> Seen:
     if target is None:
         fail("Name the column to predict with --target.")
-    with opened_training(path, target, columns, exclude, max_memory=max_memory, dask=None) as (_, training):
+    with opened_training(
+        path, target, columns, exclude, missing=missing, max_memory=max_memory, dask=None
+    ) as (_, training):  # fmt: skip
         if training.n_rows < MIN_ROWS:
             fail(
                 f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "

@@ -44,7 +44,7 @@ def predict(
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
     kept = listed(keep or "")
     names = [f"q{level:g}" for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
-    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_types()) as batches:
+    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_reading()) as batches:
         _check(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
             rows, outside, beyond = _predicted(fitted, batches, levels, kept, names, write)

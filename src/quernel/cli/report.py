@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,12 +72,12 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
 
     parts: list[Drawn] = []
     limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
-    needed, types = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_types()
-    with in_batches(data, needed, types) as batches:
+    needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
+    with in_batches(data, needed, how) as batches:
         _check(fitted, batches.schema, data)
         if kind_of(batches.schema.field(fitted.target).type) != "boolean":  # whole numbers at first, others later
-            types |= {fitted.target: pa.float64()}
-    with in_batches(data, needed, types) as batches, counting("Reading", batches.n_rows) as advance:
+            how = replace(how, types=how.types | {fitted.target: pa.float64()})
+    with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
         for piece in batches.pieces:
             table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
             there = np.isfinite(numbers(table[fitted.target]))

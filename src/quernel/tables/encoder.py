@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.tables.columns import Column, DateColumn, TextColumn, kind_of
-from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason
-from quernel.tables.reading import TableError, nearest
+from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
+from quernel.tables.reading import CsvReading, TableError, nearest
 
 Array = NDArray[np.floating]
 
@@ -26,9 +26,13 @@ FITTING = {
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """The input columns of a model, and what each becomes; `learn_encoder` makes one from a table."""
+    """The input columns of a model, and what each becomes; `learn_encoder` makes one from a table.
+
+    `missing` are words that stand for gaps.
+    """
 
     columns: tuple[Column, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
@@ -67,12 +71,12 @@ class TableEncoder:
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
 
-    def csv_types(self) -> dict[str, Any]:
-        """What the columns of a CSV file are to be read as: what they were, however they look this time."""
+    def csv_reading(self) -> CsvReading:
+        """How a CSV file is to be read: its columns as what they were, however they look this time."""
         import pyarrow as pa
 
         types = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string()}
-        return {column.name: types[column.kind] for column in self.columns}
+        return CsvReading({column.name: types[column.kind] for column in self.columns}, self.missing)
 
 
 @dataclass(frozen=True)
@@ -83,27 +87,35 @@ class Learnt:
     notes: tuple[str, ...]
 
 
-def learn_encoder(table: Any, inputs: Sequence[str]) -> Learnt:
+def learn_encoder(table: Any, inputs: Sequence[str], missing: Sequence[str] = ()) -> Learnt:
     """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note."""
-    return learnt_from({name: _column(name, table[name]) for name in inputs})
+    made, told = {}, {}
+    for name in inputs:
+        made[name], told[name] = _column(name, table[name])
+    return learnt_from(made, told, missing)
 
 
-def learnt_from(made: dict[str, Column | str]) -> Learnt:
-    """The encoder of these columns, with a note where there is only a reason to leave the column out."""
+def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missing: Sequence[str] = ()) -> Learnt:
+    """The encoder of these columns, with a note where there is only a reason to leave the column out.
+
+    `told` are the remarks on every column, and `missing` words that stand for gaps.
+    """
     notes = []
     for name, column in made.items():
         if isinstance(column, str):
-            notes.append(f"Column {name!r} is left out: {column}.")
-        elif isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
+            notes.append(f"Column {name!r} is left out: {'. It '.join([column, *told[name]])}.")
+            continue
+        notes += [f"Column {name!r} {remark}." for remark in told[name]]
+        if isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
             notes.append(
                 f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
-                "frequent count as one. If they are dates, write them like 2026-11-16."
+                "frequent count as one."
             )
     columns = tuple(column for column in made.values() if not isinstance(column, str))
     if not columns:
         told = " ".join(notes) if notes else "There is none besides the target."
         raise TableError(f"The table has no usable input column. {told}")
-    return Learnt(TableEncoder(columns), tuple(notes))
+    return Learnt(TableEncoder(columns, tuple(missing)), tuple(notes))
 
 
 def as_arrow(table: Any) -> Any:
@@ -124,13 +136,14 @@ def as_arrow(table: Any) -> Any:
         ) from error
 
 
-def _column(name: str, values: Any) -> Column | str:
-    """What to keep of a column, or why nothing."""
+def _column(name: str, values: Any) -> tuple[Column | str, list[str]]:
+    """What to keep of a column, or why nothing, and remarks on it."""
     kind, reason = kind_or_reason(name, values.type)
     if kind is None:
-        return reason
-    made = column_from(name, kind, facts_of(name, values, kind))
+        return reason, []
+    facts = facts_of(name, values, kind)
+    made = column_from(name, kind, facts)
     if isinstance(made, str | TextColumn):
-        return made
+        return made, remarks(facts)
     read = made.read(values)
-    return replace(made, fill=float(np.median(read[np.isfinite(read)])))
+    return replace(made, fill=float(np.median(read[np.isfinite(read)]))), remarks(facts)

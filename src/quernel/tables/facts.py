@@ -29,6 +29,7 @@ from quernel.tables.columns import (
     parsed_dates,
     seconds,
 )
+from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
 
 Array = NDArray[np.floating]
@@ -41,7 +42,10 @@ MOST_WORDS = 200_000
 
 @dataclass(frozen=True)
 class NumberFacts:
-    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day."""
+    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day.
+
+    `infinite` is how many numbers are.
+    """
 
     n_rows: int
     nulls: int
@@ -50,20 +54,22 @@ class NumberFacts:
     high: float = -np.inf
     earliest: float = np.inf
     latest: float = -np.inf
+    infinite: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class TextFacts:
     """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
 
-    `forms` are the ways in which all text can be read as dates ("local" or "zoned"), and `dates` is then what is known
-    of them.
+    `look` says what the words look like. `forms` are the ways in which all text can be read as dates ("local" or
+    "zoned"), and `dates` is then what is known of them.
     """
 
     n_rows: int
     nulls: int
     missing: int
     words: dict[str, int] | None
+    look: Look
     forms: frozenset[str] = frozenset()
     dates: NumberFacts | None = field(default=None)
 
@@ -80,12 +86,12 @@ def facts_of(name: str, column: Any, kind: str) -> Facts:
 
 def number_facts(values: Array, nulls: int) -> NumberFacts:
     """The facts of numbers, or of dates in seconds."""
-    there = values[np.isfinite(values)]
+    there, infinite = values[np.isfinite(values)], int(np.isinf(values).sum())
     if len(there) == 0:
-        return NumberFacts(len(values), nulls, 0)
+        return NumberFacts(len(values), nulls, 0, infinite=infinite)
     times = there % DAY
     ends = (there.min(), there.max(), times.min(), times.max())
-    return NumberFacts(len(values), nulls, len(there), *map(float, ends))
+    return NumberFacts(len(values), nulls, len(there), *map(float, ends), infinite)
 
 
 def _text_facts(column: Any) -> TextFacts:
@@ -100,7 +106,7 @@ def _text_facts(column: Any) -> TextFacts:
         zoned = "zoned" if parsed.type.tz else "local"
         forms = frozenset({"local", "zoned"} if parsed.null_count == len(parsed) else {zoned})
     dates = None if parsed is None else number_facts(seconds(parsed, ""), parsed.null_count)
-    return TextFacts(len(index), column.null_count, missing, _few(counts), forms, dates)
+    return TextFacts(len(index), column.null_count, missing, _few(counts), look_at(counts), forms, dates)
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -117,6 +123,7 @@ def _joined_numbers(parts: Sequence[NumberFacts]) -> NumberFacts:
         max(part.high for part in parts),
         min(part.earliest for part in parts),
         max(part.latest for part in parts),
+        sum(part.infinite for part in parts),
     )
 
 
@@ -131,7 +138,8 @@ def _joined_text(parts: Sequence[TextFacts]) -> TextFacts:
     forms = frozenset.intersection(*(part.forms for part in parts))
     dates = _joined_numbers([part.dates for part in parts if part.dates is not None]) if forms else None
     rows, nulls, missing = (sum(getattr(part, name) for part in parts) for name in ("n_rows", "nulls", "missing"))
-    return TextFacts(rows, nulls, missing, None if words is None else dict(words), forms, dates)
+    look = join_looks([part.look for part in parts])
+    return TextFacts(rows, nulls, missing, None if words is None else dict(words), look, forms, dates)
 
 
 def _few(words: dict[str, int]) -> dict[str, int] | None:
@@ -145,6 +153,14 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
     if isinstance(facts, TextFacts):
         return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
     return _date(name, facts) if kind == "date" else _number(name, facts, kind)
+
+
+def remarks(facts: Facts) -> list[str]:
+    """What a person should know of a column besides what becomes of it: what its name may be put before."""
+    if isinstance(facts, NumberFacts):
+        return [f"is infinite in {in_rows(facts.infinite)}: that counts as missing"] if facts.infinite else []
+    hint = None if facts.dates is not None else advice(facts.look)
+    return [] if hint is None else [f"is read as words, but {hint}"]
 
 
 def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:

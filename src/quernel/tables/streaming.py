@@ -17,7 +17,7 @@ from quernel.rows.sources import BLOCK, Piece, RowsError, checked, cut
 from quernel.tables.columns import Column, TextColumn, as_words, numbers
 from quernel.tables.drawing import Drawn, drawn, join_drawn
 from quernel.tables.encoder import TableEncoder, learnt_from
-from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason
+from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason, remarks
 from quernel.tables.groups import Group, ParquetTable, Slab
 from quernel.tables.medians import medians
 from quernel.tables.training import (
@@ -77,6 +77,7 @@ def prepare_streamed(
     weights: str | None = None,
     groups: str | None = None,
     log_target: bool = False,
+    missing: Sequence[str] = (),
     make_rows: Callable[..., Any] | None = None,
 ) -> StreamedTraining:
     """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept.
@@ -93,7 +94,7 @@ def prepare_streamed(
     if log_target:
         refuse_not_positive(target, counted.not_positive, counted.low)
     inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
-    learnt = learnt_from(learn(table, roles, inputs))
+    learnt = learnt_from(*learn(table, roles, inputs), missing)
     rows = (make_rows or TableRows)(table, learnt.encoder, roles, counted.sizes)
     labels = None
     if groups is not None:
@@ -183,8 +184,11 @@ def draw_slab(roles: Roles, limit: int, seed: int, slab: Slab) -> Drawn:
 # What becomes of the columns
 
 
-def learn(table: Any, roles: Roles, inputs: Sequence[str]) -> dict[str, Column | str]:
-    """What is kept of every input, or why nothing, learnt from the rows with a target in three or four passes."""
+def learn(table: Any, roles: Roles, inputs: Sequence[str]) -> tuple[dict[str, Column | str], dict[str, list[str]]]:
+    """What is kept of every input, or why nothing, learnt from the rows with a target in three or four passes.
+
+    Remarks on every column, besides.
+    """
     kinds = {name: kind_or_reason(name, table.schema.field(name).type) for name in inputs}
     known = {name: kind for name, (kind, _) in kinds.items() if kind is not None}
     needed = list(dict.fromkeys([*known, roles.target]))
@@ -199,7 +203,8 @@ def learn(table: Any, roles: Roles, inputs: Sequence[str]) -> dict[str, Column |
         return table.fold(step, join, list(dict.fromkeys([*measured, roles.target])))
 
     found = medians(fold, partial(finite_numbers, roles, measured), there)
-    return {name: replace(column, fill=found[name]) if name in found else column for name, column in made.items()}
+    made |= {name: replace(column, fill=found[name]) for name, column in measured.items()}
+    return made, {name: remarks(facts[name]) if name in facts else [] for name in made}
 
 
 def column_facts(roles: Roles, kinds: dict[str, str], slab: Slab) -> dict[str, Facts]:

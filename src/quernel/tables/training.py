@@ -51,6 +51,7 @@ def prepare(
     weights: str | None = None,
     groups: str | None = None,
     log_target: bool = False,
+    missing: Sequence[str] = (),
 ) -> Training:
     """Choose the input columns of an Arrow table, drop rows without a target, learn the encoder and apply it.
 
@@ -69,6 +70,8 @@ def prepare(
         A column that says which rows belong together.
     log_target : bool
         Whether to fit the logarithm of the target.
+    missing : sequence of str
+        Words that stand for gaps, as the table was read; the model reads others in the same way.
     """
     check_columns(table.schema, target, weights, groups, columns, exclude)
     y = numbers(table[target])
@@ -79,7 +82,8 @@ def prepare(
     if log_target:
         refuse_not_positive(target, int(np.sum(y <= 0)), float(y.min()))
     weight = numbers(table[weights]) if weights else None
-    learnt = learn_encoder(table, input_columns(table.schema, columns, [target, weights, groups, *exclude]))
+    inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
+    learnt = learn_encoder(table, inputs, missing)
     X = learnt.encoder.encode(table)
     y = np.log(y) if log_target else y
     labels = None if groups is None else _numbered(table[groups], groups)
@@ -102,7 +106,8 @@ def check_columns(
         kind = None if name is None else schema.field(name).type
         if kind is not None and kind_of(kind) not in ("number", "boolean", "nothing"):
             raise TableError(
-                f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or write 1234.5 for a number."
+                f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or write 1234.5 for a "
+                "number; of a CSV file, --missing names words that stand for gaps."
             )
 
 
