@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import sys
+import zipfile
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,10 @@ def made(tmp_path_factory):
         "\n".join([lines[0], *(f'"big",{line.split(",", 1)[1]}' for line in lines[1:])]) + "\n"
     )
     (folder / "negative.csv").write_text("x,y,w\n" + "".join(f"{i},{i - 3},{i - 9}\n" for i in range(30)))
-    (folder / "pairs.csv").write_text("x,g,y\n" + "".join(f"{i},{'abc'[i % 3]},{i % 7}\n" for i in range(60)))
+    (folder / "pairs.csv").write_text("x,g,one,y\n" + "".join(f"{i},{'abc'[i % 3]},u,{i % 7}\n" for i in range(60)))
+    (folder / "gappy.csv").write_text("x,y,w\n" + "".join(f"{i},{i % 7},{i % 3 or ''}\n" for i in range(30)))
+    with zipfile.ZipFile(folder / "some.zip", "w") as archive:
+        archive.writestr("mine", "mine")
     (folder / "loners.csv").write_text("x,g,y\n" + "".join(f"{i},{i % 3 or ''},{i % 7}\n" for i in range(60)))
     (folder / "same.csv").write_text("x,y\n" + "".join(f"{i},5\n" for i in range(30)) + "31,\n")
     pq.write_table(reading.read(folder / "same.csv"), folder / "same.parquet")
@@ -201,6 +205,47 @@ def test_text_that_looks_like_numbers_or_dates_is_pointed_out(run, folder, tmp_p
     assert told.startswith("Note: Column 'a' is ")
     for word in words:
         assert word in told, told
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+def test_infinite_values_are_counted(run, folder, tmp_path, memory):
+    lines = [f"{'inf' if i in (3, 4) else i},{'-inf' if i == 7 else '' if i == 9 else i % 7}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
+    ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
+    assert ran.returncode == 0, ran.stderr
+    assert "Column 'x' is infinite in 2 rows: that counts as missing." in ran.stderr
+    assert "2 rows without a target are left out, 1 of them with an infinite one." in ran.stderr
+    ran = run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--json")
+    assert json.loads(ran.stdout)["rows_infinite"] == 2
+    assert "2 rows with an infinite input" in ran.stderr
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines[10:]) + "\n11,\n")
+    ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "n", *QUICK, *memory)
+    assert "Note: 1 row without a target is left out.\n" in ran.stderr
+    assert "is infinite" not in ran.stderr
+
+
+def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(run, folder, tmp_path):
+    levels = "0.5,0.9999999,0.99999999"
+    made = run("fit", "flat2.csv", "--target", "y", "--model", tmp_path / "m", "--components", 5, "--quantiles", levels)
+    assert made.returncode == 0, made.stderr
+    run("predict", tmp_path / "m", "flat2.csv", "--out", tmp_path / "p.csv", "--keep", "x,y,x")
+    assert reading.read(tmp_path / "p.csv").column_names == ["x", "y", "q0.5", "q0.9999999", "q0.99999999"]
+
+
+def test_a_page_that_cannot_be_written_leaves_the_model(run, folder, tmp_path):
+    """As on a disk that is full after the model."""
+    more = "--target", "y", "--components", 5, "--quantiles", "0.1,0.9"
+    assert run("fit", "flat2.csv", "--model", tmp_path / "first", *more).returncode == 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "first").stat().st_size + 2000, hard))
+    try:
+        ran = run("fit", "flat2.csv", "--model", tmp_path / "m", *more, "--report", tmp_path / "r.html")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    command = f"quernel report {tmp_path / 'm'} flat2.csv --out {tmp_path / 'r.html'}"
+    refused(ran, f"The model is whole, in {tmp_path / 'm'}", "File too large", command)
+    assert not (tmp_path / "r.html").exists()
+    assert run(*command.split()[1:]).returncode == 0
 
 
 def test_names_with_brackets_are_names(run, folder, tmp_path):
@@ -376,6 +421,11 @@ def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
             told
         )
     assert "of those tried" in ran.stderr
+    assert '"learned"' not in ran.stderr  # it was used
+    machine = run(*common, "--alphas", "1e-9,1e3,1e6", "--bandwidths", "learned", "--json")
+    edges = [sentence for sentence in json.loads(machine.stdout)["notes"] if "of those tried" in sentence]
+    for text in (ran.stderr, machine.stderr):
+        assert [line.removeprefix("Note: ") for line in text.splitlines() if "of those tried" in line] == edges
     inside = run(*common, "--alphas", "1e-9,1e3", "--bandwidths", "1")
     assert inside.returncode == 0
     assert "of those tried" not in inside.stderr
@@ -407,7 +457,7 @@ def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
     ran = run(*common, "--groups", "g", "--folds", "3", "--bandwidths", "1", "--model", tmp_path / "n")
     assert ran.returncode == 0, ran.stderr
     assert quernel.load(tmp_path / "n").encoder.inputs == ["x"]
-    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "cv=4 needs at least 4", "got 3")
+    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' makes 3 groups", "--folds 4 needs")
 
 
 def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
@@ -462,7 +512,27 @@ BROKEN = {
     "tuning an empty file": (tuning("empty.csv", "y"), ["empty.csv cannot be read as CSV"]),
     "unknown bandwidth": ((*FIT, "--bandwidth", "narrow"), ["bandwidth", "'narrow'", "learned"]),
     "negative bandwidth": ((*FIT, "--bandwidth", "-2"), ["bandwidth", "-2"]),
-    "unknown way not to cross": ((*FIT, "--noncrossing", "never"), ["noncrossing", "'never'", "joint"]),
+    "unknown way not to cross": (
+        (*FIT, "--noncrossing", "never"),
+        ["--noncrossing must be one of rearrange, joint, none", "'never'"],
+    ),
+    "too few groups for the folds": (
+        tuning("pairs.csv", "y", "--groups", "g"),
+        ["'g' makes 3 groups, and --folds 5 needs at least 5"],
+    ),
+    "one group": (
+        tuning("pairs.csv", "y", "--groups", "one", "--validation", "0.3"),
+        ["'one' makes 1 group, and --validation needs at least 2"],
+    ),
+    "weights with gaps": (fitting("gappy.csv", "y", "--weights", "w"), ["of weights 'w' has 10 missing or infinite"]),
+    "data as a checkpoint": (
+        fitting("flat2.csv", "y", "--checkpoint", "pairs.csv"),
+        ["--checkpoint pairs.csv is a file, but not a checkpoint", "another name"],
+    ),
+    "an archive as a checkpoint": (
+        fitting("flat2.csv", "y", "--checkpoint", "some.zip"),
+        ["some.zip is not a checkpoint of a fit. Give another"],
+    ),
     "coverage of nothing": ((*FIT, "--coverage", "0.9"), ["--coverage", "Add --conformal"]),
     "coverage wider than the levels": ((*FIT, "--conformal", "--coverage", "0.9"), ["0.05 and 0.95", "0.1 to 0.9"]),
     "coverage above 1": ((*FIT, "--conformal", "--coverage", "90"), ["coverage", "90"]),
@@ -473,7 +543,7 @@ BROKEN = {
     "calibration with all rows": ((*FIT, "--conformal", "--calibration-share", "1.5"), ["share between 0 and 1"]),
     "too few rows to calibrate": (
         fitting("flat2.csv", "y", "--conformal", "--quantiles", "0.01,0.99"),
-        ["0.98", "49 calibration rows", "there are 8"],
+        ["0.98", "49 calibration rows", "there are 8", "more of them (--calibration-share), or"],
     ),
     "column with the name of an end": (
         ("predict", "interval.quernel", "ends.csv", "--out", "new.csv", "--keep", "lower"),
@@ -495,7 +565,7 @@ BROKEN = {
     "text target": (fitting("sales.csv", "place"), ["'place'", "holds string, not numbers"]),
     "target without values": (fitting("lost.csv"), ["'y' is missing in all 30 rows"]),
     "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["4 values of 'y'", "-3"]),
-    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["9 negative", "weights"]),
+    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["of weights 'w' has 9 negative entries"]),
     "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV", "Empty"]),
     "header only": (fitting("header.csv", "price"), ["header.csv has no rows: there is nothing to learn from"]),
     "tuning without rows": (tuning("header.csv"), ["header.csv has no rows"]),
@@ -534,7 +604,7 @@ BROKEN = {
     "level out of range": ((*FIT, "--quantiles", "0.5,95"), ["95", "between 0 and 1"]),
     "levels that are no numbers": ((*FIT, "--quantiles", "low,high"), ["--quantiles must be numbers", "low,high"]),
     "unknown kernel": ((*FIT, "--kernel", "magic"), ["'magic'", "gaussian"]),
-    "features that are no number": ((*FIT, "--components", "many"), ["n_components", "'many'"]),
+    "features that are no number": ((*FIT, "--components", "many"), ["--components", "'many'"]),
     "negative alpha": ((*FIT, "--alpha", "-1"), ["alpha must be a positive", "-1"]),
     "existing model": ((*FIT[:5], "damaged.quernel"), ["damaged.quernel exists already", "--force"]),
     "folder of the model missing": ((*FIT[:5], "no/m.quernel"), ["folder no is missing"]),

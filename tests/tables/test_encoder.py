@@ -104,8 +104,10 @@ def test_pandas_polars_and_arrow_are_read_alike():
     for other in (table.to_pandas(), pl.from_arrow(table), table.to_batches()[0]):
         np.testing.assert_array_equal(encoder.encode(other), expected)
     assert as_arrow({"a": [1, 2]}).column_names == ["a"]
-    with pytest.raises(TableError, match="A table is needed"):
+    with pytest.raises(TableError, match=r"A table is needed.*; got int"):
         as_arrow(3)
+    with pytest.raises(TableError, match=r"a dict whose values are columns.*; got 1 for 'a'"):
+        as_arrow({"a": 1})
 
 
 def test_one_row_at_a_time_is_the_same():

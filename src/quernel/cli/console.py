@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,17 @@ from quernel.solvers.progress import Progress, listening
 
 console = Console()
 errors = Console(stderr=True)
+# What estimators call their arguments, and what these are on the command line.
+OPTIONS = {
+    r", or method='cv\+'": "",
+    r"\bcalibration_size\b": "--calibration-share",
+    r"\bn_components\b": "--components",
+    r"\bmax_memory\b": "--max-memory",
+    r"\bone_standard_error=True\b": "--one-standard-error",
+    r"\bcv=(\d+)\b": r"--folds \1",
+    r"\bcheckpoint='": "--checkpoint '",
+    r"^(alphas?|bandwidths?|kernel|coverage|checkpoint)\b": r"--\1",
+}
 
 
 def fail(message: str) -> NoReturn:
@@ -46,6 +58,18 @@ def listed(text: str) -> list[str]:
             f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."
         ) from error
     return [word.strip() for word in words if word.strip()]
+
+
+@contextmanager
+def in_options() -> Iterator[None]:
+    """Complaints of estimators in words of the command line: their arguments are options here."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for pattern, option in OPTIONS.items():
+            text = re.sub(pattern, option, text)
+        raise ValueError(text) from error
 
 
 @contextmanager

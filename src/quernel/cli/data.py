@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quernel.cli.console import listed, note, working
+from quernel.report.words import counted
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.clusters import ClusterTable, cluster_rows, connected
@@ -103,7 +104,9 @@ def tell_training(training: Training | StreamedTraining) -> None:
     for sentence in training.notes:
         note(sentence)
     if training.dropped:
-        note(f"{training.dropped:,} rows without a target are left out.")
+        those = f", {training.infinite:,} of them with an infinite one" if training.infinite else ""
+        are = "is" if training.dropped == 1 else "are"
+        note(f"{counted(training.dropped, 'row')} without a target {are} left out{those}.")
 
 
 def how_read(training: Training | StreamedTraining) -> str:

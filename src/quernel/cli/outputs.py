@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
+from zipfile import is_zipfile
 
 from quernel.tables.several import files_of
 
@@ -31,6 +32,12 @@ def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | 
     for (one, path), (other, again) in combinations(named.items(), 2):
         if path.resolve() == again.resolve():
             raise ValueError(f"{one} and {other} name the same file, {again}. Give each a name of its own.")
+
+
+def check_checkpoint(path: Path | None) -> None:
+    """Complain, before any work, about a file that no fit has written: it would be taken for the state of one."""
+    if path is not None and path.is_file() and not is_zipfile(path):
+        raise ValueError(f"--checkpoint {path} is a file, but not a checkpoint of a fit. Give another name.")
 
 
 def _identity(path: Path) -> tuple[int, int]:

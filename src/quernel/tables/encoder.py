@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import Column, DateColumn, TextColumn, kind_of
+from quernel.tables.columns import Column, DateColumn, NumberColumn, TextColumn, kind_of, numbers
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.reading import CsvReading, TableError, nearest
 
@@ -70,6 +70,14 @@ class TableEncoder:
         table = as_arrow(table)
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
+
+    def infinite(self, table: Any) -> NDArray[np.bool_]:
+        """Which rows of a table or of a piece of one have an infinite number among their inputs, which is missing."""
+        found = np.zeros(len(table), dtype=bool)
+        for column in self.columns:
+            if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "number":
+                found |= np.isinf(numbers(table[column.name]))
+        return found
 
     def csv_reading(self) -> CsvReading:
         """How a CSV file is to be read: its columns as what they were, however they look this time."""
@@ -132,8 +140,19 @@ def as_arrow(table: Any) -> Any:
         return pa.table(table)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise TableError(
-            f"A table is needed: Arrow, pandas, polars or a dict of columns; got {type(table)}."
+            "A table is needed: Arrow, pandas, polars or a dict whose values are columns, such as {'size': [1, 2]}; "
+            f"got {_described(table)}."
         ) from error
+
+
+def _described(table: Any) -> str:
+    """What was given instead of a table: of a dict, the first entry that is no column."""
+    if isinstance(table, dict):
+        for name, values in table.items():
+            if np.ndim(values) != 1:
+                return f"{values!r} for {name!r}"
+        return "columns of different lengths or mixed types"
+    return type(table).__name__
 
 
 def _column(name: str, values: Any) -> tuple[Column | str, list[str]]:

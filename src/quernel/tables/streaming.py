@@ -49,7 +49,8 @@ class Roles:
 class StreamedTraining:
     """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes.
 
-    `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None.
+    `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None; `infinite`
+    of the dropped rows have an infinite target.
     """
 
     table: Any
@@ -61,6 +62,7 @@ class StreamedTraining:
     dropped: int
     notes: tuple[str, ...]
     groups: NDArray[np.uint64] | None = None
+    infinite: int = 0
 
     @property
     def n_rows(self) -> int:
@@ -101,8 +103,9 @@ def prepare_streamed(
         labels = table.fold(partial(group_labels, roles, groups), np.concatenate, [*dict.fromkeys([target, groups])])
     dropped = table.n_rows - rows.n_rows
     return StreamedTraining(
-        table, roles, counted.sizes, (counted.low, counted.high), learnt.encoder, rows, dropped, learnt.notes, labels
-    )
+        table, roles, counted.sizes, (counted.low, counted.high), learnt.encoder, rows, dropped, learnt.notes, labels,
+        counted.infinite,
+    )  # fmt: skip
 
 
 # Which rows count
@@ -110,12 +113,16 @@ def prepare_streamed(
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Rows with a target in every strip of a group, by group and strip; their range, and those not positive."""
+    """Rows with a target in every strip of a group, by group and strip; their range, and those not positive.
+
+    Also, how many others have an infinite target.
+    """
 
     sizes: dict[tuple[Group, int], int]
     low: float
     high: float
     not_positive: int
+    infinite: int
 
 
 # Rows of a group whose targets are counted together. A block of rows has one or more strips.
@@ -129,14 +136,15 @@ def count_targets(roles: Roles, slab: Slab) -> Counted:
     starts = range(0, len(y), STRIP)
     sizes = {(slab.group, slab.start + start): int(there[start : start + STRIP].sum()) for start in starts}
     low, high = y[there].min(initial=np.inf), y[there].max(initial=-np.inf)
-    return Counted(sizes, float(low), float(high), int(np.sum(y[there] <= 0)))
+    return Counted(sizes, float(low), float(high), int(np.sum(y[there] <= 0)), int(np.isinf(y).sum()))
 
 
 def join_targets(parts: Sequence[Counted]) -> Counted:
     """Those of all slabs."""
     sizes = {key: size for part in parts for key, size in part.sizes.items()}
     low, high = min(part.low for part in parts), max(part.high for part in parts)
-    return Counted(sizes, low, high, sum(part.not_positive for part in parts))
+    not_positive, infinite = (sum(getattr(part, name) for part in parts) for name in ("not_positive", "infinite"))
+    return Counted(sizes, low, high, not_positive, infinite)
 
 
 def with_target(table: Any, roles: Roles) -> Any:

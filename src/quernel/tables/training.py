@@ -20,7 +20,7 @@ Array = NDArray[np.floating]
 class Training:
     """X (n, d) as the encoder makes it, y (n,), weights and group numbers (n,) or None, rows dropped, and notes.
 
-    Rows are dropped for want of a target.
+    Rows are dropped for want of a target; `infinite` of them have an infinite one.
     """
 
     encoder: TableEncoder
@@ -30,6 +30,7 @@ class Training:
     dropped: int
     notes: tuple[str, ...]
     groups: NDArray[np.intp] | None = None
+    infinite: int = 0
 
     @property
     def n_rows(self) -> int:
@@ -75,19 +76,19 @@ def prepare(
     """
     check_columns(table.schema, target, weights, groups, columns, exclude)
     y = numbers(table[target])
-    there = np.isfinite(y)
+    there, infinite = np.isfinite(y), int(np.isinf(y).sum())
     refuse_no_target(target, int(there.sum()), len(y))
     if not there.all():
         table, y = table.filter(there), y[there]
     if log_target:
         refuse_not_positive(target, int(np.sum(y <= 0)), float(y.min()))
-    weight = numbers(table[weights]) if weights else None
+    weight = None if weights is None else _weight(table[weights], weights)
     inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
     learnt = learn_encoder(table, inputs, missing)
     X = learnt.encoder.encode(table)
     y = np.log(y) if log_target else y
     labels = None if groups is None else _numbered(table[groups], groups)
-    return Training(learnt.encoder, X, y, weight, int(np.sum(~there)), learnt.notes, labels)
+    return Training(learnt.encoder, X, y, weight, int(np.sum(~there)), learnt.notes, labels, infinite)
 
 
 def check_columns(
@@ -141,6 +142,17 @@ def refuse_gaps(name: str, count: int, n_rows: int, place: str = "") -> None:
             f"The column of groups {name!r} is empty in {count:,} of {n_rows:,} rows{of}. Fill it, or leave those rows "
             "out."
         )
+
+
+def _weight(column: Any, name: str) -> Array:
+    weight = numbers(column)
+    gaps, negative = int(np.sum(~np.isfinite(weight))), int(np.sum(weight < 0))
+    if gaps or negative:
+        what = f"{gaps:,} missing or infinite" if gaps else f"{negative:,} negative"
+        raise TableError(
+            f"The column of weights {name!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
+        )
+    return weight
 
 
 def _numbered(labels: Any, name: str) -> NDArray[np.intp]:
