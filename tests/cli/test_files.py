@@ -248,6 +248,43 @@ def test_a_page_that_cannot_be_written_leaves_the_model(run, folder, tmp_path):
     assert run(*command.split()[1:]).returncode == 0
 
 
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+def test_numbers_that_are_names_keep_their_zeros(run, folder, tmp_path, memory):
+    lines = [f"{('01234', '1234', '99999')[i % 3]},{i % 2},{i % 3 + i / 100}" for i in range(120)]
+    (tmp_path / "t.csv").write_text("zip,x,y\n" + "\n".join(lines) + "\n")
+    more = "--target", "y", "--model", tmp_path / "m", *QUICK, *memory, "--categorical", "zip", "--json"
+    told = json.loads(run("fit", tmp_path / "t.csv", *more).stdout)
+    assert told["columns"] == {"zip": "text", "x": "number"}
+    assert quernel.load(tmp_path / "m").encoder.columns[0].levels == ("01234", "1234", "99999")
+    assert run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv").returncode == 0
+    middle = reading.read(tmp_path / "p.csv")["q0.5"].to_numpy()
+    assert middle[1] - middle[3] > 0.5  # 1234 is not 01234
+    pq.write_table(reading.read(tmp_path / "t.csv"), tmp_path / "t.parquet")  # where both are the same number
+    ran = run("predict", tmp_path / "m", tmp_path / "t.parquet", "--out", tmp_path / "no.csv")
+    refused(ran, "'zip' holds int64, but the model was fitted to texts")
+
+
+def test_a_model_of_csv_takes_the_same_rows_from_parquet(run, folder, tmp_path):
+    lines = [f"{'true' if i % 3 else 'false'},{i % 5},{i % 24:02}:30:00,{i % 7}" for i in range(120)]
+    (tmp_path / "t.csv").write_text("flag,n,hour,y\n" + "\n".join(lines) + "\n")
+    made = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, "--json")
+    assert json.loads(made.stdout)["columns"] == {"flag": "boolean", "n": "number", "hour": "time"}
+    rows = [line.split(",") for line in lines]
+    columns = zip(("flag", "n", "hour"), list(zip(*rows, strict=True))[:3], strict=True)
+    pq.write_table(
+        pa.table({name: pa.array(cells, pa.large_string()) for name, cells in columns}), tmp_path / "t.parquet"
+    )
+    for ending in ("csv", "parquet"):
+        ran = run("predict", tmp_path / "m", tmp_path / f"t.{ending}", "--out", tmp_path / f"{ending}.csv")
+        assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "csv.csv").read_text() == (tmp_path / "parquet.csv").read_text()
+    page = run(
+        "fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "n", *QUICK, "--report", tmp_path / "r.html"
+    )
+    assert page.returncode == 0, page.stderr
+    assert "00:30 to 23:30" in (tmp_path / "r.html").read_text()
+
+
 def test_names_with_brackets_are_names(run, folder, tmp_path):
     """The console reads [m/s] as mark-up of its own unless it is told not to."""
     names, model = ("speed [m/s]", "place [/x]", "power [kw]"), tmp_path / "m [b].quernel"
@@ -559,6 +596,9 @@ BROKEN = {
     "quotes that do not end": ((*FIT, "--exclude", '"size'), ["double quotes", "size"]),
     "gaps by words in Parquet": (fitting("sales.parquet", "price", "--missing", "?"), ["--missing is for CSV files"]),
     "text in a target": (fitting("marks.csv", "y"), ["'y' holds string", "--missing"]),
+    "missing category": ((*FIT, "--categorical", "plaec"), ["'plaec'", "category", "'place'?"]),
+    "target as a category": ((*FIT, "--categorical", "price"), ["--categorical names the target 'price'"]),
+    "category that is no input": ((*FIT, "--categorical", "age", "--exclude", "age"), ["'age'", "no input column"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
     "missing weights": ((*FIT, "--weights", "xyzzy"), ["'xyzzy'", "Its columns: size, age"]),
     "missing kept column": ((*PREDICT, "--keep", "id,age"), ["'id'", "to keep"]),

@@ -15,7 +15,7 @@ from persistence.test_save import by_groups
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
-from tables.made import sales
+from tables.made import sales, with_times
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -233,7 +233,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
 
 
 def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
-    table, new = sales(), sales(100, seed=1)
+    table, new = with_times(sales()), with_times(sales(100, seed=1), seed=1)
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
     for log_target in (False, True):
         training = prepare(table, "price", log_target=log_target)
@@ -248,7 +248,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
             for column in training.encoder.columns
         }
         kinds = {column.kind for column in training.encoder.columns}
-        assert kinds == {"number", "boolean", "text", "date"}
+        assert kinds == {"number", "boolean", "text", "date", "time"}
         said = run(tmp_path / "m.onnx", **inputs)
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
         np.testing.assert_allclose(said["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))

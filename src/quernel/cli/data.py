@@ -24,6 +24,7 @@ DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such
 COLUMNS = "Input columns, separated by commas; all by default."
 EXCLUDE = "Columns not to use, separated by commas."
 MISSING = "Words that stand for gaps in CSV files, besides NA, NULL and the like, separated by commas: ?,unknown."
+CATEGORICAL = "Columns of numbers that are names, such as zip codes, separated by commas; they are read as words."
 MAX_MEMORY = (
     "Memory for the rows, such as 500MB; files that need more are read in parts. Half of what is free by default."
 )
@@ -36,7 +37,7 @@ READ = {
 }
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # Numbers that a value becomes, at most: a date has its trend, three cycles and a flag, a word all levels.
-WIDTHS = {"date": 8, "text": MOST_LEVELS + 2, None: 0}
+WIDTHS = {"date": 8, "time": 4, "text": MOST_LEVELS + 2, None: 0}
 USUAL_WIDTH = 2
 # Bytes that one of a file of another format may take as a table, and as numbers.
 IN_MEMORY = 3
@@ -68,17 +69,22 @@ def opened_training(
     dask: str | None,
     groups: str | None = None,
     missing: str | None = None,
+    categorical: str | None = None,
     **more: Any,
 ) -> Iterator[tuple[Any, Training | StreamedTraining]]:
     """The rows, ready to be fitted while the block lasts, and the Arrow table where it is in memory (else None)."""
+    import pyarrow as pa
+
     if columns is not None and not listed(columns):
         raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
     words = listed(missing or "")
     if words and not any(ending_of(path)[0] in CSV for path in files_of(data)):
         raise ValueError(f"--missing is for CSV files: in {data} gaps are empty by themselves. Leave it out.")
     more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
-    more["missing"] = words
-    how = CsvReading(missing=tuple(words))
+    more |= {"missing": words, "categorical": listed(categorical or "")}
+    if target in more["categorical"]:
+        raise ValueError(f"--categorical names the target {target!r}, which must be a number. Leave it out there.")
+    how = CsvReading(dict.fromkeys(more["categorical"], pa.string()), tuple(words))
     with in_parts(data, max_memory, dask, how) as parts:
         if parts is None:
             table = read(data, how)

@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, errors, fitting, flag, in_options, listed, note
 from quernel.cli.data import (
+    CATEGORICAL,
     COLUMNS,
     DASK,
     DATA,
@@ -58,6 +59,7 @@ def fit(
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
+    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
@@ -120,7 +122,7 @@ def fit(
     if report is not None:
         check_page(report, force=force)
     with opened_training(
-        data, target, columns, exclude, missing=missing,
+        data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"

@@ -16,7 +16,17 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, errors, fail, flag, note, working
-from quernel.cli.data import COLUMNS, DATA, EXCLUDE, MAX_MEMORY, MISSING, bytes_from, opened_training, tell_training
+from quernel.cli.data import (
+    CATEGORICAL,
+    COLUMNS,
+    DATA,
+    EXCLUDE,
+    MAX_MEMORY,
+    MISSING,
+    bytes_from,
+    opened_training,
+    tell_training,
+)
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
@@ -70,6 +80,7 @@ def plan(
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
+    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     width: Annotated[
         int | None,
         typer.Option(help=f"Numbers in a row of X; as `fit` makes them of the file, or {USUAL_WIDTH}.", min=1),
@@ -97,8 +108,9 @@ def plan(
     """
     _check_options(kernel, level, plot, force)
     told: tuple[str, ...] = ()
+    reading = {"exclude": exclude, "missing": missing, "categorical": categorical}
     if data is not None:
-        seen = _seen(data, target, columns, exclude, missing, bytes_from(max_memory), subsample, seed)
+        seen = _seen(data, target, columns, reading, bytes_from(max_memory), subsample, seed)
         exponents = _numbers(seen, r, gamma, compatibility, level, kernel, subsample, seed)
         rows = seen.n_rows if rows is None else rows
         width = seen.X.shape[1] if width is None else width
@@ -106,7 +118,7 @@ def plan(
     elif rows is None or r is None or gamma is None:
         fail("Give a data file with --target, or --rows, --r and --gamma.")
     else:
-        width = _width(columns, exclude, width)
+        width = _width(columns, reading, width)
         exponents, unit = _given(r, gamma, compatibility), 1.0
     made, notes = _recommended(rows, exponents)
     if plot is not None:
@@ -148,10 +160,13 @@ def _given(r: float, gamma: float, compatibility: float | None) -> Numbers:
     return Numbers(r, gamma, compatibility, ("given", "given", "given"))
 
 
-def _width(columns: str | None, exclude: str | None, width: int | None) -> int:
+def _width(columns: str | None, reading: dict[str, str | None], width: int | None) -> int:
     """The width to reckon with where there is no file; --columns may say it, too, as it has no names to choose then."""
-    if exclude is not None or (columns is not None and not (columns.isdecimal() and int(columns) > 0)):
-        fail("--columns and --exclude choose columns of a data file. Give one, or the number of columns with --width.")
+    if columns is not None and not (columns.isdecimal() and int(columns) > 0):
+        fail("--columns chooses columns of a data file. Give one, or the number of columns with --width.")
+    for name, given in reading.items():
+        if given is not None:
+            fail(f"--{name} is about the columns of a data file. Give one, or leave it out.")
     if columns is not None and width is None:
         return int(columns)
     return USUAL_WIDTH if width is None else width
@@ -161,17 +176,14 @@ def _seen(
     path: Path,
     target: str | None,
     columns: str | None,
-    exclude: str | None,
-    missing: str | None,
+    reading: dict[str, str | None],
     max_memory: int | None,
     subsample: int,
     seed: int,
 ) -> Seen:
     if target is None:
         fail("Name the column to predict with --target.")
-    with opened_training(
-        path, target, columns, exclude, missing=missing, max_memory=max_memory, dask=None
-    ) as (_, training):  # fmt: skip
+    with opened_training(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
         if training.n_rows < MIN_ROWS:
             fail(
                 f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "

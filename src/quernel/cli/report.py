@@ -90,7 +90,8 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
             advance(len(table))
     if not n_rows:
         raise TableError(f"{data} has no rows.")
-    return join_drawn(parts).only(limit)
+    found = join_drawn(parts).only(limit)
+    return replace(found, table=fitted.encoder.without_marks(found.table))
 
 
 def _check(fitted: TableModel, schema: Any, data: Path) -> None:

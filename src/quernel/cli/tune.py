@@ -12,7 +12,18 @@ from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.cli.console import console, errors, flag, in_options, listed, note
-from quernel.cli.data import COLUMNS, DASK, DATA, EXCLUDE, MAX_MEMORY, MISSING, bytes_from, how_read, opened_training
+from quernel.cli.data import (
+    CATEGORICAL,
+    COLUMNS,
+    DASK,
+    DATA,
+    EXCLUDE,
+    MAX_MEMORY,
+    MISSING,
+    bytes_from,
+    how_read,
+    opened_training,
+)
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
 from quernel.cli.outputs import check_outputs
 from quernel.kernels import KERNELS
@@ -54,6 +65,7 @@ def tune(
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
+    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
@@ -87,7 +99,7 @@ def tune(
     if model is not None:
         check_free(model, overwrite=force, remedy="--force")
     with opened_training(
-        data, target, columns, exclude, missing=missing,
+        data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (_, training):  # fmt: skip
         _check_groups(groups, training, folds, validation)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from quernel.persistence.graph import Graph, Tensor, cos, is_missing, join, sin, where
-from quernel.tables import DateColumn, TableEncoder, TextColumn
-from quernel.tables.columns import CYCLES, Column
+from quernel.tables import DateColumn, TableEncoder, TextColumn, TimeColumn
+from quernel.tables.columns import CYCLES, DAY, Column
 
 
 def table_inputs(graph: Graph, encoder: TableEncoder) -> Tensor:
@@ -21,7 +21,12 @@ def _encoded(graph: Graph, column: Column) -> list[Tensor]:
     missing = is_missing(x)
     filled = where(missing, column.fill, x)
     flag = [missing.to(float)] if column.flagged else []
-    return [*(_dates(column, filled) if isinstance(column, DateColumn) else [filled]), *flag]
+    if isinstance(column, DateColumn):
+        return [*_dates(column, filled), *flag]
+    if isinstance(column, TimeColumn):
+        angle = 2 * np.pi / DAY * filled
+        return [filled, sin(angle), cos(angle), *flag]
+    return [filled, *flag]
 
 
 def _levels(graph: Graph, column: TextColumn) -> Tensor:

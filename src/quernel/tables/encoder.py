@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import Column, DateColumn, NumberColumn, TextColumn, kind_of, numbers
+from quernel.tables.columns import Column, NumberColumn, TextColumn, kind_of, numbers, plain
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.reading import CsvReading, TableError, nearest
 
@@ -17,10 +17,11 @@ Array = NDArray[np.floating]
 
 # What each kind of column can be read from.
 FITTING = {
-    "number": ("number", "boolean", "nothing"),
-    "boolean": ("boolean", "number", "nothing"),
+    "number": ("number", "boolean", "text", "nothing"),
+    "boolean": ("boolean", "number", "text", "nothing"),
     "text": ("text", "nothing"),
     "date": ("date", "text", "nothing"),
+    "time": ("time", "text", "nothing"),
 }
 
 
@@ -47,7 +48,7 @@ class TableEncoder:
     @property
     def cyclic(self) -> NDArray[np.bool_]:
         """Which columns of the matrix go round with the day, the week or the year: none of their values is far away."""
-        waves = [name for column in self.columns if isinstance(column, DateColumn) for name in column.waves]
+        waves = [wave for column in self.columns for wave in getattr(column, "waves", ())]
         return np.isin(self.names, waves)
 
     def check(self, schema: Any, of: str = "The table") -> None:
@@ -56,7 +57,7 @@ class TableEncoder:
         for column in self.columns:
             if column.name not in schema.names:
                 wrong.append(f"column {column.name!r} is missing. {nearest(column.name, schema.names)}")
-            elif kind_of(schema.field(column.name).type) not in FITTING[column.kind]:
+            elif not _fits(column, kind_of(schema.field(column.name).type)):
                 wrong.append(
                     f"column {column.name!r} holds {schema.field(column.name).type}, but the model was fitted to "
                     f"{column.kind}s."
@@ -67,9 +68,24 @@ class TableEncoder:
 
     def encode(self, table: Any) -> Array:
         """The matrix of a table or of a piece of one, shape (n, len(names)); other columns are ignored."""
-        table = as_arrow(table)
+        table = self.without_marks(as_arrow(table))
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
+
+    def without_marks(self, table: Any) -> Any:
+        """An Arrow table, or a piece of one, with gaps for the words that stand for them, as a CSV file is read."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.missing:
+            return table
+        table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+        for name in self.inputs:
+            if name in table.schema.names and kind_of(table[name].type) == "text":
+                text = plain(table[name]).cast(pa.large_string())
+                marked = pc.is_in(text, value_set=pa.array(self.missing, pa.large_string()))
+                table = table.set_column(table.schema.get_field_index(name), name, pc.if_else(marked, None, text))
+        return table
 
     def infinite(self, table: Any) -> NDArray[np.bool_]:
         """Which rows of a table or of a piece of one have an infinite number among their inputs, which is missing."""
@@ -84,6 +100,7 @@ class TableEncoder:
         import pyarrow as pa
 
         types = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string()}
+        types["time"] = pa.string()
         return CsvReading({column.name: types[column.kind] for column in self.columns}, self.missing)
 
 
@@ -95,11 +112,16 @@ class Learnt:
     notes: tuple[str, ...]
 
 
-def learn_encoder(table: Any, inputs: Sequence[str], missing: Sequence[str] = ()) -> Learnt:
-    """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note."""
+def learn_encoder(
+    table: Any, inputs: Sequence[str], missing: Sequence[str] = (), categorical: Sequence[str] = ()
+) -> Learnt:
+    """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note.
+
+    `missing` are words that stand for gaps, `categorical` columns whose numbers are words.
+    """
     made, told = {}, {}
     for name in inputs:
-        made[name], told[name] = _column(name, table[name])
+        made[name], told[name] = _column(name, table[name], name in categorical)
     return learnt_from(made, told, missing)
 
 
@@ -155,9 +177,14 @@ def _described(table: Any) -> str:
     return type(table).__name__
 
 
-def _column(name: str, values: Any) -> tuple[Column | str, list[str]]:
+def _fits(column: Column, kind: str | None) -> bool:
+    """Whether a column can be read from one of this kind."""
+    return kind in FITTING[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
+
+
+def _column(name: str, values: Any, categorical: bool) -> tuple[Column | str, list[str]]:
     """What to keep of a column, or why nothing, and remarks on it."""
-    kind, reason = kind_or_reason(name, values.type)
+    kind, reason = kind_or_reason(name, values.type, categorical)
     if kind is None:
         return reason, []
     facts = facts_of(name, values, kind)

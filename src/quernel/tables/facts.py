@@ -23,7 +23,9 @@ from quernel.tables.columns import (
     DateColumn,
     NumberColumn,
     TextColumn,
+    TimeColumn,
     as_words,
+    clock,
     kind_of,
     numbers,
     parsed_dates,
@@ -78,10 +80,11 @@ Facts = NumberFacts | TextFacts
 
 
 def facts_of(name: str, column: Any, kind: str) -> Facts:
-    """The facts of a piece of a column of this kind: number, boolean, date or text."""
-    if kind == "text":
-        return _text_facts(column)
-    return number_facts(seconds(column, name) if kind == "date" else numbers(column), column.null_count)
+    """The facts of a piece of a column of this kind: number, boolean, date, time, text or category."""
+    if kind in ("text", "category"):
+        return _text_facts(column, plainly=kind == "category")
+    read = {"date": seconds, "time": clock}.get(kind)
+    return number_facts(numbers(column) if read is None else read(column, name), column.null_count)
 
 
 def number_facts(values: Array, nulls: int) -> NumberFacts:
@@ -94,19 +97,22 @@ def number_facts(values: Array, nulls: int) -> NumberFacts:
     return NumberFacts(len(values), nulls, len(there), *map(float, ends), infinite)
 
 
-def _text_facts(column: Any) -> TextFacts:
+def _text_facts(column: Any, plainly: bool) -> TextFacts:
+    """Those of text; `plainly`: of words, whatever they look like."""
     words, index = as_words(column)
     each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
     counts = dict(zip(words, each, strict=True))
     missing = int(np.sum(index < 0)) + counts.pop("", 0)
-    parsed = parsed_dates(column)
+    parsed = None if plainly else parsed_dates(column)
     if parsed is None:
         forms: frozenset[str] = frozenset()
     else:  # without any text, both are possible
         zoned = "zoned" if parsed.type.tz else "local"
         forms = frozenset({"local", "zoned"} if parsed.null_count == len(parsed) else {zoned})
     dates = None if parsed is None else number_facts(seconds(parsed, ""), parsed.null_count)
-    return TextFacts(len(index), column.null_count, missing, _few(counts), look_at(counts), forms, dates)
+    return TextFacts(
+        len(index), column.null_count, missing, _few(counts), look_at({} if plainly else counts), forms, dates
+    )
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -152,6 +158,8 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
         raise _without(name)
     if isinstance(facts, TextFacts):
         return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
+    if kind == "time":
+        return _time(name, facts)
     return _date(name, facts) if kind == "date" else _number(name, facts, kind)
 
 
@@ -202,13 +210,28 @@ def _date(name: str, facts: NumberFacts) -> Column | str:
     return DateColumn(name, np.nan, flagged, facts.low, cycles)
 
 
-def kind_or_reason(name: str, kind: Any) -> tuple[str | None, str]:
-    """What kind of column an Arrow type makes, or None and the reason why it makes none."""
+def _time(name: str, facts: NumberFacts) -> Column | str:
+    if facts.there == 0:
+        raise _without(name)
+    flagged = facts.there < facts.n_rows
+    if facts.low == facts.high and not flagged:
+        return "it is the same time everywhere"
+    return TimeColumn(name, np.nan, flagged)
+
+
+def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str | None, str]:
+    """What kind of column an Arrow type makes, a category if it is told, or None and the reason why it makes none."""
     import pyarrow as pa
 
     found = kind_of(kind)
     if found == "nothing":
         raise _without(name)
+    if categorical:
+        if found not in ("number", "boolean", "text") or pa.types.is_duration(kind):
+            raise TableError(
+                f"Column {name!r} holds {kind}, and --categorical is for words, numbers and truth values. Leave it out."
+            )
+        return "category", ""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # so Arrow has text of other encodings
         return found, "it holds bytes that are not UTF-8 text"
     return found, f"it holds {kind}, which has no numbers"

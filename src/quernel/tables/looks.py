@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from quernel.tables.columns import NUMBER
+
 
 class Form(NamedTuple):
     """A way to write numbers or dates: the pattern, what it is called and, if it is not read as such, what to write."""
@@ -20,7 +22,7 @@ class Form(NamedTuple):
 
 # Of those that fit, the first one counts.
 FORMS = {
-    "number": Form(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", "numbers"),
+    "number": Form(NUMBER.pattern, "numbers"),
     "percent": Form(r"[+-]?\d+([.,]\d+)?\s?%", "percentages", "5 instead of 5%"),
     "thousands": Form(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", "numbers with thousands separators", "1000 for 1,000"),
     "comma": Form(r"[+-]?\d+,\d+", "numbers with a decimal comma", "0.26 for 0,26"),

@@ -25,6 +25,7 @@ from quernel.tables.training import (
     input_columns,
     refuse_gaps,
     refuse_no_target,
+    refuse_not_inputs,
     refuse_not_positive,
 )
 
@@ -80,6 +81,7 @@ def prepare_streamed(
     groups: str | None = None,
     log_target: bool = False,
     missing: Sequence[str] = (),
+    categorical: Sequence[str] = (),
     make_rows: Callable[..., Any] | None = None,
 ) -> StreamedTraining:
     """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept.
@@ -96,7 +98,8 @@ def prepare_streamed(
     if log_target:
         refuse_not_positive(target, counted.not_positive, counted.low)
     inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
-    learnt = learnt_from(*learn(table, roles, inputs), missing)
+    refuse_not_inputs(categorical, inputs, table.schema.names)
+    learnt = learnt_from(*learn(table, roles, inputs, categorical), missing)
     rows = (make_rows or TableRows)(table, learnt.encoder, roles, counted.sizes)
     labels = None
     if groups is not None:
@@ -192,12 +195,14 @@ def draw_slab(roles: Roles, limit: int, seed: int, slab: Slab) -> Drawn:
 # What becomes of the columns
 
 
-def learn(table: Any, roles: Roles, inputs: Sequence[str]) -> tuple[dict[str, Column | str], dict[str, list[str]]]:
+def learn(
+    table: Any, roles: Roles, inputs: Sequence[str], categorical: Sequence[str] = ()
+) -> tuple[dict[str, Column | str], dict[str, list[str]]]:
     """What is kept of every input, or why nothing, learnt from the rows with a target in three or four passes.
 
     Remarks on every column, besides.
     """
-    kinds = {name: kind_or_reason(name, table.schema.field(name).type) for name in inputs}
+    kinds = {name: kind_or_reason(name, table.schema.field(name).type, name in categorical) for name in inputs}
     known = {name: kind for name, (kind, _) in kinds.items() if kind is not None}
     needed = list(dict.fromkeys([*known, roles.target]))
     facts = table.fold(partial(column_facts, roles, known), join_facts, needed) if known else {}

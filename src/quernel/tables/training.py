@@ -53,6 +53,7 @@ def prepare(
     groups: str | None = None,
     log_target: bool = False,
     missing: Sequence[str] = (),
+    categorical: Sequence[str] = (),
 ) -> Training:
     """Choose the input columns of an Arrow table, drop rows without a target, learn the encoder and apply it.
 
@@ -73,6 +74,8 @@ def prepare(
         Whether to fit the logarithm of the target.
     missing : sequence of str
         Words that stand for gaps, as the table was read; the model reads others in the same way.
+    categorical : sequence of str
+        Input columns whose numbers or truth values are words: names, not amounts.
     """
     check_columns(table.schema, target, weights, groups, columns, exclude)
     y = numbers(table[target])
@@ -84,7 +87,8 @@ def prepare(
         refuse_not_positive(target, int(np.sum(y <= 0)), float(y.min()))
     weight = None if weights is None else _weight(table[weights], weights)
     inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
-    learnt = learn_encoder(table, inputs, missing)
+    refuse_not_inputs(categorical, inputs, table.schema.names)
+    learnt = learn_encoder(table, inputs, missing, categorical)
     X = learnt.encoder.encode(table)
     y = np.log(y) if log_target else y
     labels = None if groups is None else _numbered(table[groups], groups)
@@ -115,6 +119,15 @@ def check_columns(
 def input_columns(schema: Any, columns: Sequence[str] | None, left_out: Sequence[str | None]) -> list[str]:
     """The columns that were chosen, or all, but those left out."""
     return [name for name in columns or schema.names if name not in left_out]
+
+
+def refuse_not_inputs(categorical: Sequence[str], inputs: Sequence[str], known: Sequence[str]) -> None:
+    """Categories are input columns."""
+    for name in categorical:
+        if name not in known:
+            raise TableError(f"There is no column {name!r} to take for a category. {nearest(name, known)}")
+        if name not in inputs:
+            raise TableError(f"Column {name!r} is named by --categorical, but is no input column. Leave it out there.")
 
 
 def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
