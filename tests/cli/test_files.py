@@ -218,6 +218,9 @@ def test_infinite_values_are_counted(run, folder, tmp_path, memory):
     ran = run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--json")
     assert json.loads(ran.stdout)["rows_infinite"] == 2
     assert "2 rows with an infinite input" in ran.stderr
+    ran = run("report", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "r.html")
+    assert "Note: 1 row with an infinite target: that counts as missing." in ran.stderr
+    assert "Note: 2 rows with an infinite input: that counts as missing." in ran.stderr
     (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines[10:]) + "\n11,\n")
     ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "n", *QUICK, *memory)
     assert "Note: 1 row without a target is left out.\n" in ran.stderr
@@ -543,7 +546,7 @@ BROKEN = {
     "unknown bandwidths": (tuning("sales.csv", "price", "--bandwidths", "wide"), ["'wide'", "'learned'"]),
     "one standard error of one split": (
         tuning("sales.csv", "price", "--one-standard-error", "--validation", "0.2"),
-        ["at least two splits"],
+        ["--one-standard-error needs at least two splits", "--validation 0.2 gives one"],
     ),
     "tuning into an existing model": ((*tuning()[:5], "damaged.quernel"), ["damaged.quernel exists already"]),
     "tuning an empty file": (tuning("empty.csv", "y"), ["empty.csv cannot be read as CSV"]),

@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from quernel.tables import DateColumn, TableError, TextColumn, as_arrow, learn_encoder, prepare
+from quernel.tables import DateColumn, TableEncoder, TableError, TextColumn, as_arrow, learn_encoder, prepare
 from tables.made import sales
 
 
@@ -168,6 +168,11 @@ def test_words_that_stand_for_gaps_are_gaps_in_any_table():
     encoder = learn_encoder(pa.table({"n": [1.0, None, 3.0] * 4, "w": ["a", "b", None] * 4}), ["n", "w"], ["?"]).encoder
     found = matrix(encoder, n=["1", "?", "3"], w=pa.array(["a", "b", "?"]).dictionary_encode())
     np.testing.assert_array_equal(found, matrix(encoder, n=[1.0, None, 3.0], w=["a", "b", None]))
+
+
+def test_encoders_of_earlier_model_files_have_no_words_for_gaps():
+    encoder = learnt(x=[1.0, 2.0]).encoder
+    assert TableEncoder(columns=encoder.columns) == encoder  # all that such a file has
 
 
 def test_pandas_polars_and_arrow_are_read_alike():

@@ -27,6 +27,7 @@ OPTIONS = {
     r"\bn_components\b": "--components",
     r"\bmax_memory\b": "--max-memory",
     r"\bone_standard_error=True\b": "--one-standard-error",
+    r"\bcv=(0?\.\d+)": r"--validation \1",
     r"\bcv=(\d+)\b": r"--folds \1",
     r"\bcheckpoint='": "--checkpoint '",
     r"^(alphas?|bandwidths?|kernel|coverage|checkpoint)\b": r"--\1",

@@ -11,13 +11,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from quernel.cli.console import counting, flag, working
+from quernel.cli.console import counting, flag, note, working
 from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
 from quernel.cli.outputs import check_outputs
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
 from quernel.report import judge_on, report_page
 from quernel.report.judging import check_target
+from quernel.report.words import counted
 from quernel.rows import allowance
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.columns import kind_of, numbers
@@ -53,6 +54,7 @@ def report(
     if there.sum() < FEWEST_ROWS:
         among = "" if sample.whole else f" among {len(there):,} that were drawn"
         raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
+    _tell_infinite(fitted, sample.table, target)
     y = check_target(fitted, target[there])
     with working(f"Judging the model on {there.sum():,} rows"):
         X = fitted.encoder.encode(sample.table.filter(there))
@@ -92,6 +94,13 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
         raise TableError(f"{data} has no rows.")
     found = join_drawn(parts).only(limit)
     return replace(found, table=fitted.encoder.without_marks(found.table))
+
+
+def _tell_infinite(fitted: TableModel, table: Any, target: Any) -> None:
+    """Infinite numbers count as missing, and that is said."""
+    for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.infinite(table).sum())):
+        if count:
+            note(f"{counted(int(count), 'row')} with an infinite {what}: that counts as missing.")
 
 
 def _check(fitted: TableModel, schema: Any, data: Path) -> None:

@@ -30,6 +30,7 @@ FORMS = {
     "day first": Form(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}([ T].*)?", "dates", "dates like 2020-12-31"),
     "slashes": Form(r"\d{4}([./])\d{1,2}\1\d{1,2}([ T].*)?", "dates", "dates like 2020-12-31"),
 }
+BEGINNINGS = frozenset("+-.0123456789")
 DATES = ("date", "day first", "slashes")
 PATTERNS = {name: re.compile(form.pattern) for name, form in FORMS.items()}
 # Other words that are kept as examples, and those that are shown.
@@ -50,13 +51,19 @@ def look_at(words: Mapping[str, int]) -> Look:
     """The look of words, given with how often each appears."""
     rows, examples, others = Counter[str](), dict[str, str](), Counter[str]()
     for word, count in words.items():
-        form = next((name for name, pattern in PATTERNS.items() if pattern.fullmatch(word)), None)
+        form = _form(word)
         if form is None:
             others[word] = count
         else:
             rows[form] += count
             examples.setdefault(form, word)
     return Look(rows, examples, dict(others.most_common(KEPT)), sum(words.values()))
+
+
+def _form(word: str) -> str | None:
+    if word[0] not in BEGINNINGS:  # most words, of which there may be very many
+        return None
+    return next((name for name, pattern in PATTERNS.items() if pattern.fullmatch(word)), None)
 
 
 def join_looks(looks: Sequence[Look]) -> Look:
