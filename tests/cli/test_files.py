@@ -646,7 +646,7 @@ BROKEN = {
     "all columns excluded": (fitting("few.csv", "y", "--exclude", "x"), ["no usable input column"]),
     "level out of range": ((*FIT, "--quantiles", "0.5,95"), ["95", "between 0 and 1"]),
     "levels that are no numbers": ((*FIT, "--quantiles", "low,high"), ["--quantiles must be numbers", "low,high"]),
-    "unknown kernel": ((*FIT, "--kernel", "magic"), ["'magic'", "gaussian"]),
+    "unknown kernel": ((*FIT, "--kernel", "magic"), ["'magic'", "gaussian", "'auto'."]),
     "features that are no number": ((*FIT, "--components", "many"), ["--components", "'many'"]),
     "negative alpha": ((*FIT, "--alpha", "-1"), ["alpha must be a positive", "-1"]),
     "existing model": ((*FIT[:5], "damaged.quernel"), ["damaged.quernel exists already", "--force"]),

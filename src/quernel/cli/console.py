@@ -23,6 +23,7 @@ errors = Console(stderr=True)
 # What estimators call their arguments, and what these are on the command line.
 OPTIONS = {
     r", or method='cv\+'": "",
+    r", or an object of quernel\.kernels": "",
     r"\bcalibration_size\b": "--calibration-share",
     r"\bn_components\b": "--components",
     r"\bmax_memory\b": "--max-memory",

@@ -21,7 +21,7 @@ from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
 from quernel.tables.several import files_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
-COLUMNS = "Input columns, separated by commas; all by default."
+COLUMNS = "Input columns, separated by commas, names with a comma in double quotes; all by default."
 EXCLUDE = "Columns not to use, separated by commas."
 MISSING = "Words that stand for gaps in CSV files, besides NA, NULL and the like, separated by commas: ?,unknown."
 CATEGORICAL = "Columns of numbers that are names, such as zip codes, separated by commas; they are read as words."

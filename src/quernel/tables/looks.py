@@ -89,7 +89,7 @@ def advice(look: Look) -> str | None:
     told = f"most of it looks like {FORMS[form].called}, such as {look.examples[form]!r}"
     if unread:
         return f"{told}. Write {FORMS[form].instead}"
-    others = sorted(look.others.items(), key=lambda pair: -pair[1])[:SHOWN]
+    others = sorted(look.others.items(), key=lambda pair: (-pair[1], pair[0]))[:SHOWN]
     if not others:
         return f"{told}. Save it as {FORMS[form].called}"
     which = ", ".join(f"{word!r} ({in_rows(count)})" for word, count in others)
