@@ -232,6 +232,18 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
     assert path.read_bytes() == b"mine"
 
 
+def test_words_that_stand_for_gaps_are_gaps(tmp_path):
+    words = ["a", "b", None, "c"] * 30
+    table = pa.table({"w": words, "y": np.arange(120) % 4 + np.arange(120) / 500})
+    training = prepare(table, "y", missing=["?", "none"])
+    model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    quernel.to_onnx(TableModel(training.encoder, model, "y"), tmp_path / "m.onnx")
+    found = run(tmp_path / "m.onnx", w=np.array([["a"], [""], ["?"], ["none"], ["new"]], dtype=object))["quantiles"]
+    np.testing.assert_allclose(found[2:4], found[1])
+    assert abs(found[1] - found[0]) > 0.5
+    assert found[4] != found[1]
+
+
 def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     table, new = with_times(sales()), with_times(sales(100, seed=1), seed=1)
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
