@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import sys
+import zipfile
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,10 @@ def made(tmp_path_factory):
         "\n".join([lines[0], *(f'"big",{line.split(",", 1)[1]}' for line in lines[1:])]) + "\n"
     )
     (folder / "negative.csv").write_text("x,y,w\n" + "".join(f"{i},{i - 3},{i - 9}\n" for i in range(30)))
-    (folder / "pairs.csv").write_text("x,g,y\n" + "".join(f"{i},{'abc'[i % 3]},{i % 7}\n" for i in range(60)))
+    (folder / "pairs.csv").write_text("x,g,one,y\n" + "".join(f"{i},{'abc'[i % 3]},u,{i % 7}\n" for i in range(60)))
+    (folder / "gappy.csv").write_text("x,y,w\n" + "".join(f"{i},{i % 7},{i % 3 or ''}\n" for i in range(30)))
+    with zipfile.ZipFile(folder / "some.zip", "w") as archive:
+        archive.writestr("mine", "mine")
     (folder / "loners.csv").write_text("x,g,y\n" + "".join(f"{i},{i % 3 or ''},{i % 7}\n" for i in range(60)))
     (folder / "same.csv").write_text("x,y\n" + "".join(f"{i},5\n" for i in range(30)) + "31,\n")
     pq.write_table(reading.read(folder / "same.csv"), folder / "same.parquet")
@@ -85,6 +89,8 @@ def made(tmp_path_factory):
     (folder / "tabs.txt").write_text("x\ty\n" + "".join(f"{i}\t{i}\n" for i in range(30)))
     (folder / "commas.tsv").write_text("x,y\n" + "".join(f"{i},{i}\n" for i in range(30)))
     (folder / "latin.csv").write_bytes("größe,y\n".encode("latin1") + b"1,2\n" * 30)
+    (folder / "commas.csv").write_text('"size, m2",age,y\n' + "".join(f"{i},{i % 5},{i % 7}\n" for i in range(30)))
+    (folder / "marks.csv").write_text("x,y\n" + "".join(f"{i},{i % 7 or '?'}\n" for i in range(30)))
     (folder / "old.csv").write_text("mine")
     (folder / "notes.xls").write_text("mine")
     return folder
@@ -127,6 +133,159 @@ def test_fit_says_what_it_did(run, folder):
         assert word in ran.stdout, word
     dropped = sales()["price"].null_count
     assert f"{dropped} rows without a target are left out" in ran.stderr
+
+
+def test_a_name_with_a_comma_is_quoted_in_a_list(run, folder, tmp_path):
+    more = "--model", tmp_path / "m", *QUICK, "--force", "--json"
+    chosen = json.loads(run("fit", "commas.csv", "--target", "y", "--columns", '"size, m2", age', *more).stdout)
+    assert list(chosen["columns"]) == ["size, m2", "age"]
+    left = json.loads(run("fit", "commas.csv", "--target", "y", "--exclude", '"size, m2"', *more).stdout)
+    assert list(left["columns"]) == ["age"]
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+def test_words_that_stand_for_gaps(run, folder, tmp_path, memory):
+    """They make no text of numbers, in the target neither, and the model knows them afterwards."""
+    rng = np.random.default_rng(0)
+    values = [f"{x:.4f}" for x in rng.random(300)]
+
+    def written(name, *marks):
+        rows = [(marks[i % len(marks)] if i % 10 == 3 else v, marks[0] if i == 7 else v) for i, v in enumerate(values)]
+        (tmp_path / name).write_text(
+            "x,place,y\n" + "".join(f"{x},{'ab'[i % 2]},{y}\n" for i, (x, y) in enumerate(rows))
+        )
+        return tmp_path / name
+
+    data, gaps, other = written("marks.csv", "?", "not known"), written("gaps.csv", ""), written("other.csv", "none")
+    ways = {}
+    for name, path, more in (("m", data, ("--missing", "?, not known")), ("plain", gaps, ())):
+        ran = run("fit", path, "--target", "y", "--model", tmp_path / name, *QUICK, *more, *memory, "--json")
+        assert ran.returncode == 0, ran.stderr
+        ways[name] = json.loads(ran.stdout)
+    assert ways["m"]["columns"] == ways["plain"]["columns"] == {"x": "number", "place": "text"}
+    assert ways["m"]["rows"] == ways["plain"]["rows"] == 299
+    assert ways["m"]["alpha"] == ways["plain"]["alpha"]
+    assert quernel.load(tmp_path / "m").encoder.missing == ("?", "not known")
+    found = []
+    for model, path in (("m", data), ("plain", gaps)):
+        assert run("predict", tmp_path / model, path, "--out", tmp_path / f"{model}.csv").returncode == 0
+        found.append((tmp_path / f"{model}.csv").read_text())
+    assert found[0] == found[1]
+    report = run("report", tmp_path / "m", data, "--out", tmp_path / "r.html", "--json")
+    assert json.loads(report.stdout)["rows_judged"] == 299
+    refused(run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds 'none' (line 5)")
+
+
+LOOKS = {
+    "words among numbers": (
+        lambda i: "unknown" if i % 40 == 5 else f"{i / 7:.3f}",
+        ["is left out", "numbers, such as '0.000'", "not 'unknown' (10 rows)", "--missing unknown"],
+    ),
+    "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as words", "--missing '?'"]),
+    "thousands": (lambda i: f"{i * 1009:,}", ["thousands separators, such as '1,009'", "Write 1000 for 1,000"]),
+    "per cent": (lambda i: f"{i % 8}%", ["is read as words", "percentages, such as '0%'"]),
+    "decimal commas": (lambda i: f"0,{i % 8}", ["is read as words", "decimal comma, such as '0,0'", "0.26 for 0,26"]),
+    "days first": (lambda i: f"{1 + i % 28}/12/2020", ["dates, such as '1/12/2020'", "dates like 2020-12-31"]),
+    "words among dates": (
+        lambda i: "never" if i % 10 == 3 else f"2020-{1 + i % 12:02}-{1 + i % 28:02}",
+        ["dates, such as '2020-01-01'", "--missing never"],
+    ),
+}
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+@pytest.mark.parametrize("name", LOOKS)
+def test_text_that_looks_like_numbers_or_dates_is_pointed_out(run, folder, tmp_path, name, memory):
+    make, words = LOOKS[name]
+    lines = [f'"{make(i)}","{"red" if i % 2 else "blue"} {i % 3}",{i % 7}' for i in range(400)]
+    (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines) + "\n")
+    ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
+    assert ran.returncode == 0, ran.stderr
+    (told,) = [line for line in ran.stderr.splitlines() if line.startswith("Note:")]  # and none of the other words
+    assert told.startswith("Note: Column 'a' is ")
+    for word in words:
+        assert word in told, told
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+def test_infinite_values_are_counted(run, folder, tmp_path, memory):
+    lines = [f"{'inf' if i in (3, 4) else i},{'-inf' if i == 7 else '' if i == 9 else i % 7}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
+    ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
+    assert ran.returncode == 0, ran.stderr
+    assert "Column 'x' is infinite in 2 rows: that counts as missing." in ran.stderr
+    assert "2 rows without a target are left out, 1 of them with an infinite one." in ran.stderr
+    ran = run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--json")
+    assert json.loads(ran.stdout)["rows_infinite"] == 2
+    assert "2 rows with an infinite input" in ran.stderr
+    ran = run("report", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "r.html")
+    assert "Note: 1 row with an infinite target: that counts as missing." in ran.stderr
+    assert "Note: 2 rows with an infinite input: that counts as missing." in ran.stderr
+    (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines[10:]) + "\n11,\n")
+    ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "n", *QUICK, *memory)
+    assert "Note: 1 row without a target is left out.\n" in ran.stderr
+    assert "is infinite" not in ran.stderr
+
+
+def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(run, folder, tmp_path):
+    levels = "0.5,0.9999999,0.99999999"
+    made = run("fit", "flat2.csv", "--target", "y", "--model", tmp_path / "m", "--components", 5, "--quantiles", levels)
+    assert made.returncode == 0, made.stderr
+    run("predict", tmp_path / "m", "flat2.csv", "--out", tmp_path / "p.csv", "--keep", "x,y,x")
+    assert reading.read(tmp_path / "p.csv").column_names == ["x", "y", "q0.5", "q0.9999999", "q0.99999999"]
+
+
+def test_a_page_that_cannot_be_written_leaves_the_model(run, folder, tmp_path):
+    """As on a disk that is full after the model."""
+    more = "--target", "y", "--components", 5, "--quantiles", "0.1,0.9"
+    assert run("fit", "flat2.csv", "--model", tmp_path / "first", *more).returncode == 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "first").stat().st_size + 2000, hard))
+    try:
+        ran = run("fit", "flat2.csv", "--model", tmp_path / "m", *more, "--report", tmp_path / "r.html")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    command = f"quernel report {tmp_path / 'm'} flat2.csv --out {tmp_path / 'r.html'}"
+    refused(ran, f"The model is whole, in {tmp_path / 'm'}", "File too large", command)
+    assert not (tmp_path / "r.html").exists()
+    assert run(*command.split()[1:]).returncode == 0
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
+def test_numbers_that_are_names_keep_their_zeros(run, folder, tmp_path, memory):
+    lines = [f"{('01234', '1234', '99999')[i % 3]},{i % 2},{i % 3 + i / 100}" for i in range(120)]
+    (tmp_path / "t.csv").write_text("zip,x,y\n" + "\n".join(lines) + "\n")
+    more = "--target", "y", "--model", tmp_path / "m", *QUICK, *memory, "--categorical", "zip", "--json"
+    told = json.loads(run("fit", tmp_path / "t.csv", *more).stdout)
+    assert told["columns"] == {"zip": "text", "x": "number"}
+    assert quernel.load(tmp_path / "m").encoder.columns[0].levels == ("01234", "1234", "99999")
+    assert run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv").returncode == 0
+    middle = reading.read(tmp_path / "p.csv")["q0.5"].to_numpy()
+    assert middle[1] - middle[3] > 0.5  # 1234 is not 01234
+    pq.write_table(reading.read(tmp_path / "t.csv"), tmp_path / "t.parquet")  # where both are the same number
+    ran = run("predict", tmp_path / "m", tmp_path / "t.parquet", "--out", tmp_path / "no.csv")
+    refused(ran, "'zip' holds int64, but the model was fitted to texts")
+
+
+def test_a_model_of_csv_takes_the_same_rows_from_parquet(run, folder, tmp_path):
+    lines = [f"{'true' if i % 3 else 'false'},{i % 5},{i % 24:02}:30:00,{i % 7}" for i in range(120)]
+    (tmp_path / "t.csv").write_text("flag,n,hour,y\n" + "\n".join(lines) + "\n")
+    made = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, "--json")
+    assert json.loads(made.stdout)["columns"] == {"flag": "boolean", "n": "number", "hour": "time"}
+    rows = [line.split(",") for line in lines]
+    columns = zip(("flag", "n", "hour"), list(zip(*rows, strict=True))[:3], strict=True)
+    pq.write_table(
+        pa.table({name: pa.array(cells, pa.large_string()) for name, cells in columns}), tmp_path / "t.parquet"
+    )
+    for ending in ("csv", "parquet"):
+        ran = run("predict", tmp_path / "m", tmp_path / f"t.{ending}", "--out", tmp_path / f"{ending}.csv")
+        assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "csv.csv").read_text() == (tmp_path / "parquet.csv").read_text()
+    page = run(
+        "fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "n", *QUICK, "--report", tmp_path / "r.html"
+    )
+    assert page.returncode == 0, page.stderr
+    assert "00:30 to 23:30" in (tmp_path / "r.html").read_text()
 
 
 def test_names_with_brackets_are_names(run, folder, tmp_path):
@@ -203,7 +362,7 @@ def test_pieces_are_pieces(folder, monkeypatch):
     monkeypatch.setattr(reading, "BATCH_ROWS", 64)
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
     for name in ("sales.parquet", "sales.csv"):
-        with reading.in_batches(folder / name, ["age"], {}) as batches:
+        with reading.in_batches(folder / name, ["age"]) as batches:
             assert len(list(batches.pieces)) > 3
 
 
@@ -302,6 +461,11 @@ def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
             told
         )
     assert "of those tried" in ran.stderr
+    assert '"learned"' not in ran.stderr  # it was used
+    machine = run(*common, "--alphas", "1e-9,1e3,1e6", "--bandwidths", "learned", "--json")
+    edges = [sentence for sentence in json.loads(machine.stdout)["notes"] if "of those tried" in sentence]
+    for text in (ran.stderr, machine.stderr):
+        assert [line.removeprefix("Note: ") for line in text.splitlines() if "of those tried" in line] == edges
     inside = run(*common, "--alphas", "1e-9,1e3", "--bandwidths", "1")
     assert inside.returncode == 0
     assert "of those tried" not in inside.stderr
@@ -333,7 +497,7 @@ def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
     ran = run(*common, "--groups", "g", "--folds", "3", "--bandwidths", "1", "--model", tmp_path / "n")
     assert ran.returncode == 0, ran.stderr
     assert quernel.load(tmp_path / "n").encoder.inputs == ["x"]
-    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "cv=4 needs at least 4", "got 3")
+    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' makes 3 groups", "--folds 4 needs")
 
 
 def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
@@ -382,13 +546,33 @@ BROKEN = {
     "unknown bandwidths": (tuning("sales.csv", "price", "--bandwidths", "wide"), ["'wide'", "'learned'"]),
     "one standard error of one split": (
         tuning("sales.csv", "price", "--one-standard-error", "--validation", "0.2"),
-        ["at least two splits"],
+        ["--one-standard-error needs at least two splits", "--validation 0.2 gives one"],
     ),
     "tuning into an existing model": ((*tuning()[:5], "damaged.quernel"), ["damaged.quernel exists already"]),
     "tuning an empty file": (tuning("empty.csv", "y"), ["empty.csv cannot be read as CSV"]),
     "unknown bandwidth": ((*FIT, "--bandwidth", "narrow"), ["bandwidth", "'narrow'", "learned"]),
     "negative bandwidth": ((*FIT, "--bandwidth", "-2"), ["bandwidth", "-2"]),
-    "unknown way not to cross": ((*FIT, "--noncrossing", "never"), ["noncrossing", "'never'", "joint"]),
+    "unknown way not to cross": (
+        (*FIT, "--noncrossing", "never"),
+        ["--noncrossing must be one of rearrange, joint, none", "'never'"],
+    ),
+    "too few groups for the folds": (
+        tuning("pairs.csv", "y", "--groups", "g"),
+        ["'g' makes 3 groups, and --folds 5 needs at least 5"],
+    ),
+    "one group": (
+        tuning("pairs.csv", "y", "--groups", "one", "--validation", "0.3"),
+        ["'one' makes 1 group, and --validation needs at least 2"],
+    ),
+    "weights with gaps": (fitting("gappy.csv", "y", "--weights", "w"), ["of weights 'w' has 10 missing or infinite"]),
+    "data as a checkpoint": (
+        fitting("flat2.csv", "y", "--checkpoint", "pairs.csv"),
+        ["--checkpoint pairs.csv is a file, but not a checkpoint", "another name"],
+    ),
+    "an archive as a checkpoint": (
+        fitting("flat2.csv", "y", "--checkpoint", "some.zip"),
+        ["some.zip is not a checkpoint of a fit. Give another"],
+    ),
     "coverage of nothing": ((*FIT, "--coverage", "0.9"), ["--coverage", "Add --conformal"]),
     "coverage wider than the levels": ((*FIT, "--conformal", "--coverage", "0.9"), ["0.05 and 0.95", "0.1 to 0.9"]),
     "coverage above 1": ((*FIT, "--conformal", "--coverage", "90"), ["coverage", "90"]),
@@ -399,7 +583,7 @@ BROKEN = {
     "calibration with all rows": ((*FIT, "--conformal", "--calibration-share", "1.5"), ["share between 0 and 1"]),
     "too few rows to calibrate": (
         fitting("flat2.csv", "y", "--conformal", "--quantiles", "0.01,0.99"),
-        ["0.98", "49 calibration rows", "there are 8"],
+        ["0.98", "49 calibration rows", "there are 8", "more of them (--calibration-share), or"],
     ),
     "column with the name of an end": (
         ("predict", "interval.quernel", "ends.csv", "--out", "new.csv", "--keep", "lower"),
@@ -408,13 +592,23 @@ BROKEN = {
     "missing target column": (fitting("sales.csv", "prise"), ["'prise'", "Did you mean 'price'?"]),
     "missing input column": ((*FIT, "--columns", "size,aeg"), ["'aeg'", "Did you mean 'age'?"]),
     "no input column": ((*FIT, "--columns", " ,"), ["--columns names no column", "leave it out"]),
+    "comma in a name": (
+        fitting("commas.csv", "y", "--columns", "size, m2"),
+        ["'size'", "Did you mean 'size, m2'?", """put a name with a comma in quotes: '"size, m2"'"""],
+    ),
+    "quotes that do not end": ((*FIT, "--exclude", '"size'), ["double quotes", "size"]),
+    "gaps by words in Parquet": (fitting("sales.parquet", "price", "--missing", "?"), ["--missing is for CSV files"]),
+    "text in a target": (fitting("marks.csv", "y"), ["'y' holds string", "--missing"]),
+    "missing category": ((*FIT, "--categorical", "plaec"), ["'plaec'", "category", "'place'?"]),
+    "target as a category": ((*FIT, "--categorical", "price"), ["--categorical names the target 'price'"]),
+    "category that is no input": ((*FIT, "--categorical", "age", "--exclude", "age"), ["'age'", "no input column"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
     "missing weights": ((*FIT, "--weights", "xyzzy"), ["'xyzzy'", "Its columns: size, age"]),
     "missing kept column": ((*PREDICT, "--keep", "id,age"), ["'id'", "to keep"]),
     "text target": (fitting("sales.csv", "place"), ["'place'", "holds string, not numbers"]),
     "target without values": (fitting("lost.csv"), ["'y' is missing in all 30 rows"]),
     "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["4 values of 'y'", "-3"]),
-    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["9 negative", "weights"]),
+    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["of weights 'w' has 9 negative entries"]),
     "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV", "Empty"]),
     "header only": (fitting("header.csv", "price"), ["header.csv has no rows: there is nothing to learn from"]),
     "tuning without rows": (tuning("header.csv"), ["header.csv has no rows"]),
@@ -452,8 +646,8 @@ BROKEN = {
     "all columns excluded": (fitting("few.csv", "y", "--exclude", "x"), ["no usable input column"]),
     "level out of range": ((*FIT, "--quantiles", "0.5,95"), ["95", "between 0 and 1"]),
     "levels that are no numbers": ((*FIT, "--quantiles", "low,high"), ["--quantiles must be numbers", "low,high"]),
-    "unknown kernel": ((*FIT, "--kernel", "magic"), ["'magic'", "gaussian"]),
-    "features that are no number": ((*FIT, "--components", "many"), ["n_components", "'many'"]),
+    "unknown kernel": ((*FIT, "--kernel", "magic"), ["'magic'", "gaussian", "'auto'."]),
+    "features that are no number": ((*FIT, "--components", "many"), ["--components", "'many'"]),
     "negative alpha": ((*FIT, "--alpha", "-1"), ["alpha must be a positive", "-1"]),
     "existing model": ((*FIT[:5], "damaged.quernel"), ["damaged.quernel exists already", "--force"]),
     "folder of the model missing": ((*FIT[:5], "no/m.quernel"), ["folder no is missing"]),
@@ -465,7 +659,7 @@ BROKEN = {
     ),
     "text where numbers were": (
         ("predict", "m.quernel", "words.csv", "--out", "new.csv"),
-        ["words.csv", "double", "big"],
+        ["words.csv", "column 'size' holds 'big' (line 2), where a number is needed"],
     ),
     "corrupt model": (("predict", "damaged.quernel", "sales.csv", "--out", "new.csv"), ["damaged", "checksum"]),
     "foreign model": (("predict", "sales.parquet", "sales.csv", "--out", "new.csv"), ["not a quernel model file"]),

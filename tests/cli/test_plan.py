@@ -1,5 +1,6 @@
 """`quernel plan` as a person meets it."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 import quernel.rows.lifted
 from quernel import estimate_cost
 from quernel.cli import main
-from quernel.cli.tables import read_table
 from quernel.estimators.cost import as_size
+from tables.made import sales
 
 
 class Ran(NamedTuple):
@@ -62,7 +63,7 @@ def folder(tmp_path_factory):
     for row in zip(first, x[:, 1].tolist(), flag, ["a"] * 400, y.tolist(), strict=True):
         lines.append(",".join("" if value is None else str(value).lower() for value in row))
     (folder / "data.csv").write_text("\n".join(lines) + "\n")
-    (folder / "few.csv").write_text("x,y\n" + "1,2\n" * 30)
+    (folder / "few.csv").write_text("x,y\n" + "".join(f"{i},{i % 7}\n" for i in range(30)))
     (folder / "broken.csv").write_text("x,y\n1,2\n1,2,3\n")
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text("x,y\n")
@@ -88,11 +89,12 @@ def cells(text, row):
 
 def test_memory_and_time_are_those_of_the_fit_that_is_recommended(run, folder):
     given = "--rows", 3_000_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.5
-    narrow, wide = run(*given).stdout, run(*given, "--columns", 400).stdout
+    narrow, wide = run(*given).stdout, run(*given, "--width", 400).stdout
     uniform, leverage = (int(M.replace(",", "")) for M in cells(narrow, "features M"))
     for M, shown in zip((uniform, leverage), cells(wide, "at its peak"), strict=True):
         assert as_size(estimate_cost(3_000_000, 400, M).peak_memory) == shown
-    assert cells(narrow, "at its peak") == cells(run(*given, "--columns", 10).stdout, "at its peak")
+    assert cells(narrow, "at its peak") == cells(run(*given, "--width", 10).stdout, "at its peak")
+    assert run(*given, "--columns", 400).stdout == wide  # as it was called once
     assert cells(narrow, "time of a fit") != cells(wide, "time of a fit")
     assert all(re.fullmatch(r"[\d.]+ (s|min|h)", cell) for cell in cells(narrow, "time of a fit"))
 
@@ -111,10 +113,9 @@ def test_from_a_file_and_with_a_map(run, folder):
     plot = folder / "map.png"
     ran = run(folder / "data.parquet", "--target", "price", "--plot", plot)
     assert ran.returncode == 0, ran.stderr
-    for text in ("399 rows", "source r", "capacity gamma", "estimated", "interval", "alpha", "Map:"):
+    for text in ("400 rows", "source r", "capacity gamma", "estimated", "interval", "alpha", "Map:"):
         assert text in ran.stdout, text
-    assert "1 rows with a missing value" in ran.stderr
-    assert "name" in ran.stderr
+    assert "'name' is left out: it is 'a' everywhere" in ran.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     plot.write_bytes(b"mine")
     refused(run(folder / "data.parquet", "--target", "price", "--plot", plot), "--force")
@@ -136,16 +137,48 @@ def test_noise_is_said_to_leave_the_source_exponent_open(run, tmp_path):
     assert "5,000 rows" in ran.stdout
 
 
-def test_csv_and_parquet_are_read_alike(folder):
-    tables = [read_table(folder / name, "price") for name in ("data.csv", "data.parquet")]
-    for table in tables:
-        assert table.names == ("first", "second", "flag")
-        assert table.ignored == ("name",)
-        assert table.incomplete == 1
-        assert table.X.shape == (399, 3)
-        assert set(table.X[:, 2]) == {0.0, 1.0}
-    np.testing.assert_array_equal(tables[0].X, tables[1].X)
-    np.testing.assert_array_equal(tables[0].y, tables[1].y)
+QUICK = "--subsample", 200, "--json"
+
+
+def planned(ran):
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def test_csv_and_parquet_are_read_alike(run, folder):
+    plans = [planned(run(folder / name, "--target", "price", *QUICK)) for name in ("data.csv", "data.parquet")]
+    assert plans[0] == plans[1]
+    assert plans[0]["rows"] == 400
+    assert plans[0]["columns"] == 4  # one says where the first is missing
+    assert plans[0]["notes"][0] == "Column 'name' is left out: it is 'a' everywhere."
+
+
+def test_a_file_is_read_as_fit_reads_it(run, folder, command, tmp_path):
+    """Text, dates and gaps: a plan for the problem that is fitted, not for its columns of numbers and whole rows."""
+    pq.write_table(sales(), tmp_path / "sales.parquet")
+    made = command(
+        "fit", tmp_path / "sales.parquet", "--target", "price", "--model", tmp_path / "m", "--components", 9, "--json"
+    )
+    fitted = json.loads(made.stdout)
+    plan = planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK))
+    assert (plan["rows"], plan["columns"]) == (fitted["rows"], fitted["encoded_columns"])
+    some = planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK, "--columns", "place,sold"))
+    fewer = planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK, "--exclude", "place,sold"))
+    assert some["columns"] + fewer["columns"] == plan["columns"]
+    assert some["exponents"] != plan["exponents"]
+    assert planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK, "--width", 7))["columns"] == 7
+
+
+@pytest.mark.parametrize("name", ["gaps", "words"])
+def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(run, tmp_path, name):
+    rng = np.random.default_rng(0)
+    a, b, y = rng.random(300).tolist(), rng.random(300).tolist(), rng.random(300)
+    for i in range(300):
+        (a, b)[i % 2][i] = None
+    columns = {"gaps": {"a": a, "b": b}, "words": {"a": ["x", "y", "z"] * 100}}[name]
+    pq.write_table(pa.table(columns | {"y": y}), tmp_path / "t.parquet")
+    plan = planned(run(tmp_path / "t.parquet", "--target", "y", *QUICK))
+    assert (plan["rows"], plan["columns"]) == (300, {"gaps": 4, "words": 3}[name])
 
 
 @pytest.mark.parametrize(
@@ -160,7 +193,11 @@ def test_csv_and_parquet_are_read_alike(folder):
         (["data.csv", "--target", "name"], ["'name'", "string"]),
         (["data.csv", "--target", "price", "--kernel", "linear"], ["--kernel", "gaussian"]),
         (["data.csv", "--target", "price", "--level", "1.5"], ["--level", "1.5"]),
-        (["few.csv", "--target", "y"], ["30 complete rows", "200"]),
+        (["few.csv", "--target", "y"], ["30 rows with a target", "200"]),
+        (["data.csv", "--target", "price", "--columns", "frist"], ["'frist'", "'first'"]),
+        (["data.csv", "--target", "price", "--exclude", "frist"], ["'frist'", "'first'"]),
+        (["--rows", "1000", "--r", "0.5", "--gamma", "1", "--columns", "first"], ["data file", "--width"]),
+        (["--rows", "1000", "--r", "0.5", "--gamma", "1", "--exclude", "first"], ["--exclude is about", "data file"]),
         (["header.csv", "--target", "y"], ["header.csv has no rows"]),
         (["broken.csv", "--target", "y"], ["cannot be read as CSV"]),
         (["empty.csv", "--target", "y"], ["cannot be read as CSV"]),
@@ -181,8 +218,8 @@ def test_an_unknown_format_is_refused(run, tmp_path):
 
 def test_a_process_that_read_files_ends_well(folder):
     """Arrow's threads can abort the interpreter when it exits: the exit code would tell."""
-    reading = "from pathlib import Path; from quernel.cli.tables import read_table as read; " + "; ".join(
-        f"print(len(read(Path('{name}'), 'price').y))" for name in ("data.csv", "data.parquet")
+    reading = "from pathlib import Path; from quernel.tables import read; " + "; ".join(
+        f"print(len(read(Path('{name}'))))" for name in ("data.csv", "data.parquet")
     )
     keep = {key: os.environ[key] for key in ("PYTHONPATH", "SYSTEMROOT") if key in os.environ}
     ran = subprocess.run(
@@ -195,4 +232,4 @@ def test_a_process_that_read_files_ends_well(folder):
         env={"PATH": "", "HOME": str(folder), **keep},
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["399", "399"]
+    assert ran.stdout.split() == ["400", "400"]

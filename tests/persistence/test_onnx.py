@@ -17,7 +17,7 @@ from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantile
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
-from tables.made import sales
+from tables.made import sales, with_times
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -256,8 +256,20 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
     assert path.read_bytes() == b"mine"
 
 
+def test_words_that_stand_for_gaps_are_gaps(tmp_path):
+    words = ["a", "b", None, "c"] * 30
+    table = pa.table({"w": words, "y": np.arange(120) % 4 + np.arange(120) / 500})
+    training = prepare(table, "y", missing=["?", "none"])
+    model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    quernel.to_onnx(TableModel(training.encoder, model, "y"), tmp_path / "m.onnx")
+    found = run(tmp_path / "m.onnx", w=np.array([["a"], [""], ["?"], ["none"], ["new"]], dtype=object))["quantiles"]
+    np.testing.assert_allclose(found[2:4], found[1])
+    assert abs(found[1] - found[0]) > 0.5
+    assert found[4] != found[1]
+
+
 def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
-    table, new = sales(), sales(100, seed=1)
+    table, new = with_times(sales()), with_times(sales(100, seed=1), seed=1)
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
     for log_target in (False, True):
         training = prepare(table, "price", log_target=log_target)
@@ -272,7 +284,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
             for column in training.encoder.columns
         }
         kinds = {column.kind for column in training.encoder.columns}
-        assert kinds == {"number", "boolean", "text", "date"}
+        assert kinds == {"number", "boolean", "text", "date", "time"}
         said = run(tmp_path / "m.onnx", **inputs)
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
         np.testing.assert_allclose(said["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))

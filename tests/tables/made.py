@@ -8,6 +8,15 @@ import pyarrow as pa
 LEVELS = [0.1, 0.5, 0.9]
 
 
+def with_times(table, seed=0):
+    """The table with a time of day and a duration more, with gaps in each."""
+    rng = np.random.default_rng(seed)
+    moments = [None if rng.random() < 0.1 else int(s) for s in rng.integers(0, 86_400, len(table))]
+    lengths = [None if rng.random() < 0.1 else int(s) for s in rng.integers(0, 5_000, len(table))]
+    table = table.append_column("hour", pa.array(moments, pa.time32("s")))
+    return table.append_column("spent", pa.array(lengths, pa.duration("ms")))
+
+
 def sales(n=400, seed=0, gaps=True):
     rng = np.random.default_rng(seed)
     size, age = rng.gamma(2, 50, n), rng.integers(0, 30, n).astype(float)

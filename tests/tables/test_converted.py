@@ -62,7 +62,7 @@ def test_columns_of_csv_have_the_types_of_the_whole_file(tmp_path, small_pieces,
     if packed:
         (tmp_path / "hard.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = tmp_path / "hard.csv.gz"
-    with reading.in_batches(path, None, {}) as batches:
+    with reading.in_batches(path) as batches:
         assert batches.schema != whole.schema  # a glance at the beginning would be wrong
     with copied([path]) as table:
         assert len(table.groups) > 3

@@ -1,6 +1,6 @@
 """Columns of every kind become numbers, the same way every time."""
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 
 import numpy as np
 import pandas as pd
@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from quernel.tables import DateColumn, TableError, TextColumn, as_arrow, learn_encoder, prepare
+from quernel.tables import DateColumn, TableEncoder, TableError, TextColumn, as_arrow, learn_encoder, prepare
 from tables.made import sales
 
 
@@ -95,6 +95,86 @@ def test_dates_in_text_and_in_other_units_are_the_same_dates():
         np.testing.assert_array_equal(matrix(first, t=column), matrix(first, t=columns[0]))
 
 
+def test_a_time_of_day_is_seconds_and_their_cycle():
+    times = [time(6), None, time(18, 0, 30), time(0), time(12)]
+    encoder = learnt(t=times).encoder
+    assert encoder.names == ["t", "t sine of day", "t cosine of day", "t missing"]
+    assert encoder.cyclic.tolist() == [False, True, True, False]
+    found = matrix(encoder, t=times)
+    np.testing.assert_array_equal(found[:, 0], [21_600, 32_400, 64_830, 0, 43_200])
+    np.testing.assert_allclose(found[[0, 3, 4], 1:], [[1, 0, 0], [0, 1, 0], [0, -1, 0]], atol=1e-9)
+    assert found[1, 3] == 1
+    words = pa.array(["06:00", "", "18:00:30", "00:00:00.0", "12:00"])
+    for other in (pa.array(times, pa.time64("ns")), pa.array(times, pa.time32("ms")), words):
+        np.testing.assert_array_equal(matrix(encoder, t=other), found)
+    with pytest.raises(TableError, match="'t' holds text that is no time"):
+        matrix(encoder, t=["noon"])
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_durations_are_seconds(unit):
+    values = pa.array([90, None, 3600], pa.duration("s")).cast(pa.duration(unit))
+    encoder = learnt(d=values).encoder
+    np.testing.assert_array_equal(matrix(encoder, d=values), [[90, 0], [1845, 1], [3600, 0]])
+    made = prepare(pa.table({"x": range(3), "d": values}), "d")
+    assert made.y.tolist() == [90, 3600]
+
+
+def test_numbers_that_are_names_are_words():
+    codes, flags = [7, 12, None] * 6, [True, False, True] * 6
+    table = pa.table({"code": codes, "flag": flags, "part": [1.5, 2.0, np.nan] * 6})
+    encoder = learn_encoder(table, table.column_names, categorical=table.column_names).encoder
+    assert encoder.names[:5] == ["code = 12", "code = 7", "code = (missing)", "flag = false", "flag = true"]
+    assert encoder.names[5:] == ["part = 1.5", "part = 2", "part = (missing)"]
+    found = encoder.encode(table)
+    text = {
+        "code": ["7", "12", None] * 6,
+        "flag": ["true", "false", "true"] * 6,
+        "part": ["1.5", "2", ""] * 6,
+    }
+    np.testing.assert_array_equal(encoder.encode(text), found)
+    assert found.sum(axis=0).tolist() == [6, 6, 6, 6, 12, 6, 6, 6]
+    with pytest.raises(TableError, match=r"'when' holds timestamp.*--categorical is for"):
+        learn_encoder(pa.table({"when": [datetime(2024, 1, 1)] * 9}), ["when"], categorical=["when"])
+
+
+def test_dates_that_are_names_are_words():
+    days = ["2024-01-01", "2024-01-02"] * 6
+    (column,) = learn_encoder(pa.table({"day": days}), ["day"], categorical=["day"]).encoder.columns
+    assert column == TextColumn("day", ("2024-01-01", "2024-01-02"), other=False, missing=False)
+
+
+def test_text_that_says_the_same_is_read_as_what_it_was():
+    """A CSV file has types by its looks, a Parquet file those that it was written with."""
+    encoder = learnt(n=[1.0, 12.0, None, 3.5], flag=[True, False, True, False]).encoder
+    found = matrix(encoder, n=[1.0, 12.0, None, 3.5], flag=[True, False, None, True])
+    np.testing.assert_array_equal(matrix(encoder, n=["1", "12.0", "", "3.5"], flag=["true", "False", None, "1"]), found)
+    with pytest.raises(TableError, match=r"'n' holds strings such as 'x', but the model was fitted to numbers"):
+        matrix(encoder, n=["1", "x"], flag=["true", "false"])
+    with pytest.raises(TableError, match=r"'flag' holds strings such as 'maybe'.*booleans"):
+        matrix(encoder, n=["1", "2"], flag=["true", "maybe"])
+
+
+def test_numbers_are_not_read_as_words_that_they_cannot_be():
+    (zips,) = learnt(zip=["01234", "99999", "a"] * 6).encoder.columns
+    (words,) = learnt(w=["a", "b", "c"] * 6).encoder.columns
+    (codes,) = learnt(c=["1", "20", "c"] * 6).encoder.columns
+    (truths,) = learnt(c=["true", "false"] * 6).encoder.columns
+    assert [column.covers("number") for column in (zips, words, codes, truths)] == [False, False, True, False]
+    assert [column.covers("boolean") for column in (zips, words, codes, truths)] == [False, False, False, True]
+
+
+def test_words_that_stand_for_gaps_are_gaps_in_any_table():
+    encoder = learn_encoder(pa.table({"n": [1.0, None, 3.0] * 4, "w": ["a", "b", None] * 4}), ["n", "w"], ["?"]).encoder
+    found = matrix(encoder, n=["1", "?", "3"], w=pa.array(["a", "b", "?"]).dictionary_encode())
+    np.testing.assert_array_equal(found, matrix(encoder, n=[1.0, None, 3.0], w=["a", "b", None]))
+
+
+def test_encoders_of_earlier_model_files_have_no_words_for_gaps():
+    encoder = learnt(x=[1.0, 2.0]).encoder
+    assert TableEncoder(columns=encoder.columns) == encoder  # all that such a file has
+
+
 def test_pandas_polars_and_arrow_are_read_alike():
     table = sales()
     encoder = learn_encoder(table, ["size", "age", "place", "garden", "sold"]).encoder
@@ -104,8 +184,10 @@ def test_pandas_polars_and_arrow_are_read_alike():
     for other in (table.to_pandas(), pl.from_arrow(table), table.to_batches()[0]):
         np.testing.assert_array_equal(encoder.encode(other), expected)
     assert as_arrow({"a": [1, 2]}).column_names == ["a"]
-    with pytest.raises(TableError, match="A table is needed"):
+    with pytest.raises(TableError, match=r"A table is needed.*; got int"):
         as_arrow(3)
+    with pytest.raises(TableError, match=r"a dict whose values are columns.*; got 1 for 'a'"):
+        as_arrow({"a": 1})
 
 
 def test_one_row_at_a_time_is_the_same():
@@ -125,6 +207,7 @@ def test_one_row_at_a_time_is_the_same():
         (["a", "b", "c"] * 2, "none of its 3 words appears in 5 rows"),
         ([[1, 2]] * 9, "list"),
         ([datetime(2024, 1, 1)] * 9, "same date"),
+        ([time(8, 30)] * 9, "same time"),
     ],
 )
 def test_columns_that_say_nothing_are_left_out_and_named(values, words):

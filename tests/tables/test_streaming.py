@@ -50,6 +50,10 @@ def many_kinds(n=700, seed=1):
             "mixed": [str(d) if i < 600 else "never" for i, d in enumerate(days)],
             "hour": pa.array(hours),
             "day": pa.array(days.astype("datetime64[D]")),
+            "clock": pa.array(rng.integers(0, 86_400, n, dtype=np.int32), mask=gap).cast(pa.time32("s")),
+            "spent": pa.array(rng.integers(0, 500, n), mask=gap).cast(pa.duration("s")),
+            "code": rng.integers(0, 9, n),
+            "almost": ["?" if g else f"{x:.5f}" for g, x in zip(gap, rng.normal(size=n), strict=True)],
             "list": [[1]] * n,
             "late": pa.array([None if i < 400 else float(i) for i in range(n)]),
         }
@@ -61,12 +65,17 @@ def many_kinds(n=700, seed=1):
 def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, monkeypatch, make, gathered):
     monkeypatch.setattr(medians, "GATHERED", gathered)
     table = make()
-    target, more = ("price", {}) if make is sales else ("y", {"weights": "w"})
+    target, more = (
+        ("price", {}) if make is sales else ("y", {"weights": "w", "categorical": ["code"], "missing": ["?"]})
+    )
     folder = written(tmp_path, table)
     whole = prepare(read(folder), target, **more)
     streamed = prepare_streamed(open_parquet(folder), target, **more)
     assert streamed.encoder == whole.encoder
     assert streamed.notes == whole.notes
+    if make is many_kinds:
+        assert any("'almost' is left out" in note and "--missing '?'" in note for note in whole.notes)
+        assert any("'wild' is infinite in" in note for note in whole.notes)
     assert (streamed.dropped, streamed.rows.n_rows) == (whole.dropped, len(whole.y))
     X, y, weight = everything(streamed.rows)
     np.testing.assert_array_equal(X, whole.X)

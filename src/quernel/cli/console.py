@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,19 @@ from quernel.solvers.progress import Progress, listening
 
 console = Console()
 errors = Console(stderr=True)
+# What estimators call their arguments, and what these are on the command line.
+OPTIONS = {
+    r", or method='cv\+'": "",
+    r", or an object of quernel\.kernels": "",
+    r"\bcalibration_size\b": "--calibration-share",
+    r"\bn_components\b": "--components",
+    r"\bmax_memory\b": "--max-memory",
+    r"\bone_standard_error=True\b": "--one-standard-error",
+    r"\bcv=(0?\.\d+)": r"--validation \1",
+    r"\bcv=(\d+)\b": r"--folds \1",
+    r"\bcheckpoint='": "--checkpoint '",
+    r"^(alphas?|bandwidths?|kernel|coverage|checkpoint)\b": r"--\1",
+}
 
 
 def fail(message: str) -> NoReturn:
@@ -37,8 +52,26 @@ def flag(name: str, text: str) -> Any:
 
 
 def listed(text: str) -> list[str]:
-    """The words of a text, separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    """The words of a text, separated by commas; those with a comma in them are in double quotes, as in CSV files."""
+    try:
+        words = next(csv.reader([text], skipinitialspace=True, strict=True), [])
+    except csv.Error as error:
+        raise ValueError(
+            f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."
+        ) from error
+    return [word.strip() for word in words if word.strip()]
+
+
+@contextmanager
+def in_options() -> Iterator[None]:
+    """Complaints of estimators in words of the command line: their arguments are options here."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        for pattern, option in OPTIONS.items():
+            text = re.sub(pattern, option, text)
+        raise ValueError(text) from error
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from quernel.cli.console import listed, working
+from quernel.cli.console import listed, note, working
+from quernel.report.words import counted
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.clusters import ClusterTable, cluster_rows, connected
@@ -16,10 +17,14 @@ from quernel.tables.columns import kind_of
 from quernel.tables.converted import bytes_of, copied
 from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
-from quernel.tables.reading import PARQUET, ending_of
+from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
 from quernel.tables.several import files_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
+COLUMNS = "Input columns, separated by commas, names with a comma in double quotes; all by default."
+EXCLUDE = "Columns not to use, separated by commas."
+MISSING = "Words that stand for gaps in CSV files, besides NA, NULL and the like, separated by commas: ?,unknown."
+CATEGORICAL = "Columns of numbers that are names, such as zip codes, separated by commas; they are read as words."
 MAX_MEMORY = (
     "Memory for the rows, such as 500MB; files that need more are read in parts. Half of what is free by default."
 )
@@ -32,7 +37,7 @@ READ = {
 }
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # Numbers that a value becomes, at most: a date has its trend, three cycles and a flag, a word all levels.
-WIDTHS = {"date": 8, "text": MOST_LEVELS + 2, None: 0}
+WIDTHS = {"date": 8, "time": 4, "text": MOST_LEVELS + 2, None: 0}
 USUAL_WIDTH = 2
 # Bytes that one of a file of another format may take as a table, and as numbers.
 IN_MEMORY = 3
@@ -63,15 +68,26 @@ def opened_training(
     max_memory: int | None,
     dask: str | None,
     groups: str | None = None,
+    missing: str | None = None,
+    categorical: str | None = None,
     **more: Any,
 ) -> Iterator[tuple[Any, Training | StreamedTraining]]:
     """The rows, ready to be fitted while the block lasts, and the Arrow table where it is in memory (else None)."""
+    import pyarrow as pa
+
     if columns is not None and not listed(columns):
         raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
+    words = listed(missing or "")
+    if words and not any(ending_of(path)[0] in CSV for path in files_of(data)):
+        raise ValueError(f"--missing is for CSV files: in {data} gaps are empty by themselves. Leave it out.")
     more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
-    with in_parts(data, max_memory, dask) as parts:
+    more |= {"missing": words, "categorical": listed(categorical or "")}
+    if target in more["categorical"]:
+        raise ValueError(f"--categorical names the target {target!r}, which must be a number. Leave it out there.")
+    how = CsvReading(dict.fromkeys(more["categorical"], pa.string()), tuple(words))
+    with in_parts(data, max_memory, dask, how) as parts:
         if parts is None:
-            table = read(data)
+            table = read(data, how)
             _refuse_empty(len(table), data)
             training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
             _enough(training, data)
@@ -89,6 +105,16 @@ def opened_training(
             yield None, training
 
 
+def tell_training(training: Training | StreamedTraining) -> None:
+    """What a person should know of the rows before they are used."""
+    for sentence in training.notes:
+        note(sentence)
+    if training.dropped:
+        those = f", {training.infinite:,} of them with an infinite one" if training.infinite else ""
+        are = "is" if training.dropped == 1 else "are"
+        note(f"{counted(training.dropped, 'row')} without a target {are} left out{those}.")
+
+
 def how_read(training: Training | StreamedTraining) -> str:
     """ "whole" for rows in memory, or a word of READ."""
     if isinstance(training, Training):
@@ -97,7 +123,7 @@ def how_read(training: Training | StreamedTraining) -> str:
 
 
 @contextmanager
-def in_parts(data: Path, max_memory: int | None, dask: str | None = None) -> Iterator[ParquetTable | None]:
+def in_parts(data: Path, max_memory: int | None, dask: str | None, how: CsvReading) -> Iterator[ParquetTable | None]:
     """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it; else None."""
     files, room = files_of(data), allowance(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
@@ -115,7 +141,7 @@ def in_parts(data: Path, max_memory: int | None, dask: str | None = None) -> Ite
         return
     with ExitStack() as stack:
         with working(f"Copying {data}, which may not fit in memory, to Parquet, to read it in parts"):
-            table = stack.enter_context(copied(files))
+            table = stack.enter_context(copied(files, how))
         yield table
 
 

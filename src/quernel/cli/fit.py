@@ -7,6 +7,8 @@ import shlex
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +18,22 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
-from quernel.cli.console import console, errors, fitting, flag, listed, note
-from quernel.cli.data import DASK, DATA, MAX_MEMORY, READ, bytes_from, how_read, opened_training
+from quernel.cli.console import console, errors, fitting, flag, in_options, listed, note
+from quernel.cli.data import (
+    CATEGORICAL,
+    COLUMNS,
+    DASK,
+    DATA,
+    EXCLUDE,
+    MAX_MEMORY,
+    MISSING,
+    READ,
+    bytes_from,
+    how_read,
+    opened_training,
+    tell_training,
+)
+from quernel.cli.outputs import check_checkpoint, check_outputs
 from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
@@ -30,6 +46,7 @@ from quernel.tables.files import check_free
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what suits; or one of {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
+NONCROSSING = ("rearrange", "joint", "none")
 # Input columns that are printed one by one.
 MOST_SHOWN = 30
 
@@ -39,8 +56,10 @@ def fit(
     target: Annotated[str, typer.Option(help="Column to predict.")],
     model: Annotated[Path, typer.Option(help="File to write the model to, such as m.quernel.")],
     quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
-    columns: Annotated[str | None, typer.Option(help="Input columns, separated by commas; all by default.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
+    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
+    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
+    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
+    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
@@ -88,21 +107,22 @@ def fit(
         n_components=int(components) if components.isdigit() else components,
         alpha="auto" if alpha is None else alpha,
         bandwidth=bandwidth_from(bandwidth),
-        noncrossing=None if noncrossing == "none" else noncrossing,
+        noncrossing=_noncrossing_from(noncrossing),
         random_state=seed,
         max_memory=bytes_from(max_memory),
     )
-    estimator._check_parameters()
+    with in_options():
+        estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
     interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
+    check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, data)
+    check_checkpoint(checkpoint)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
         check_page(report, force=force)
-        if report.resolve() == model.resolve():
-            raise ValueError(f"--model and --report name the same file, {report}. Give each a name of its own.")
     with opened_training(
-        data, target, columns, exclude,
+        data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"
@@ -117,8 +137,9 @@ def fit(
             summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
         if report is not None:
             names = {"data": data.name, "model_file": model.name}
-            judged, page = refitted_page(whole, table, training, seed=seed, time_ordered=time_ordered, **names)
-            write_page(page, report, force=force)
+            with _model_kept(model, data, report):
+                judged, page = refitted_page(whole, table, training, seed=seed, time_ordered=time_ordered, **names)
+                write_page(page, report, force=force)
             summary |= {"report": str(report), "judged": judged_summary(judged)}
     if as_json:
         typer.echo(json.dumps(summary))
@@ -129,6 +150,19 @@ def fit(
             tell(judged, report)
 
 
+@contextmanager
+def _model_kept(model: Path, data: Path, report: Path) -> Iterator[None]:
+    """What goes wrong with the page does not undo the fit: say where the model is, and how to go on."""
+    try:
+        yield
+    except (OSError, ValueError, MemoryError) as error:
+        reason = str(error).rstrip(".") or "there is not enough memory for the page"
+        again = shlex.join(["quernel", "report", str(model), str(data), "--out", str(report)])
+        raise ValueError(
+            f"The model is whole, in {model}, but it has no page: {reason}. Once that is mended: {again}"
+        ) from error
+
+
 def levels_from(text: str) -> list[float]:
     """The levels in a text such as 0.05,0.5,0.95."""
     try:
@@ -137,6 +171,13 @@ def levels_from(text: str) -> list[float]:
         raise ValueError(f"--quantiles must be numbers separated by commas, such as {LEVELS}; got {text!r}.") from error
     check_levels(levels)
     return levels
+
+
+def _noncrossing_from(text: str) -> str | None:
+    """A word of NONCROSSING, None for "none"."""
+    if text.lower() not in NONCROSSING:
+        raise ValueError(f"--noncrossing must be one of {', '.join(NONCROSSING)}; got {text!r}.")
+    return None if text.lower() == "none" else text.lower()
 
 
 def bandwidth_from(text: str) -> str | float:
@@ -178,21 +219,19 @@ def _interval(
         time_ordered=time_ordered,
         random_state=estimator.random_state,
     )
-    interval._check_parameters()
+    with in_options():
+        interval._check_parameters()
     return interval
 
 
 def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
     """Fit, show how it goes, and turn warnings into notes; returns the seconds it took."""
-    for sentence in training.notes:
-        note(sentence)
-    if training.dropped:
-        note(f"{training.dropped:,} rows without a target are left out.")
+    tell_training(training)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", ExtrapolationWarning)  # of rows that calibrate: they say how far it matters
-        with fitting(text):
+        with in_options(), fitting(text):
             if isinstance(training, StreamedTraining):
                 estimator.fit(training.rows, **more)
             else:

@@ -11,19 +11,32 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, errors, fail, flag, note, working
-from quernel.cli.data import DATA, MAX_MEMORY, bytes_from, in_parts
-from quernel.cli.tables import Table, draw_table, read_table
+from quernel.cli.data import (
+    CATEGORICAL,
+    COLUMNS,
+    DATA,
+    EXCLUDE,
+    MAX_MEMORY,
+    MISSING,
+    bytes_from,
+    opened_training,
+    tell_training,
+)
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
 from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
 from quernel.rows import allowance
+from quernel.tables import StreamedTraining, Training
+from quernel.tables.columns import numbers
 from quernel.tables.drawing import rows_to_draw
+from quernel.tables.streaming import draw_rows
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.rates import violations
@@ -35,9 +48,19 @@ USUAL_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
 # Estimates are read as exponents of the theory, which lie in this range.
 LEAST_SOURCE = 0.05
 # Columns where nobody says: they matter little beside the features.
-COLUMNS = 10
+USUAL_WIDTH = 10
 PICTURES = (".png", ".pdf", ".svg")
 PLAN_DATA = f"{DATA} Without one, give --rows, --r and --gamma."
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a file says: its rows as `fit` would have them, or a random sample of these, and how many there are."""
+
+    X: NDArray[np.floating]
+    y: NDArray[np.floating]
+    n_rows: int
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -54,8 +77,13 @@ def plan(
     data: Annotated[Path | None, typer.Argument(help=PLAN_DATA)] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows to plan for; those of the file by default.", min=2)] = None,
-    columns: Annotated[
-        int | None, typer.Option(help=f"Columns of X; those of the file, or {COLUMNS}, by default.", min=1)
+    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
+    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
+    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
+    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(help=f"Numbers in a row of X; as `fit` makes them of the file, or {USUAL_WIDTH}.", min=1),
     ] = None,
     r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None,
     gamma: Annotated[
@@ -75,28 +103,31 @@ def plan(
 ) -> None:
     """Recommend the ridge weight and the number of random features, from exponents or from a data file.
 
-    Of a file that does not fit in memory a random sample of the rows is looked at.
+    A file is read as `fit` reads it: columns of any kind, gaps and all. Of one that does not fit in memory a random
+    sample of the rows is looked at.
     """
     _check_options(kernel, level, plot, force)
+    told: tuple[str, ...] = ()
+    reading = {"exclude": exclude, "missing": missing, "categorical": categorical}
     if data is not None:
-        table = _table(data, target, bytes_from(max_memory), subsample, seed)
-        numbers = _numbers(table, r, gamma, compatibility, level, kernel, subsample, seed)
-        rows = table.n_rows if rows is None else rows
-        columns = table.X.shape[1] if columns is None else columns
-        unit = spread(table.y, np.full(len(table.y), 1 / len(table.y)))
+        seen = _seen(data, target, columns, reading, bytes_from(max_memory), subsample, seed)
+        exponents = _numbers(seen, r, gamma, compatibility, level, kernel, subsample, seed)
+        rows = seen.n_rows if rows is None else rows
+        width = seen.X.shape[1] if width is None else width
+        unit, told = spread(seen.y, np.full(len(seen.y), 1 / len(seen.y))), seen.notes
     elif rows is None or r is None or gamma is None:
         fail("Give a data file with --target, or --rows, --r and --gamma.")
     else:
-        numbers, unit = _given(r, gamma, compatibility), 1.0
-    made, notes = _recommended(rows, numbers)
-    columns = COLUMNS if columns is None else columns
+        width = _width(columns, reading, width)
+        exponents, unit = _given(r, gamma, compatibility), 1.0
+    made, notes = _recommended(rows, exponents)
     if plot is not None:
         _draw(made, plot)
     if as_json:
-        typer.echo(json.dumps(_summarized(made, numbers, unit, columns, notes, plot)))
+        typer.echo(json.dumps(_summarized(made, exponents, unit, width, [*told, *notes], plot)))
         return
-    console.print(_exponents(numbers))
-    console.print(_recommendation(made, unit, columns))
+    console.print(_exponents(exponents))
+    console.print(_recommendation(made, unit, width))
     for sentence in notes:
         note(sentence)
     console.print("Theory gives powers of n, not constants: read these as orders of magnitude to start from.")
@@ -129,27 +160,54 @@ def _given(r: float, gamma: float, compatibility: float | None) -> Numbers:
     return Numbers(r, gamma, compatibility, ("given", "given", "given"))
 
 
-def _table(path: Path, target: str | None, max_memory: int | None, subsample: int, seed: int) -> Table:
+def _width(columns: str | None, reading: dict[str, str | None], width: int | None) -> int:
+    """The width to reckon with where there is no file; --columns may say it, too, as it has no names to choose then."""
+    if columns is not None and not (columns.isdecimal() and int(columns) > 0):
+        fail("--columns chooses columns of a data file. Give one, or the number of columns with --width.")
+    for name, given in reading.items():
+        if given is not None:
+            fail(f"--{name} is about the columns of a data file. Give one, or leave it out.")
+    if columns is not None and width is None:
+        return int(columns)
+    return USUAL_WIDTH if width is None else width
+
+
+def _seen(
+    path: Path,
+    target: str | None,
+    columns: str | None,
+    reading: dict[str, str | None],
+    max_memory: int | None,
+    subsample: int,
+    seed: int,
+) -> Seen:
     if target is None:
         fail("Name the column to predict with --target.")
-    with in_parts(path, max_memory) as parts:
-        if parts is None:
-            table = read_table(path, target)
-        else:
-            most = max(subsample, rows_to_draw(len(parts.schema), allowance(max_memory)))
-            with working(f"Drawing {most:,} of {parts.n_rows:,} rows"):
-                table = draw_table(parts, path, target, limit=most, seed=seed)
-    if len(table.y) < MIN_ROWS:
-        fail(f"{path} has {len(table.y)} complete rows; at least {MIN_ROWS} are needed to estimate exponents.")
-    if table.incomplete:
-        note(f"{table.incomplete:,} rows with a missing value are left out.")
-    if table.ignored:
-        note(f"Columns that hold no numbers are left out: {', '.join(table.ignored)}.")
-    return table
+    with opened_training(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
+        if training.n_rows < MIN_ROWS:
+            fail(
+                f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "
+                "exponents. Give them with --rows, --r and --gamma instead."
+            )
+        tell_training(training)
+        X, y = _rows(training, max_memory, subsample, seed)
+        return Seen(X, y, training.n_rows, training.notes)
+
+
+def _rows(training: Training | StreamedTraining, max_memory: int | None, subsample: int, seed: int) -> tuple[Any, Any]:
+    """X and y of all rows with a target or, where they are not in memory, of a random sample."""
+    if isinstance(training, Training):
+        return training.X, training.y
+    most = max(subsample, rows_to_draw(len(training.encoder.names), allowance(max_memory)))
+    with working(f"Drawing {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
+        sample = draw_rows(training, most, seed).table
+    y = numbers(sample[training.roles.target])
+    there = np.isfinite(y)
+    return training.encoder.encode(sample.filter(there)), y[there]
 
 
 def _numbers(
-    table: Table,
+    seen: Seen,
     r: float | None,
     gamma: float | None,
     compatibility: float | None,
@@ -160,9 +218,9 @@ def _numbers(
 ) -> Numbers:
     """What the user gave, and estimates for the rest."""
     rng = np.random.default_rng(seed)
-    chosen = rng.permutation(len(table.y))[:subsample]
-    X, y = table.X[chosen], table.y[chosen]
-    errors.print(f"Estimating exponents on {len(y):,} of {table.n_rows:,} rows ...")
+    chosen = rng.permutation(len(seen.y))[:subsample]
+    X, y = seen.X[chosen], seen.y[chosen]
+    errors.print(f"Estimating exponents on {len(y):,} of {seen.n_rows:,} rows ...")
     bandwidth = auto_bandwidth(X, np.full(len(y), 1 / len(y)))
     found: Exponents = estimate_exponents(
         X,
@@ -200,13 +258,13 @@ def _recommended(rows: int, numbers: Numbers) -> tuple[Plan, list[str]]:
 
 
 def _summarized(
-    made: Plan, numbers: Numbers, unit: float, columns: int, notes: Sequence[str], plot: Path | None
+    made: Plan, numbers: Numbers, unit: float, width: int, notes: Sequence[str], plot: Path | None
 ) -> dict[str, Any]:
     """What is recommended, for machines."""
     names = ("r", "gamma", "compatibility")
     sampling = {}
     for name, M in (("uniform", made.uniform), ("leverage", made.leverage)):
-        cost = estimate_cost(made.n, columns, M)
+        cost = estimate_cost(made.n, width, M)
         sampling[name] = {
             "n_components": M,
             "stored": bool(cost.stored),
@@ -215,7 +273,7 @@ def _summarized(
         }
     return {
         "rows": made.n,
-        "columns": columns,
+        "columns": width,
         "exponents": {
             name: {"value": getattr(numbers, name), "from": origin}
             for name, origin in zip(names, numbers.origins, strict=True)
@@ -241,14 +299,14 @@ def _exponents(numbers: Numbers) -> RichTable:
     return table
 
 
-def _recommendation(made: Plan, unit: float, columns: int) -> RichTable:
+def _recommendation(made: Plan, unit: float, width: int) -> RichTable:
     """Two columns, one for each way of sampling; alpha falls with the unit of y. Costs are those of one level."""
     table = RichTable(title=f"Plan for {made.n:,} rows")
     table.add_column("")
     for heading in ("uniform", "leverage"):
         table.add_column(f"{heading} sampling", justify="right")
     table.add_row("features M", f"{made.uniform:,}", f"{made.leverage:,}")
-    costs = [estimate_cost(made.n, columns, M) for M in (made.uniform, made.leverage)]
+    costs = [estimate_cost(made.n, width, M) for M in (made.uniform, made.leverage)]
     table.add_row("features stored", *[as_size(cost.features) if cost.stored else "no, recomputed" for cost in costs])
     table.add_row("memory of a fit, at its peak", *[as_size(cost.peak_memory) for cost in costs])
     table.add_row("time of a fit, about", *[as_duration(cost.seconds) for cost in costs])

@@ -16,6 +16,7 @@ from rich.markup import escape
 from quernel.cli.console import console, counting, flag, listed, note
 from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
+from quernel.cli.outputs import check_outputs
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.words import counted
@@ -37,17 +38,20 @@ def predict(
 ) -> None:
     """Predict quantiles for every row of a file, in order. Large files are read and written piece by piece."""
     ending_of(out)
+    check_outputs({"--out": out}, data, model)
     check_free(out, overwrite=force, remedy="--force")
     fitted = table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
-    kept = listed(keep or "")
-    names = [f"q{level:g}" for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
-    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_types()) as batches:
+    kept = list(dict.fromkeys(listed(keep or "")))
+    names = [_named(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
+    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_reading()) as batches:
         _check(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
-            rows, outside, beyond = _predicted(fitted, batches, levels, kept, names, write)
+            rows, outside, infinite, beyond = _predicted(fitted, batches, levels, kept, names, write)
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
+    if infinite:
+        note(f"{counted(infinite, 'row')} with an infinite input: that counts as missing.")
     if outside:
         note(
             f"{outside:,} of {rows:,} rows are outside the range of the training rows ({_most(beyond)}): predictions "
@@ -58,6 +62,7 @@ def predict(
             "out": str(out),
             "rows": rows,
             "rows_outside": outside,
+            "rows_infinite": infinite,
             "quantiles": levels,
             "columns": [*kept, *names],
         }
@@ -68,6 +73,12 @@ def predict(
             f"{counted(rows, 'row')}, {counted(len(levels), 'quantile')} of {escape(repr(fitted.target))}{interval}: "
             f"[bold]{escape(str(out))}[/]"
         )
+
+
+def _named(level: float) -> str:
+    """The column of a level: q0.05, with as many digits as it takes, for levels near 1 are not 1."""
+    short = f"{level:g}"
+    return f"q{short}" if abs(float(short) - level) < 1e-12 else f"q{level!r}"
 
 
 def table_model(path: Path) -> TableModel:
@@ -99,11 +110,14 @@ def _predicted(
     kept: list[str],
     names: list[str],
     write: Callable[[Any], None],
-) -> tuple[int, int, Counter[str]]:
-    """Predict and write every piece; the numbers of rows, of those outside the training range, and in which columns."""
+) -> tuple[int, int, int, Counter[str]]:
+    """Predict and write every piece; how many rows there are, how many outside the training range, how many infinite.
+
+    Besides, how many are outside in which columns.
+    """
     import pyarrow as pa
 
-    rows, outside, beyond = 0, 0, Counter[str]()
+    rows, outside, infinite, beyond = 0, 0, 0, Counter[str]()
     with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         for piece in batches.pieces:
@@ -113,6 +127,7 @@ def _predicted(
             answers = [*fitted.predict_encoded(X, levels).T]
             if fitted.interval is not None:
                 answers += [*fitted.interval_encoded(X).T]
+            infinite += int(fitted.encoder.infinite(piece).sum())
             found = fitted.beyond(X)
             outside += int(found.any(axis=1).sum())
             beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
@@ -122,7 +137,7 @@ def _predicted(
     if rows == 0:  # a file all the same, with the right columns
         fields = [*(batches.schema.field(name) for name in kept), *(pa.field(name, pa.float64()) for name in names)]
         write(pa.schema(fields).empty_table())
-    return rows, outside, beyond
+    return rows, outside, infinite, beyond
 
 
 def _most(beyond: Counter[str]) -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from quernel.cli.console import counting, flag, working
+from quernel.cli.console import counting, flag, note, working
 from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
+from quernel.cli.outputs import check_outputs
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
 from quernel.cli.predict import table_model
 from quernel.report import judge_on, report_page
 from quernel.report.judging import check_target
+from quernel.report.words import counted
 from quernel.rows import allowance
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.columns import kind_of, numbers
@@ -42,6 +45,7 @@ def report(
 
     Where the rows do not fit in memory, a random sample of them judges.
     """
+    check_outputs({"--out": out}, data, model)
     check_page(out, force=force)
     fitted = table_model(model)
     sample = _drawn(fitted, data, allowance(bytes_from(max_memory)))
@@ -50,6 +54,7 @@ def report(
     if there.sum() < FEWEST_ROWS:
         among = "" if sample.whole else f" among {len(there):,} that were drawn"
         raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
+    _tell_infinite(fitted, sample.table, target)
     y = check_target(fitted, target[there])
     with working(f"Judging the model on {there.sum():,} rows"):
         X = fitted.encoder.encode(sample.table.filter(there))
@@ -69,12 +74,12 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
 
     parts: list[Drawn] = []
     limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
-    needed, types = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_types()
-    with in_batches(data, needed, types) as batches:
+    needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
+    with in_batches(data, needed, how) as batches:
         _check(fitted, batches.schema, data)
         if kind_of(batches.schema.field(fitted.target).type) != "boolean":  # whole numbers at first, others later
-            types |= {fitted.target: pa.float64()}
-    with in_batches(data, needed, types) as batches, counting("Reading", batches.n_rows) as advance:
+            how = replace(how, types=how.types | {fitted.target: pa.float64()})
+    with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
         for piece in batches.pieces:
             table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
             there = np.isfinite(numbers(table[fitted.target]))
@@ -87,7 +92,15 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
             advance(len(table))
     if not n_rows:
         raise TableError(f"{data} has no rows.")
-    return join_drawn(parts).only(limit)
+    found = join_drawn(parts).only(limit)
+    return replace(found, table=fitted.encoder.without_marks(found.table))
+
+
+def _tell_infinite(fitted: TableModel, table: Any, target: Any) -> None:
+    """Infinite numbers count as missing, and that is said."""
+    for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.infinite(table).sum())):
+        if count:
+            note(f"{counted(int(count), 'row')} with an infinite {what}: that counts as missing.")
 
 
 def _check(fitted: TableModel, schema: Any, data: Path) -> None:

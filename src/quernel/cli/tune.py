@@ -11,9 +11,21 @@ import typer
 from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
-from quernel.cli.console import console, errors, flag, listed, note
-from quernel.cli.data import DASK, DATA, MAX_MEMORY, bytes_from, how_read, opened_training
+from quernel.cli.console import console, errors, flag, in_options, listed, note
+from quernel.cli.data import (
+    CATEGORICAL,
+    COLUMNS,
+    DASK,
+    DATA,
+    EXCLUDE,
+    MAX_MEMORY,
+    MISSING,
+    bytes_from,
+    how_read,
+    opened_training,
+)
 from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
+from quernel.cli.outputs import check_outputs
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.words import counted
@@ -50,8 +62,10 @@ def tune(
     one_standard_error: Annotated[
         bool, flag("--one-standard-error", "Take the smoothest model that is not clearly worse.")
     ] = False,
-    columns: Annotated[str | None, typer.Option(help="Input columns, separated by commas; all by default.")] = None,
-    exclude: Annotated[str | None, typer.Option(help="Columns not to use, separated by commas.")] = None,
+    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
+    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
+    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
+    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
@@ -79,24 +93,30 @@ def tune(
         random_state=seed,
         max_memory=bytes_from(max_memory),
     )
-    estimator._check_parameters()
+    with in_options():
+        estimator._check_parameters()
+    check_outputs({"--model": model}, data)
     if model is not None:
         check_free(model, overwrite=force, remedy="--force")
     with opened_training(
-        data, target, columns, exclude,
+        data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (_, training):  # fmt: skip
+        _check_groups(groups, training, folds, validation)
         text = f"Searching {counted(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
         seconds = fit_quietly(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
     summary = _summarized(estimator, training, data, target, model, seconds)
+    edges = _at_the_edge(summary, learned="learned" in listed(bandwidths))
+    summary["notes"] += edges
     if as_json:
         typer.echo(json.dumps(summary))
     else:
         console.print(_path(estimator, bandwidths, log_target))
-        for sentence in _at_the_edge(summary):
-            note(sentence)
+    for sentence in edges:
+        note(sentence)
+    if not as_json:
         _tell(summary)
 
 
@@ -109,6 +129,21 @@ def _check_splitting(folds: int | None, validation: float | None, groups: str | 
         raise ValueError(f"--folds must be 2 or more; got {folds}.")
     if validation is not None and not 0 < validation < 1:
         raise ValueError(f"--validation must be a share between 0 and 1; got {validation:g}.")
+
+
+def _check_groups(
+    groups: str | None, training: Training | StreamedTraining, folds: int | None, validation: float | None
+) -> None:
+    """There must be as many groups as parts into which they are divided."""
+    if groups is None or training.groups is None:
+        return
+    needed, found = (folds or FOLDS) if validation is None else 2, len(np.unique(training.groups))
+    if found < needed:
+        raise ValueError(
+            f"The column {groups!r} makes {counted(found, 'group')}, and "
+            f"{'--folds ' + str(needed) if validation is None else '--validation'} needs at least {needed}. Ask for "
+            "fewer folds, or choose another column."
+        )
 
 
 def _numbers(text: str) -> list[float]:
@@ -214,10 +249,10 @@ def _labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
     return [f"bandwidth {word}" for word in words]
 
 
-def _at_the_edge(summary: dict[str, Any]) -> list[str]:
+def _at_the_edge(summary: dict[str, Any], *, learned: bool) -> list[str]:
     """Where the best of what was tried is its end, something beyond it may be better."""
     told = []
-    for name, others in (("alpha", "others"), ("bandwidth", '"learned", or numbers')):
+    for name, others in (("alpha", "others"), ("bandwidth", "numbers" if learned else '"learned", or numbers')):
         tried = [np.mean(one[name]) for one in summary["path"] if one[name] is not None]
         if len(set(tried)) < 3:  # of one or two, the best is always an end
             continue

@@ -41,7 +41,7 @@ class Checkpoint:
                 guess = Guess(file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band)
                 known, written_by = header["fingerprint"], int(header["format"])
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self.path} is not a checkpoint of a fit ({error}). Give another path.") from error
+            raise ValueError(f"{self.path} is not a checkpoint of a fit. Give another path.") from error
         if written_by != FORMAT:
             raise ValueError(f"{self.path} has format {written_by}, and this quernel writes {FORMAT}. Remove the file.")
         other = [name for name, value in self.fingerprint.items() if known.get(name) != value]

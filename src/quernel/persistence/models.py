@@ -28,7 +28,7 @@ from quernel.persistence.archive import ModelFileError, read_archive, write_arch
 from quernel.persistence.codec import Decoder, Encoder
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.splits import LastRows
-from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn
+from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
 
 # Raised when files are written that an older quernel would misread.
 FORMAT = 1
@@ -52,7 +52,7 @@ PARTS: tuple[type, ...] = (
     losses.Pinball,
     *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
-    *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn),
+    *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )
 KNOWN = {kind.__name__: kind for kind in (*MODELS, *PARTS)}
 # What to do about attributes that hold what is not known.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
 from quernel.plots.checks import binomial_band
 from quernel.plots.fan import arrange
-from quernel.report.columns import day
+from quernel.report.columns import day, time_of_day
 from quernel.report.fans import ColumnFan
 from quernel.report.svg import Chart
 from quernel.report.words import number, percent
@@ -82,6 +82,8 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
         x_ticks = [(k, _cut(name, letters)) for k, name in enumerate(one.categories)]
     elif one.kind == "date":
         x_ticks = [(at, day(at)[:10]) for at in np.linspace(*ends, 5)[1:-1]]
+    elif one.kind == "time":
+        x_ticks = [(at, time_of_day(at - at % 60)) for at in np.linspace(*ends, 5)[1:-1]]
     chart = Chart(
         ends,
         (low - room, high + room),
@@ -135,7 +137,8 @@ def _told(one: ColumnFan, levels: Array, target: str) -> str:
 
 
 def _value(one: ColumnFan, k: int) -> str:
-    return day(one.grid[k]) if one.kind == "date" else number(one.grid[k])
+    words = {"date": day, "time": time_of_day}.get(one.kind, number)
+    return words(one.grid[k])
 
 
 def opacity(k: int, count: int) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.report.words import number, percent
-from quernel.tables import DateColumn, TableModel, TextColumn
+from quernel.tables import DateColumn, TableModel, TextColumn, TimeColumn
 from quernel.tables.columns import Column, as_words, numbers
 
 Array = NDArray[np.floating]
@@ -40,6 +40,12 @@ def day(seconds: float) -> str:
     return f"{moment:%Y-%m-%d}" if moment.hour == moment.minute == 0 else f"{moment:%Y-%m-%d %H:%M}"
 
 
+def time_of_day(seconds: float) -> str:
+    """Hours and minutes, and seconds if there are some."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}" + (f":{rest:02}" if rest else "")
+
+
 def _summary(column: Column, entries: Any) -> ColumnSummary:
     if isinstance(column, TextColumn):
         words, index = as_words(entries)
@@ -56,6 +62,8 @@ def _summary(column: Column, entries: Any) -> ColumnSummary:
         words = f"true in {percent(there.mean(), 0)}" if len(there) else ""
     elif isinstance(column, DateColumn):
         words = f"{day(there.min())} to {day(there.max())}" if len(there) else ""
+    elif isinstance(column, TimeColumn):
+        words = f"{time_of_day(there.min())} to {time_of_day(there.max())}" if len(there) else ""
     else:
         words = _range(there)
     return ColumnSummary(column.name, column.kind, missing, words)

@@ -1,6 +1,6 @@
 """Tables with columns of any kind: read from files, turned into numbers, predicted from."""
 
-from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn
+from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
 from quernel.tables.model import TableModel
 from quernel.tables.reading import TableError
@@ -19,6 +19,7 @@ __all__ = [
     "TableModel",
     "TableRows",
     "TextColumn",
+    "TimeColumn",
     "Training",
     "as_arrow",
     "in_batches",

@@ -6,6 +6,7 @@ A column has a `kind`, names for the numbers it becomes, `read` (from Arrow to p
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,9 @@ Array = NDArray[np.floating]
 DAY = 86_400.0
 # Seconds of the cycles that a date is expanded into; the year is the mean one of the calendar.
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# Arrow's units of durations.
+PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,12 @@ class NumberColumn:
 
     def read(self, column: Any) -> Array:
         """Numbers, NaN where there is none."""
-        values = numbers(column)
+        values = numbers(self._told(column))
         return np.where(np.isfinite(values), values, np.nan)
+
+    def _told(self, column: Any) -> Any:
+        """The column itself or, if it is text, what that says: other files may hold the same numbers as text."""
+        return parsed(column, self.name, self.kind) if kind_of(column.type) == "text" else column
 
     def encode(self, values: Array) -> Array:
         """Shape (n, 1), or (n, 2) with a flag."""
@@ -65,6 +73,16 @@ class TextColumn:
     other: bool
     missing: bool
     kind: ClassVar[str] = "text"
+
+    def covers(self, kind: str | None) -> bool:
+        """Whether numbers or truth values can be read as these words: as text they look like some, and none differs.
+
+        Those of a zip code such as 01234 do: as a number it has lost its zero.
+        """
+        if kind == "boolean":
+            return set(self.levels) <= {"true", "false"}
+        numeric = [level for level in self.levels if NUMBER.fullmatch(level)]
+        return kind == "number" and bool(numeric) and all(_as_written(level) for level in numeric)
 
     @property
     def names(self) -> list[str]:
@@ -132,13 +150,49 @@ class DateColumn:
         return np.column_stack([(time - self.start) / CYCLES["year"], *waves, filled[:, 1:]])
 
 
-Column = NumberColumn | TextColumn | DateColumn
+@dataclass(frozen=True)
+class TimeColumn:
+    """Times of day: seconds since midnight, and their sine and cosine; a missing one is the training rows' median."""
+
+    name: str
+    fill: float
+    flagged: bool
+    kind: ClassVar[str] = "time"
+
+    @property
+    def names(self) -> list[str]:
+        """What the numbers are called."""
+        return [self.name, *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
+
+    @property
+    def waves(self) -> list[str]:
+        """Those that go round with the day."""
+        return [f"{self.name} {wave} of day" for wave in ("sine", "cosine")]
+
+    def read(self, column: Any) -> Array:
+        """Seconds since midnight, NaN where there is none."""
+        return clock(column, self.name)
+
+    def encode(self, values: Array) -> Array:
+        """Shape (n, 3), and a flag if there is one."""
+        filled = _filled(values, self.fill, self.flagged)
+        angle = 2 * np.pi / DAY * filled[:, 0]
+        return np.column_stack([filled[:, 0], np.sin(angle), np.cos(angle), filled[:, 1:]])
+
+
+Column = NumberColumn | TextColumn | DateColumn | TimeColumn
 
 
 def _filled(values: Array, fill: float, flagged: bool) -> Array:
     missing = np.isnan(values)
     filled = np.where(missing, fill, values)
     return np.column_stack([filled, missing.astype(float)]) if flagged else filled[:, None]
+
+
+def _as_written(level: str) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.scalar(float(level)).cast(pa.string()).as_py() == level)
 
 
 def plain(column: Any) -> Any:
@@ -149,7 +203,10 @@ def plain(column: Any) -> Any:
 
 
 def kind_of(kind: Any) -> str | None:
-    """Which kind of column an Arrow type makes: number, boolean, text, date, nothing (all missing); None for others."""
+    """Which kind of column an Arrow type makes: number, boolean, text, date, time, nothing (all missing), or None.
+
+    Durations are numbers, of seconds.
+    """
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
@@ -158,8 +215,10 @@ def kind_of(kind: Any) -> str | None:
         return "nothing"
     if types.is_boolean(kind):
         return "boolean"
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_duration(kind):
         return "number"
+    if types.is_time(kind):
+        return "time"
     if types.is_timestamp(kind) or types.is_date(kind):
         return "date"
     if types.is_string(kind) or types.is_large_string(kind):
@@ -168,20 +227,57 @@ def kind_of(kind: Any) -> str | None:
 
 
 def numbers(column: Any) -> Array:
-    """A column as float64, missing entries as NaN."""
+    """A column as float64, missing entries as NaN; durations in seconds."""
     import pyarrow as pa
 
-    return np.asarray(plain(column).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
+    column = plain(column)
+    if pa.types.is_duration(column.type):
+        return numbers(column.cast(pa.int64())) / PER_SECOND[column.type.unit]
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
 
 
 def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """The different words of a column of text, and where each entry is among them, -1 if it is missing."""
-    import pyarrow as pa
+    """The different words of a column of text, and where each entry is among them, -1 if it is missing.
 
-    text = plain(column).cast(pa.large_string())
+    Numbers and truth values are words, too, where they stand for categories.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = plain(column)
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column)
+    text = column.cast(pa.large_string())
     text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
     coded = text.dictionary_encode()
     return coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
+
+
+def parsed(column: Any, name: str, kind: str) -> Any:
+    """Text as numbers or truth values, all of it, or an error that shows a word that is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = plain(column).cast(pa.large_string())
+    text = pc.if_else(pc.equal(text, ""), None, text)
+    meant = pa.bool_() if kind == "boolean" else pa.float64()
+    try:
+        return text.cast(meant)
+    except pa.ArrowInvalid as error:
+        word = next(word for word in text.unique().drop_null() if not _reads(word, meant))
+        raise TableError(
+            f"Column {name!r} holds strings such as {word.as_py()!r}, but the model was fitted to {kind}s."
+        ) from error
+
+
+def _reads(word: Any, meant: Any) -> bool:
+    import pyarrow as pa
+
+    try:
+        word.cast(meant)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def seconds(column: Any, name: str) -> Array:
@@ -199,6 +295,23 @@ def seconds(column: Any, name: str) -> Array:
     zone = getattr(column.type, "tz", None)
     count = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
     return numbers(count) / 1e6
+
+
+def clock(column: Any, name: str) -> Array:
+    """A column of times of day, or of text that holds them, as seconds since midnight, missing entries as NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = plain(column)
+    if kind_of(column.type) == "text":  # Arrow reads times as part of dates only
+        text = pc.if_else(pc.equal(column, ""), None, column).cast(pa.string())
+        try:
+            return seconds(pc.binary_join_element_wise("1970-01-01", text, " ").cast(pa.timestamp("us")), name)
+        except pa.ArrowInvalid as error:
+            raise TableError(f"Column {name!r} holds text that is no time. Write times like 08:30:00.") from error
+    if kind_of(column.type) == "nothing":
+        return np.full(len(column), np.nan)
+    return numbers(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / 1e6
 
 
 def parsed_dates(column: Any) -> Any:

@@ -6,31 +6,26 @@ Columns of a CSV file have the types that they have when it is read whole, thoug
 from __future__ import annotations
 
 import io
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quernel.estimators.cost import as_size
 from quernel.tables import reading
 from quernel.tables.groups import ParquetTable, open_parquet
-from quernel.tables.reading import CSV, TableError, complaints, ending_of
+from quernel.tables.reading import AS_IT_LOOKS, CSV, FAILED, CsvReading, TableError, complaints, ending_of
 from quernel.tables.temporary import remove_leftovers, temporary_folder
 
-# A conversion that fails, as Arrow tells it: the column and, mostly, the value.
-FAILED = re.compile(
-    r"In CSV column #(\d+): .*?CSV conversion error to .*?(?:(?:invalid value|zone offset in) '(.*?)'(?:$|\. If)|$)",
-    re.DOTALL,
-)
 # Bytes that one of a compressed file becomes, about.
 EXPANDED = 6
 
 
 @contextmanager
-def copied(files: Sequence[Path]) -> Iterator[ParquetTable]:
+def copied(files: Sequence[Path], how: CsvReading = AS_IT_LOOKS) -> Iterator[ParquetTable]:
     """The files as a table that is read in parts; the copy, a folder of temporary files, goes with the block."""
     remove_leftovers()
     _check_disk(files)
@@ -39,7 +34,7 @@ def copied(files: Sequence[Path]) -> Iterator[ParquetTable]:
         for k, path in enumerate(files):
             copy = folder / f"{k:06}.parquet"
             called[str(copy)] = str(path)
-            _copy(path, copy)
+            _copy(path, copy, how)
         yield open_parquet(folder, called)
 
 
@@ -60,25 +55,26 @@ def _check_disk(files: Sequence[Path]) -> None:
         )
 
 
-def _copy(path: Path, copy: Path) -> None:
+def _copy(path: Path, copy: Path, how: CsvReading) -> None:
     if ending_of(path)[0] not in CSV:
-        with reading.in_batches(path, None, {}) as batches:
+        with reading.in_batches(path) as batches:
             _write(batches, copy)
         return
-    types: dict[str, Any] = {}
+    types = dict(how.types)
     while True:
         try:
-            with reading.in_batches(path, None, types) as batches:
+            with reading.in_batches(path, None, replace(how, types=types)) as batches:
+                names = batches.schema.names
                 types |= {field.name: field.type for field in batches.schema if field.name not in types}
-            with reading.in_batches(path, None, types) as batches:
+            with reading.in_batches(path, None, replace(how, types=types)) as batches:
                 _write(batches, copy)
             return
         except TableError as error:
             failed = FAILED.search(str(error.__cause__))
             if failed is None:
                 raise
-            name = list(types)[int(failed[1])]
-            types[name] = _looser(types[name], failed[2])
+            name = names[int(failed["column"])]
+            types[name] = _looser(types[name], failed["value"])
 
 
 def _write(batches: reading.Batches, copy: Path) -> None:

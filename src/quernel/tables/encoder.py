@@ -9,26 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import Column, DateColumn, TextColumn, kind_of
-from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason
-from quernel.tables.reading import TableError, nearest
+from quernel.tables.columns import Column, NumberColumn, TextColumn, kind_of, numbers, plain
+from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
+from quernel.tables.reading import CsvReading, TableError, nearest
 
 Array = NDArray[np.floating]
 
 # What each kind of column can be read from.
 FITTING = {
-    "number": ("number", "boolean", "nothing"),
-    "boolean": ("boolean", "number", "nothing"),
+    "number": ("number", "boolean", "text", "nothing"),
+    "boolean": ("boolean", "number", "text", "nothing"),
     "text": ("text", "nothing"),
     "date": ("date", "text", "nothing"),
+    "time": ("time", "text", "nothing"),
 }
 
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """The input columns of a model, and what each becomes; `learn_encoder` makes one from a table."""
+    """The input columns of a model, and what each becomes; `learn_encoder` makes one from a table.
+
+    `missing` are words that stand for gaps.
+    """
 
     columns: tuple[Column, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> list[str]:
@@ -43,7 +48,7 @@ class TableEncoder:
     @property
     def cyclic(self) -> NDArray[np.bool_]:
         """Which columns of the matrix go round with the day, the week or the year: none of their values is far away."""
-        waves = [name for column in self.columns if isinstance(column, DateColumn) for name in column.waves]
+        waves = [wave for column in self.columns for wave in getattr(column, "waves", ())]
         return np.isin(self.names, waves)
 
     def check(self, schema: Any, of: str = "The table") -> None:
@@ -52,7 +57,7 @@ class TableEncoder:
         for column in self.columns:
             if column.name not in schema.names:
                 wrong.append(f"column {column.name!r} is missing. {nearest(column.name, schema.names)}")
-            elif kind_of(schema.field(column.name).type) not in FITTING[column.kind]:
+            elif not _fits(column, kind_of(schema.field(column.name).type)):
                 wrong.append(
                     f"column {column.name!r} holds {schema.field(column.name).type}, but the model was fitted to "
                     f"{column.kind}s."
@@ -63,16 +68,40 @@ class TableEncoder:
 
     def encode(self, table: Any) -> Array:
         """The matrix of a table or of a piece of one, shape (n, len(names)); other columns are ignored."""
-        table = as_arrow(table)
+        table = self.without_marks(as_arrow(table))
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
 
-    def csv_types(self) -> dict[str, Any]:
-        """What the columns of a CSV file are to be read as: what they were, however they look this time."""
+    def without_marks(self, table: Any) -> Any:
+        """An Arrow table, or a piece of one, with gaps for the words that stand for them, as a CSV file is read."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.missing:
+            return table
+        table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+        for name in self.inputs:
+            if name in table.schema.names and kind_of(table[name].type) == "text":
+                text = plain(table[name]).cast(pa.large_string())
+                marked = pc.is_in(text, value_set=pa.array(self.missing, pa.large_string()))
+                table = table.set_column(table.schema.get_field_index(name), name, pc.if_else(marked, None, text))
+        return table
+
+    def infinite(self, table: Any) -> NDArray[np.bool_]:
+        """Which rows of a table or of a piece of one have an infinite number among their inputs, which is missing."""
+        found = np.zeros(len(table), dtype=bool)
+        for column in self.columns:
+            if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "number":
+                found |= np.isinf(numbers(table[column.name]))
+        return found
+
+    def csv_reading(self) -> CsvReading:
+        """How a CSV file is to be read: its columns as what they were, however they look this time."""
         import pyarrow as pa
 
         types = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string()}
-        return {column.name: types[column.kind] for column in self.columns}
+        types["time"] = pa.string()
+        return CsvReading({column.name: types[column.kind] for column in self.columns}, self.missing)
 
 
 @dataclass(frozen=True)
@@ -83,27 +112,40 @@ class Learnt:
     notes: tuple[str, ...]
 
 
-def learn_encoder(table: Any, inputs: Sequence[str]) -> Learnt:
-    """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note."""
-    return learnt_from({name: _column(name, table[name]) for name in inputs})
+def learn_encoder(
+    table: Any, inputs: Sequence[str], missing: Sequence[str] = (), categorical: Sequence[str] = ()
+) -> Learnt:
+    """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note.
+
+    `missing` are words that stand for gaps, `categorical` columns whose numbers are words.
+    """
+    made, told = {}, {}
+    for name in inputs:
+        made[name], told[name] = _column(name, table[name], name in categorical)
+    return learnt_from(made, told, missing)
 
 
-def learnt_from(made: dict[str, Column | str]) -> Learnt:
-    """The encoder of these columns, with a note where there is only a reason to leave the column out."""
+def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missing: Sequence[str] = ()) -> Learnt:
+    """The encoder of these columns, with a note where there is only a reason to leave the column out.
+
+    `told` are the remarks on every column, and `missing` words that stand for gaps.
+    """
     notes = []
     for name, column in made.items():
         if isinstance(column, str):
-            notes.append(f"Column {name!r} is left out: {column}.")
-        elif isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
+            notes.append(f"Column {name!r} is left out: {'. It '.join([column, *told[name]])}.")
+            continue
+        notes += [f"Column {name!r} {remark}." for remark in told[name]]
+        if isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
             notes.append(
                 f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
-                "frequent count as one. If they are dates, write them like 2026-11-16."
+                "frequent count as one."
             )
     columns = tuple(column for column in made.values() if not isinstance(column, str))
     if not columns:
         told = " ".join(notes) if notes else "There is none besides the target."
         raise TableError(f"The table has no usable input column. {told}")
-    return Learnt(TableEncoder(columns), tuple(notes))
+    return Learnt(TableEncoder(columns, tuple(missing)), tuple(notes))
 
 
 def as_arrow(table: Any) -> Any:
@@ -120,17 +162,34 @@ def as_arrow(table: Any) -> Any:
         return pa.table(table)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise TableError(
-            f"A table is needed: Arrow, pandas, polars or a dict of columns; got {type(table)}."
+            "A table is needed: Arrow, pandas, polars or a dict whose values are columns, such as {'size': [1, 2]}; "
+            f"got {_described(table)}."
         ) from error
 
 
-def _column(name: str, values: Any) -> Column | str:
-    """What to keep of a column, or why nothing."""
-    kind, reason = kind_or_reason(name, values.type)
+def _described(table: Any) -> str:
+    """What was given instead of a table: of a dict, the first entry that is no column."""
+    if isinstance(table, dict):
+        for name, values in table.items():
+            if np.ndim(values) != 1:
+                return f"{values!r} for {name!r}"
+        return "columns of different lengths or mixed types"
+    return type(table).__name__
+
+
+def _fits(column: Column, kind: str | None) -> bool:
+    """Whether a column can be read from one of this kind."""
+    return kind in FITTING[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
+
+
+def _column(name: str, values: Any, categorical: bool) -> tuple[Column | str, list[str]]:
+    """What to keep of a column, or why nothing, and remarks on it."""
+    kind, reason = kind_or_reason(name, values.type, categorical)
     if kind is None:
-        return reason
-    made = column_from(name, kind, facts_of(name, values, kind))
+        return reason, []
+    facts = facts_of(name, values, kind)
+    made = column_from(name, kind, facts)
     if isinstance(made, str | TextColumn):
-        return made
+        return made, remarks(facts)
     read = made.read(values)
-    return replace(made, fill=float(np.median(read[np.isfinite(read)])))
+    return replace(made, fill=float(np.median(read[np.isfinite(read)]))), remarks(facts)

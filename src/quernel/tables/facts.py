@@ -23,12 +23,15 @@ from quernel.tables.columns import (
     DateColumn,
     NumberColumn,
     TextColumn,
+    TimeColumn,
     as_words,
+    clock,
     kind_of,
     numbers,
     parsed_dates,
     seconds,
 )
+from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
 
 Array = NDArray[np.floating]
@@ -41,7 +44,10 @@ MOST_WORDS = 200_000
 
 @dataclass(frozen=True)
 class NumberFacts:
-    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day."""
+    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day.
+
+    `infinite` is how many numbers are.
+    """
 
     n_rows: int
     nulls: int
@@ -50,20 +56,22 @@ class NumberFacts:
     high: float = -np.inf
     earliest: float = np.inf
     latest: float = -np.inf
+    infinite: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class TextFacts:
     """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
 
-    `forms` are the ways in which all text can be read as dates ("local" or "zoned"), and `dates` is then what is known
-    of them.
+    `look` says what the words look like. `forms` are the ways in which all text can be read as dates ("local" or
+    "zoned"), and `dates` is then what is known of them.
     """
 
     n_rows: int
     nulls: int
     missing: int
     words: dict[str, int] | None
+    look: Look
     forms: frozenset[str] = frozenset()
     dates: NumberFacts | None = field(default=None)
 
@@ -72,35 +80,39 @@ Facts = NumberFacts | TextFacts
 
 
 def facts_of(name: str, column: Any, kind: str) -> Facts:
-    """The facts of a piece of a column of this kind: number, boolean, date or text."""
-    if kind == "text":
-        return _text_facts(column)
-    return number_facts(seconds(column, name) if kind == "date" else numbers(column), column.null_count)
+    """The facts of a piece of a column of this kind: number, boolean, date, time, text or category."""
+    if kind in ("text", "category"):
+        return _text_facts(column, plainly=kind == "category")
+    read = {"date": seconds, "time": clock}.get(kind)
+    return number_facts(numbers(column) if read is None else read(column, name), column.null_count)
 
 
 def number_facts(values: Array, nulls: int) -> NumberFacts:
     """The facts of numbers, or of dates in seconds."""
-    there = values[np.isfinite(values)]
+    there, infinite = values[np.isfinite(values)], int(np.isinf(values).sum())
     if len(there) == 0:
-        return NumberFacts(len(values), nulls, 0)
+        return NumberFacts(len(values), nulls, 0, infinite=infinite)
     times = there % DAY
     ends = (there.min(), there.max(), times.min(), times.max())
-    return NumberFacts(len(values), nulls, len(there), *map(float, ends))
+    return NumberFacts(len(values), nulls, len(there), *map(float, ends), infinite)
 
 
-def _text_facts(column: Any) -> TextFacts:
+def _text_facts(column: Any, plainly: bool) -> TextFacts:
+    """Those of text; `plainly`: of words, whatever they look like."""
     words, index = as_words(column)
     each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
     counts = dict(zip(words, each, strict=True))
     missing = int(np.sum(index < 0)) + counts.pop("", 0)
-    parsed = parsed_dates(column)
+    parsed = None if plainly else parsed_dates(column)
     if parsed is None:
         forms: frozenset[str] = frozenset()
     else:  # without any text, both are possible
         zoned = "zoned" if parsed.type.tz else "local"
         forms = frozenset({"local", "zoned"} if parsed.null_count == len(parsed) else {zoned})
     dates = None if parsed is None else number_facts(seconds(parsed, ""), parsed.null_count)
-    return TextFacts(len(index), column.null_count, missing, _few(counts), forms, dates)
+    return TextFacts(
+        len(index), column.null_count, missing, _few(counts), look_at({} if plainly else counts), forms, dates
+    )
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -117,6 +129,7 @@ def _joined_numbers(parts: Sequence[NumberFacts]) -> NumberFacts:
         max(part.high for part in parts),
         min(part.earliest for part in parts),
         max(part.latest for part in parts),
+        sum(part.infinite for part in parts),
     )
 
 
@@ -131,7 +144,8 @@ def _joined_text(parts: Sequence[TextFacts]) -> TextFacts:
     forms = frozenset.intersection(*(part.forms for part in parts))
     dates = _joined_numbers([part.dates for part in parts if part.dates is not None]) if forms else None
     rows, nulls, missing = (sum(getattr(part, name) for part in parts) for name in ("n_rows", "nulls", "missing"))
-    return TextFacts(rows, nulls, missing, None if words is None else dict(words), forms, dates)
+    look = join_looks([part.look for part in parts])
+    return TextFacts(rows, nulls, missing, None if words is None else dict(words), look, forms, dates)
 
 
 def _few(words: dict[str, int]) -> dict[str, int] | None:
@@ -144,7 +158,17 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
         raise _without(name)
     if isinstance(facts, TextFacts):
         return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
+    if kind == "time":
+        return _time(name, facts)
     return _date(name, facts) if kind == "date" else _number(name, facts, kind)
+
+
+def remarks(facts: Facts) -> list[str]:
+    """What a person should know of a column besides what becomes of it: what its name may be put before."""
+    if isinstance(facts, NumberFacts):
+        return [f"is infinite in {in_rows(facts.infinite)}: that counts as missing"] if facts.infinite else []
+    hint = None if facts.dates is not None else advice(facts.look)
+    return [] if hint is None else [f"is read as words, but {hint}"]
 
 
 def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
@@ -186,13 +210,28 @@ def _date(name: str, facts: NumberFacts) -> Column | str:
     return DateColumn(name, np.nan, flagged, facts.low, cycles)
 
 
-def kind_or_reason(name: str, kind: Any) -> tuple[str | None, str]:
-    """What kind of column an Arrow type makes, or None and the reason why it makes none."""
+def _time(name: str, facts: NumberFacts) -> Column | str:
+    if facts.there == 0:
+        raise _without(name)
+    flagged = facts.there < facts.n_rows
+    if facts.low == facts.high and not flagged:
+        return "it is the same time everywhere"
+    return TimeColumn(name, np.nan, flagged)
+
+
+def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str | None, str]:
+    """What kind of column an Arrow type makes, a category if it is told, or None and the reason why it makes none."""
     import pyarrow as pa
 
     found = kind_of(kind)
     if found == "nothing":
         raise _without(name)
+    if categorical:
+        if found not in ("number", "boolean", "text") or pa.types.is_duration(kind):
+            raise TableError(
+                f"Column {name!r} holds {kind}, and --categorical is for words, numbers and truth values. Leave it out."
+            )
+        return "category", ""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # so Arrow has text of other encodings
         return found, "it holds bytes that are not UTF-8 text"
     return found, f"it holds {kind}, which has no numbers"

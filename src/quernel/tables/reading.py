@@ -6,10 +6,11 @@ Everything is read without Arrow's threads, which may abort the interpreter when
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,37 @@ NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
 # Bytes of a CSV file, or rows of another, that are read at a time.
 BLOCK_BYTES = 8 * 2**20
 BATCH_ROWS = 65_536
+# A conversion that fails, as Arrow tells it: the column, mostly the line and the value, and what it was to become.
+FAILED = re.compile(
+    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*?CSV conversion error to (?P<type>\w+)"
+    r".*?(?:(?:invalid value|zone offset in) '(?P<value>.*?)'(?:$|\. If)|$)",
+    re.DOTALL,
+)
+MEANT = {"double": "a number", "int64": "a whole number", "bool": "true or false"}
 
 
 class TableError(ValueError):
     """A table that cannot be read, or is not what is needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class CsvReading:
+    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like."""
+
+    types: dict[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    def options(self, **more: Any) -> Any:
+        """The same for Arrow."""
+        from pyarrow import csv
+
+        known = csv.ConvertOptions().null_values
+        return csv.ConvertOptions(
+            column_types=self.types, null_values=[*known, *self.missing], strings_can_be_null=True, **more
+        )
+
+
+AS_IT_LOOKS = CsvReading()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +79,8 @@ def ending_of(path: Path) -> tuple[str, str | None]:
     return last, compression
 
 
-def read(path: Path) -> Any:
-    """The whole file as an Arrow table."""
+def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
+    """The whole file as an Arrow table; a CSV file as `how` says."""
     import pyarrow as pa
 
     ending, compression = _checked(path)
@@ -63,7 +91,7 @@ def read(path: Path) -> Any:
             _check_separator(path, ending, compression)
             with _stream(path, compression) as stream:
                 options = csv.ReadOptions(use_threads=False)
-                table = csv.read_csv(stream, options, _parsing(ending), csv.ConvertOptions(strings_can_be_null=True))
+                table = csv.read_csv(stream, options, _parsing(ending), how.options())
         elif ending in PARQUET:
             import pyarrow.parquet as pq
 
@@ -78,8 +106,8 @@ def read(path: Path) -> Any:
 
 
 @contextmanager
-def in_batches(path: Path, needed: Sequence[str] | None, types: dict[str, Any]) -> Iterator[Batches]:
-    """The needed columns (None: all) of a file, piece by piece; `types`: what those of a CSV file are read as.
+def in_batches(path: Path, needed: Sequence[str] | None = None, how: CsvReading = AS_IT_LOOKS) -> Iterator[Batches]:
+    """The needed columns (None: all) of a file, piece by piece; those of a CSV file are read as `how` says.
 
     Columns that are missing are left out: whoever needs them looks at the schema.
     """
@@ -87,12 +115,12 @@ def in_batches(path: Path, needed: Sequence[str] | None, types: dict[str, Any]) 
     with ExitStack() as files:
         with complaints(path, ending):
             if ending in CSV:
-                batches = _csv_batches(files, path, ending, compression, needed, types)
+                batches = _csv_batches(files, path, ending, compression, needed, how)
             elif ending in PARQUET:
                 batches = _parquet_batches(files, path, needed)
             else:
                 batches = _arrow_batches(files, path)
-        yield replace(batches, pieces=_guarded(batches.pieces, path, ending))
+        yield replace(batches, pieces=_guarded(batches.pieces, path, ending, batches.schema.names))
 
 
 def _csv_batches(
@@ -101,22 +129,25 @@ def _csv_batches(
     ending: str,
     compression: str | None,
     needed: Sequence[str] | None,
-    types: dict[str, Any],
+    how: CsvReading,
 ) -> Batches:
     from pyarrow import csv
 
     _check_separator(path, ending, compression)
     options, parsing = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES), _parsing(ending)
-    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing) as first:
+    guessed = CsvReading(missing=how.missing).options()
+    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
         schema = first.schema  # of all columns, as they look at the beginning of the file
     check_names(path, schema.names)
     present = schema.names if needed is None else [name for name in needed if name in schema.names]
-    for name in set(present) & set(types):
+    for name in set(present) & set(how.types):
         place = schema.get_field_index(name)
-        schema = schema.set(place, schema.field(place).with_type(types[name]))
-    convert = csv.ConvertOptions(column_types=types, include_columns=present, strings_can_be_null=True)
+        schema = schema.set(place, schema.field(place).with_type(how.types[name]))
+    convert = how.options(include_columns=present)
     stream = files.enter_context(_stream(path, compression))
-    return Batches(schema, iter(files.enter_context(csv.open_csv(stream, options, parsing, convert))), None)
+    with complaints(path, ending, schema.names):  # the first piece is read at once
+        pieces = files.enter_context(csv.open_csv(stream, options, parsing, convert))
+    return Batches(schema, iter(pieces), None)
 
 
 def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str] | None) -> Batches:
@@ -148,10 +179,10 @@ def _arrow_batches(files: ExitStack, path: Path) -> Batches:
     return Batches(reader.schema, pieces, None)
 
 
-def _guarded(pieces: Iterator[Any], path: Path | str, ending: str) -> Iterator[Any]:
+def _guarded(pieces: Iterator[Any], path: Path | str, ending: str, names: Sequence[str] = ()) -> Iterator[Any]:
     """The pieces, with complaints about what is read, not about what is done with it."""
     while True:
-        with complaints(path, ending):
+        with complaints(path, ending, names):
             piece = next(pieces, None)
         if piece is None:
             return
@@ -170,7 +201,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
     if close:
         meant = next(k for k in known if k.lower() == close[0])
-        return f"Did you mean {meant!r}?"
+        quoted = f" In a list, put a name with a comma in quotes: '\"{meant}\"'." if "," in meant else ""
+        return f"Did you mean {meant!r}?{quoted}"
     shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
     return f"Its columns: {shown}."
 
@@ -226,8 +258,8 @@ def _arrow_reader(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def complaints(path: Path | str, ending: str) -> Iterator[None]:
-    """Arrow's complaints as one line that names the file, or the place in it."""
+def complaints(path: Path | str, ending: str, names: Sequence[str] = ()) -> Iterator[None]:
+    """Arrow's complaints as one line that names the file, or the place in it; `names` are those of all columns."""
     import pyarrow as pa
 
     try:
@@ -237,4 +269,11 @@ def complaints(path: Path | str, ending: str) -> Iterator[None]:
     except (pa.ArrowException, OSError) as error:
         kind = next(name for endings, name in NAMES.items() if ending in endings)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        failed = FAILED.search(str(error))
+        if failed is not None and int(failed["column"]) < len(names) and failed["type"] in MEANT:
+            line = f" (line {int(failed['row']):,})" if failed["row"] else ""
+            reason = (
+                f"column {names[int(failed['column'])]!r} holds {failed['value']!r}{line}, where "
+                f"{MEANT[failed['type']]} is needed. Leave the field empty if there is none"
+            )
         raise TableError(f"{path} cannot be read as {kind}: {reason.rstrip('.')}.") from error

@@ -10,7 +10,17 @@ from typing import Any
 
 from quernel.tables import reading
 from quernel.tables.columns import kind_of
-from quernel.tables.reading import ARROW, COMPRESSED, CSV, PARQUET, Batches, TableError, ending_of
+from quernel.tables.reading import (
+    ARROW,
+    AS_IT_LOOKS,
+    COMPRESSED,
+    CSV,
+    PARQUET,
+    Batches,
+    CsvReading,
+    TableError,
+    ending_of,
+)
 
 REMEDY = "Files must have the same columns."
 
@@ -36,12 +46,12 @@ def files_of(data: Path) -> list[Path]:
     return found
 
 
-def read(data: Path) -> Any:
-    """All files as one Arrow table."""
+def read(data: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
+    """All files as one Arrow table; those of CSV are read as `how` says."""
     import pyarrow as pa
 
     files = files_of(data)
-    tables = [reading.read(path) for path in files]
+    tables = [reading.read(path, how) for path in files]
     if len(tables) == 1:
         return tables[0]
     schema = agreed((path, table.schema) for path, table in zip(files, tables, strict=True))
@@ -49,23 +59,23 @@ def read(data: Path) -> Any:
 
 
 @contextmanager
-def in_batches(data: Path, needed: Sequence[str], types: dict[str, Any]) -> Iterator[Batches]:
+def in_batches(data: Path, needed: Sequence[str], how: CsvReading = AS_IT_LOOKS) -> Iterator[Batches]:
     """The needed columns of all files, piece by piece, as `reading.in_batches` has them of one."""
     files = files_of(data)
     if len(files) == 1:
-        with reading.in_batches(files[0], needed, types) as batches:
+        with reading.in_batches(files[0], needed, how) as batches:
             yield batches
         return
     schemas, counts = [], []
     for path in files:
-        with reading.in_batches(path, needed, types) as batches:
+        with reading.in_batches(path, needed, how) as batches:
             schemas.append((path, batches.schema))
             counts.append(batches.n_rows)
     schema = agreed(schemas)
 
     def pieces() -> Iterator[Any]:
         for path in files:
-            with reading.in_batches(path, needed, types) as batches:
+            with reading.in_batches(path, needed, how) as batches:
                 for piece in batches.pieces:
                     yield as_agreed(piece, schema)
 

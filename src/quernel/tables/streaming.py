@@ -17,7 +17,7 @@ from quernel.rows.sources import BLOCK, Piece, RowsError, checked, cut
 from quernel.tables.columns import Column, TextColumn, as_words, numbers
 from quernel.tables.drawing import Drawn, drawn, join_drawn
 from quernel.tables.encoder import TableEncoder, learnt_from
-from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason
+from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason, remarks
 from quernel.tables.groups import Group, ParquetTable, Slab
 from quernel.tables.medians import medians
 from quernel.tables.training import (
@@ -25,6 +25,7 @@ from quernel.tables.training import (
     input_columns,
     refuse_gaps,
     refuse_no_target,
+    refuse_not_inputs,
     refuse_not_positive,
 )
 
@@ -49,7 +50,8 @@ class Roles:
 class StreamedTraining:
     """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes.
 
-    `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None.
+    `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None; `infinite`
+    of the dropped rows have an infinite target.
     """
 
     table: Any
@@ -61,6 +63,7 @@ class StreamedTraining:
     dropped: int
     notes: tuple[str, ...]
     groups: NDArray[np.uint64] | None = None
+    infinite: int = 0
 
     @property
     def n_rows(self) -> int:
@@ -77,6 +80,8 @@ def prepare_streamed(
     weights: str | None = None,
     groups: str | None = None,
     log_target: bool = False,
+    missing: Sequence[str] = (),
+    categorical: Sequence[str] = (),
     make_rows: Callable[..., Any] | None = None,
 ) -> StreamedTraining:
     """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept.
@@ -93,15 +98,17 @@ def prepare_streamed(
     if log_target:
         refuse_not_positive(target, counted.not_positive, counted.low)
     inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
-    learnt = learnt_from(learn(table, roles, inputs))
+    refuse_not_inputs(categorical, inputs, table.schema.names)
+    learnt = learnt_from(*learn(table, roles, inputs, categorical), missing)
     rows = (make_rows or TableRows)(table, learnt.encoder, roles, counted.sizes)
     labels = None
     if groups is not None:
         labels = table.fold(partial(group_labels, roles, groups), np.concatenate, [*dict.fromkeys([target, groups])])
     dropped = table.n_rows - rows.n_rows
     return StreamedTraining(
-        table, roles, counted.sizes, (counted.low, counted.high), learnt.encoder, rows, dropped, learnt.notes, labels
-    )
+        table, roles, counted.sizes, (counted.low, counted.high), learnt.encoder, rows, dropped, learnt.notes, labels,
+        counted.infinite,
+    )  # fmt: skip
 
 
 # Which rows count
@@ -109,12 +116,16 @@ def prepare_streamed(
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Rows with a target in every strip of a group, by group and strip; their range, and those not positive."""
+    """Rows with a target in every strip of a group, by group and strip; their range, and those not positive.
+
+    Also, how many others have an infinite target.
+    """
 
     sizes: dict[tuple[Group, int], int]
     low: float
     high: float
     not_positive: int
+    infinite: int
 
 
 # Rows of a group whose targets are counted together. A block of rows has one or more strips.
@@ -128,14 +139,15 @@ def count_targets(roles: Roles, slab: Slab) -> Counted:
     starts = range(0, len(y), STRIP)
     sizes = {(slab.group, slab.start + start): int(there[start : start + STRIP].sum()) for start in starts}
     low, high = y[there].min(initial=np.inf), y[there].max(initial=-np.inf)
-    return Counted(sizes, float(low), float(high), int(np.sum(y[there] <= 0)))
+    return Counted(sizes, float(low), float(high), int(np.sum(y[there] <= 0)), int(np.isinf(y).sum()))
 
 
 def join_targets(parts: Sequence[Counted]) -> Counted:
     """Those of all slabs."""
     sizes = {key: size for part in parts for key, size in part.sizes.items()}
     low, high = min(part.low for part in parts), max(part.high for part in parts)
-    return Counted(sizes, low, high, sum(part.not_positive for part in parts))
+    not_positive, infinite = (sum(getattr(part, name) for part in parts) for name in ("not_positive", "infinite"))
+    return Counted(sizes, low, high, not_positive, infinite)
 
 
 def with_target(table: Any, roles: Roles) -> Any:
@@ -183,9 +195,14 @@ def draw_slab(roles: Roles, limit: int, seed: int, slab: Slab) -> Drawn:
 # What becomes of the columns
 
 
-def learn(table: Any, roles: Roles, inputs: Sequence[str]) -> dict[str, Column | str]:
-    """What is kept of every input, or why nothing, learnt from the rows with a target in three or four passes."""
-    kinds = {name: kind_or_reason(name, table.schema.field(name).type) for name in inputs}
+def learn(
+    table: Any, roles: Roles, inputs: Sequence[str], categorical: Sequence[str] = ()
+) -> tuple[dict[str, Column | str], dict[str, list[str]]]:
+    """What is kept of every input, or why nothing, learnt from the rows with a target in three or four passes.
+
+    Remarks on every column, besides.
+    """
+    kinds = {name: kind_or_reason(name, table.schema.field(name).type, name in categorical) for name in inputs}
     known = {name: kind for name, (kind, _) in kinds.items() if kind is not None}
     needed = list(dict.fromkeys([*known, roles.target]))
     facts = table.fold(partial(column_facts, roles, known), join_facts, needed) if known else {}
@@ -199,7 +216,8 @@ def learn(table: Any, roles: Roles, inputs: Sequence[str]) -> dict[str, Column |
         return table.fold(step, join, list(dict.fromkeys([*measured, roles.target])))
 
     found = medians(fold, partial(finite_numbers, roles, measured), there)
-    return {name: replace(column, fill=found[name]) if name in found else column for name, column in made.items()}
+    made |= {name: replace(column, fill=found[name]) for name, column in measured.items()}
+    return made, {name: remarks(facts[name]) if name in facts else [] for name in made}
 
 
 def column_facts(roles: Roles, kinds: dict[str, str], slab: Slab) -> dict[str, Facts]:

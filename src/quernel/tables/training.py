@@ -20,7 +20,7 @@ Array = NDArray[np.floating]
 class Training:
     """X (n, d) as the encoder makes it, y (n,), weights and group numbers (n,) or None, rows dropped, and notes.
 
-    Rows are dropped for want of a target.
+    Rows are dropped for want of a target; `infinite` of them have an infinite one.
     """
 
     encoder: TableEncoder
@@ -30,6 +30,7 @@ class Training:
     dropped: int
     notes: tuple[str, ...]
     groups: NDArray[np.intp] | None = None
+    infinite: int = 0
 
     @property
     def n_rows(self) -> int:
@@ -51,6 +52,8 @@ def prepare(
     weights: str | None = None,
     groups: str | None = None,
     log_target: bool = False,
+    missing: Sequence[str] = (),
+    categorical: Sequence[str] = (),
 ) -> Training:
     """Choose the input columns of an Arrow table, drop rows without a target, learn the encoder and apply it.
 
@@ -69,21 +72,27 @@ def prepare(
         A column that says which rows belong together.
     log_target : bool
         Whether to fit the logarithm of the target.
+    missing : sequence of str
+        Words that stand for gaps, as the table was read; the model reads others in the same way.
+    categorical : sequence of str
+        Input columns whose numbers or truth values are words: names, not amounts.
     """
     check_columns(table.schema, target, weights, groups, columns, exclude)
     y = numbers(table[target])
-    there = np.isfinite(y)
+    there, infinite = np.isfinite(y), int(np.isinf(y).sum())
     refuse_no_target(target, int(there.sum()), len(y))
     if not there.all():
         table, y = table.filter(there), y[there]
     if log_target:
         refuse_not_positive(target, int(np.sum(y <= 0)), float(y.min()))
-    weight = numbers(table[weights]) if weights else None
-    learnt = learn_encoder(table, input_columns(table.schema, columns, [target, weights, groups, *exclude]))
+    weight = None if weights is None else _weight(table[weights], weights)
+    inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
+    refuse_not_inputs(categorical, inputs, table.schema.names)
+    learnt = learn_encoder(table, inputs, missing, categorical)
     X = learnt.encoder.encode(table)
     y = np.log(y) if log_target else y
     labels = None if groups is None else _numbered(table[groups], groups)
-    return Training(learnt.encoder, X, y, weight, int(np.sum(~there)), learnt.notes, labels)
+    return Training(learnt.encoder, X, y, weight, int(np.sum(~there)), learnt.notes, labels, infinite)
 
 
 def check_columns(
@@ -102,13 +111,23 @@ def check_columns(
         kind = None if name is None else schema.field(name).type
         if kind is not None and kind_of(kind) not in ("number", "boolean", "nothing"):
             raise TableError(
-                f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or write 1234.5 for a number."
+                f"The {role} {name!r} holds {kind}, not numbers. Choose another column, or write 1234.5 for a "
+                "number; of a CSV file, --missing names words that stand for gaps."
             )
 
 
 def input_columns(schema: Any, columns: Sequence[str] | None, left_out: Sequence[str | None]) -> list[str]:
     """The columns that were chosen, or all, but those left out."""
     return [name for name in columns or schema.names if name not in left_out]
+
+
+def refuse_not_inputs(categorical: Sequence[str], inputs: Sequence[str], known: Sequence[str]) -> None:
+    """Categories are input columns."""
+    for name in categorical:
+        if name not in known:
+            raise TableError(f"There is no column {name!r} to take for a category. {nearest(name, known)}")
+        if name not in inputs:
+            raise TableError(f"Column {name!r} is named by --categorical, but is no input column. Leave it out there.")
 
 
 def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
@@ -136,6 +155,17 @@ def refuse_gaps(name: str, count: int, n_rows: int, place: str = "") -> None:
             f"The column of groups {name!r} is empty in {count:,} of {n_rows:,} rows{of}. Fill it, or leave those rows "
             "out."
         )
+
+
+def _weight(column: Any, name: str) -> Array:
+    weight = numbers(column)
+    gaps, negative = int(np.sum(~np.isfinite(weight))), int(np.sum(weight < 0))
+    if gaps or negative:
+        what = f"{gaps:,} missing or infinite" if gaps else f"{negative:,} negative"
+        raise TableError(
+            f"The column of weights {name!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
+        )
+    return weight
 
 
 def _numbered(labels: Any, name: str) -> NDArray[np.intp]:

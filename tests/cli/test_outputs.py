@@ -1,0 +1,60 @@
+"""What is read is never written over, with --force neither."""
+
+import os
+import shutil
+
+import pytest
+
+QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
+
+
+@pytest.fixture
+def files(command, tmp_path, monkeypatch):
+    """A table, alone and in a folder of two, a model of it, and links to both."""
+    monkeypatch.chdir(tmp_path)
+    lines = "x,y\n" + "".join(f"{i},{i % 7}\n" for i in range(40))
+    (tmp_path / "many").mkdir()
+    for name in ("data.csv", "many/a.csv", "many/b.csv"):
+        (tmp_path / name).write_text(lines)
+    assert command("fit", "data.csv", "--target", "y", "--model", "m.quernel", *QUICK).returncode == 0
+    shutil.copy("m.quernel", "m.html")  # a page must end so
+    shutil.copy("m.quernel", "m.csv")
+    os.symlink("data.csv", "link.csv")
+    os.symlink(tmp_path / "data.csv", "link.html")
+    return tmp_path
+
+
+READ = {
+    "model": ("fit", "data.csv", "--target", "y", "--model", "data.csv"),
+    "relative path": ("fit", "data.csv", "--target", "y", "--model", "many/../data.csv"),
+    "link": ("fit", "data.csv", "--target", "y", "--model", "link.csv"),
+    "data by a link": ("fit", "link.csv", "--target", "y", "--model", "data.csv"),
+    "report": ("fit", "data.csv", "--target", "y", "--model", "new.quernel", "--report", "link.html"),
+    "checkpoint": ("fit", "data.csv", "--target", "y", "--model", "new.quernel", "--checkpoint", "data.csv"),
+    "tuned model": ("tune", "data.csv", "--target", "y", "--model", "data.csv"),
+    "predictions": ("predict", "m.quernel", "data.csv", "--out", "data.csv"),
+    "predictions in a pattern": ("predict", "m.quernel", "many/*.csv", "--out", "many/b.csv"),
+    "model in a folder": ("fit", "many", "--target", "y", "--model", "many/a.csv"),
+    "predictions over the model": ("predict", "m.csv", "data.csv", "--out", "m.csv"),
+    "page over the model": ("report", "m.html", "data.csv", "--out", "m.html"),
+    "page over the data": ("report", "m.quernel", "link.csv", "--out", "link.html"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_read_is_never_written_over(command, files, name):
+    options = [word for word in QUICK if READ[name][0] in ("fit", "tune") or word == "--force"]
+    before = {path: path.read_bytes() for path in files.rglob("*") if path.is_file()}
+    ran = command(*READ[name], *options)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("Error: --")
+    assert "would be lost" in ran.stderr
+    assert ("one of many" in ran.stderr) == bool({"many", "many/*.csv"} & set(READ[name]))
+    assert {path: path.read_bytes() for path in files.rglob("*") if path.is_file()} == before
+
+
+def test_a_new_file_beside_the_data_is_written(command, files):
+    assert command("fit", "many", "--target", "y", "--model", "many/m.quernel", *QUICK).returncode == 0
+    assert command("predict", "many/m.quernel", "many", "--out", "many/new.csv", "--force").returncode == 0
+    ran = command("fit", "many", "--target", "y", "--model", "new", "--checkpoint", "./new", *QUICK)
+    assert "--model and --checkpoint name the same file" in ran.stderr
