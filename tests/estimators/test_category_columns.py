@@ -1,10 +1,13 @@
 """Flags, and categories spread over columns of 0 and 1: together they count about as much as one column of numbers."""
 
 import numpy as np
+import pytest
 
 from quernel import KernelQuantileRegressor
 from quernel.estimators.defaults import auto_bandwidth, bandwidth_from, column_scales
+from quernel.estimators.overview import overview
 from quernel.metrics import pinball_loss
+from quernel.rows import MemmapRows
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -53,3 +56,13 @@ def test_cities_count_about_as_much_as_a_column_of_numbers():
     scaled = X / auto_bandwidth(X, np.full(len(X), 1 / len(X)))
     number, city = 2 * scaled[:, 0].var(), 2 * scaled[:, 2:].var(axis=0).sum()
     assert 0.7 < city / number < 1.0
+
+
+@pytest.mark.parametrize(("n", "k", "offset"), [(20_000, 20, 1000), (50_000, 50, 2023), (20_000, 2, 90_210)])
+def test_rare_flags_far_from_zero_are_seen_wherever_rows_are(n, k, offset):
+    """A year, or a number that is a name: its mean has few digits left for what distinguishes the rows."""
+    flag = np.zeros((n, 1))
+    flag[np.random.default_rng(0).choice(n, k, replace=False)] = 1.0
+    X, y = offset + flag, np.zeros(n)
+    np.testing.assert_allclose(column_scales(X, np.full(n, 1 / n)), 1.0)
+    np.testing.assert_allclose(overview(MemmapRows(X, y)).scales, 1.0)

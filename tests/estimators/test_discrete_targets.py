@@ -65,6 +65,30 @@ def test_a_level_between_the_shares_below_and_up_to_a_curve_is_kept(counts, mode
     assert not off.holds.any()
 
 
+@pytest.mark.parametrize("atom", [4.95, 1e6 / 3, -0.1])
+def test_between_two_curves_that_share_a_value_lies_that_value(atom):
+    """Interpolation alone misses it by a digit in every second case, and with it half of the rows."""
+    rng = np.random.default_rng(0)
+    X, above = rng.normal(size=(800, 1)), abs(atom) * rng.exponential(1.0, 800)
+    y = np.where(rng.random(800) < 0.7, atom, atom + above)
+    levels = [0.05, 0.25, 0.5, 0.65, 0.95]
+    model = KernelQuantileRegressor(levels, n_components=50, random_state=0).fit(X, y)
+    assert np.mean(model.predict(X)[:, :3] == atom) > 0.8
+    between = np.linspace(0.06, 0.49, 40)
+    shared = model.predict(X)[:, 0] == model.predict(X)[:, 2]
+    assert set(model.predict(X, quantiles=between)[shared].ravel()) == {atom}
+    assert np.mean(model.sample(X[shared], 100, 0) == atom) > 0.5
+    assert coverage(y, *model.predict_interval(X, 0.8).T) > 0.78
+
+
+def test_every_second_row_may_be_another_thing():
+    rng = np.random.default_rng(0)
+    X, y = rng.random((40_000, 1)), rng.standard_normal(40_000)
+    y[1::2] = 0.0
+    model = KernelQuantileRegressor(n_components=10, random_state=0, tol=1e-3).fit(X, y)
+    assert model.frequent_values_.tolist() == [0.0]
+
+
 def test_frequent_values():
     y = np.array([0.0, 0, 0, 1, 2, 3])
     X, even = np.arange(6.0)[:, None], np.full(6, 1 / 6)

@@ -238,3 +238,37 @@ def test_a_table_of_other_columns_is_refused_in_one_line(sold):
     assert len(str(refused.value)) < 200
     with pytest.raises(ValueError, match="has no value in these rows"):
         QuantileFanDisplay.of(model, frame.assign(age=np.nan), frame["price"], "age")
+
+
+def test_times_of_day_and_words_for_gaps_are_drawn(data):
+    rng = np.random.default_rng(0)
+    seconds = rng.integers(0, 86_400, 300)
+    num = rng.random(300)
+    y = pa.array(np.sin(2 * np.pi * seconds / 86_400) + num)
+    clean = {
+        "t": pa.array(seconds.astype(np.int32)).cast(pa.time32("s")),
+        "num": pa.array(num, mask=num > 0.95),
+        "y": y,
+    }
+    training = prepare(pa.table(clean), "y", missing=["?"])
+    model = TableModel(training.encoder, clone(BASE).fit(training.X, training.y), "y")
+    marked = ["?" if value > 0.95 else str(value) for value in num]
+    table = pa.table(clean | {"num": marked})
+    display = QuantileFanDisplay.from_estimator(model, table, y, "num")
+    assert np.isfinite(display.x).sum() == np.sum(num <= 0.95)
+    along = QuantileFanDisplay.from_estimator(model, table, y, "t")
+    assert along.grid.max() < np.datetime64("1970-01-02")
+    assert {label.get_text()[2:] for label in along.ax_.get_xticklabels()} == {":00"}
+    assert np.ptp(along.curves[:, 1]) > 1
+    shuffled = PermutationImportanceDisplay.from_estimator(model, table, y, n_repeats=2, random_state=0)
+    assert sorted(shuffled.names) == ["num", "t"]
+
+
+def test_names_are_those_that_the_estimator_inside_sees(data):
+    X, y, site = data
+    frame = X.assign(site=site)
+    steps = make_column_transformer((OneHotEncoder(), ["site"]), remainder="passthrough")
+    piped = make_pipeline(steps, clone(BASE).set_params(bandwidth="learned"))
+    model = ConformalQuantileRegressor(piped, random_state=0).fit(frame, y)
+    names = ImportanceDisplay.from_estimator(model).names
+    assert [name.split("__")[1] for name in names] == ["site_hill", "site_sea", "wind", "noise"]

@@ -16,6 +16,7 @@ from pyarrow import csv
 
 from quernel.tables import TableError, read, reading, temporary
 from quernel.tables.converted import copied
+from quernel.tables.reading import CsvReading
 from quernel.tables.several import files_of
 from tables.made import sales
 
@@ -101,6 +102,14 @@ def test_what_is_wrong_is_said_of_the_file_that_was_given(tmp_path, small_pieces
     path = hard(tmp_path / "late.csv")
     path.write_text(path.read_text() + "1,2,3\n")
     with pytest.raises(TableError, match=r"late.csv cannot be read as CSV: .*columns"), copied([path]):
+        pass
+
+
+def test_a_category_that_is_no_text_is_said_to_be_none(tmp_path):
+    path = tmp_path / "latin.csv"
+    path.write_bytes("name,y\ncaf\xe9,1\ntea,2\n".encode("latin-1"))
+    how = CsvReading({"name": pa.string()})
+    with pytest.raises(TableError, match=r"latin.csv cannot be read as CSV: .*UTF8"), copied([path], how):
         pass
 
 

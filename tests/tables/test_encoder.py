@@ -1,6 +1,7 @@
 """Columns of every kind become numbers, the same way every time."""
 
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -160,8 +161,8 @@ def test_numbers_are_not_read_as_words_that_they_cannot_be():
     (words,) = learnt(w=["a", "b", "c"] * 6).encoder.columns
     (codes,) = learnt(c=["1", "20", "c"] * 6).encoder.columns
     (truths,) = learnt(c=["true", "false"] * 6).encoder.columns
-    assert [column.covers("number") for column in (zips, words, codes, truths)] == [False, False, True, False]
-    assert [column.covers("boolean") for column in (zips, words, codes, truths)] == [False, False, False, True]
+    assert [column.covers(pa.int64()) for column in (zips, words, codes, truths)] == [False, False, True, False]
+    assert [column.covers(pa.bool_()) for column in (zips, words, codes, truths)] == [False, False, False, True]
 
 
 def test_words_that_stand_for_gaps_are_gaps_in_any_table():
@@ -268,3 +269,20 @@ def test_boolean_targets_are_numbers():
 def test_pandas_categories():
     frame = pd.DataFrame({"w": pd.Categorical(["a", "b"] * 10), "x": range(20)})
     assert learn_encoder(as_arrow(frame), ["w", "x"]).encoder.names == ["w = a", "w = b", "x"]
+
+
+def test_categories_that_are_large_numbers_or_decimals():
+    table = pa.table({
+        "id": pa.array([10_000_000_001, 10_000_000_002] * 10),
+        "size": pa.array([Decimal("1.10"), Decimal("1.25")] * 10),
+        "code": pa.array([1.0, 2.5] * 10),
+    })  # fmt: skip
+    encoder = learn_encoder(table, table.column_names, categorical=table.column_names).encoder
+    assert encoder.encode(table).shape == (20, 6)
+    assert [column.levels for column in encoder.columns] == [
+        ("10000000001", "10000000002"),
+        ("1.10", "1.25"),
+        ("1", "2.5"),
+    ]
+    as_text = pa.table({name: table[name].cast(pa.string()) for name in table.column_names})
+    np.testing.assert_array_equal(encoder.encode(as_text), encoder.encode(table))

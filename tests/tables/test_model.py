@@ -1,6 +1,7 @@
 """A model of tables does what its estimator does, on the scale of the target."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
@@ -108,3 +109,26 @@ def test_it_introduces_itself_in_few_words():
     told = repr(made())
     assert told.startswith("TableModel of 'price' from 'size', 'age', 'place', 'garden', 'sold': KernelQuantile")
     assert len(told) < 250
+
+
+def test_a_value_that_many_rows_have_survives_the_logarithm():
+    """exp(log(7)) is not 7: rows on a curve would fall beside it."""
+    rng = np.random.default_rng(0)
+    y = np.where(rng.random(600) < 0.7, rng.choice([5.0, 7.0, 0.3], 600), 5 + rng.exponential(5.0, 600))
+    table = pa.table({"x": rng.random(600), "y": y})
+    training = prepare(table, "y", log_target=True)
+    estimator = KernelQuantileRegressor([0.05, 0.4, 0.95], n_components=20, alpha=0.1, random_state=0)
+    model = TableModel(training.encoder, estimator.fit(training.X, training.y), "y", log_target=True)
+    assert len(estimator.frequent_values_) == 3
+    curves = model.predict(table)
+    assert np.any(curves == 5.0)
+    assert not np.any((curves != 5.0) & np.isclose(curves, 5.0, rtol=1e-12))
+    often = np.isin(y, [5.0, 7.0, 0.3])
+    np.testing.assert_array_equal(model.on_its_scale(training.y)[often], y[often])
+
+
+def test_calibrated_intervals_of_tables_can_be_calibrated_for_another_coverage(new):
+    inner = made(conformal=True)
+    y = np.asarray(new["price"], dtype=float)
+    again = ConformalQuantileRegressor(inner, coverage=0.5, method="prefit").fit(new, y)
+    assert again.predict_interval(new).shape == (len(y), 2)

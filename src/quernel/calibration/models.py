@@ -56,7 +56,9 @@ def ends(model: Any, X: Any, coverage: float) -> Array:
     name = type(model).__name__
     if hasattr(model, "predict_interval"):
         # Intervals that are calibrated already have one coverage, and are not asked for it.
-        asked = {"coverage": coverage} if "coverage" in inspect.signature(model.predict_interval).parameters else {}
+        calibrated = getattr(model, "interval", None) is not None  # in a model of tables
+        asks = "coverage" in inspect.signature(model.predict_interval).parameters and not calibrated
+        asked = {"coverage": coverage} if asks else {}
         answer = np.asarray(model.predict_interval(X, **asked), dtype=float)
     else:
         answer = np.asarray(model.predict(X), dtype=float)

@@ -53,8 +53,9 @@ def flag(name: str, text: str) -> Any:
 
 def listed(text: str) -> list[str]:
     """The words of a text, separated by commas; those with a comma in them are in double quotes, as in CSV files."""
+    line = re.sub(r'"\s+(,|$)', r'"\1', " ".join(text.splitlines()))  # csv allows no blanks behind a closing quote
     try:
-        words = next(csv.reader([text], skipinitialspace=True, strict=True), [])
+        words = next(csv.reader([line], skipinitialspace=True, strict=True), [])
     except csv.Error as error:
         raise ValueError(
             f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."

@@ -15,7 +15,7 @@ from scipy.spatial.distance import pdist
 
 from quernel.features.distinct import distinct_rows
 from quernel.losses import LOSSES, Loss, weighted_quantiles
-from quernel.rows.moments import column_range
+from quernel.rows.moments import Moments, moments
 
 Array = NDArray[np.floating]
 
@@ -59,17 +59,18 @@ def column_scales(X: Array, share: Array) -> Array:
     deviation, and measured in that it would be what rows differ in most; so would a category that is spread over
     columns of 0 and 1, which in this way count together about as much as one column of numbers.
     """
-    mean = share @ X
-    return scales_from(mean, share @ (X - mean) ** 2, column_range(X if share.all() else X[share > 0]))
+    return scales_from(moments(X, share))
 
 
-def scales_from(mean: Array, variance: Array, ends: Array) -> Array:
-    """`column_scales` from the mean, the variance and the two ends of each column."""
+def scales_from(found: Moments) -> Array:
+    """`column_scales` from what is known of all rows."""
+    mean, variance = found.mean, found.variance
     constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
-    low, high = ends
-    # Of all laws between the ends, those on the ends alone have the largest variance for their mean.
-    two_values = variance >= (1 - 1e-9) * (mean - low) * (high - mean)
-    scales = np.where(two_values, high - low, np.sqrt(variance))
+    # Of all laws between two ends, those on the ends alone have the largest variance for their mean. The distances of
+    # the mean are taken from a row, which is one of the ends then: far from 0 the mean itself has too few digits.
+    below, above = found.origin - found.low + found.offset, found.high - found.origin - found.offset
+    two_values = variance >= (1 - 1e-9) * below * above
+    scales = np.where(two_values, found.high - found.low, np.sqrt(variance))
     return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), scales)
 
 

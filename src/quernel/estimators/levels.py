@@ -99,4 +99,6 @@ class QuantileFunction:
         right = np.clip(np.searchsorted(self.levels, wanted), 1, len(self.levels) - 1)
         scores, rows = ndtri(self.levels), np.arange(len(self.curves))[:, None]
         part = (ndtri(wanted) - scores[right - 1]) / (scores[right] - scores[right - 1])
-        return (1 - part) * self.curves[rows, right - 1] + part * self.curves[rows, right]
+        low, high = self.curves[rows, right - 1], self.curves[rows, right]
+        # Between equal curves there is nothing to interpolate, and rounding would leave the value that they share.
+        return np.where(low == high, low, (1 - part) * low + part * high)

@@ -10,6 +10,9 @@ from quernel.estimators.levels import QuantileFunction
 from quernel.persistence.formulas import curves
 from quernel.persistence.graph import Tensor, absolute, where
 
+# Of what is near to a frequent value: this part of it is no more than rounding.
+ROUNDING = 1e-6
+
 
 def quantile_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
     """The fitted levels as they are predicted, in the order in which they were given, shape (n, q)."""
@@ -23,7 +26,10 @@ def curves_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -> T
     levels = np.sort(model.quantiles_)
     # What is read off is linear in the curves: of the unit curves it is the weight of each.
     weights = QuantileFunction(levels, np.eye(len(levels))).at(np.asarray(wanted, dtype=float))
-    return _sorted_curves(model, x) @ weights
+    between = _sorted_curves(model, x) @ weights
+    values = getattr(model, "frequent_values_", np.empty(0))
+    # Two curves that share such a value have it between them, too, but for rounding.
+    return _snapped(between, values, ROUNDING * model._near) if len(values) else between
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:

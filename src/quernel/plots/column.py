@@ -125,11 +125,12 @@ class QuantileFanDisplay:
             ax.set_xticks(range(len(self.grid)), [str(word) for word in self.grid])
             ax.grid(False, axis="x")
         if self.grid.dtype.kind == "M":
-            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DateFormatter
 
             locator = AutoDateLocator()
             ax.xaxis.set_major_locator(locator)
-            ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+            of_day = np.all(self.grid.astype("datetime64[D]") == np.datetime64("1970-01-01"))
+            ax.xaxis.set_major_formatter(DateFormatter("%H:%M") if of_day else ConciseDateFormatter(locator))
         self.ax_, self.figure_ = ax, ax.figure
         return self
 

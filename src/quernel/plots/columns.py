@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots.checks import Floats
-from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn
+from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
 from quernel.tables.columns import CYCLES
 from quernel.tables.encoder import as_arrow
 
@@ -44,7 +44,7 @@ class Columns:
 def columns_of(model: Any, X: Any) -> Columns:
     """The columns of X; of a table that has more columns than its model looks at, only these."""
     if isinstance(model, TableModel):
-        return _encoded(model, as_arrow(X))
+        return _encoded(model, model.encoder.without_marks(as_arrow(X)))
     if not hasattr(X, "columns"):
         return _matrix(model, X)
     labels = list(X.columns)
@@ -124,10 +124,24 @@ def _encoded(model: TableModel, table: Any) -> Columns:
         if isinstance(column, BooleanColumn):  # nothing lies between true and false
             values.append(np.where(np.isnan(read), None, read > 0.5))
         else:
-            values.append(as_dates(read) if isinstance(column, DateColumn) else read)
+            # Times of day are those of the first day of 1970.
+            values.append(as_dates(read) if isinstance(column, DateColumn | TimeColumn) else read)
     names = model.encoder.inputs
-    columns = Columns(names, values, lambda made: as_arrow(dict(zip(names, made, strict=True))))
-    return _checked(columns, (table.num_rows, len(names)))
+    times = [isinstance(column, TimeColumn) for column in model.encoder.columns]
+
+    def rows_of(made: Sequence[NDArray[Any]]) -> Any:
+        told = (_as_times(column) if time else column for column, time in zip(made, times, strict=True))
+        return as_arrow(dict(zip(names, told, strict=True)))
+
+    return _checked(Columns(names, values, rows_of), (table.num_rows, len(names)))
+
+
+def _as_times(dates: NDArray[Any]) -> Any:
+    """Dates as Arrow's times of day."""
+    import pyarrow as pa
+
+    count = dates.astype("datetime64[us]").astype(np.int64)
+    return pa.array(count, mask=np.isnat(dates)).cast(pa.time64("us"))
 
 
 def _matrix(model: Any, X: Any) -> Columns:

@@ -42,6 +42,11 @@ def choosing_estimator(model: Any) -> Any:
 
 def input_names(model: Any) -> Any:
     """What the columns are called that reach the estimator which predicts, or None."""
+    if isinstance(model, FrozenEstimator):
+        return input_names(model.estimator)
+    if isinstance(model, ConformalQuantileRegressor):  # the names of what its model sees, which may be a pipeline
+        inner = input_names(model.estimators_[0])
+        return getattr(model, "feature_names_in_", None) if inner is None else inner
     if isinstance(model, TableModel):
         return model.encoder.names
     if isinstance(model, Pipeline) and len(model) > 1:

@@ -108,7 +108,8 @@ class ImportanceDisplay:
                 "bandwidth='learned' (bandwidths='learned' in a search), on enough rows."
             )
         inverse = 1 / np.array(choice.rounds[choice.best].bandwidth)
-        labels = [f"column {j}" for j in range(len(inverse))] if names is None else [str(name) for name in names]
+        named = names is not None and len(names) == len(inverse)
+        labels = [str(name) for name in names] if named else [f"column {j}" for j in range(len(inverse))]
         return cls(labels, inverse / inverse.max())
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:

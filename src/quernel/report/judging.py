@@ -176,17 +176,15 @@ def _judged(
     if max(len(train) for train, _ in splits) > MOST_ROWS:
         how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
     found = {name: predicted_by(rival, X, y, levels, splits) for name, rival in rivals().items()}
-    back = np.exp if model.log_target else np.asarray
     sort = np.argsort(rows)
     rows = rows[sort]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
         ends = None if model.interval is None else model.interval_encoded(X[rows])
-    by_name = {name: back(predicted[sort]) for name, predicted in found.items()}
-    return Judged(
-        model, rows, X[rows], back(y[rows]), levels, curves, model.beyond(X[rows]), by_name, how, unseen, ends, out_of
-    )
+    by_name = {name: model.on_its_scale(predicted[sort]) for name, predicted in found.items()}
+    y, beyond = model.on_its_scale(y[rows]), model.beyond(X[rows])
+    return Judged(model, rows, X[rows], y, levels, curves, beyond, by_name, how, unseen, ends, out_of)
 
 
 def check_target(model: TableModel, y: Array) -> Array:

@@ -74,15 +74,15 @@ class TextColumn:
     missing: bool
     kind: ClassVar[str] = "text"
 
-    def covers(self, kind: str | None) -> bool:
-        """Whether numbers or truth values can be read as these words: as text they look like some, and none differs.
+    def covers(self, kind: Any) -> bool:
+        """Whether values of this Arrow type can be read as these words: as text they look like some, and none differs.
 
         Those of a zip code such as 01234 do: as a number it has lost its zero.
         """
-        if kind == "boolean":
+        if kind_of(kind) == "boolean":
             return set(self.levels) <= {"true", "false"}
         numeric = [level for level in self.levels if NUMBER.fullmatch(level)]
-        return kind == "number" and bool(numeric) and all(_as_written(level) for level in numeric)
+        return kind_of(kind) == "number" and bool(numeric) and all(_written(level, kind) for level in numeric)
 
     @property
     def names(self) -> list[str]:
@@ -189,10 +189,15 @@ def _filled(values: Array, fill: float, flagged: bool) -> Array:
     return np.column_stack([filled, missing.astype(float)]) if flagged else filled[:, None]
 
 
-def _as_written(level: str) -> bool:
+def _written(level: str, kind: Any) -> bool:
+    """Whether the number in these words, as one of this type, is written so."""
     import pyarrow as pa
 
-    return bool(pa.scalar(float(level)).cast(pa.string()).as_py() == level)
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    try:
+        return bool(pa.scalar(level).cast(kind).cast(pa.string()).as_py() == level)
+    except pa.ArrowException:
+        return False
 
 
 def plain(column: Any) -> Any:

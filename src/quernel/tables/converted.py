@@ -60,7 +60,8 @@ def _copy(path: Path, copy: Path, how: CsvReading) -> None:
         with reading.in_batches(path) as batches:
             _write(batches, copy)
         return
-    types = dict(how.types)
+    types: dict[str, Any] = dict(how.types)
+    names: list[str] = []
     while True:
         try:
             with reading.in_batches(path, None, replace(how, types=types)) as batches:
@@ -71,7 +72,7 @@ def _copy(path: Path, copy: Path, how: CsvReading) -> None:
             return
         except TableError as error:
             failed = FAILED.search(str(error.__cause__))
-            if failed is None:
+            if failed is None or not names:  # of a file whose first rows cannot be read there is no more to know
                 raise
             name = names[int(failed["column"])]
             types[name] = _looser(types[name], failed["value"])

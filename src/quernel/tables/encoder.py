@@ -57,7 +57,7 @@ class TableEncoder:
         for column in self.columns:
             if column.name not in schema.names:
                 wrong.append(f"column {column.name!r} is missing. {nearest(column.name, schema.names)}")
-            elif not _fits(column, kind_of(schema.field(column.name).type)):
+            elif not _fits(column, schema.field(column.name).type):
                 wrong.append(
                     f"column {column.name!r} holds {schema.field(column.name).type}, but the model was fitted to "
                     f"{column.kind}s."
@@ -177,9 +177,9 @@ def _described(table: Any) -> str:
     return type(table).__name__
 
 
-def _fits(column: Column, kind: str | None) -> bool:
-    """Whether a column can be read from one of this kind."""
-    return kind in FITTING[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
+def _fits(column: Column, kind: Any) -> bool:
+    """Whether a column can be read from one of this Arrow type."""
+    return kind_of(kind) in FITTING[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
 
 
 def _column(name: str, values: Any, categorical: bool) -> tuple[Column | str, list[str]]:

@@ -120,7 +120,23 @@ class TableModel:
         """What the model answers for these rows, mapped back from logarithms: quantiles, ends of intervals, draws."""
         if len(X) == 0:  # which estimators refuse: the answer for one row within the training range, without it
             return self._answer(ask, np.clip(0.0, *self.model.input_range_)[None])[:0]
-        return np.exp(ask(X)) if self.log_target else ask(X)
+        return self.on_its_scale(ask(X))
+
+    def on_its_scale(self, values: Array) -> Array:
+        """What was said of the target's logarithm, if that was fitted, of the target itself.
+
+        A logarithm of a value that many rows have becomes that value to the last digit, which exp alone misses: a row
+        on a curve is on it still.
+        """
+        if not self.log_target:
+            return values
+        frequent, back = getattr(self.model, "frequent_values_", np.empty(0)), np.exp(values)
+        if len(frequent) == 0:
+            return back
+        written = np.array([float(f"{value:.14g}") for value in np.exp(frequent)])
+        meant = np.where(np.log(written) == frequent, written, np.exp(frequent))
+        place = np.minimum(np.searchsorted(frequent, values), len(frequent) - 1)
+        return np.where(frequent[place] == values, meant[place], back)
 
     def beyond(self, X: Array) -> NDArray[np.bool_]:
         """Which numbers of a matrix that the encoder has made leave the range of the training rows, (n, d).
