@@ -197,13 +197,16 @@ def test_predictions_of_files_are_streamed(data, tmp_path):
     rows = parquet(tmp_path, X, y)
     model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(rows)
     plain = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
-    np.testing.assert_allclose(model.predict(rows), plain.predict(X), rtol=1e-12)
-    np.testing.assert_allclose(model.predict(rows, 0.3), plain.predict(X, 0.3), rtol=1e-12)
-    np.testing.assert_allclose(model.predict_interval(rows, coverage=0.5), plain.predict_interval(X, 0.5), rtol=1e-12)
-    np.testing.assert_allclose(model.predict_cdf(rows, y), plain.predict_cdf(X, y), rtol=1e-9)
+    # Rows come in other blocks, in which products may be rounded otherwise.
+    near = {"rtol": 1e-12, "atol": 1e-13}
+    np.testing.assert_allclose(model.predict(rows), plain.predict(X), **near)
+    np.testing.assert_allclose(model.predict(rows, 0.3), plain.predict(X, 0.3), **near)
+    np.testing.assert_allclose(model.predict_interval(rows, coverage=0.5), plain.predict_interval(X, 0.5), **near)
+    off = y + 0.01  # a fit goes through some of its rows, and on which side of the curve these are is rounding
+    np.testing.assert_allclose(model.predict_cdf(rows, off), plain.predict_cdf(X, off), rtol=1e-9)
     np.testing.assert_allclose(model.predict_cdf(rows, 0.3), plain.predict_cdf(X, 0.3), rtol=1e-9)
     turned = ParquetRows(tmp_path / "*.parquet", "y", columns=["x2", "x0", "x1"])
-    np.testing.assert_allclose(model.predict(turned), plain.predict(X), rtol=1e-12)
+    np.testing.assert_allclose(model.predict(turned), plain.predict(X), **near)
     with pytest.raises(ValueError, match="fitted with x0, x1, x2"):
         model.predict(ParquetRows(tmp_path / "*.parquet", "y", columns=["x2", "x0"]))
     with pytest.raises(ValueError, match="5 entries for 12,000 rows"):
@@ -274,7 +277,8 @@ def test_conformal_intervals_hold_rows_out_of_a_stream(data):
     assert far.n_calibration_ == near.n_calibration_ == 5000
     np.testing.assert_allclose(far.predict_interval(X[test]), near.predict_interval(X[test]), atol=2e-3)
     assert 0.88 < coverage(y[test], *far.predict_interval(X[test]).T) < 0.92
-    np.testing.assert_array_equal(far.predict_interval(MemmapRows(X[test], y[test])), far.predict_interval(X[test]))
+    streamed = far.predict_interval(MemmapRows(X[test], y[test]))  # in other blocks: equal but for rounding
+    np.testing.assert_allclose(streamed, far.predict_interval(X[test]), rtol=0, atol=1e-13)
 
 
 def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
