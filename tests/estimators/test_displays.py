@@ -70,6 +70,19 @@ def test_calibration_counts_rows():
     assert [line.get_label() for line in missed.ax_.lines].count("beyond chance") == 1
 
 
+def test_only_rows_with_the_same_target_count_to_either_side_of_a_curve():
+    """A fit goes through some of its training rows; that these compare as equal to it is rounding."""
+    y = np.arange(10.0)
+    curves = np.column_stack([np.where(y < 4, y, 4.0), np.full(10, 7.0)])
+    apart = CalibrationDisplay.of(y, curves, [0.5, 0.9])
+    assert apart.below.tolist() == apart.observed.tolist() == [0.5, 0.8]
+    assert ResidualQuantileDisplay.of(y, curves, [0.5, 0.9]).counts.tolist() == [5, 3, 2]
+    y[6:9] = 7.0
+    together = CalibrationDisplay.of(y, curves, [0.5, 0.9])
+    assert together.below.tolist() == [0.5, 0.6]
+    assert together.observed.tolist() == [0.5, 0.9]
+
+
 def test_levels_may_come_in_any_order(data, model):
     X, y = data
     order = [3, 0, 4, 1, 2]

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
 from quernel.report import charts, held_out_rows, judge_by_refitting, judge_on, report_page
 from quernel.report.choices import choices
+from quernel.report.content import intervals
 from quernel.report.fans import column_fans
 from quernel.report.rivals import linear, rivals, unconditional
 from quernel.report.svg import Chart, ticks
@@ -171,6 +173,26 @@ def test_coverage_and_calibration_are_counted(reader):
     row = reader.row("coverage", "90 %")
     assert row[1] == f"{100 * np.mean((curves[:, 0] <= y) & (y <= curves[:, 2])):.1f} %"
     assert as_number(row[4]) == pytest.approx(np.mean(curves[:, 2] - curves[:, 0]), rel=1e-3)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(counts):
+    """Rows that have their target to themselves lie on a curve by rounding, where the curve was fitted to them."""
+    rng = np.random.default_rng(0)
+    x = rng.random(200)
+    y = rng.poisson(1.0, 200).astype(float) if counts else x + 0.1 * rng.normal(size=200)
+    table = pa.table({"x": x, "y": y})
+    model, training = fitted(table, "y")
+    judged = judge_on(model, training.X, training.y)
+    curves = judged.curves.copy()
+    curves[:20, 1] = judged.y[:20]  # as rounding may have it
+    assert counts or len(np.unique(y)) == 200
+    judged = replace(judged, curves=curves)
+    page = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
+    assert ("Rows with the same target lie" in page.texts["coverage"]) == counts
+    assert (" to " in page.row("coverage", "0.5")[1]) == counts
+    (wide,) = intervals(judged)
+    assert (wide.inner < wide.observed) == counts
 
 
 def test_the_choices_are_those_of_the_model(reader):

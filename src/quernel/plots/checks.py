@@ -32,9 +32,24 @@ def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLi
 def rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """How many rows are below each curve, and how many below or on it, (q,) each.
 
-    They differ where many rows have the same y, as counts do: a level between the two shares is then kept exactly.
+    They differ where rows with the same y lie on curves, as counts do: a level between the two shares is then kept
+    exactly.
     """
-    return np.sum(y[:, None] < curves, axis=0), np.sum(y[:, None] <= curves, axis=0)
+    reached = np.sum(y[:, None] <= curves, axis=0)
+    return reached - np.sum(rows_on(y, curves), axis=0), reached
+
+
+def rows_on(y: Floats, curves: Floats) -> NDArray[np.bool_]:
+    """Which rows lie on which curves, (n, q), if others with the same y do.
+
+    A row that has its y to itself does not count. A fit goes through some of its own training rows, whatever their y,
+    and which of these compare as equal to a curve is rounding.
+    """
+    on = y[:, None] == curves
+    rows = np.flatnonzero(on.any(axis=1))
+    _, which, count = np.unique(y[rows], return_inverse=True, return_counts=True)
+    on[rows[count[which] == 1]] = False
+    return on
 
 
 def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
-from quernel.plots.checks import binomial_band
+from quernel.plots.checks import binomial_band, rows_on
 from quernel.plots.fan import arrange
 from quernel.report.choices import Choice
 from quernel.report.columns import ColumnSummary
@@ -80,7 +80,9 @@ def intervals(judged: Judged) -> list[Interval]:
 
 
 def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibrated: bool = False) -> Interval:
-    held, inner = np.mean((low <= y) & (y <= high)), np.mean((low < y) & (y < high))
+    inside = (low <= y) & (y <= high)
+    on = rows_on(y, np.column_stack([low, high])).any(axis=1)
+    held, inner = np.mean(inside), np.mean(inside & ~on)
     width = float(np.mean(high - low))
     return Interval(nominal, float(held), float(inner), float(band[0]), float(band[1]), width, calibrated)
 

@@ -30,8 +30,8 @@ TOO_NARROW = (
     "Python, ConformalQuantileRegressor) widens an interval until it holds."
 )
 ON_CURVES = (
-    "Some rows lie exactly on a curve, as many targets are the same: then two shares are given, of the rows below the "
-    "curve and of those below or on it. A level between the two is kept."
+    "Rows with the same target lie exactly on curves: then two shares are given, of the rows below the curve and of "
+    "those below or on it. A level between the two is kept."
 )
 CALIBRATED = (
     "The calibrated interval was widened, or narrowed, until it held the rows that calibrated it, {rows:,} of those "
