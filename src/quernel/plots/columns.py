@@ -16,6 +16,8 @@ from quernel.tables.encoder import as_arrow
 ENDS = (0.005, 0.995)
 FEW_VALUES = 10
 MOST_WORDS = 10
+# Along dates with a yearly cycle, and how many there may be for that.
+POINTS_A_YEAR, MOST_DATES = 12, 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +69,28 @@ def grid_of(values: NDArray[Any], n_points: int) -> NDArray[Any]:
     return different if len(different) <= FEW_VALUES else np.linspace(*np.quantile(there, ENDS), n_points)
 
 
-def date_grid(seconds: Floats, n_points: int) -> Floats:
-    """Dates whole weeks apart, or whole days: steps at other times of the week would show its cycle as slow waves."""
+def date_grid(seconds: Floats, n_points: int, *, yearly: bool = True) -> Floats:
+    """Dates whole weeks apart, or whole days: steps at other times of the week would show its cycle as slow waves.
+
+    So would steps across the seasons: where there may be a yearly cycle, there are more points if need be.
+    """
     low, high = np.quantile(seconds, ENDS)
     unit = next((CYCLES[cycle] for cycle in ("week", "day") if high - low >= FEW_VALUES * CYCLES[cycle]), None)
     if unit is None:
         return np.linspace(low, high, n_points) if high > low else np.array([low])
     step, typical = unit * np.ceil((high - low) / unit / n_points), np.median(seconds)
-    return typical + step * np.arange(np.ceil((low - typical) / step), np.floor((high - typical) / step) + 1)
+    step = _seasonal(step, high - low, unit) if yearly else step
+    steps = np.arange(np.ceil((low - typical) / step), np.floor((high - typical) / step) + 1)
+    return typical + unit * np.fix(step * steps / unit)  # years are no whole weeks
+
+
+def _seasonal(step: float, span: float, unit: float) -> float:
+    """A step that shows the seasons; or one of whole years, where that would take too many points."""
+    year = CYCLES["year"]
+    fine = unit * max(np.floor(year / POINTS_A_YEAR / unit), np.ceil(span / unit / MOST_DATES))
+    if step <= fine:
+        return step
+    return fine if fine <= year / 4 else year * np.ceil(step / year)
 
 
 def known(values: NDArray[Any]) -> NDArray[Any]:

@@ -88,6 +88,6 @@ def _grid(column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], tuple[str
     if len(there) == 0:
         return np.array([column.fill]), ()
     if isinstance(column, DateColumn):
-        return date_grid(there, GRID_POINTS), ()
+        return date_grid(there, GRID_POINTS, yearly="year" in column.cycles), ()
     different = np.unique(there)
     return (different if len(different) <= FEW_VALUES else np.linspace(*np.quantile(there, ENDS), GRID_POINTS)), ()

@@ -1,0 +1,59 @@
+"""Where the curves of the fans are computed."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from quernel.plots.columns import ENDS, date_grid
+from quernel.report.fans import column_fans
+from report.made_page import fitted
+
+DAY, YEAR = 86_400.0, 365.2425 * 86_400
+
+
+def days(n):
+    return DAY * np.arange(n)
+
+
+@pytest.mark.parametrize("years", [3, 21, 60])
+@pytest.mark.parametrize("n_points", [60, 200])
+def test_a_yearly_cycle_is_seen_as_one(years, n_points):
+    seconds = days(365 * years)
+    grid = date_grid(seconds, n_points)
+    assert len(grid) <= 401
+    assert np.ptp(np.diff(grid)) == 0
+    a_year = YEAR / (grid[1] - grid[0])
+    assert a_year >= (12 if years <= 30 else 6)
+    # The picture joins the points by lines: these are near the wave.
+    wave = np.cos(2 * np.pi * seconds / YEAR)
+    inside = (seconds >= grid[0]) & (seconds <= grid[-1])
+    drawn = np.interp(seconds, grid, np.cos(2 * np.pi * grid / YEAR))
+    assert np.abs(drawn - wave)[inside].max() < 6 / a_year**2
+
+
+def test_centuries_are_drawn_at_one_season_and_one_day_of_the_week():
+    seconds = days(365 * 300)
+    grid = date_grid(seconds, 60)
+    assert 30 < len(grid) <= 61
+    assert np.ptp(grid % (7 * DAY)) == 0
+    from_typical = (grid - np.median(seconds)) / YEAR
+    assert np.abs(from_typical - from_typical.round()).max() * 365.2425 < 7
+    low, high = np.quantile(seconds, ENDS)
+    assert low <= grid[0] < grid[-1] <= high
+
+
+def test_dates_without_a_yearly_cycle_take_no_more_points():
+    assert len(date_grid(days(21 * 365), 60, yearly=False)) <= 61
+
+
+def test_the_fan_of_many_years_follows_the_model():
+    rng = np.random.default_rng(0)
+    at = np.sort(rng.choice(21 * 365, 1500, replace=False))
+    y = np.cos(2 * np.pi * at * DAY / YEAR) + 0.1 * rng.normal(size=len(at))
+    table = pa.table({"day": pa.array(at.astype(np.int32)).cast(pa.date32()), "y": y})
+    model, training = fitted(table, "y")
+    (fan,) = column_fans(model, table, training.y, ["day"])
+    every = np.arange(fan.grid[0], fan.grid[-1], 7 * DAY)  # of one day of the week
+    predicted = model.predict(pa.table({"day": pa.array((every / DAY).astype(np.int32)).cast(pa.date32())}))[:, 1]
+    assert np.ptp(predicted) > 1
+    assert np.abs(np.interp(every, fan.grid, fan.curves[:, 1]) - predicted).max() < 0.1 * np.ptp(predicted)
