@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,27 +12,54 @@ from quernel.plots.checks import binomial_band
 from quernel.plots.fan import arrange
 from quernel.report.columns import day, time_of_day
 from quernel.report.fans import ColumnFan
-from quernel.report.svg import Chart
-from quernel.report.words import number, percent
+from quernel.report.svg import Chart, Ticks
+from quernel.report.times import calendar_ticks, clock_ticks
+from quernel.report.words import number, percent, short
 
 Array = NDArray[np.floating]
 
 # The targets and rows beyond these quantiles may leave the picture of a fan, so that a few do not flatten the rest.
 ENDS = (0.005, 0.995)
-# Of the names of categories, on a line below the picture.
-LETTERS = 56
+# Bars of a histogram that have a tick each, steps that values may be apart to be taken for counts of steps, and counts
+# that have a bar each, however few the rows.
+FEW_TICKS, MOST_STEPS, MOST_BARS = 6, 100_000, 16
+# Beside the first and the last category; those are 1 apart.
+SIDE = 0.6
+# Of the names of categories, on a line below the picture, and beyond its ends.
+LETTERS, LETTERS_LEFT, LETTERS_RIGHT = 52, 4, 1
 
 
 def histogram(y: Array, name: str) -> str:
     """How the target is distributed."""
-    counts, edges = np.histogram(y, bins=int(np.clip(np.sqrt(len(y)), 8, 30)))
+    edges = bins(y)
+    counts, _ = np.histogram(y, edges)
     alt = (
         f"Histogram of {name}: {len(y):,} rows from {number(y.min())} to {number(y.max())}, half of them between "
         f"{number(np.quantile(y, 0.25))} and {number(np.quantile(y, 0.75))}."
     )
-    chart = Chart((edges[0], edges[-1]), (0, 1.05 * counts.max()), alt=alt, x_label=name, y_label="rows")
+    few = len(edges) - 1 <= FEW_TICKS
+    x_ticks = [(float(value), short(value)) for value in np.unique(y)] if few else None
+    ends, top = (edges[0], edges[-1]), 1.05 * counts.max()
+    chart = Chart(ends, (0, top), alt=alt, x_label=name, y_label="rows", x_ticks=x_ticks)
     chart.bars(edges, counts, "bar")
     return chart.svg()
+
+
+def bins(y: Array) -> Array:
+    """The edges of the bars of a histogram.
+
+    Where all values are whole steps apart, as counts are, each bar holds as many steps as the others, and stands in
+    their middle.
+    """
+    most = int(np.clip(np.sqrt(len(y)), 8, 30))
+    values = np.unique(y)
+    for step in (np.diff(values).min() if len(values) > 1 else 1.0, 1.0):
+        places = (values - values[0]) / step
+        if places[-1] < MOST_STEPS and np.abs(places - places.round()).max() < 1e-3:
+            count = places[-1].round() + 1
+            wide = 1 if count <= max(most, MOST_BARS) else np.ceil(count / most)
+            return values[0] + step * (wide * np.arange(np.ceil(count / wide) + 1) - 0.5)
+    return np.histogram_bin_edges(y, most)
 
 
 def calibration(display: CalibrationDisplay) -> str:
@@ -73,17 +102,15 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
     if len(one.y):
         low, high = min(low, np.quantile(one.y, ENDS[0])), max(high, np.quantile(one.y, ENDS[1]))
     room = 0.03 * (high - low)
-    ends = (-0.6, len(one.grid) - 0.4) if one.categories else (one.grid[0], one.grid[-1])
-    x_ticks, lines = None, 1
+    ends = (-SIDE, len(one.grid) - 1 + SIDE) if one.categories else (one.grid[0], one.grid[-1])
+    x_ticks: Ticks | None = None
+    lines = 1
     if one.categories:
-        room_for = LETTERS // len(one.grid)
-        lines = 1 if max(map(len, one.categories)) <= room_for else 2
-        letters = max(4, lines * room_for)
-        x_ticks = [(k, _cut(name, letters)) for k, name in enumerate(one.categories)]
+        x_ticks, lines = _names(one.categories)
     elif one.kind == "date":
-        x_ticks = [(at, day(at)[:10]) for at in np.linspace(*ends, 5)[1:-1]]
+        x_ticks = calendar_ticks(*ends)
     elif one.kind == "time":
-        x_ticks = [(at, time_of_day(at - at % 60)) for at in np.linspace(*ends, 5)[1:-1]]
+        x_ticks = clock_ticks(*ends)
     chart = Chart(
         ends,
         (low - room, high + room),
@@ -98,6 +125,18 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
     else:
         _curves(chart, one, levels)
     return chart.svg()
+
+
+def _names(categories: Sequence[str]) -> tuple[Ticks, int]:
+    """The names of categories, cut to the room that their neighbours and the edges leave, and on how many lines."""
+    last = len(categories) - 1
+    each = LETTERS / (last + 2 * SIDE)
+    lines = 1 if max(map(len, categories)) <= each else min(2, len(categories))
+    names = []
+    for k, name in enumerate(categories):
+        half = min(lines * each / 2, (k + SIDE) * each + LETTERS_LEFT, (last - k + SIDE) * each + LETTERS_RIGHT)
+        names.append((k, _cut(name, max(4, int(2 * half)))))
+    return names, lines
 
 
 def _curves(chart: Chart, one: ColumnFan, levels: Array) -> None:

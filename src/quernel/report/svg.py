@@ -99,7 +99,9 @@ class Chart:
         for k, (value, text) in enumerate(self.x_ticks):
             at, line = float(self.across(value)), bottom + 16 + LINE * (k % self.tick_lines)
             drawn.append(f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>')
-            drawn.append(f'<text x="{at:.1f}" y="{line}" text-anchor="middle">{escape(text)}</text>')
+            # A name that the edge would cut ends there.
+            place, anchor = (WIDTH, "end") if at + LETTER * len(text) / 2 > WIDTH else (round(at, 1), "middle")
+            drawn.append(f'<text x="{place}" y="{line}" text-anchor="{anchor}">{escape(text)}</text>')
         middle = (left + right) / 2
         drawn.append(
             f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{_cut(self.x_label, 56)}</text>'
