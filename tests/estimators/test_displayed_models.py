@@ -1,5 +1,8 @@
 """Displays take calibrated models, and models within pipelines and of tables, or say what to give instead."""
 
+from datetime import datetime, time
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -13,6 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
 
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.plots import (
@@ -164,6 +169,30 @@ def test_words_are_drawn_side_by_side(sold):
     )
 
 
+@pytest.mark.parametrize(
+    ("width", "layout", "first"),
+    [
+        (7.0, "constrained", "Saint-Germain-en-Laye w…"),
+        (7.0, None, "Saint-Germai…"),
+        (25.0, None, "Saint-Germain-en-Laye with a very long name"),
+    ],
+)
+def test_long_words_keep_clear_of_each_other(width, layout, first):
+    words = ["Saint-Germain-en-Laye with a very long name", "Rome", "Oslo", "Llanfairpwll", "Bath"]
+    grid = np.array(words, dtype=object)
+    ax = Figure((width, 5), layout=layout).subplots()
+    display = QuantileFanDisplay(grid, np.arange(5.0), grid, np.ones((5, 1)), np.array([0.5])).plot(ax=ax)
+    display.figure_.draw_without_rendering()
+    labels = ax.get_xticklabels()
+    assert labels[0].get_text() == first
+    assert labels[1].get_text() == "Rome"
+    assert min(label.get_window_extent().y0 for label in labels) > 0  # none leaves the figure
+    if labels[0].get_rotation() == 0:
+        assert all(one.x1 < two.x0 for one, two in pairwise(label.get_window_extent() for label in labels))
+    else:
+        assert layout == "constrained"
+
+
 def test_large_targets_are_written_out(sold):
     """A power of ten above the axis would be where the legend is."""
     model, frame = sold
@@ -260,6 +289,15 @@ def test_times_of_day_and_words_for_gaps_are_drawn(data):
     assert along.grid.max() < np.datetime64("1970-01-02")
     assert {label.get_text()[2:] for label in along.ax_.get_xticklabels()} == {":00"}
     assert np.ptp(along.curves[:, 1]) > 1
+    noon = pa.table({"t": pa.array([time(12)]), "num": [float(np.median(num[num <= 0.95]))]})
+    for given in (["12:00", "08:00:30"], [time(12), time(8, 0, 30)]):
+        few = QuantileFanDisplay.from_estimator(model, table, y, "t", grid=given)
+        assert few.grid.tolist() == [datetime(1970, 1, 1, 8, 0, 30), datetime(1970, 1, 1, 12)]
+        np.testing.assert_allclose(few.curves[1], model.predict(noon)[0])
+    few = QuantileFanDisplay.of(model, table, y, "t", grid=along.grid[:2])
+    np.testing.assert_allclose(few.curves, along.curves[:2])
+    with pytest.raises(ValueError, match=r"'25:00', which is no time of day. Write times like 08:30"):
+        QuantileFanDisplay.of(model, table, y, "t", grid=["25:00"])
     shuffled = PermutationImportanceDisplay.from_estimator(model, table, y, n_repeats=2, random_state=0)
     assert sorted(shuffled.names) == ["num", "t"]
 

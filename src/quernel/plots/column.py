@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.checks import Floats
-from quernel.plots.columns import columns_of, grid_of
+from quernel.plots.columns import columns_of, grid_of, only_times, points_of
 from quernel.plots.fan import fan_chart
 from quernel.plots.models import predicted_levels
+from quernel.plots.style import cut
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ OTHERS = ("typical", "average")
 GRID_POINTS = 200
 AVERAGED_ROWS = 100
 HALF_WIDTH = 0.35  # of the bars of a word
+LETTER_INCHES, MOST_LETTERS = 0.08, 24  # of a word below its bar; of one that is written aslant
 
 
 @dataclass(eq=False)
@@ -61,8 +63,8 @@ class QuantileFanDisplay:
             What the other columns are: their medians, or commonest words; or those of a hundred rows, over which the
             curves are averaged.
         quantiles : levels, or None for those that were fitted
-        grid : where to compute the curves; by default between the 0.5 % and the 99.5 % quantile of the column, or at
-            its ten commonest words
+        grid : where to compute the curves, times of day as such or as text (08:30); by default between the 0.5 % and
+            the 99.5 % quantile of the column, or at its ten commonest words
         y_label : text
         ax : axes to draw on
         """
@@ -105,7 +107,7 @@ class QuantileFanDisplay:
             raise ValueError(f"others must be one of {OTHERS}; got {others!r}.")
         columns = columns_of(estimator, X)
         j = position(column, columns.names)
-        points = grid_of(columns.values[j], GRID_POINTS) if grid is None else _sorted(grid, columns.values[j])
+        points = grid_of(columns.values[j], GRID_POINTS) if grid is None else points_of(grid, columns.values[j])
         rows = columns.typical() if others == "typical" else columns.take(_some(columns.n_rows))
         n_rows = len(rows[0])
         filled = [np.tile(values, len(points)) for values in rows]
@@ -122,15 +124,15 @@ class QuantileFanDisplay:
         x, y, grid, curves = self._side_by_side() if words else (self.x, self.y, self.grid, self.curves)
         ax = fan_chart(x, y, grid, curves, self.levels, ax=ax, x_label=self.x_label, y_label=self.y_label)
         if words:
-            ax.set_xticks(range(len(self.grid)), [str(word) for word in self.grid])
+            _name_words(ax, [str(word) for word in self.grid])
             ax.grid(False, axis="x")
         if self.grid.dtype.kind == "M":
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DateFormatter
 
             locator = AutoDateLocator()
             ax.xaxis.set_major_locator(locator)
-            of_day = np.all(self.grid.astype("datetime64[D]") == np.datetime64("1970-01-01"))
-            ax.xaxis.set_major_formatter(DateFormatter("%H:%M") if of_day else ConciseDateFormatter(locator))
+            times = only_times(self.grid)
+            ax.xaxis.set_major_formatter(DateFormatter("%H:%M") if times else ConciseDateFormatter(locator))
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
@@ -145,6 +147,18 @@ class QuantileFanDisplay:
         return x[code >= 0], self.y[code >= 0], grid.ravel(), curves
 
 
+def _name_words(ax: "Axes", words: list[str]) -> None:
+    """Words below their bars, aslant where they would run into each other; cut if the figure makes no room for that."""
+    room = int(ax.get_position().width * ax.figure.get_figwidth() / len(words) / LETTER_INCHES)
+    if max(map(len, words)) <= room:
+        ax.set_xticks(range(len(words)), words)
+    elif ax.figure.get_layout_engine() is None:
+        ax.set_xticks(range(len(words)), [cut(word, max(room, 4)) for word in words])
+    else:
+        words = [cut(word, MOST_LETTERS) for word in words]
+        ax.set_xticks(range(len(words)), words, rotation=30, ha="right", rotation_mode="anchor")
+
+
 def position(column: int | str, names: list[str]) -> int:
     """The place of a column that is given by name or number."""
     if isinstance(column, str):
@@ -154,12 +168,6 @@ def position(column: int | str, names: list[str]) -> int:
     if not 0 <= column < len(names):
         raise ValueError(f"column must be a name, or a number from 0 to {len(names) - 1}; got {column!r}.")
     return int(column)
-
-
-def _sorted(grid: ArrayLike, values: NDArray[Any]) -> NDArray[Any]:
-    """The points that were given, of the kind of the column; words stay in their order."""
-    points = np.ravel(np.asarray(grid, dtype=values.dtype))
-    return points if values.dtype.kind == "O" else np.sort(points)
 
 
 def _some(n_rows: int) -> NDArray[np.intp]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.checks import Floats
 from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
@@ -16,6 +17,8 @@ from quernel.tables.encoder import as_arrow
 ENDS = (0.005, 0.995)
 FEW_VALUES = 10
 MOST_WORDS = 10
+# Times of day are those of this day.
+FIRST_DAY = date(1970, 1, 1)
 # Along dates with a yearly cycle, and how many there may be for that.
 POINTS_A_YEAR, MOST_DATES = 12, 400
 
@@ -93,6 +96,32 @@ def _seasonal(step: float, span: float, unit: float) -> float:
     return fine if fine <= year / 4 else year * np.ceil(step / year)
 
 
+def points_of(grid: ArrayLike, values: NDArray[Any]) -> NDArray[Any]:
+    """Points that were given, of the kind of the column and ascending; words stay in their order."""
+    if values.dtype.kind == "O":
+        return np.ravel(np.asarray(grid, dtype=object))
+    points = np.ravel(np.asarray(grid))
+    if values.dtype.kind == "M" and points.dtype.kind != "M" and only_times(values):
+        points = np.array([_on_first_day(point) for point in points.tolist()])
+    return np.sort(points.astype(values.dtype))
+
+
+def only_times(dates: NDArray[Any]) -> bool:
+    """Whether these are times of day: those of the first day of 1970, and gaps."""
+    there = known(dates)
+    return bool(len(there) and np.all(there.astype("datetime64[D]") == np.datetime64(FIRST_DAY)))
+
+
+def _on_first_day(point: Any) -> Any:
+    """A time of day, or text that holds one, as a date; others as they are."""
+    if isinstance(point, str) and ":" in point[:3]:
+        try:
+            point = time.fromisoformat(point)
+        except ValueError as error:
+            raise ValueError(f"grid holds {point!r}, which is no time of day. Write times like 08:30.") from error
+    return datetime.combine(FIRST_DAY, point) if isinstance(point, time) else point
+
+
 def known(values: NDArray[Any]) -> NDArray[Any]:
     """The values without the gaps."""
     if values.dtype.kind == "O":
@@ -140,7 +169,6 @@ def _encoded(model: TableModel, table: Any) -> Columns:
         if isinstance(column, BooleanColumn):  # nothing lies between true and false
             values.append(np.where(np.isnan(read), None, read > 0.5))
         else:
-            # Times of day are those of the first day of 1970.
             values.append(as_dates(read) if isinstance(column, DateColumn | TimeColumn) else read)
     names = model.encoder.inputs
     times = [isinstance(column, TimeColumn) for column in model.encoder.columns]

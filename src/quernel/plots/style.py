@@ -99,6 +99,11 @@ def shades(count: int) -> list[str]:
     return [to_hex(pale + step * (dark - pale)) for step in steps]
 
 
+def cut(text: str, most: int) -> str:
+    """The text, or as many letters as there may be, the last one an ellipsis."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def save_figure(fig: "Figure", path: str | os.PathLike[str]) -> Path:
     """Write a figure in the format that the ending of ``path`` names; the old file stays until the new one is whole.
 

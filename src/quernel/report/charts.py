@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
 from quernel.plots.checks import binomial_band
 from quernel.plots.fan import arrange
+from quernel.plots.style import cut
 from quernel.report.columns import day, time_of_day
 from quernel.report.fans import ColumnFan
 from quernel.report.svg import Chart, Ticks
@@ -135,7 +136,7 @@ def _names(categories: Sequence[str]) -> tuple[Ticks, int]:
     names = []
     for k, name in enumerate(categories):
         half = min(lines * each / 2, (k + SIDE) * each + LETTERS_LEFT, (last - k + SIDE) * each + LETTERS_RIGHT)
-        names.append((k, _cut(name, max(4, int(2 * half)))))
+        names.append((k, cut(name, max(4, int(2 * half)))))
     return names, lines
 
 
@@ -183,7 +184,3 @@ def _value(one: ColumnFan, k: int) -> str:
 def opacity(k: int, count: int) -> float:
     """Outer bands are paler; they lie under the inner ones, which add to them."""
     return 0.28 if count == 1 else 0.2 + 0.35 * k / (count - 1)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.plots.style import cut
 from quernel.report.words import number, percent
 from quernel.tables import DateColumn, TableModel, TextColumn, TimeColumn
 from quernel.tables.columns import Column, as_words, numbers
@@ -53,7 +54,7 @@ def _summary(column: Column, entries: Any) -> ColumnSummary:
             {word: int(count) for word, count in zip(words, _counts(index, len(words)), strict=True) if word}
         )
         there = sum(counts.values())
-        common = ", ".join(f"{_short(word)} ({_share(count / there)})" for word, count in counts.most_common(3))
+        common = ", ".join(f"{cut(word, 24)} ({_share(count / there)})" for word, count in counts.most_common(3))
         return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} different: {common}")
     values = np.asarray(column.read(entries), dtype=float)
     missing = int(np.sum(np.isnan(values)))
@@ -82,7 +83,3 @@ def _counts(index: NDArray[np.intp], n_words: int) -> NDArray[np.intp]:
 
 def _share(share: float) -> str:
     return percent(share, 0 if share >= 0.01 else 1)
-
-
-def _short(word: str) -> str:
-    return word if len(word) <= 24 else f"{word[:23]}…"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots.fan import arrange
+from quernel.plots.style import cut
 from quernel.report import charts
 from quernel.report.columns import day
 from quernel.report.content import Page, intervals
@@ -323,5 +324,4 @@ def _entry(value: Any) -> Cell | str:
         return str(value).lower()
     if isinstance(value, int | float | Decimal):
         return right(number(float(value)))
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return cut(str(value), 40)

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel.plots.style import cut
 from quernel.report.words import short
 
 Array = NDArray[np.floating]
@@ -102,15 +103,11 @@ class Chart:
             # A name that the edge would cut ends there.
             place, anchor = (WIDTH, "end") if at + LETTER * len(text) / 2 > WIDTH else (round(at, 1), "middle")
             drawn.append(f'<text x="{place}" y="{line}" text-anchor="{anchor}">{escape(text)}</text>')
-        middle = (left + right) / 2
-        drawn.append(
-            f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{_cut(self.x_label, 56)}</text>'
-        )
-        at = f"{(TOP + bottom) / 2}"
-        drawn.append(
-            f'<text class="label" transform="translate(12 {at}) rotate(-90)" text-anchor="middle">'
-            f"{_cut(self.y_label, 36)}</text>"
-        )
+        below, beside = (escape(cut(text, most)) for text, most in ((self.x_label, 56), (self.y_label, 36)))
+        middle, at = (left + right) / 2, (TOP + bottom) / 2
+        drawn.append(f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{below}</text>')
+        turned = f"translate(12 {at}) rotate(-90)"
+        drawn.append(f'<text class="label" transform="{turned}" text-anchor="middle">{beside}</text>')
         return "".join(drawn)
 
     def _path(self, x: ArrayLike, y: ArrayLike) -> str:
@@ -135,7 +132,3 @@ def _wide(ends: tuple[float, float]) -> tuple[float, float]:
         return low, high
     room = abs(low) / 10 or 1.0
     return low - room, low + room
-
-
-def _cut(text: str, most: int) -> str:
-    return escape(text if len(text) <= most else f"{text[: most - 1]}…")
