@@ -92,11 +92,17 @@ def test_ticks_are_not_cut_by_the_edge(high):
     assert max(end for _, end, _, _ in found) <= WIDTH
 
 
+def categories(names):
+    """A fan over categories of these names."""
+    return ColumnFan(
+        "c", "text", np.arange(len(names)), tuple(names), np.ones((len(names), 1)), np.zeros(0), np.zeros(0)
+    )
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 10])
 def test_names_of_categories_keep_to_the_picture_and_clear_of_each_other(count):
     names = tuple(f"{'Rome' if k % 2 else 'Saint-Germain-en-Laye and its surroundings, '}{k}" for k in range(count))
-    fan = ColumnFan("c", "text", np.arange(count), names, np.ones((count, 1)), np.zeros(0), np.zeros(0))
-    found = texts(charts.fan(fan, np.array([0.5]), "y"))
+    found = texts(charts.fan(categories(names), np.array([0.5]), "y"))
     for height in {y for _, _, y, _ in found}:
         line = sorted((start, end, text) for start, end, y, text in found if y == height)
         assert line[0][0] >= 0
@@ -105,3 +111,8 @@ def test_names_of_categories_keep_to_the_picture_and_clear_of_each_other(count):
             assert end <= start + 1
     shown = [text for *_, text in found if text.startswith(("Saint", "Sai"))]
     assert all(text.endswith("…") or text in names for text in shown)
+
+
+def test_the_last_name_takes_the_room_to_its_left():
+    found = texts(charts.fan(categories(["Llanfairpwll"] * 8 + ["(missing)"]), np.array([0.5]), "y"))
+    assert "(missing)" in [text for *_, text in found]

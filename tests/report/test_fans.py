@@ -5,8 +5,9 @@ import pyarrow as pa
 import pytest
 
 from quernel.plots.columns import ENDS, date_grid
+from quernel.report import charts
 from quernel.report.fans import column_fans
-from report.made_page import fitted
+from report.made_page import LEVELS, fitted
 
 DAY, YEAR = 86_400.0, 365.2425 * 86_400
 
@@ -44,6 +45,21 @@ def test_centuries_are_drawn_at_one_season_and_one_day_of_the_week():
 
 def test_dates_without_a_yearly_cycle_take_no_more_points():
     assert len(date_grid(days(21 * 365), 60, yearly=False)) <= 61
+
+
+def test_rows_at_few_values_are_scattered_sideways_and_all_drawn():
+    rng = np.random.default_rng(0)
+    columns = {"few": rng.integers(1, 6, 200) * 2.0, "many": rng.random(200), "word": rng.choice(["a", "b"], 200)}
+    table = pa.table(columns | {"y": rng.random(200)})
+    model, training = fitted(table, "y")
+    few, many, word = column_fans(model, table, training.y, ["few", "many", "word"])
+    assert (few.scattered, many.scattered, word.scattered) == (0.4, 0.0, 0.2)
+    assert few.grid.tolist() == [2, 4, 6, 8, 10]
+    assert len(np.unique(few.x)) == 200
+    assert sorted(2 * (few.x / 2).round()) == sorted(columns["few"])
+    assert np.abs(few.x - 2 * (few.x / 2).round()).max() <= 0.4
+    drawn = charts.fan(few, np.array(LEVELS), "y")
+    assert drawn.count("h.1") == 200
 
 
 def test_the_fan_of_many_years_follows_the_model():

@@ -128,6 +128,8 @@ def test_a_page_about_one_column_does_not_speak_of_others(reader):
     x = np.random.default_rng(0).random(80)
     page = page_of({"x": x}, x)
     assert "the other columns are" in reader.texts["columns"]
+    assert "Rows are scattered sideways." in reader.texts["columns"]  # those of a place
+    assert "scattered" not in page.texts["columns"]
     assert "the other columns are" not in page.texts["columns"]
     choosers = [[attrs for _, attrs in one.tags if attrs.get("class") == "chooser"] for one in (page, reader)]
     assert ["hidden" in attrs for (attrs,) in choosers] == [True, False]
@@ -196,6 +198,7 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
 
 
 def test_the_choices_are_those_of_the_model(reader):
+    assert "(asked for: 0.000001)" in reader.row("choices", "Certified gap")[2]
     model = made()[1].model
     assert reader.row("choices", "Random features M")[1] == "40"
     assert float(reader.row("choices", "Ridge weight alpha")[1]) == pytest.approx(model.alpha_, rel=1e-2)
@@ -280,6 +283,11 @@ def test_gaps_and_dates_in_the_tables_of_rows():
     page = made()[-1]
     assert '<td class="n">missing</td>' in page  # beneath the numbers of its column
     assert re.search(r'<td class="whole">\d{4}-\d\d-\d\d', page)  # a date does not wrap
+    minutes = np.random.default_rng(0).integers(0, 1440, 80)
+    opened = pa.array(60 * minutes.astype(np.int32), mask=minutes > 1200).cast(pa.time32("s"))
+    times = {row[-1] for row in page_of({"opened": opened}, minutes.astype(float)).rows["worst"][1:]}
+    assert "missing" in times
+    assert all(re.fullmatch(r"\d\d:\d\d", time) for time in times - {"missing"})  # no seconds, as there are none
 
 
 @pytest.mark.parametrize("high", [1, 2000, 0.00025, 9e6])

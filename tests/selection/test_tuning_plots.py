@@ -27,6 +27,7 @@ def test_the_path_is_that_of_the_search(searched):
     assert (chosen.get_xdata()[0], chosen.get_ydata()[0]) == (searched.alpha_, -searched.best_score_)
     assert ax.get_xscale() == "log"
     assert len(ax.lines) == 4  # three bandwidths and the dot
+    assert "± one standard error" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
 def test_importance_orders_columns_by_name(searched):

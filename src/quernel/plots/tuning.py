@@ -65,7 +65,8 @@ class PathDisplay:
                 ax.plot(*self._tried(k)[:2], color=POINT, alpha=0.4, linewidth=1, label=label)
             x, loss, error = self._tried(b)
             if error.any():
-                ax.fill_between(x, loss - error, loss + error, color=shades(1)[0], alpha=0.6, linewidth=0)
+                band = {"color": shades(1)[0], "alpha": 0.6, "linewidth": 0, "label": "± one standard error"}
+                ax.fill_between(x, loss - error, loss + error, **band)
             ax.plot(x, loss, color=LINE, linewidth=1.8, label="bandwidth chosen")
             where = self.alphas[a], self.losses[b, a]
             ax.plot(*where, "o", color=ACCENT, markersize=7, label=f"chosen: alpha = {where[0]:.2g}")

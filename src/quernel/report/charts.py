@@ -103,7 +103,8 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
     if len(one.y):
         low, high = min(low, np.quantile(one.y, ENDS[0])), max(high, np.quantile(one.y, ENDS[1]))
     room = 0.03 * (high - low)
-    ends = (-SIDE, len(one.grid) - 1 + SIDE) if one.categories else (one.grid[0], one.grid[-1])
+    side = SIDE if one.categories else 1.25 * one.scattered
+    ends = one.grid[0] - side, one.grid[-1] + side
     x_ticks: Ticks | None = None
     lines = 1
     if one.categories:
@@ -134,9 +135,10 @@ def _names(categories: Sequence[str]) -> tuple[Ticks, int]:
     each = LETTERS / (last + 2 * SIDE)
     lines = 1 if max(map(len, categories)) <= each else min(2, len(categories))
     names = []
-    for k, name in enumerate(categories):
-        half = min(lines * each / 2, (k + SIDE) * each + LETTERS_LEFT, (last - k + SIDE) * each + LETTERS_RIGHT)
-        names.append((k, cut(name, max(4, int(2 * half)))))
+    for k, name in enumerate(categories):  # those at the right end may move to the left, as `Chart` has it
+        left = min(lines * each / 2, (k + SIDE) * each + LETTERS_LEFT)
+        right = min(lines * each / 2, (last - k + SIDE) * each + LETTERS_RIGHT)
+        names.append((k, cut(name, max(4, int(left + min(left, right))))))
     return names, lines
 
 

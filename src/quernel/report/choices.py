@@ -29,6 +29,7 @@ class Choice(NamedTuple):
 
 def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
     """The choices of a fitted model; X and y, in its units, are rows to compute its effective dimension on."""
+    tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 would break at its sign
     return [
         Choice("Levels", ", ".join(f"{level:g}" for level in model.quantiles_), "asked for"),
         Choice("Kernel", model.kernel_.full_name, "how alike two rows are, by their distance"),
@@ -43,7 +44,7 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
         Choice(
             "Certified gap",
             f"{model.duality_gap_.max():.1e}",
-            f"no other coefficients are better by more than this share of the objective (asked for: {model.tol:.0e})",
+            f"no other coefficients are better by more than this share of the objective (asked for: {tolerance})",
         ),
         Choice("Crossing levels", percent(model.crossing_rate_, 2), _crossing(model)),
     ]

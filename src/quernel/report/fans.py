@@ -19,11 +19,15 @@ Array = NDArray[np.floating]
 GRID_POINTS = 60
 MOST_CATEGORIES = 10
 MOST_POINTS = 400
+SCATTERED = 0.2  # of the distance to the next value
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnFan:
-    """Curves (g, q) over grid (g,), and rows (x, y) to draw; categories have names, and the places 0, 1, ..."""
+    """Curves (g, q) over grid (g,), and rows (x, y) to draw; categories have names, and the places 0, 1, ...
+
+    Rows that would lie on each other, at categories or a few numbers, are scattered sideways, up to so far.
+    """
 
     name: str
     kind: str
@@ -32,6 +36,7 @@ class ColumnFan:
     curves: Array
     x: Array
     y: Array
+    scattered: float = 0.0
 
 
 def column_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
@@ -54,14 +59,24 @@ def column_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -
         curves = curves[:, np.argsort(model.quantiles_)]
         x = read[j][shown].astype(float)
         grid = points.astype(float)
-        if categories:  # in the order of the categories; some room between the points of each
+        if categories:  # in the order of the categories
             code = {int(value): k for k, value in enumerate(points)}
             x = np.array([code.get(int(v), np.nan) if np.isfinite(v) else np.nan for v in x], dtype=float)
-            x += np.random.default_rng(1).uniform(-0.2, 0.2, len(x))
             grid = np.arange(len(points), dtype=float)
+        scattered = _scattered(columns[j], grid)
+        x += np.random.default_rng(1).uniform(-scattered, scattered, len(x))
         there = np.isfinite(x)
-        made.append(ColumnFan(columns[j].name, columns[j].kind, grid, categories, curves, x[there], y[shown][there]))
+        rows = x[there], y[shown][there]
+        made.append(ColumnFan(columns[j].name, columns[j].kind, grid, categories, curves, *rows, scattered))
     return made
+
+
+def _scattered(column: Column, grid: Array) -> float:
+    """How far to move rows sideways, at most, where they would lie on each other."""
+    if isinstance(column, TextColumn | BooleanColumn):
+        return SCATTERED
+    few = 1 < len(grid) <= FEW_VALUES and not isinstance(column, DateColumn)
+    return SCATTERED * float(np.diff(grid).min()) if few else 0.0
 
 
 def _typical(column: Column, values: NDArray[Any]) -> Any:

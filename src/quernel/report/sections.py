@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from quernel.plots.fan import arrange
 from quernel.plots.style import cut
 from quernel.report import charts
-from quernel.report.columns import day
+from quernel.report.columns import day, time_of_day
 from quernel.report.content import Page, intervals
 from quernel.report.elements import Cell, figure, head, right, table, verdict
 from quernel.report.judging import Judged
 from quernel.report.words import counted, number, percent
-from quernel.tables import DateColumn
+from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
 
 Array = NDArray[np.floating]
@@ -189,11 +189,13 @@ def fans(page: Page) -> str:
     caption = f"How much the loss rises when a column is shuffled among the judged rows.{most}"
     options = "".join(f'<option value="{k}">{escape(one.name)}</option>' for k, one in enumerate(page.fans))
     alone = len(page.model.encoder.columns) == 1
-    caption_of = "Along {}" + (
-        "." if alone else "; the other columns are at typical values (median, or most frequent)."
-    )
+    still = "" if alone else "; the other columns are at typical values (median, or most frequent)"
     figures = "".join(
-        figure(charts.fan(one, levels, target), caption_of.format(one.name), f"fan-{k}")
+        figure(
+            charts.fan(one, levels, target),
+            f"Along {one.name}{still}.{' Rows are scattered sideways.' if one.scattered else ''}",
+            f"fan-{k}",
+        )
         for k, one in enumerate(page.fans)
     )
     left = len(page.model.encoder.columns) - len(page.fans)
@@ -315,6 +317,8 @@ def _entries(column: Column, entries: Any) -> list[Cell | str]:
     """The entries of a column as they are shown; dates that a file holds as text are read first."""
     if isinstance(column, DateColumn):
         return [MISSING if np.isnan(moment) else Cell(day(moment), "whole") for moment in column.read(entries)]
+    if isinstance(column, TimeColumn):
+        return [MISSING if np.isnan(time) else time_of_day(time) for time in column.read(entries)]
     missing = right(MISSING) if isinstance(column, NumberColumn) else MISSING
     return [missing if value in (None, "") else _entry(value) for value in entries.to_pylist()]
 
