@@ -195,6 +195,9 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     assert (" to " in page.row("coverage", "0.5")[1]) == counts
     (wide,) = intervals(judged)
     assert (wide.inner < wide.observed) == counts
+    both = f"{100 * wide.inner:.1f} to {100 * wide.observed:.1f} %"
+    assert (page.row("coverage", "90 %")[1] == both) == counts
+    assert ("without rows on its ends" in page.texts[""]) == counts
 
 
 def test_the_choices_are_those_of_the_model(reader):

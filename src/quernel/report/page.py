@@ -50,6 +50,8 @@ def _tiles(page: Page) -> str:
     tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows{drawn}", number(ours), beside)]
     for one in intervals(judged)[:1]:
         told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
+        if one.inner < one.observed:
+            told += f"; without rows on its ends {percent(one.inner)}"
         kind = "calibrated interval" if one.calibrated else "interval"
         tiles.append((f"{percent(one.nominal, 0)} {kind} holds", f"{percent(one.observed)}", told))
     calibrated = page.calibration

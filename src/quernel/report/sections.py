@@ -32,7 +32,7 @@ TOO_NARROW = (
 )
 ON_CURVES = (
     "Rows with the same target lie exactly on curves: then two shares are given, of the rows below the curve and of "
-    "those below or on it. A level between the two is kept."
+    "those below or on it. A level between the two is kept. So it is with intervals, and the rows on their ends."
 )
 CALIBRATED = (
     "The calibrated interval was widened, or narrowed, until it held the rows that calibrated it, {rows:,} of those "
@@ -120,7 +120,7 @@ def coverage(page: Page) -> str:
     lines = [
         (
             right(f"{level:g}"),
-            right(percent(observed) if below == observed else _from_to(below, observed)),
+            right(_shares(below, observed)),
             right(_from_to(low, high)),
             verdict(holds),
         )
@@ -130,15 +130,15 @@ def coverage(page: Page) -> str:
     ]
     heads = (right("level"), right("rows below"), right("95 % by chance"), "")
     parts = [table(heads, lines, "Share of rows at or below each curve.")]
-    if np.any(shown.below < shown.observed):
-        parts.append(f"<p>{ON_CURVES}</p>")
     found = intervals(judged)
+    if np.any(shown.below < shown.observed) or any(one.inner < one.observed for one in found):
+        parts.append(f"<p>{ON_CURVES}</p>")
     if found:
         narrow = not found[0].calibrated and found[0].observed < found[0].low
         lines = [
             (
                 f"{percent(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
-                right(percent(one.observed)),
+                right(_shares(one.inner, one.observed)),
                 right(_from_to(one.low, one.high)),
                 verdict(one.holds),
                 right(number(one.width)),
@@ -165,6 +165,11 @@ def coverage(page: Page) -> str:
         else f"<p>Counted on {len(judged.y):,} rows, a random sample of {judged.out_of:,}.</p>"
     )
     return f'{told}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+
+
+def _shares(without: float, on: float) -> str:
+    """The share of rows without those on curves and with them, or both in one."""
+    return percent(on) if without == on else _from_to(without, on)
 
 
 def _from_to(low: float, high: float) -> str:
