@@ -192,6 +192,7 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     judged = replace(judged, curves=curves)
     page = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
     assert ("Rows with the same target lie" in page.texts["coverage"]) == counts
+    assert ("Upright lines go" in page.texts["coverage"]) == counts
     assert (" to " in page.row("coverage", "0.5")[1]) == counts
     (wide,) = intervals(judged)
     assert (wide.inner < wide.observed) == counts

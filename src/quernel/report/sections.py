@@ -131,7 +131,8 @@ def coverage(page: Page) -> str:
     heads = (right("level"), right("rows below"), right("95 % by chance"), "")
     parts = [table(heads, lines, "Share of rows at or below each curve.")]
     found = intervals(judged)
-    if np.any(shown.below < shown.observed) or any(one.inner < one.observed for one in found):
+    tied = bool(np.any(shown.below < shown.observed))
+    if tied or any(one.inner < one.observed for one in found):
         parts.append(f"<p>{ON_CURVES}</p>")
     if found:
         narrow = not found[0].calibrated and found[0].observed < found[0].low
@@ -145,19 +146,21 @@ def coverage(page: Page) -> str:
             )
             for one in found
         ]
-        heads = ("interval", right("rows inside"), right("95 % by chance"), "", right("mean width"))
-        parts.append(table(heads, lines, "Central intervals, between pairs of levels unless said."))
+        heads = ("interval", right("rows inside"), right("95 % by chance"), "", right("width"))
+        parts.append(table(heads, lines, "Central intervals, between pairs of levels unless said; mean width."))
         if found[0].calibrated:
             parts.append(f"<p>{escape(CALIBRATED.format(rows=judged.model.interval.n_calibration_))}</p>")
         if narrow:
             parts.append(f'<p class="warn">{TOO_NARROW}</p>')
+    most = percent(shown.confidence, 0)
     pictures = figure(
         charts.calibration(shown),
-        "Points on the dashed line are right; the band is where true quantiles would be in 95 % of such tables.",
+        f"Points on the dashed line are right; the band is where true quantiles would be in {most} of such tables."
+        + (" Upright lines go from the share below a curve to that below or on it." if tied else ""),
     ) + figure(
         charts.pit(page.residuals),
-        "Rows between neighbouring curves over those expected, with 95 % of chance. A bowl says that the intervals are "
-        "too narrow, a hump that they are too wide.",
+        f"Rows between neighbouring curves over those expected, with {most} of chance. A bowl says that the intervals "
+        "are too narrow, a hump that they are too wide.",
     )
     told = (
         ""
