@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, get_tags, indexable
-from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted
 
-from quernel.calibration.models import ends, is_frozen, middle, thawed, with_levels
+from quernel.calibration.checks import check_parameters, check_rows, checked_checkpoint
+from quernel.calibration.models import ends, middle, thawed, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
 from quernel.calibration.scores import Scores, rows_needed
-from quernel.calibration.splits import Index, calibration_rows, check_size, folds
+from quernel.calibration.splits import Index, calibration_rows, folds
 from quernel.estimators.sources import judged, selected, source_of
-from quernel.estimators.validation import check_choice, check_share, check_target, check_weight
 from quernel.estimators.wherever import wherever
 from quernel.features.random import as_generator
 from quernel.rows import ArrayRows
@@ -137,15 +137,15 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         checkpoint : path or None
             Handed to the estimator, with ``method="split"``: an interrupted fit goes on from this file.
         """
-        prefit = self._check_parameters()
-        more = self._checked_checkpoint(checkpoint, prefit)
+        prefit = check_parameters(self)
+        more = checked_checkpoint(self, checkpoint, prefit)
         source = source_of(X, y, sample_weight)
         if source is not None and not isinstance(source, ArrayRows):
             return self._fit_far(source, prefit, groups, density_ratio, more)
         if source is not None:
             X, y, sample_weight = source.X, source.y, source.weight
         (X,) = indexable(X)
-        y, weight = self._check_rows(X, y, sample_weight, prefit)
+        y, weight = check_rows(self, X, y, sample_weight, prefit)
         labels, ratio = group_of(groups, X), ratio_of(density_ratio, X)
         self._groups, self._ratio = _kept(groups), _kept(density_ratio)
         if weight is not None and not weight.all():
@@ -238,57 +238,6 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     def _level(self) -> float:
         """The share of the scores that each end must cover."""
         return self.coverage if self.symmetric else (1 + self.coverage) / 2
-
-    def _check_parameters(self) -> bool:
-        """Refuse unfit arguments; return whether the estimator is taken as fitted."""
-        check_share("coverage", self.coverage)
-        check_choice("method", self.method, ("split", "cv+", "prefit"))
-        check_size(self.calibration_size)
-        for name in ("symmetric", "time_ordered"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
-        prefit = self.method == "prefit" or is_frozen(self.estimator)
-        if self.time_ordered and (prefit or self.method != "split"):
-            raise ValueError(
-                "time_ordered=True divides the rows into earlier and later ones, which method='split' does and "
-                f"method={'prefit' if prefit else self.method!r} does not. Use method='split', or leave it False."
-            )
-        if self.method == "prefit" and self.estimator is None:
-            raise ValueError("method='prefit' needs a fitted estimator; got None. Give one, or use method='split'.")
-        if prefit and self.method == "cv+":
-            raise ValueError("method='cv+' fits a model for each fold, and a FrozenEstimator cannot be fitted again.")
-        return prefit
-
-    def _checked_checkpoint(self, checkpoint: Any, prefit: bool) -> dict[str, Any]:
-        """What the fit of the model is given besides its rows."""
-        if checkpoint is None:
-            return {}
-        if prefit or self.method == "cv+":
-            how = "several models" if self.method == "cv+" else "none"
-            raise ValueError(f"checkpoint is for the fit of one model, and here {how} will be fitted. Leave it out.")
-        if self.estimator is not None and not has_fit_parameter(self.estimator, "checkpoint"):
-            raise ValueError(f"{type(self.estimator).__name__} takes no checkpoint. Leave it out.")
-        return {"checkpoint": checkpoint}
-
-    def _check_rows(self, X: Any, y: Any, sample_weight: Any, prefit: bool) -> tuple[Array, Array | None]:
-        """The target, and the weights if there are any."""
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        y, n = check_target(y), _num_samples(X)
-        if n != len(y):
-            raise ValueError(
-                f"X has {n} rows but y has {len(y)} entries (inconsistent numbers of samples): give one per row."
-            )
-        if sample_weight is None:
-            return y, None
-        if prefit:
-            raise ValueError(
-                "sample_weight is for fitting, and a prefit model is not fitted again. Leave it out; to weigh "
-                "calibration rows use density_ratio."
-            )
-        if self.estimator is not None and not has_fit_parameter(self.estimator, "sample_weight"):
-            raise ValueError(f"{type(self.estimator).__name__} takes no sample_weight. Leave it out.")
-        return y, check_weight(sample_weight, n)
 
     def _parts(self, X: Any, y: Array, labels: Any, prefit: bool) -> list[tuple[Index, Index]]:
         """(rows that fit, rows that calibrate) of each model."""
