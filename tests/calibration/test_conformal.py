@@ -14,8 +14,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.metrics import coverage
+from quernel.plots.models import predicted_interval
 
 BASE = KernelQuantileRegressor(n_components=10, alpha=1e-3, tol=1e-3, random_state=0)
 WEIGHTS = "rows, not weights, are divided into those that fit and those that calibrate"
@@ -209,6 +211,31 @@ def test_pickle_and_clone(table):
     groups = X[:, 1] < 0.5
     np.testing.assert_array_equal(copy.predict_interval(X, groups=groups), model.predict_interval(X, groups=groups))
     assert not hasattr(clone(model), "calibration_")
+
+
+def test_parameters_that_are_set_anew_wait_for_the_next_fit(table, tmp_path):
+    X, y = table
+    model = ConformalQuantileRegressor(BASE, symmetric=False, random_state=0).fit(X, y)
+    interval, middle = model.predict_interval(X), model.predict(X)
+    model.set_params(coverage=0.5, symmetric=True)
+    quernel.save(model, tmp_path / "m.quernel")
+    for one in (model, quernel.load(tmp_path / "m.quernel"), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(one.predict_interval(X), interval)
+        np.testing.assert_array_equal(one.predict(X), middle)
+        assert (one.coverage_, one.symmetric_) == (0.9, False)
+    assert predicted_interval(model, X, None)[1] == 0.9
+    model.fit(X, y)
+    assert (model.coverage_, model.symmetric_) == (0.5, True)
+    assert coverage(y, *model.predict_interval(X).T) < 0.7
+
+
+def test_files_from_before_the_promise_was_kept_apart_are_read(table, tmp_path):
+    X, y = table
+    model = ConformalQuantileRegressor(BASE, 0.8, random_state=0).fit(X, y)
+    interval = model.predict_interval(X)
+    del model.coverage_, model.symmetric_
+    quernel.save(model, tmp_path / "m.quernel")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict_interval(X), interval)
 
 
 def fit(X, y, estimator=None, coverage=0.9, *, given=None, **settings):

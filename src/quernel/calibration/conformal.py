@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel.calibration.checks import check_parameters, check_rows, checked_checkpoint
 from quernel.calibration.models import ends, middle, thawed, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
-from quernel.calibration.scores import Scores, rows_needed
+from quernel.calibration.scores import Scores, level_of, rows_needed
 from quernel.calibration.splits import Index, calibration_rows, folds
 from quernel.estimators.sources import judged, selected, source_of
 from quernel.estimators.wherever import wherever
@@ -67,6 +67,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     estimators_ : list of the fitted models, one, or one per fold for "cv+"
     calibration_ : dict from group (None, without groups) to its calibration scores
     n_calibration_ : int, the number of rows that calibrated
+    coverage_, symmetric_ : as given when it was fitted
+        Setting the parameters anew changes no interval before the next fit.
     n_features_in_, feature_names_in_ : as in scikit-learn, where the model has them
 
     Notes
@@ -167,6 +169,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     def _keep(self, scores: Scores, members: dict[Any, Index]) -> Self:
         self.calibration_ = {label: scores.take(places) for label, places in members.items()}
         self.n_calibration_ = len(scores.weight)
+        self.coverage_, self.symmetric_ = self.coverage, self.symmetric
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
@@ -216,7 +219,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         labels = group_of(_known("groups", groups, self._groups), X)
         own = ratio_of(_known("density_ratio", density_ratio, self._ratio), X)
-        predicted = np.stack([ends(model, X, self.coverage) for model in self.estimators_])
+        predicted = np.stack([ends(model, X, self.coverage_) for model in self.estimators_])
         if labels is None:
             return self.calibration_[None].interval(predicted, own, self._level)
         interval = np.empty((len(own), 2))
@@ -232,12 +235,12 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> Array:
         """The median of each row as the model has it, or else the middle of its interval; shape (n,)."""
         check_is_fitted(self)
-        return np.mean([middle(model, X, self.coverage) for model in self.estimators_], axis=0)
+        return np.mean([middle(model, X, self.coverage_) for model in self.estimators_], axis=0)
 
     @property
     def _level(self) -> float:
-        """The share of the scores that each end must cover."""
-        return self.coverage if self.symmetric else (1 + self.coverage) / 2
+        """The share of the scores that each end covers."""
+        return level_of(self.coverage_, self.symmetric_)
 
     def _parts(self, X: Any, y: Array, labels: Any, prefit: bool) -> list[tuple[Index, Index]]:
         """(rows that fit, rows that calibrate) of each model."""
@@ -251,7 +254,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _members(self, labels: Any, ratio: Array, rows: Index) -> dict[Any, Index]:
         """The places of each group among the calibration rows, each of them large enough."""
-        needed, members = rows_needed(self._level), {None: np.arange(len(rows))}
+        needed, members = rows_needed(level_of(self.coverage, self.symmetric)), {None: np.arange(len(rows))}
         if labels is not None:
             members = {label: np.flatnonzero(labels[rows] == label) for label in np.unique(labels).tolist()}
         for label, places in members.items():

@@ -134,7 +134,7 @@ def fit(
         save(whole, model, overwrite=force)
         summary = summarized(fitted, training, data, target, model, seconds)
         if interval:
-            summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
+            summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
         if report is not None:
             names = {"data": data.name, "model_file": model.name}
             with _model_kept(model, data, report):

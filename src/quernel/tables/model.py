@@ -81,7 +81,7 @@ class TableModel:
                 "This model has no calibrated intervals. Fit it with quernel fit --conformal, or ask for the interval "
                 "between its levels: predict_interval(table, coverage=0.9)."
             )
-        calibrated = self.interval.coverage
+        calibrated = self.interval.coverage_
         if coverage is not None and not np.isclose(coverage, calibrated):
             raise ValueError(
                 f"The intervals of this model are calibrated for a coverage of {calibrated:g}; got {coverage!r}. Leave "
