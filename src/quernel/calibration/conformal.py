@@ -17,7 +17,7 @@ from quernel.calibration.models import ends, middle, thawed, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
 from quernel.calibration.scores import Scores, level_of, rows_needed
 from quernel.calibration.splits import Index, calibration_rows, folds
-from quernel.estimators.sources import judged, selected, source_of
+from quernel.estimators.sources import counting, judged, selected, source_of
 from quernel.estimators.wherever import wherever
 from quernel.features.random import as_generator
 from quernel.rows import ArrayRows
@@ -186,21 +186,20 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         if self.method == "cv+":
             raise ValueError("method='cv+' is for rows in memory. Use method='split' for rows of files and of Dask.")
         self._groups = self._ratio = None
-        n, rng = source.n_rows, as_generator(self.random_state)
-        if prefit:
-            rows = np.arange(n)
-        else:
-            size = self.calibration_size
+        counts, rng = counting(source), as_generator(self.random_state)
+        rows = np.flatnonzero(counts)
+        if not prefit:
+            size, n = self.calibration_size, len(rows)
             most = MOST_CALIBRATING if not isinstance(size, Integral) and size * n > MOST_CALIBRATING else size
-            rows = calibration_rows(n, most, last=self.time_ordered, groups=None, rng=rng)
-        self._members(None, np.ones(n), rows)  # are there enough?
-        held_out = np.zeros(n, dtype=bool)
+            rows = rows[calibration_rows(n, most, last=self.time_ordered, groups=None, rng=rng)]
+        self._members(None, np.ones(len(counts)), rows)  # are there enough?
+        held_out = np.zeros(len(counts), dtype=bool)
         held_out[rows] = True
         if prefit:
             self.estimators_ = [self.estimator]
         else:
             model = with_levels(self.estimator, self.coverage, self.random_state)
-            self.estimators_ = [model.fit(selected(source, ~held_out), **more)]
+            self.estimators_ = [model.fit(selected(source, counts & ~held_out), **more)]
         predicted, y = judged(partial(ends, self.estimators_[0], coverage=self.coverage), selected(source, held_out))
         weight = np.ones(len(y))
         scores = Scores.of(predicted, y, np.zeros(len(y), dtype=np.intp), weight, symmetric=self.symmetric)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quernel.estimators.atoms import ROWS, frequent_values
 from quernel.estimators.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
+from quernel.estimators.sources import counting
 from quernel.rows import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, summary
 from quernel.rows.moments import column_range
 from quernel.rows.sample import sample
@@ -140,5 +141,4 @@ def _without_weightless(source: Any) -> Any:
         some = DaskRows(source.X[counts], source.y[counts], source.weight[counts])
         some.names = source.names
         return some
-    pieces = source.stream(range(len(source.spans)), X=False)
-    return SelectedRows(source, np.concatenate([piece.weight > 0 for piece in pieces]))
+    return SelectedRows(source, counting(source))
