@@ -50,6 +50,15 @@ def test_the_distribution_function_jumps_where_the_counts_are(counts, model):
     assert set(model.predict(X, quantiles=[0.2, 0.3]).ravel()) == {0.0}
 
 
+def test_a_level_that_differs_by_rounding_is_the_fitted_one(counts):
+    X, y = counts
+    model = KernelQuantileRegressor([0.05, 0.3, 0.7, 0.95], n_components=50, random_state=0).fit(X, 1 + 2 * y)
+    fitted = model.predict(X)
+    assert 0.1 * 3 != 0.3
+    np.testing.assert_array_equal(model.predict(X, quantiles=0.1 * 3), fitted[:, 1])
+    np.testing.assert_array_equal(model.predict(X, quantiles=[1 - 0.05, 1 - 0.3, 0.1 * 3, 1 - 0.95]), fitted[:, ::-1])
+
+
 def test_a_level_between_the_shares_below_and_up_to_a_curve_is_kept(counts, model):
     X, y = counts
     shown = CalibrationDisplay.from_estimator(model, X[1000:], y[1000:])
