@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.calibration import ConformalQuantileRegressor
+from quernel.calibration.models import MayBeCalibrated
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
@@ -20,7 +21,7 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableModel:
+class TableModel(MayBeCalibrated):
     """What `quernel fit` writes and `quernel.load` gives back: it predicts from data frames and Arrow tables.
 
     Parameters
