@@ -17,6 +17,7 @@ from quernel.calibration.models import ends, middle, thawed, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
 from quernel.calibration.scores import Scores, level_of, rows_needed
 from quernel.calibration.splits import Index, calibration_rows, folds
+from quernel.estimators.extrapolation import warning_as_one
 from quernel.estimators.sources import counting, judged, selected, source_of
 from quernel.estimators.wherever import wherever
 from quernel.features.random import as_generator
@@ -57,8 +58,9 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         Share or number of rows that calibrate, for "split".
     time_ordered : bool, default=False
         True calibrates on the last rows, for rows in order of time (with "split"). Nothing is shuffled.
-    cv : int or scikit-learn splitter, default=5
-        Folds for "cv+". An integer shuffles the rows.
+    cv : int, scikit-learn splitter or iterable, default=5
+        Folds for "cv+". An integer shuffles the rows. Splitters see all rows, also those of weight 0, and the `groups`
+        of `fit`; (train, test) pairs of index arrays are positions among all rows.
     random_state : int, RandomState, Generator or None, default=None
         Which rows calibrate, and the features of the default estimator. An integer makes it repeatable.
 
@@ -150,18 +152,19 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         y, weight = check_rows(self, X, y, sample_weight, prefit)
         labels, ratio = group_of(groups, X), ratio_of(density_ratio, X)
         self._groups, self._ratio = _kept(groups), _kept(density_ratio)
-        if weight is not None and not weight.all():
-            counts = np.flatnonzero(weight)
-            X, y, weight, ratio = _safe_indexing(X, counts), y[counts], weight[counts], ratio[counts]
+        counts = np.ones(len(y), dtype=bool) if weight is None else weight > 0
+        parts = self._parts(X, y, counts, labels, prefit)
+        if weight is not None and not counts.all():
+            X, y, weight, ratio = _safe_indexing(X, np.flatnonzero(counts)), y[counts], weight[counts], ratio[counts]
             labels = None if labels is None else labels[counts]
-        parts = self._parts(X, y, labels, prefit)
         rows = np.concatenate([test for _, test in parts])
         members = self._members(labels, ratio, rows)
         self.estimators_ = [self.estimator if prefit else self._fitted(X, y, weight, train, more) for train, _ in parts]
-        predicted = [
-            ends(model, _safe_indexing(X, test), self.coverage)
-            for model, (_, test) in zip(self.estimators_, parts, strict=True)
-        ]
+        with warning_as_one():
+            predicted = [
+                ends(model, _safe_indexing(X, test), self.coverage)
+                for model, (_, test) in zip(self.estimators_, parts, strict=True)
+            ]
         number = np.repeat(np.arange(len(parts)), [len(test) for _, test in parts])
         scores = Scores.of(np.concatenate(predicted), y[rows], number, ratio[rows], symmetric=self.symmetric)
         return self._keep(scores, members)
@@ -218,7 +221,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         labels = group_of(_known("groups", groups, self._groups), X)
         own = ratio_of(_known("density_ratio", density_ratio, self._ratio), X)
-        predicted = np.stack([ends(model, X, self.coverage_) for model in self.estimators_])
+        with warning_as_one():
+            predicted = np.stack([ends(model, X, self.coverage_) for model in self.estimators_])
         if labels is None:
             return self.calibration_[None].interval(predicted, own, self._level)
         interval = np.empty((len(own), 2))
@@ -234,21 +238,26 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> Array:
         """The median of each row as the model has it, or else the middle of its interval; shape (n,)."""
         check_is_fitted(self)
-        return np.mean([middle(model, X, self.coverage_) for model in self.estimators_], axis=0)
+        with warning_as_one():
+            return np.mean([middle(model, X, self.coverage_) for model in self.estimators_], axis=0)
 
     @property
     def _level(self) -> float:
         """The share of the scores that each end covers."""
         return level_of(self.coverage_, self.symmetric_)
 
-    def _parts(self, X: Any, y: Array, labels: Any, prefit: bool) -> list[tuple[Index, Index]]:
-        """(rows that fit, rows that calibrate) of each model."""
-        everything, rng = np.arange(len(y)), as_generator(self.random_state)
+    def _parts(
+        self, X: Any, y: Array, counts: NDArray[np.bool_], labels: Any, prefit: bool
+    ) -> list[tuple[Index, Index]]:
+        """(rows that fit, rows that calibrate) of each model, as positions among the rows that count."""
+        n, rng = int(counts.sum()), as_generator(self.random_state)
+        everything = np.arange(n)
         if prefit:
             return [(everything[:0], everything)]
         if self.method == "cv+":
-            return folds(self.cv, X, y, rng)
-        rows = calibration_rows(len(y), self.calibration_size, last=self.time_ordered, groups=labels, rng=rng)
+            return folds(self.cv, X, y, counts, labels, rng)
+        groups = None if labels is None else labels[counts]
+        rows = calibration_rows(n, self.calibration_size, last=self.time_ordered, groups=groups, rng=rng)
         return [(np.setdiff1d(everything, rows), rows)]
 
     def _members(self, labels: Any, ratio: Array, rows: Index) -> dict[Any, Index]:
