@@ -24,6 +24,8 @@ NEAR = 1e-4
 def frequent_values(X: Array, y: Array, share: Array) -> Array:
     """The values that at least one row in a hundred has, and rows of different x, ascending."""
     rows = np.flatnonzero(share > 0)
+    if not _repeats(y[rows]):
+        return np.empty(0)
     order = rows[np.argsort(y[rows])]
     ascending = y[order]
     starts = np.append(0, 1 + np.flatnonzero(ascending[1:] != ascending[:-1]))
@@ -32,6 +34,12 @@ def frequent_values(X: Array, y: Array, share: Array) -> Array:
     stops = np.append(starts[1:], len(order))
     # A row that is given twice is no more than a row of twice the weight.
     return np.array([ascending[starts[k]] for k in often.tolist() if _differ(X, order[starts[k] : stops[k]])])
+
+
+def _repeats(y: Array) -> bool:
+    """Whether any value is there twice; without the places of the values this is soon known."""
+    ascending = np.sort(y)
+    return bool(np.any(ascending[1:] == ascending[:-1]))
 
 
 def _differ(X: Array, rows: NDArray[np.intp]) -> bool:
