@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.cost import as_size
@@ -305,7 +306,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             **{f"split{k}_test_score": column for k, column in enumerate(by_split.T)},
             "mean_test_score": score,
             "std_test_score": found.deviation.ravel(),
-            "rank_test_score": np.unique(-score, return_inverse=True)[1] + 1,
+            "rank_test_score": rankdata(-score, method="min").astype(np.int32),
             "relative_gap": found.gap.ravel(),
             **{f"test_loss_q{level:.12g}": column for level, column in zip(levels, by_level.T, strict=True)},
         }
@@ -328,6 +329,8 @@ def _check_alphas(alphas: Any) -> None:
         weights = np.array([])
     if weights.ndim != 1 or len(weights) == 0 or not np.all((weights > 0) & np.isfinite(weights)):
         raise ValueError(f"alphas must be a list of positive, finite numbers, or None; got {alphas!r}.")
+    if len(np.unique(weights)) < len(weights):
+        raise ValueError(f"alphas must differ from one another; got {weights.tolist()}. Give each of them once.")
 
 
 def _entries(bandwidths: Any) -> list[Any]:
