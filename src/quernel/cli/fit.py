@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
+from quernel.calibration.checks import check_parameters
 from quernel.cli.console import console, errors, fitting, flag, in_options, listed, note
 from quernel.cli.data import (
     CATEGORICAL,
@@ -220,7 +221,7 @@ def _interval(
         random_state=estimator.random_state,
     )
     with in_options():
-        interval._check_parameters()
+        check_parameters(interval)
     return interval
 
 
