@@ -1,6 +1,7 @@
 """The estimator: which rows fit and which calibrate, whatever model; good manners; and errors that say what to do."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -9,13 +10,15 @@ import pytest
 from sklearn.base import BaseEstimator, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import KFold, TimeSeriesSplit
+from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, TimeSeriesSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+import quernel
+from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.metrics import coverage
+from quernel.plots.models import predicted_interval
 
 BASE = KernelQuantileRegressor(n_components=10, alpha=1e-3, tol=1e-3, random_state=0)
 WEIGHTS = "rows, not weights, are divided into those that fit and those that calibrate"
@@ -26,7 +29,9 @@ WEIGHTS = "rows, not weights, are divided into those that fit and those that cal
         ConformalQuantileRegressor(BASE, 0.5),
         ConformalQuantileRegressor(BASE, 0.5, method="cv+", symmetric=False, cv=2),
     ],
-    expected_failed_checks=lambda estimator: {"check_sample_weight_equivalence_on_dense_data": WEIGHTS},
+    expected_failed_checks=lambda estimator: (
+        {"check_sample_weight_equivalence_on_dense_data": WEIGHTS} if estimator.method == "split" else {}
+    ),
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
@@ -90,6 +95,39 @@ def test_weights_reach_the_model_and_rows_without_weight_are_absent(table):
     np.testing.assert_array_equal(model.estimators_[0].weight_, weight[rows])
     without = ConformalQuantileRegressor(Constant(), random_state=0).fit(X[100:], y[100:], sample_weight=weight[100:])
     np.testing.assert_array_equal(model.predict_interval(X), without.predict_interval(X))
+
+
+def test_folds_are_positions_among_all_rows(table):
+    X, y = table
+    weight = np.where(np.arange(400) % 3 == 0, 0.0, 1.0)
+    numbers, fold = np.arange(400)[weight > 0], np.arange(400) // 100
+    pairs = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(4)]
+    for cv in (PredefinedSplit(fold), pairs, KFold(4)):
+        model = ConformalQuantileRegressor(Constant(), method="cv+", cv=cv).fit(X, y, sample_weight=weight)
+        for k, one in enumerate(model.estimators_):
+            np.testing.assert_array_equal(one.rows_, numbers[fold[numbers] != k])
+        assert model.n_calibration_ == len(numbers)
+
+
+def test_folds_keep_groups_together(table):
+    X, y = table
+    groups = np.arange(400) % 8
+    model = ConformalQuantileRegressor(Constant(), method="cv+", cv=GroupKFold(4)).fit(X, y, groups=groups)
+    for one in model.estimators_:
+        assert len(np.unique(groups[one.rows_.astype(int)])) == 6
+    assert set(model.calibration_) == set(range(8))
+
+
+def test_models_of_folds_warn_of_far_rows_as_one(table):
+    X, y = table
+    model = ConformalQuantileRegressor(BASE, method="cv+", random_state=0).fit(X, y)
+    far = X + 100
+    for ask in (model.predict_interval, model.predict):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ask(far)
+        assert [one.category for one in caught] == [ExtrapolationWarning] * (ask == model.predict_interval)
+        assert all(one.filename == __file__ for one in caught)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
@@ -209,6 +247,31 @@ def test_pickle_and_clone(table):
     groups = X[:, 1] < 0.5
     np.testing.assert_array_equal(copy.predict_interval(X, groups=groups), model.predict_interval(X, groups=groups))
     assert not hasattr(clone(model), "calibration_")
+
+
+def test_parameters_that_are_set_anew_wait_for_the_next_fit(table, tmp_path):
+    X, y = table
+    model = ConformalQuantileRegressor(BASE, symmetric=False, random_state=0).fit(X, y)
+    interval, middle = model.predict_interval(X), model.predict(X)
+    model.set_params(coverage=0.5, symmetric=True)
+    quernel.save(model, tmp_path / "m.quernel")
+    for one in (model, quernel.load(tmp_path / "m.quernel"), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(one.predict_interval(X), interval)
+        np.testing.assert_array_equal(one.predict(X), middle)
+        assert (one.coverage_, one.symmetric_) == (0.9, False)
+    assert predicted_interval(model, X, None)[1] == 0.9
+    model.fit(X, y)
+    assert (model.coverage_, model.symmetric_) == (0.5, True)
+    assert coverage(y, *model.predict_interval(X).T) < 0.7
+
+
+def test_files_from_before_the_promise_was_kept_apart_are_read(table, tmp_path):
+    X, y = table
+    model = ConformalQuantileRegressor(BASE, 0.8, random_state=0).fit(X, y)
+    interval = model.predict_interval(X)
+    del model.coverage_, model.symmetric_
+    quernel.save(model, tmp_path / "m.quernel")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict_interval(X), interval)
 
 
 def fit(X, y, estimator=None, coverage=0.9, *, given=None, **settings):

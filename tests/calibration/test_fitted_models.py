@@ -1,5 +1,7 @@
 """Models that are calibrated as they are: those of tables, and intervals that were calibrated before."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -63,6 +65,32 @@ def test_it_can_be_kept(fitted, new, tmp_path):
     pytest.importorskip("onnx")
     with pytest.raises(ValueError, match=r"TableModel, whose calibration.*quernel fit --conformal"):
         quernel.to_onnx(model, tmp_path / "m.onnx")
+
+
+class Asked:
+    """A model of somebody else's, with an attribute that happens to be called as one of ours."""
+
+    interval = "central"
+
+    def predict_interval(self, X, **words):
+        return np.tile([[-1.0, 1.0]], (len(X), 1)) * words["coverage"]
+
+
+def test_a_model_that_takes_any_word_is_told_the_coverage():
+    rng = np.random.default_rng(0)
+    X, y = rng.random((50, 1)), rng.uniform(-2, 2, 50)
+    model = ConformalQuantileRegressor(Asked(), 0.8, method="prefit").fit(X, y)
+    np.testing.assert_allclose(model.calibration_[None].above, np.abs(y) - 0.8)
+
+
+def test_intervals_of_tables_that_are_calibrated_are_not_asked_for_another_coverage(fitted, new):
+    X = fitted.encoder.encode(new)
+    interval = ConformalQuantileRegressor(fitted.model, 0.6, method="prefit").fit(X, np.log(new["price"]))
+    calibrated = replace(fitted, interval=interval)
+    for given in (calibrated, FrozenEstimator(calibrated)):
+        again = ConformalQuantileRegressor(given, 0.9, method="prefit").fit(new, new["price"])
+        low, high = again.predict_interval(new).T
+        assert 0.9 <= np.mean((low <= new["price"]) & (new["price"] <= high)) < 0.92
 
 
 def test_calibrated_intervals_can_be_calibrated_again(tmp_path):

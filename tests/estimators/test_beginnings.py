@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators import base
 from quernel.estimators.checkpoint import Checkpoint
+from quernel.losses import LOSSES
 from quernel.rows import MemmapRows
 from quernel.solvers.guess import Guess
 
@@ -75,6 +77,46 @@ def test_a_warm_start_gives_the_solution_on_the_new_rows(data):
     objective = model.objective_
     model.coef_ = np.zeros_like(model.coef_)  # as if from nothing, with the same features and ridge weight
     np.testing.assert_allclose(model.fit(X, y).objective_, objective, rtol=1e-8)
+
+
+def of_loss(name, X, y, **words):
+    """An estimator of this loss, and rows for it."""
+    if LOSSES[name].margin:
+        return KernelClassifier(name, **words), X, y > 0.5
+    return KernelRegressor(name, **words), X, y
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_has_a_warm_start(name, data):
+    # Duals of some losses have no bounds, and so no middle to begin from.
+    model, X, y = of_loss(name, *(part[:600] for part in data), n_components=30, random_state=0, warm_start=True)
+    cold = model.fit(X, y).objective_
+    warm = model.fit(X[:400], y[:400]).fit(X, y)
+    assert warm.duality_gap_.max() <= 1e-6
+    np.testing.assert_allclose(warm.objective_, cold, rtol=2e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_bandwidths_are_learned_for_the_squared_hinge(classes):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (150, 1))
+    labels = np.digitize(X[:, 0] + 0.3 * rng.standard_normal(150), np.arange(1, classes) / classes)
+    model = KernelClassifier("squared_hinge", kernel="gaussian", bandwidth="learned", random_state=0).fit(X, labels)
+    assert model.duality_gap_.max() <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["squared", "expectile", "squared_hinge"])
+def test_duals_without_bounds_go_on_from_a_checkpoint(name, data, tmp_path, monkeypatch):
+    words = {"n_components": 52, "random_state": 0, "max_memory": SMALL}
+    model, X, y = of_loss(name, *data, **words)
+    rows, path = MemmapRows(X, y.astype(float)), tmp_path / "fit.ckpt"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        with pytest.raises(Interrupted):
+            model.fit(rows, checkpoint=path)
+    again = clone(model).fit(rows, checkpoint=path)
+    assert again.duality_gap_.max() <= 1e-6
+    np.testing.assert_allclose(again.objective_, clone(model).fit(rows).objective_, rtol=2e-6)
 
 
 def test_a_warm_start_begins_anew_where_features_would_differ(data):

@@ -5,8 +5,10 @@ import pytest
 
 from quernel import KernelQuantileRegressor, load, save
 from quernel.estimators.atoms import frequent_values, snapped
+from quernel.estimators.overview import Overview
 from quernel.metrics import coverage
 from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
+from quernel.rows import ArrayRows
 
 LEVELS = [0.05, 0.5, 0.95]
 
@@ -48,6 +50,15 @@ def test_the_distribution_function_jumps_where_the_counts_are(counts, model):
     assert np.all(model.predict_cdf(X, 0.0) >= 0.5)
     assert np.all(model.predict_cdf(X, -1e-3) == 0.0)
     assert set(model.predict(X, quantiles=[0.2, 0.3]).ravel()) == {0.0}
+
+
+def test_a_level_that_differs_by_rounding_is_the_fitted_one(counts):
+    X, y = counts
+    model = KernelQuantileRegressor([0.05, 0.3, 0.7, 0.95], n_components=50, random_state=0).fit(X, 1 + 2 * y)
+    fitted = model.predict(X)
+    assert 0.1 * 3 != 0.3
+    np.testing.assert_array_equal(model.predict(X, quantiles=0.1 * 3), fitted[:, 1])
+    np.testing.assert_array_equal(model.predict(X, quantiles=[1 - 0.05, 1 - 0.3, 0.1 * 3, 1 - 0.95]), fitted[:, ::-1])
 
 
 def test_a_level_between_the_shares_below_and_up_to_a_curve_is_kept(counts, model):
@@ -99,6 +110,24 @@ def test_frequent_values():
     # Rows of no weight are no rows.
     X[1], share = 8.0, np.array([0.5, 0.0, 0, 0.2, 0.2, 0.1])
     assert len(frequent_values(X, y, share)) == 0
+
+
+def test_frequent_values_of_large_tables_do_not_depend_on_the_order_of_rows():
+    # Shares close to one in a hundred, on either side: whoever counts a sample is wrong about some.
+    rng = np.random.default_rng(0)
+    X, y = rng.random((40_000, 1)), rng.random(40_000)
+    for value in range(20):
+        y[500 * value : 500 * value + 390 + value] = value
+    counted = frequent_of(X, y)
+    np.testing.assert_array_equal(counted, np.arange(10, 20))
+    order = rng.permutation(len(y))
+    np.testing.assert_array_equal(frequent_of(X[order], y[order]), counted)
+    np.testing.assert_array_equal(frequent_of(np.r_[X, X], np.r_[y, y]), counted)
+    np.testing.assert_array_equal(frequent_of(X, y, np.full(len(y), 0.3)), counted)
+
+
+def frequent_of(X, y, weight=None):
+    return Overview(ArrayRows(X, y, weight)).frequent
 
 
 def test_continuous_targets_have_none():

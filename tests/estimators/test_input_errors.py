@@ -1,6 +1,7 @@
 """Bad input fails before any work, and the message says what is wrong, what was given and what to do."""
 
 import datetime
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -152,6 +153,13 @@ def spoiled(X, value, rows=(3, 7), column=1):
 def test_missing_numbers_in_X(table, make, label, value, count):
     X, y = table
     says(message_of(KernelQuantileRegressor().fit, make(spoiled(X, value)), y), "X", label, count, "SimpleImputer")
+
+
+def test_columns_of_one_name_are_refused_by_name(table, model):
+    X, y = table
+    frame = pd.DataFrame(X, columns=["wind", "load", "wind"])
+    for call in (partial(KernelQuantileRegressor().fit, frame, y), partial(model.predict, frame)):
+        says(message_of(call), "several columns of one name: 'wind'", "Rename or drop")
 
 
 def test_every_column_with_missing_numbers_is_named(table):

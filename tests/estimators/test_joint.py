@@ -61,6 +61,7 @@ def test_kernels_weights_and_intercepts(small, name, weighted):
     model = KernelQuantileRegressor(levels, noncrossing="joint", **SETTINGS[name]).fit(X, y, weight)
     assert worst_crossing(apart, X[kept]) > 1e-3
     assert worst_crossing(model, X[kept]) <= (1e-12 if model.fit_intercept else 1e-6) * np.std(y)
+    assert model.crossing_rate_ == 0 < apart.crossing_rate_
     assert np.all(model.duality_gap_ <= 1e-6)
     assert np.sum(model.objective_) >= np.sum(apart.objective_) * (1 - 2e-6)
     if weighted:

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold
 
 from quernel import (
     ConformalQuantileRegressor,
@@ -285,11 +287,49 @@ def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
     X, y, weight = (part[:8000] for part in data)
     model = KernelQuantileRegressor(n_components=20, random_state=0)
     far = ConformalQuantileRegressor(model, random_state=0).fit(MemmapRows(X, y, weight))
-    rows = np.random.default_rng(0).choice(8000, 2000, replace=False, shuffle=False)
-    assert far.n_calibration_ == np.count_nonzero(weight[rows])
+    near = ConformalQuantileRegressor(model, random_state=0).fit(X, y, weight)
+    assert far.n_calibration_ == near.n_calibration_ == round(np.count_nonzero(weight) / 4)
+    np.testing.assert_allclose(far.predict_interval(X[:9]), near.predict_interval(X[:9]), rtol=1e-9)
+    few = np.where(np.arange(8000) % 160 == 0, 1.0, 0.0)  # of which a tenth is 5
+    with pytest.raises(ValueError, match="needs at least 9 calibration rows; there are 5"):
+        ConformalQuantileRegressor(model, calibration_size=0.1).fit(MemmapRows(X, y, few))
+    few[8 * 160 :] = 0
+    fitted = KernelQuantileRegressor([0.05, 0.95], n_components=20).fit(X[:100], y[:100])
+    with pytest.raises(ValueError, match="needs at least 9 calibration rows; there are 8"):
+        ConformalQuantileRegressor(fitted, method="prefit").fit(MemmapRows(X, y, few))
     last = ConformalQuantileRegressor(model, time_ordered=True, calibration_size=500).fit(MemmapRows(X, y))
     direct = ConformalQuantileRegressor(model, time_ordered=True, calibration_size=500).fit(X, y)
     np.testing.assert_allclose(last.predict_interval(X[:9]), direct.predict_interval(X[:9]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_splits_and_groups_of_a_search_are_of_all_rows_given(far, data, tmp_path):
+    X, y, weight = (part[:900] for part in data)
+    words = {"alphas": [1e-3, 1e-1], "bandwidths": ["auto"], "n_components": 3, "random_state": 0}
+    groups, half = np.arange(900) // 9, np.arange(450)
+    for cv, labels in (([(half, half + 450)], None), (GroupKFold(3), groups)):
+        search = KernelQuantileRegressorCV(0.5, cv=cv, **words)
+        near = search.fit(X, y, weight, groups=labels).cv_results_["mean_test_score"]
+        for rows in (MemmapRows(X, y, weight), parquet(tmp_path, X, y, weight), ArrayRows(X, y, weight)):
+            where = {"max_memory": 30_000} if far and not isinstance(rows, ArrayRows) else {}
+            again = clone(search).set_params(**where).fit(rows, groups=labels).cv_results_["mean_test_score"]
+            np.testing.assert_allclose(again, near, rtol=1e-6)
+
+
+def test_a_search_on_some_rows_knows_their_groups(data, monkeypatch):
+    X, y, weight = (part[:9000] for part in data)
+    monkeypatch.setattr(selection, "SEARCHED", 1200)
+    seen, read = [], selection.read_splits
+
+    def keep(cv, X, y, counts, groups, rng):
+        seen.append((X[:, 0], groups))
+        return read(cv, X, y, counts, groups, rng)
+
+    monkeypatch.setattr(selection, "read_splits", keep)
+    words = {"bandwidths": ["auto"], "n_components": 20, "random_state": 0, "max_memory": 200_000}
+    KernelQuantileRegressorCV(0.5, cv=2, alphas=[0.1], **words).fit(MemmapRows(X, y, weight), groups=X[:, 0])
+    np.testing.assert_array_equal(*seen[0])
+    assert 0 < len(seen[0][0]) <= 1200
 
 
 def test_a_search_on_some_rows_is_refitted_to_all_with_less_ridge(data, monkeypatch):

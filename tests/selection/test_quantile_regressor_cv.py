@@ -297,12 +297,22 @@ def test_it_knows_the_words_of_the_regressor():
     assert clone(KernelQuantileRegressorCV(cv=3)).cv == 3
 
 
+def test_ranks_leave_out_as_many_as_are_equal():
+    model = tuned(*table(60), alphas=[1e-3, 1e-1], bandwidths=[1.0, 1.0])  # as scikit-learn ranks
+    score = model.cv_results_["mean_test_score"]
+    np.testing.assert_array_equal(
+        model.cv_results_["rank_test_score"], [1 + np.sum(score > one) for one in score.tolist()]
+    )
+    assert sorted(model.cv_results_["rank_test_score"]) == [1, 1, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"alphas": []}, "alphas must be a list of positive, finite numbers"),
         ({"alphas": [1e-3, -1]}, r"alphas must be .*got \[0.001, -1\]"),
         ({"alphas": "many"}, "alphas must be"),
+        ({"alphas": [1e-3, 0.1, 1e-3]}, r"alphas must differ from one another; got \[0.001, 0.1, 0.001\]"),
         ({"bandwidths": "wide"}, "Unknown bandwidth 'wide'"),
         ({"bandwidths": [0.0]}, "bandwidth must be positive"),
         ({"bandwidths": []}, "bandwidths must be 'auto', 'learned' or a list"),

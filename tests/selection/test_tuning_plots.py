@@ -38,6 +38,18 @@ def test_importance_orders_columns_by_name(searched):
     assert widths[0] < 0.5
 
 
+def test_importance_and_choice_measure_a_flag_by_its_distance():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.random(300) < 0.1, rng.standard_normal(300)]).astype(float)
+    y = 3 * X[:, 0] + X[:, 1] + 0.1 * rng.standard_normal(300)
+    model = KernelQuantileRegressor(n_components=40, bandwidth="learned", random_state=0).fit(X, y)
+    shown = ImportanceDisplay.from_estimator(model)
+    expected = np.array([1.0, X[:, 1].std()]) / model.bandwidth_
+    np.testing.assert_allclose(shown.importance, expected / expected.max(), rtol=1e-9)
+    assert "standard deviation" not in shown.ax_.get_xlabel()
+    assert "of two values: their distance" in str(model.bandwidth_choice_)
+
+
 def test_models_without_these_are_refused():
     X, y = np.random.default_rng(0).random((50, 2)), np.arange(50.0)
     model = KernelQuantileRegressor(n_components=20, random_state=0).fit(X, y)

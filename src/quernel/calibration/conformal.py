@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import _safe_indexing, get_tags, indexable
-from sklearn.utils.validation import _num_samples, check_is_fitted, has_fit_parameter
+from sklearn.utils.validation import check_is_fitted
 
-from quernel.calibration.models import ends, is_frozen, middle, thawed, with_levels
+from quernel.calibration.checks import check_parameters, check_rows, checked_checkpoint
+from quernel.calibration.models import ends, middle, thawed, with_levels
 from quernel.calibration.rowwise import group_of, ratio_of
-from quernel.calibration.scores import Scores, rows_needed
-from quernel.calibration.splits import Index, calibration_rows, check_size, folds
-from quernel.estimators.sources import judged, selected, source_of
-from quernel.estimators.validation import check_choice, check_share, check_target, check_weight
+from quernel.calibration.scores import Scores, level_of, rows_needed
+from quernel.calibration.splits import Index, calibration_rows, folds
+from quernel.estimators.extrapolation import warning_as_one
+from quernel.estimators.sources import counting, judged, selected, source_of
 from quernel.estimators.wherever import wherever
 from quernel.features.random import as_generator
 from quernel.rows import ArrayRows
@@ -57,8 +58,9 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         Share or number of rows that calibrate, for "split".
     time_ordered : bool, default=False
         True calibrates on the last rows, for rows in order of time (with "split"). Nothing is shuffled.
-    cv : int or scikit-learn splitter, default=5
-        Folds for "cv+". An integer shuffles the rows.
+    cv : int, scikit-learn splitter or iterable, default=5
+        Folds for "cv+". An integer shuffles the rows. Splitters see all rows, also those of weight 0, and the `groups`
+        of `fit`; (train, test) pairs of index arrays are positions among all rows.
     random_state : int, RandomState, Generator or None, default=None
         Which rows calibrate, and the features of the default estimator. An integer makes it repeatable.
 
@@ -67,6 +69,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     estimators_ : list of the fitted models, one, or one per fold for "cv+"
     calibration_ : dict from group (None, without groups) to its calibration scores
     n_calibration_ : int, the number of rows that calibrated
+    coverage_, symmetric_ : as given when it was fitted
+        Setting the parameters anew changes no interval before the next fit.
     n_features_in_, feature_names_in_ : as in scikit-learn, where the model has them
 
     Notes
@@ -137,29 +141,30 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         checkpoint : path or None
             Handed to the estimator, with ``method="split"``: an interrupted fit goes on from this file.
         """
-        prefit = self._check_parameters()
-        more = self._checked_checkpoint(checkpoint, prefit)
+        prefit = check_parameters(self)
+        more = checked_checkpoint(self, checkpoint, prefit)
         source = source_of(X, y, sample_weight)
         if source is not None and not isinstance(source, ArrayRows):
             return self._fit_far(source, prefit, groups, density_ratio, more)
         if source is not None:
             X, y, sample_weight = source.X, source.y, source.weight
         (X,) = indexable(X)
-        y, weight = self._check_rows(X, y, sample_weight, prefit)
+        y, weight = check_rows(self, X, y, sample_weight, prefit)
         labels, ratio = group_of(groups, X), ratio_of(density_ratio, X)
         self._groups, self._ratio = _kept(groups), _kept(density_ratio)
-        if weight is not None and not weight.all():
-            counts = np.flatnonzero(weight)
-            X, y, weight, ratio = _safe_indexing(X, counts), y[counts], weight[counts], ratio[counts]
+        counts = np.ones(len(y), dtype=bool) if weight is None else weight > 0
+        parts = self._parts(X, y, counts, labels, prefit)
+        if weight is not None and not counts.all():
+            X, y, weight, ratio = _safe_indexing(X, np.flatnonzero(counts)), y[counts], weight[counts], ratio[counts]
             labels = None if labels is None else labels[counts]
-        parts = self._parts(X, y, labels, prefit)
         rows = np.concatenate([test for _, test in parts])
         members = self._members(labels, ratio, rows)
         self.estimators_ = [self.estimator if prefit else self._fitted(X, y, weight, train, more) for train, _ in parts]
-        predicted = [
-            ends(model, _safe_indexing(X, test), self.coverage)
-            for model, (_, test) in zip(self.estimators_, parts, strict=True)
-        ]
+        with warning_as_one():
+            predicted = [
+                ends(model, _safe_indexing(X, test), self.coverage)
+                for model, (_, test) in zip(self.estimators_, parts, strict=True)
+            ]
         number = np.repeat(np.arange(len(parts)), [len(test) for _, test in parts])
         scores = Scores.of(np.concatenate(predicted), y[rows], number, ratio[rows], symmetric=self.symmetric)
         return self._keep(scores, members)
@@ -167,6 +172,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     def _keep(self, scores: Scores, members: dict[Any, Index]) -> Self:
         self.calibration_ = {label: scores.take(places) for label, places in members.items()}
         self.n_calibration_ = len(scores.weight)
+        self.coverage_, self.symmetric_ = self.coverage, self.symmetric
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
@@ -183,21 +189,20 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         if self.method == "cv+":
             raise ValueError("method='cv+' is for rows in memory. Use method='split' for rows of files and of Dask.")
         self._groups = self._ratio = None
-        n, rng = source.n_rows, as_generator(self.random_state)
-        if prefit:
-            rows = np.arange(n)
-        else:
-            size = self.calibration_size
+        counts, rng = counting(source), as_generator(self.random_state)
+        rows = np.flatnonzero(counts)
+        if not prefit:
+            size, n = self.calibration_size, len(rows)
             most = MOST_CALIBRATING if not isinstance(size, Integral) and size * n > MOST_CALIBRATING else size
-            rows = calibration_rows(n, most, last=self.time_ordered, groups=None, rng=rng)
-        self._members(None, np.ones(n), rows)  # are there enough?
-        held_out = np.zeros(n, dtype=bool)
+            rows = rows[calibration_rows(n, most, last=self.time_ordered, groups=None, rng=rng)]
+        self._members(None, np.ones(len(counts)), rows)  # are there enough?
+        held_out = np.zeros(len(counts), dtype=bool)
         held_out[rows] = True
         if prefit:
             self.estimators_ = [self.estimator]
         else:
             model = with_levels(self.estimator, self.coverage, self.random_state)
-            self.estimators_ = [model.fit(selected(source, ~held_out), **more)]
+            self.estimators_ = [model.fit(selected(source, counts & ~held_out), **more)]
         predicted, y = judged(partial(ends, self.estimators_[0], coverage=self.coverage), selected(source, held_out))
         weight = np.ones(len(y))
         scores = Scores.of(predicted, y, np.zeros(len(y), dtype=np.intp), weight, symmetric=self.symmetric)
@@ -216,7 +221,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         labels = group_of(_known("groups", groups, self._groups), X)
         own = ratio_of(_known("density_ratio", density_ratio, self._ratio), X)
-        predicted = np.stack([ends(model, X, self.coverage) for model in self.estimators_])
+        with warning_as_one():
+            predicted = np.stack([ends(model, X, self.coverage_) for model in self.estimators_])
         if labels is None:
             return self.calibration_[None].interval(predicted, own, self._level)
         interval = np.empty((len(own), 2))
@@ -232,77 +238,31 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> Array:
         """The median of each row as the model has it, or else the middle of its interval; shape (n,)."""
         check_is_fitted(self)
-        return np.mean([middle(model, X, self.coverage) for model in self.estimators_], axis=0)
+        with warning_as_one():
+            return np.mean([middle(model, X, self.coverage_) for model in self.estimators_], axis=0)
 
     @property
     def _level(self) -> float:
-        """The share of the scores that each end must cover."""
-        return self.coverage if self.symmetric else (1 + self.coverage) / 2
+        """The share of the scores that each end covers."""
+        return level_of(self.coverage_, self.symmetric_)
 
-    def _check_parameters(self) -> bool:
-        """Refuse unfit arguments; return whether the estimator is taken as fitted."""
-        check_share("coverage", self.coverage)
-        check_choice("method", self.method, ("split", "cv+", "prefit"))
-        check_size(self.calibration_size)
-        for name in ("symmetric", "time_ordered"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
-        prefit = self.method == "prefit" or is_frozen(self.estimator)
-        if self.time_ordered and (prefit or self.method != "split"):
-            raise ValueError(
-                "time_ordered=True divides the rows into earlier and later ones, which method='split' does and "
-                f"method={'prefit' if prefit else self.method!r} does not. Use method='split', or leave it False."
-            )
-        if self.method == "prefit" and self.estimator is None:
-            raise ValueError("method='prefit' needs a fitted estimator; got None. Give one, or use method='split'.")
-        if prefit and self.method == "cv+":
-            raise ValueError("method='cv+' fits a model for each fold, and a FrozenEstimator cannot be fitted again.")
-        return prefit
-
-    def _checked_checkpoint(self, checkpoint: Any, prefit: bool) -> dict[str, Any]:
-        """What the fit of the model is given besides its rows."""
-        if checkpoint is None:
-            return {}
-        if prefit or self.method == "cv+":
-            how = "several models" if self.method == "cv+" else "none"
-            raise ValueError(f"checkpoint is for the fit of one model, and here {how} will be fitted. Leave it out.")
-        if self.estimator is not None and not has_fit_parameter(self.estimator, "checkpoint"):
-            raise ValueError(f"{type(self.estimator).__name__} takes no checkpoint. Leave it out.")
-        return {"checkpoint": checkpoint}
-
-    def _check_rows(self, X: Any, y: Any, sample_weight: Any, prefit: bool) -> tuple[Array, Array | None]:
-        """The target, and the weights if there are any."""
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        y, n = check_target(y), _num_samples(X)
-        if n != len(y):
-            raise ValueError(
-                f"X has {n} rows but y has {len(y)} entries (inconsistent numbers of samples): give one per row."
-            )
-        if sample_weight is None:
-            return y, None
-        if prefit:
-            raise ValueError(
-                "sample_weight is for fitting, and a prefit model is not fitted again. Leave it out; to weigh "
-                "calibration rows use density_ratio."
-            )
-        if self.estimator is not None and not has_fit_parameter(self.estimator, "sample_weight"):
-            raise ValueError(f"{type(self.estimator).__name__} takes no sample_weight. Leave it out.")
-        return y, check_weight(sample_weight, n)
-
-    def _parts(self, X: Any, y: Array, labels: Any, prefit: bool) -> list[tuple[Index, Index]]:
-        """(rows that fit, rows that calibrate) of each model."""
-        everything, rng = np.arange(len(y)), as_generator(self.random_state)
+    def _parts(
+        self, X: Any, y: Array, counts: NDArray[np.bool_], labels: Any, prefit: bool
+    ) -> list[tuple[Index, Index]]:
+        """(rows that fit, rows that calibrate) of each model, as positions among the rows that count."""
+        n, rng = int(counts.sum()), as_generator(self.random_state)
+        everything = np.arange(n)
         if prefit:
             return [(everything[:0], everything)]
         if self.method == "cv+":
-            return folds(self.cv, X, y, rng)
-        rows = calibration_rows(len(y), self.calibration_size, last=self.time_ordered, groups=labels, rng=rng)
+            return folds(self.cv, X, y, counts, labels, rng)
+        groups = None if labels is None else labels[counts]
+        rows = calibration_rows(n, self.calibration_size, last=self.time_ordered, groups=groups, rng=rng)
         return [(np.setdiff1d(everything, rows), rows)]
 
     def _members(self, labels: Any, ratio: Array, rows: Index) -> dict[Any, Index]:
         """The places of each group among the calibration rows, each of them large enough."""
-        needed, members = rows_needed(self._level), {None: np.arange(len(rows))}
+        needed, members = rows_needed(level_of(self.coverage, self.symmetric)), {None: np.arange(len(rows))}
         if labels is not None:
             members = {label: np.flatnonzero(labels[rows] == label) for label in np.unique(labels).tolist()}
         for label, places in members.items():

@@ -15,6 +15,12 @@ from quernel.estimators import KernelQuantileRegressor
 Array = NDArray[np.floating]
 
 
+class MayBeCalibrated:
+    """A model that may hold calibrated intervals (`interval`), which have one coverage: it is not asked for another."""
+
+    interval: Any
+
+
 def is_frozen(estimator: Any) -> bool:
     """Whether scikit-learn's FrozenEstimator keeps it as it is."""
     return isinstance(estimator, FrozenEstimator)
@@ -55,10 +61,7 @@ def ends(model: Any, X: Any, coverage: float) -> Array:
     """Lower and upper end for each row, shape (n, 2): by `predict_interval`, or the outermost columns of `predict`."""
     name = type(model).__name__
     if hasattr(model, "predict_interval"):
-        # Intervals that are calibrated already have one coverage, and are not asked for it.
-        calibrated = getattr(model, "interval", None) is not None  # in a model of tables
-        asks = "coverage" in inspect.signature(model.predict_interval).parameters and not calibrated
-        asked = {"coverage": coverage} if asks else {}
+        asked = {"coverage": coverage} if _asks_for_coverage(model) else {}
         answer = np.asarray(model.predict_interval(X, **asked), dtype=float)
     else:
         answer = np.asarray(model.predict(X), dtype=float)
@@ -71,6 +74,15 @@ def ends(model: Any, X: Any, coverage: float) -> Array:
     if np.isnan(answer).any():
         raise ValueError(f"{name} predicts NaN in {np.isnan(answer).any(axis=1).sum()} rows. Leave those rows out.")
     return np.column_stack([answer.min(axis=1), answer.max(axis=1)])
+
+
+def _asks_for_coverage(model: Any) -> bool:
+    """Whether `predict_interval` takes a coverage, by name or among any others."""
+    inner = thawed(model)
+    if isinstance(inner, MayBeCalibrated) and inner.interval is not None:
+        return False
+    taken = inspect.signature(model.predict_interval).parameters
+    return "coverage" in taken or any(one.kind is one.VAR_KEYWORD for one in taken.values())
 
 
 def middle(model: Any, X: Any, coverage: float) -> Array:

@@ -22,6 +22,11 @@ ROUNDING = 1e-12
 PART = 2_000_000
 
 
+def level_of(coverage: float, symmetric: bool) -> float:
+    """The share of the scores that each end must cover: all misses may be at either end, or half of them at each."""
+    return coverage if symmetric else (1 + coverage) / 2
+
+
 def rows_needed(level: float) -> int:
     """The fewest calibration rows with  ceil(level (n + 1)) <= n:  with less, only an infinite interval is sure."""
     return int(np.ceil(level / (1 - level) * (1 - ROUNDING)))

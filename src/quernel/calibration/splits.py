@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold, check_cv
 
+from quernel.estimators.positions import placed
+
 Index = NDArray[np.intp]
 
 
@@ -38,17 +40,24 @@ def calibration_rows(n_rows: int, size: float, *, last: bool, groups: Any, rng: 
     return np.sort(np.concatenate([rng.permutation(rows)[: -(-len(rows) * wanted // n_rows)] for rows in members]))
 
 
-def folds(cv: Any, X: Any, y: Any, rng: np.random.Generator) -> list[tuple[Index, Index]]:
-    """(train, test) rows of each fold; an integer shuffles. Every row must be in exactly one of the test parts."""
-    whole = isinstance(cv, numbers.Integral)
-    if whole and not 2 <= cv <= len(y):
-        raise ValueError(f"cv={cv} folds of n_samples = {len(y)}: give at least 2, and no more than there are rows.")
-    splitter = KFold(cv, shuffle=True, random_state=int(rng.integers(2**31))) if whole else check_cv(cv)
-    made = list(splitter.split(X, y))
-    tested = np.bincount(np.concatenate([test for _, test in made]), minlength=len(y))
+def folds(
+    cv: Any, X: Any, y: Any, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+) -> list[tuple[Index, Index]]:
+    """(train, test) rows of each fold, as positions among those that count; each of these must be tested once.
+
+    An integer shuffles the rows that count. Splitters see all rows, with their groups if there are any.
+    """
+    n = int(counts.sum())
+    if isinstance(cv, numbers.Integral):
+        if not 2 <= cv <= n:
+            raise ValueError(f"cv={cv} folds of n_samples = {n}: give at least 2, and no more than there are rows.")
+        return list(KFold(cv, shuffle=True, random_state=int(rng.integers(2**31))).split(np.arange(n)))
+    splitter = check_cv(cv)
+    made = placed(splitter.split(X, y, groups), counts)
+    tested = np.bincount(np.concatenate([test for _, test in made]), minlength=n)
     if np.any(tested != 1):
         raise ValueError(
-            f"method='cv+' needs folds that test every row once; with {splitter!r} {np.sum(tested != 1)} of {len(y)} "
+            f"method='cv+' needs folds that test every row once; with {splitter!r} {np.sum(tested != 1)} of {n} "
             "rows are tested never or more than once. For rows in order of time use method='split' with "
             "time_ordered=True."
         )

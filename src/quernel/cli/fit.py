@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.calibration import ConformalQuantileRegressor
+from quernel.calibration.checks import check_parameters
 from quernel.cli.console import console, errors, fitting, flag, in_options, listed, note
 from quernel.cli.data import (
     CATEGORICAL,
@@ -134,7 +135,7 @@ def fit(
         save(whole, model, overwrite=force)
         summary = summarized(fitted, training, data, target, model, seconds)
         if interval:
-            summary |= {"coverage": interval.coverage, "calibration_rows": interval.n_calibration_}
+            summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
         if report is not None:
             names = {"data": data.name, "model_file": model.name}
             with _model_kept(model, data, report):
@@ -220,7 +221,7 @@ def _interval(
         random_state=estimator.random_state,
     )
     with in_options():
-        interval._check_parameters()
+        check_parameters(interval)
     return interval
 
 

@@ -68,7 +68,7 @@ def predict(
         }
         typer.echo(json.dumps(result))
     else:
-        interval = f" and its {fitted.interval.coverage:.0%} interval" if fitted.interval is not None else ""
+        interval = f" and its {fitted.interval.coverage_:.0%} interval" if fitted.interval is not None else ""
         console.print(
             f"{counted(rows, 'row')}, {counted(len(levels), 'quantile')} of {escape(repr(fitted.target))}{interval}: "
             f"[bold]{escape(str(out))}[/]"

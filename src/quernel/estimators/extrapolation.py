@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
@@ -18,6 +21,8 @@ Array = NDArray[np.floating]
 FAR = 0.25
 # Models that have warned of such rows. It is kept here because predicting must not change a model.
 _warned: WeakSet[Any] = WeakSet()
+# Of several models that answer together, those that have warned; None where each speaks for itself.
+_spoken: ContextVar[list[Any] | None] = ContextVar("_spoken", default=None)
 
 
 class ExtrapolationWarning(UserWarning):
@@ -27,6 +32,16 @@ class ExtrapolationWarning(UserWarning):
 def warn_again(model: Any) -> None:
     """Let a model that is fitted again warn again."""
     _warned.discard(model)
+
+
+@contextmanager
+def warning_as_one() -> Iterator[None]:
+    """Several models are asked about the same rows: the first that would warn of them does, for all."""
+    before = _spoken.set([])
+    try:
+        yield
+    finally:
+        _spoken.reset(before)
 
 
 def warn_if_far(model: Any, X: Array) -> None:
@@ -39,6 +54,11 @@ def warn_if_far(model: Any, X: Array) -> None:
     if np.any(least < low) or np.any(most > high):
         far = np.any((low > X) | (high < X), axis=1)
         _warned.add(model)
+        spoken = _spoken.get()
+        if spoken:
+            return
+        if spoken is not None:
+            spoken.append(model)
         warnings.warn(
             f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
             f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "

@@ -64,7 +64,10 @@ MAX_ITER = 150
 
 @dataclass(frozen=True)
 class Round:
-    """Held-out loss of fits with some kernel and bandwidths, in standard deviations of the columns."""
+    """Held-out loss of fits with some kernel and bandwidths.
+
+    Bandwidths are in scales of their columns: standard deviations or, of a column of two values, their distance.
+    """
 
     loss: float
     bandwidth: tuple[float, ...]
@@ -93,7 +96,9 @@ class BandwidthChoice:
         lines = []
         if self.rounds:
             wide = max(len("kernel"), *(len(one.kernel) for one in self.rounds))
-            lines.append(f"bandwidths  {'kernel':<{wide}}  held-out loss  in standard deviations")
+            lines.append(
+                f"bandwidths  {'kernel':<{wide}}  held-out loss  in standard deviations (of two values: their distance)"
+            )
             for k, one in enumerate(self.rounds):
                 widths = "  ".join(f"{width:.3g}" for width in one.bandwidth)
                 lines.append(f"{'learned' if k else 'auto':<10}  {one.kernel:<{wide}}  {one.loss:>13.4g}  {widths}")

@@ -30,7 +30,7 @@ from quernel.kernels import Kernel
 
 Array = NDArray[np.floating]
 
-# Bandwidths stay between these, in standard deviations of the columns; ridges between these, the diagonal of K being 1.
+# Bandwidths stay between these, in scales of the columns; ridges between these, the diagonal of K being 1.
 NARROWEST, WIDEST = 0.02, 1000.0
 LEAST_RIDGE, FIRST_RIDGE, MOST_RIDGE = 1e-4, 0.1, 1e3
 # Descent begins where the kernel of two rows is this in the median, as with the Gaussian and its automatic bandwidth.

@@ -11,6 +11,9 @@ from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.floating]
 
+# Levels that differ by no more than this differ by rounding.
+SAME = 1e-12
+
 
 def check_levels(quantiles: Any) -> tuple[Array, bool]:
     """The levels as an array, and whether a single one was given (predictions are then one-dimensional)."""
@@ -63,9 +66,9 @@ class QuantileFunction:
     def at(self, wanted: Array) -> Array:
         """Quantiles at other levels, shape (n, len(wanted))."""
         low, high = self.levels[0], self.levels[-1]
-        # A level computed as 1 - 0.95 is not the 0.05 that was fitted, but meant to be.
-        wanted = np.where(np.isclose(wanted, low, rtol=0, atol=1e-12), low, wanted)
-        wanted = np.where(np.isclose(wanted, high, rtol=0, atol=1e-12), high, wanted)
+        # A level computed as 1 - 0.95 or 0.1 * 3 is not the 0.05 or 0.3 that was fitted, but meant to be.
+        nearest = self.levels[np.argmin(np.abs(self.levels - wanted[:, None]), axis=1)]
+        wanted = np.where(np.abs(wanted - nearest) <= SAME, nearest, wanted)
         outside = wanted[(wanted < low) | (wanted > high)]
         if len(outside):
             raise ValueError(

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.estimators.atoms import ROWS, frequent_values
+from quernel.estimators.atoms import frequent_values
 from quernel.estimators.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
+from quernel.estimators.sources import counting
 from quernel.rows import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, summary
 from quernel.rows.moments import column_range
 from quernel.rows.sample import sample
@@ -68,12 +69,8 @@ class Overview:
 
     @cached_property
     def frequent(self) -> Array:
-        """Values that many entries of y have, judged on some rows."""
-        rows = self.sample
-        some: Any = slice(None)
-        if rows.n_rows > ROWS:  # at random: of tables that repeat themselves, every second row may be another thing
-            some = np.sort(np.random.default_rng(0).integers(0, rows.n_rows, ROWS))
-        return frequent_values(rows.X[some], rows.y[some], rows.share()[some])
+        """Values that many entries of y have; of rows that are far away, judged on the sample."""
+        return frequent_values(self.sample.X, self.sample.y, self.sample.share())
 
     @property
     def bandwidth(self) -> Array:
@@ -140,5 +137,4 @@ def _without_weightless(source: Any) -> Any:
         some = DaskRows(source.X[counts], source.y[counts], source.weight[counts])
         some.names = source.names
         return some
-    pieces = source.stream(range(len(source.spans)), X=False)
-    return SelectedRows(source, np.concatenate([piece.weight > 0 for piece in pieces]))
+    return SelectedRows(source, counting(source))

@@ -34,6 +34,7 @@ from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
 from quernel.solvers import Result, joint
+from quernel.solvers.ordered import forgiven
 
 Array = NDArray[np.floating]
 
@@ -141,7 +142,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     feature_map_ : fitted transformer with ``transform(X) -> Phi``
     crossing_rate_ : float
         Share of training rows (of 20,000 of them, if there are more) in which the raw levels cross, by more than
-        rounding.
+        rounding or, jointly and without intercept, by more than that 1e-7.
     frequent_values_ : ndarray
         Values that at least one training row in a hundred has as its y, ascending: none for most continuous targets.
         Curves that come within 1e-4 of the spread of y of such a value are predicted as that value, so that a row can
@@ -369,7 +370,10 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.crossing_rate_ = 0.0
         if len(levels) > 1:
             curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._curves_inside)
-            self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=ROUNDING * view.spread)
+            tolerance = ROUNDING * view.spread
+            if self.noncrossing == "joint" and not self.fit_intercept:
+                tolerance = forgiven(view.source.y, view.source.share())
+            self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
 
     def _curves_inside(self, X: Array) -> Array:
         curves = super()._curves_inside(X)

@@ -54,6 +54,15 @@ def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowS
     return X
 
 
+def counting(source: Any) -> NDArray[np.bool_]:
+    """Which rows of a source count, (n,): those of weight above 0."""
+    if is_stream(source):
+        pieces = source.stream(range(len(source.spans)), X=False) if source.weighted else []
+        above = [piece.weight > 0 for piece in pieces]
+        return np.concatenate(above) if above else np.ones(source.n_rows, dtype=bool)
+    return np.ones(source.n_rows, dtype=bool) if source.weight is None else np.asarray(source.weight > 0)
+
+
 def training_rows(
     estimator: Any,
     X: Any,

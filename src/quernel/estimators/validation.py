@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -55,6 +56,7 @@ def check_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> A
 
     `finite` looks for NaN and infinity, which costs a pass over X.
     """
+    _refuse_repeated_names(X)
     _refuse_text(X)
     array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
     if finite or array.size <= QUICK_TO_READ:
@@ -199,6 +201,17 @@ def refuse_missing(estimator: Any, X: Array) -> None:
     )
 
 
+def _refuse_repeated_names(X: Any) -> None:
+    """Refuse a table in which a column could not be told by its name."""
+    counted = Counter(X.columns if _is_frame(X) else ())
+    repeated = [repr(name) for name, times in counted.items() if times > 1]
+    if repeated:
+        raise ValueError(
+            f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them, as with "
+            "X.loc[:, ~X.columns.duplicated()] in pandas."
+        )
+
+
 def _refuse_text(X: Any) -> None:
     """Say which columns hold text or dates, before anything tries to turn them into numbers."""
     for label, values in _suspicious_columns(X):
@@ -215,9 +228,14 @@ def _refuse_text(X: Any) -> None:
             )
 
 
+def _is_frame(X: Any) -> bool:
+    """Whether this is a data frame of pandas or polars."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
 def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
     """Columns that are not plainly numeric, with a label."""
-    if hasattr(X, "columns") and hasattr(X, "dtypes"):  # pandas and polars
+    if _is_frame(X):
         for name in X.columns:
             values = np.asarray(X[name])
             if values.ndim == 1 and values.dtype.kind not in "biuf":

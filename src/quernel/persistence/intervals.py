@@ -45,7 +45,7 @@ def check_exportable(model: ConformalQuantileRegressor) -> None:
 
 def calibrated(graph: Graph, model: ConformalQuantileRegressor, x: Tensor) -> list[Tensor]:
     """Lower and upper end of every row, each (n,)."""
-    tail = (1 - model.coverage) / 2
+    tail = (1 - model.coverage_) / 2
     ends = [curves_at(inner, x, [tail, 1 - tail]) for inner in _inner(model)]
     intervals = [_interval(scores, ends, model._level) for scores in model.calibration_.values()]
     if None in model.calibration_:

@@ -108,6 +108,7 @@ def load(path: str | PathLike[str]) -> Any:
         if type(model) not in MODELS:
             raise ValueError(f"it holds a {type(model).__name__}, not a model")
         _check_ready(model)
+        _complete(model)
         _check_shapes(model)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
         raise ModelFileError(f"{path} is not a valid quernel model file: {error}.") from error
@@ -153,6 +154,15 @@ def _parts(model: Any) -> list[Any]:
     if isinstance(model, ConformalQuantileRegressor):
         inside = [thawed(one) for one in getattr(model, "estimators_", [])]
     return [model, *(part for one in inside for part in _parts(one))]
+
+
+def _complete(model: Any) -> None:
+    """Add what files from earlier versions lack: the promise of calibrated intervals was a parameter only."""
+    for part in _parts(model):
+        if isinstance(part, ConformalQuantileRegressor):
+            for name in ("coverage", "symmetric"):
+                if not hasattr(part, f"{name}_"):
+                    setattr(part, f"{name}_", getattr(part, name))
 
 
 def _check_shapes(model: Any) -> None:

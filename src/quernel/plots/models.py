@@ -92,13 +92,13 @@ def predicted_interval(
             "ConformalQuantileRegressor, or draw other intervals with from_predictions."
         )
     if isinstance(model, ConformalQuantileRegressor):
-        if coverage is not None and not np.isclose(coverage, model.coverage):
+        if coverage is not None and not np.isclose(coverage, model.coverage_):
             raise ValueError(
-                f"These intervals were calibrated for a coverage of {model.coverage:g}; got coverage={coverage:g}. "
+                f"These intervals were calibrated for a coverage of {model.coverage_:g}; got coverage={coverage:g}. "
                 f"Leave it out, or fit a ConformalQuantileRegressor with coverage={coverage:g}."
             )
         words = {"groups": groups} if model._groups is True else {}
-        return np.asarray(model.predict_interval(X, **words, density_ratio=density_ratio)), model.coverage
+        return np.asarray(model.predict_interval(X, **words, density_ratio=density_ratio)), model.coverage_
     if density_ratio is not None:
         raise ValueError(
             f"density_ratio is for intervals that were calibrated with one, and {type(inner).__name__} has none. Leave "
@@ -106,5 +106,5 @@ def predicted_interval(
         )
     calibrated = model.interval if isinstance(model, TableModel) else None
     if coverage is None:
-        coverage = COVERAGE if calibrated is None else calibrated.coverage
+        coverage = COVERAGE if calibrated is None else calibrated.coverage_
     return np.asarray(model.predict_interval(X, coverage=coverage)), coverage

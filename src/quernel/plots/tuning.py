@@ -84,9 +84,10 @@ class PathDisplay:
 
 @dataclass(eq=False)
 class ImportanceDisplay:
-    """How much each column matters to the kernel: its standard deviation over its bandwidth, the largest being 1.
+    """How much each column matters to the kernel: its scale over its learned bandwidth, the largest being 1.
 
-    A column whose bandwidth is ten times as long, in standard deviations, moves the quantiles a tenth as fast.
+    The scale is the column's standard deviation or, of a column of two values, their distance: a rare flag that moves
+    the quantiles far is important. A bandwidth ten times as long, in scales, moves the quantiles a tenth as fast.
     After `plot`: ax_, figure_.
     """
 
@@ -122,6 +123,6 @@ class ImportanceDisplay:
             ax.barh([self.names[j] for j in order], self.importance[order], color=BAND_DARK)
             ax.grid(False, axis="y")
             ax.set_xlim(0, 1)
-            ax.set_xlabel("1 / learned bandwidth, in standard deviations; largest = 1")
+            ax.set_xlabel("scale of the column / learned bandwidth; largest = 1")
         self.ax_, self.figure_ = ax, ax.figure
         return self

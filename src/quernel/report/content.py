@@ -90,7 +90,7 @@ def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibra
 def _calibrated(judged: Judged) -> list[Interval]:
     if judged.model.interval is None or judged.ends is None:
         return []
-    nominal = judged.model.interval.coverage
+    nominal = judged.model.interval.coverage_
     # The rows that calibrated are a sample, too, as those that judge are: fewer of them leave more to chance.
     calibrating = judged.model.interval.n_calibration_
     band = binomial_band(nominal, int(1 / (1 / len(judged.y) + 1 / calibrating)))

@@ -305,7 +305,7 @@ def loading(page: Page) -> str:
         f"model.predict(frame, quantiles={_between(page.judged.levels)})  # or any level between these"
     )
     if page.model.interval is not None:
-        coverage = percent(page.model.interval.coverage, 0)
+        coverage = percent(page.model.interval.coverage_, 0)
         python += f"\nmodel.predict_interval(frame)  # lower and upper end, calibrated: {coverage}"
     shell = f"quernel predict {shlex.quote(name)} new.csv --out predicted.csv"
     inputs = page.model.encoder.inputs

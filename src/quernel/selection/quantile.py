@@ -7,11 +7,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
 
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.cost import as_size
 from quernel.estimators.overview import Overview
-from quernel.estimators.sources import random_rows
+from quernel.estimators.sources import counting, random_rows, source_of
 from quernel.estimators.telling import warn_if_short
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
@@ -168,7 +169,10 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             Rows of one group are never both fitted and held out (by folds, shares, and splitters that know groups).
         checkpoint : as in `KernelQuantileRegressor`, for the last fit
         """
-        choose = partial(self._cross_validate, sample_weight=sample_weight, groups=groups)
+        given = source_of(X, y, sample_weight)
+        if given is not None:
+            X, y, sample_weight = given, None, None
+        choose = partial(self._cross_validate, given=given, sample_weight=sample_weight, groups=groups)
         self._fit(X, y, sample_weight, choose=choose, checkpoint=checkpoint)
         warn_if_short(self, [f"{level:g}" for level in self.quantiles_], of="level ")
         return self
@@ -198,19 +202,17 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         view: Overview,
         loss: Loss,
         *,
+        given: Any,
         sample_weight: ArrayLike | None,
         groups: ArrayLike | None,
     ) -> Kernel:
         """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
         rng = as_generator(self.random_state)
         seed = int(rng.integers(2**63))  # that of the last fit: what is judged is what will be fitted
-        if view.near:
-            source = view.source
-            weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
-            counts = weight > 0 if weight.ndim else np.ones(source.n_rows, dtype=bool)
-        else:
-            source, groups = self._searched_rows(view, groups, rng)
-            counts = np.ones(source.n_rows, dtype=bool)
+        counts = _counting(given, sample_weight, view.n_rows)
+        source = view.source
+        if not view.near:
+            source, counts, groups = self._searched_rows(view, counts, groups, rng)
         splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
@@ -227,19 +229,25 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
         return kernels[b]
 
-    def _searched_rows(self, view: Overview, groups: Any, rng: np.random.Generator) -> tuple[ArrayRows, Any]:
+    def _searched_rows(
+        self, view: Overview, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+    ) -> tuple[ArrayRows, NDArray[np.bool_], Any]:
         """A random sample of rows that are far away, as many as the search has room for, in their order.
 
-        With their groups, if there are any.
+        With which rows count of those that splitters see, and the groups of these, if there are any: of a real sample
+        they see no others.
         """
-        if groups is not None and np.shape(groups) != (view.n_rows,):
+        if groups is not None and np.shape(groups) != counts.shape:
             raise ValueError(
-                f"groups must have one label for each of {view.n_rows} rows; got shape {np.shape(groups)}."
+                f"groups must have one label for each of {len(counts)} rows; got shape {np.shape(groups)}."
             )
         M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
         most = int(allowance(self.max_memory) / (8 * max(M, view.n_columns)))
         source, index = random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
-        return source, None if groups is None else np.asarray(groups)[index]
+        if source.n_rows == view.n_rows:
+            return source, counts, groups
+        some = None if groups is None else np.asarray(groups)[counts][index]
+        return source, np.ones(source.n_rows, dtype=bool), some
 
     def _kernels(self, kernel: Kernel, view: Overview, loss: Loss) -> list[Kernel]:
         """One for every bandwidth of the grid."""
@@ -298,12 +306,20 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
             **{f"split{k}_test_score": column for k, column in enumerate(by_split.T)},
             "mean_test_score": score,
             "std_test_score": found.deviation.ravel(),
-            "rank_test_score": np.unique(-score, return_inverse=True)[1] + 1,
+            "rank_test_score": rankdata(-score, method="min").astype(np.int32),
             "relative_gap": found.gap.ravel(),
             **{f"test_loss_q{level:.12g}": column for level, column in zip(levels, by_level.T, strict=True)},
         }
         self.best_index_, self.best_score_ = best, float(score[best])
         self.n_splits_ = by_split.shape[1]
+
+
+def _counting(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
+    """Which of all rows that were given count, as a source or as a table with weights."""
+    if given is not None:
+        return counting(given)
+    weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
+    return weight > 0 if weight.ndim else np.ones(n_rows, dtype=bool)
 
 
 def _check_alphas(alphas: Any) -> None:
@@ -313,6 +329,8 @@ def _check_alphas(alphas: Any) -> None:
         weights = np.array([])
     if weights.ndim != 1 or len(weights) == 0 or not np.all((weights > 0) & np.isfinite(weights)):
         raise ValueError(f"alphas must be a list of positive, finite numbers, or None; got {alphas!r}.")
+    if len(np.unique(weights)) < len(weights):
+        raise ValueError(f"alphas must differ from one another; got {weights.tolist()}. Give each of them once.")
 
 
 def _entries(bandwidths: Any) -> list[Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import check_cv
 
+from quernel.estimators.positions import placed
 from quernel.estimators.validation import check_groups
 
 Array = NDArray[np.floating]
@@ -82,19 +83,7 @@ def read_splits(
         return _of_labels(labels, cv, rng)
     target = np.zeros(len(counts))
     target[counts] = y
-    place = np.cumsum(counts) - 1
-    found = []
-    for train, test in check_cv(cv).split(np.arange(len(counts))[:, None], target, groups):
-        parts = [_checked(part, len(counts)) for part in (train, test)]
-        found.append(tuple(place[part[counts[part]]] for part in parts))
-    for k, (train, test) in enumerate(found):
-        if len(train) == 0 or len(test) == 0:
-            raise ValueError(
-                f"Split {k} of cv has {len(train)} rows to fit and {len(test)} to judge by; none may be 0."
-            )
-    if not found:
-        raise ValueError(f"cv={cv!r} gives no split at all.")
-    return found
+    return placed(check_cv(cv).split(np.arange(len(counts))[:, None], target, groups), counts)
 
 
 def _of_labels(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]:
@@ -116,15 +105,3 @@ def _of_labels(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]
 def _alike(rows: NDArray[Any], axis: int | None = None) -> Index:
     """A number for every row, the same for equal rows, in the order of their values."""
     return np.unique(rows, axis=axis, return_inverse=True)[1].ravel()
-
-
-def _checked(part: Any, n_rows: int) -> Index:
-    part = np.atleast_1d(part)
-    if part.size == 0:
-        return np.empty(0, dtype=np.intp)
-    if part.dtype == bool and part.shape == (n_rows,):
-        return np.flatnonzero(part)
-    whole = part.dtype.kind in "iu" and part.ndim == 1
-    if not whole or not -n_rows <= part.min() <= part.max() < n_rows:
-        raise ValueError(f"cv must give positions among {n_rows} rows; got {part!r}.")
-    return part % n_rows

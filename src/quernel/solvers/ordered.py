@@ -27,6 +27,11 @@ FORGIVEN = 1e-7
 ROUNDING = 1e-13
 
 
+def forgiven(y: Array, share: Array) -> float:
+    """By how much levels without intercepts may cross."""
+    return FORGIVEN * float(np.sqrt(share @ (y - share @ y) ** 2))
+
+
 @dataclass(frozen=True, eq=False)
 class Duals:
     """v (N, q) of the residuals and m (N, q - 1) of the constraints."""
@@ -125,9 +130,7 @@ class Ordered:
 
     def forgiven(self) -> float:
         """By how much levels may cross: not at all, where intercepts can move them apart."""
-        if self.fit_intercept:
-            return 0.0
-        return FORGIVEN * float(np.sqrt(self.share @ (self.y - self.share @ self.y) ** 2))
+        return 0.0 if self.fit_intercept else forgiven(self.y, self.share)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,9 +49,11 @@ ROUNDING = 1e-12
 
 
 def middle(problem: Problem) -> Array:
-    """Duals that take no side."""
+    """Duals that take no side: the middle of their box or, where that has no end, the nearest to 0 in it."""
     low, high = problem.loss.domain
-    return (low + high) / 2
+    with np.errstate(invalid="ignore"):  # of a line without ends
+        half = (low + high) / 2
+    return np.where(np.isfinite(half), half, np.clip(0.0, low, high))
 
 
 def refine(

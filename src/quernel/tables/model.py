@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.calibration import ConformalQuantileRegressor
+from quernel.calibration.models import MayBeCalibrated
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
@@ -20,7 +21,7 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableModel:
+class TableModel(MayBeCalibrated):
     """What `quernel fit` writes and `quernel.load` gives back: it predicts from data frames and Arrow tables.
 
     Parameters
@@ -81,7 +82,7 @@ class TableModel:
                 "This model has no calibrated intervals. Fit it with quernel fit --conformal, or ask for the interval "
                 "between its levels: predict_interval(table, coverage=0.9)."
             )
-        calibrated = self.interval.coverage
+        calibrated = self.interval.coverage_
         if coverage is not None and not np.isclose(coverage, calibrated):
             raise ValueError(
                 f"The intervals of this model are calibrated for a coverage of {calibrated:g}; got {coverage!r}. Leave "
