@@ -13,12 +13,12 @@ from quernel.report.words import counted
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.clusters import ClusterTable, cluster_rows, connected
-from quernel.tables.columns import kind_of
 from quernel.tables.converted import bytes_of, copied
 from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
 from quernel.tables.several import files_of
+from quernel.tables.values import kind_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
 COLUMNS = "Input columns, separated by commas, names with a comma in double quotes; all by default."

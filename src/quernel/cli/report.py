@@ -21,10 +21,10 @@ from quernel.report.judging import check_target
 from quernel.report.words import counted
 from quernel.rows import allowance
 from quernel.tables import TableError, TableModel, in_batches
-from quernel.tables.columns import kind_of, numbers
 from quernel.tables.drawing import Drawn, drawn, join_drawn, rows_to_draw
 from quernel.tables.groups import JOINED
 from quernel.tables.reading import nearest
+from quernel.tables.values import kind_of, numbers
 
 JUDGED_DATA = (
     "Data with the target too, best of rows that the model has not seen: a file, a folder or a quoted pattern."

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import Column, NumberColumn, TextColumn, kind_of, numbers, plain
+from quernel.tables.columns import Column, NumberColumn, TextColumn
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.reading import CsvReading, TableError, nearest
+from quernel.tables.values import kind_of, numbers, plain
 
 Array = NDArray[np.floating]
 

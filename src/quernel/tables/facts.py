@@ -15,24 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import (
-    CYCLES,
-    DAY,
-    BooleanColumn,
-    Column,
-    DateColumn,
-    NumberColumn,
-    TextColumn,
-    TimeColumn,
-    as_words,
-    clock,
-    kind_of,
-    numbers,
-    parsed_dates,
-    seconds,
-)
+from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
+from quernel.tables.values import as_words, clock, kind_of, numbers, parsed_dates, seconds
 
 Array = NDArray[np.floating]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from quernel.tables import reading
-from quernel.tables.columns import kind_of
 from quernel.tables.reading import (
     ARROW,
     AS_IT_LOOKS,
@@ -21,6 +20,7 @@ from quernel.tables.reading import (
     TableError,
     ending_of,
 )
+from quernel.tables.values import kind_of
 
 REMEDY = "Files must have the same columns."
 

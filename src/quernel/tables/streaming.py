@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import BLOCK, Piece, RowsError, checked, cut
-from quernel.tables.columns import Column, TextColumn, as_words, numbers
+from quernel.tables.columns import Column, TextColumn
 from quernel.tables.drawing import Drawn, drawn, join_drawn
 from quernel.tables.encoder import TableEncoder, learnt_from
 from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason, remarks
@@ -28,6 +28,7 @@ from quernel.tables.training import (
     refuse_not_inputs,
     refuse_not_positive,
 )
+from quernel.tables.values import as_words, numbers
 
 Array = NDArray[np.floating]
 

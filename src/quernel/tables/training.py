@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import kind_of, numbers
 from quernel.tables.encoder import TableEncoder, learn_encoder
 from quernel.tables.reading import TableError, nearest
+from quernel.tables.values import kind_of, numbers
 
 Array = NDArray[np.floating]
 
