@@ -6,7 +6,7 @@ A column has a `kind`, names for the numbers it becomes, `read` (from Arrow to p
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.tables.values import as_words, clock, kind_of, numbers, parsed, seconds
+from quernel.tables.words import NUMBER, spellings
 
 Array = NDArray[np.floating]
 
 DAY = 86_400.0
 # Seconds of the cycles that a date is expanded into; the year is the mean one of the calendar.
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class TextColumn:
         Those of a zip code such as 01234 do: as a number it has lost its zero.
         """
         if kind_of(kind) == "boolean":
-            return set(self.levels) <= {"true", "false"}
+            return {level.lower() for level in self.levels} <= {"true", "false"}
         numeric = [level for level in self.levels if NUMBER.fullmatch(level)]
         return kind_of(kind) == "number" and bool(numeric) and all(_written(level, kind) for level in numeric)
 
@@ -98,11 +98,18 @@ class TextColumn:
         codes[n + 1, n + self.other :] = 1
         return codes
 
+    @property
+    def places(self) -> dict[str, int]:
+        """The row of `codes` for every level, and for other spellings of it that no other level has."""
+        ways = {level: spellings(level) for level in self.levels}
+        told = Counter(way for each in ways.values() for way in each)
+        other = {way: i for i, each in enumerate(ways.values()) for way in each if told[way] == 1}
+        return other | {level: i for i, level in enumerate(self.levels)}
+
     def read(self, column: Any) -> NDArray[np.intp]:
         """The row of `codes` for every entry."""
-        place = {level: i for i, level in enumerate(self.levels)}
         words, index = as_words(column)
-        n = len(self.levels)
+        n, place = len(self.levels), self.places
         rows = np.array([n + 1 if not word else place.get(word, n) for word in words] + [n + 1], dtype=np.intp)
         return rows[index]  # a missing entry has index -1, and so the last of the rows
 
@@ -188,11 +195,11 @@ def _filled(values: Array, fill: float, flagged: bool) -> Array:
 
 
 def _written(level: str, kind: Any) -> bool:
-    """Whether the number in these words, as one of this type, is written so."""
+    """Whether the number in these words, as one of this type, is written so, or in another spelling of the same."""
     import pyarrow as pa
 
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    kind, ways = kind.value_type if pa.types.is_dictionary(kind) else kind, spellings(level)
     try:
-        return bool(pa.scalar(level).cast(kind).cast(pa.string()).as_py() == level)
+        return bool(pa.scalar(ways[-1]).cast(kind).cast(pa.string()).as_py() in ways)
     except pa.ArrowException:
         return False

@@ -19,6 +19,7 @@ from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColum
 from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
 from quernel.tables.values import as_words, clock, kind_of, numbers, parsed_dates, seconds
+from quernel.tables.words import GAPS
 
 Array = NDArray[np.floating]
 
@@ -168,20 +169,23 @@ def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
 
 
 def _text(name: str, facts: TextFacts) -> Column | str:
-    counts = facts.words
+    counts, missing = facts.words, facts.missing
     if counts is None:
         return f"it has more than {MOST_WORDS:,} different words, like a name or a number that identifies the row"
     if not counts:
         raise _without(name)
+    # NA and its like are words only where they are frequent enough to be told apart from gaps later.
+    gaps = {word: n for word, n in counts.items() if word in GAPS and n < LEVEL_ROWS}
+    counts, missing = {word: n for word, n in counts.items() if word not in gaps}, missing + sum(gaps.values())
     frequent = [word for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])) if n >= LEVEL_ROWS]
-    if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - facts.missing) / 2:
+    if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - missing) / 2:
         return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
-    if len(counts) == 1 and not facts.missing:
+    if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
     if not frequent:
         return f"none of its {len(counts)} words appears in {LEVEL_ROWS} rows"
     levels = tuple(sorted(frequent[:MOST_LEVELS]))
-    return TextColumn(name, levels, other=len(levels) < len(counts), missing=facts.missing > 0)
+    return TextColumn(name, levels, other=len(levels) < len(counts), missing=missing > 0)
 
 
 def _date(name: str, facts: NumberFacts) -> Column | str:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quernel.tables.words import gap_numbers, gap_words, with_gaps
+
 CSV = (".csv", ".tsv", ".txt")
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
@@ -38,19 +40,34 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class CsvReading:
-    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like."""
+    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like.
+
+    `words` are those of some columns that stand for themselves there.
+    """
 
     types: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def options(self, **more: Any) -> Any:
-        """The same for Arrow."""
+        """The same for Arrow, as far as it can: `with_gaps` does the rest."""
         from pyarrow import csv
 
-        known = csv.ConvertOptions().null_values
         return csv.ConvertOptions(
-            column_types=self.types, null_values=[*known, *self.missing], strings_can_be_null=True, **more
+            column_types=self.types, null_values=gap_words(self.missing), strings_can_be_null=not self.words, **more
         )
+
+    def with_gaps(self, table: Any) -> Any:
+        """A table, or a piece of one, with the gaps that Arrow does not know: one word means the same to it everywhere.
+
+        Neither does it know that -999.00 is the -999 that stands for a gap.
+        """
+        numbers, words = gap_numbers(self.missing), gap_words(self.missing) if self.words else ()
+        if not numbers and not words:
+            return table
+        gaps = [[word for word in words if word not in self.words.get(name, ())] for name in table.schema.names]
+        columns = [with_gaps(column, each, numbers) for column, each in zip(table.columns, gaps, strict=True)]
+        return type(table).from_arrays(columns, schema=table.schema)
 
 
 AS_IT_LOOKS = CsvReading()
@@ -91,7 +108,7 @@ def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
             _check_separator(path, ending, compression)
             with _stream(path, compression) as stream:
                 options = csv.ReadOptions(use_threads=False)
-                table = csv.read_csv(stream, options, _parsing(ending), how.options())
+                table = how.with_gaps(csv.read_csv(stream, options, _parsing(ending), how.options()))
         elif ending in PARQUET:
             import pyarrow.parquet as pq
 
@@ -147,7 +164,7 @@ def _csv_batches(
     stream = files.enter_context(_stream(path, compression))
     with complaints(path, ending, schema.names):  # the first piece is read at once
         pieces = files.enter_context(csv.open_csv(stream, options, parsing, convert))
-    return Batches(schema, iter(pieces), None)
+    return Batches(schema, map(how.with_gaps, pieces), None)
 
 
 def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str] | None) -> Batches:

@@ -1,0 +1,94 @@
+"""A model takes the same rows from any format."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyarrow import csv
+
+QUICK = ("--target", "y", "--components", "30", "--quantiles", "0.1,0.5,0.9", "--force")
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    return pd.DataFrame({"x": x, "y": x + 0.1 * rng.normal(size=200)})
+
+
+@pytest.fixture
+def predicted(command, tmp_path):
+    """Predictions from a file of the model that was fitted to another, and what was said on the way."""
+
+    def predicted(fitted, new, *options):
+        ran = command("fit", fitted, "--model", tmp_path / "m.quernel", *QUICK, *options)
+        assert ran.returncode == 0, ran.stderr
+        out = tmp_path / "out.csv"
+        ran = command("predict", tmp_path / "m.quernel", new, "--out", out, "--force")
+        assert ran.returncode == 0, ran.stderr
+        return np.column_stack(csv.read_csv(out).columns), ran.stderr
+
+    return predicted
+
+
+def in_both(frame, folder):
+    paths = folder / "d.csv", folder / "d.parquet"
+    frame.to_csv(paths[0], index=False)
+    frame.to_parquet(paths[1], index=False)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        ([True, False], ("--categorical", "c")),
+        ([500.0, 20.0, np.nan], ("--categorical", "c")),
+        (["NA", "EU", "US"], ()),
+        (["nan", "EU", None], ()),
+    ],
+)
+def test_categories_of_parquet_are_those_of_csv(rows, predicted, tmp_path, values, options):
+    place = np.arange(len(rows)) % len(values)
+    frame = rows.assign(c=np.array(values)[place], y=rows["y"] + 7 * place)
+    in_csv, in_parquet = in_both(frame, tmp_path)
+    for fitted in (in_csv, in_parquet):
+        (one, said), (other, _) = (predicted(fitted, path, *options) for path in (in_csv, in_parquet))
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+        assert "None of the words" not in said
+        assert np.ptp(one[:, 1]) > 7
+
+
+def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):
+    frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    frame.assign(c=frame["c"].str.upper()).to_csv(tmp_path / "new.csv", index=False)
+    _, said = predicted(tmp_path / "d.csv", tmp_path / "new.csv")
+    assert "None of the words in column 'c'" in said.replace("\n", " ")
+    ran = command("report", tmp_path / "m.quernel", tmp_path / "new.csv", "--out", tmp_path / "r.html")
+    assert ran.returncode == 0, ran.stderr
+    assert "None of the words in column 'c'" in ran.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("form", ["%d", "%.1f"])
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
+def test_a_number_that_stands_for_a_gap_is_one_in_any_format(rows, predicted, tmp_path, form, memory):
+    count = np.where(np.arange(200) % 4, np.arange(200) % 7, -999)
+    frame = rows.assign(c=count)
+    in_csv, in_parquet = in_both(frame, tmp_path)
+    frame.assign(c=[form % value for value in count]).to_csv(in_csv, index=False)
+    one, _ = predicted(in_csv, in_csv, "--missing", "-999", *memory)
+    other, said = predicted(in_csv, in_parquet, "--missing", "-999", *memory)
+    np.testing.assert_allclose(one, other, rtol=1e-10)
+    assert "outside" not in said
+    gaps = frame.assign(c=frame["c"].replace(-999, np.nan))
+    gaps.to_parquet(in_parquet)
+    np.testing.assert_allclose(predicted(in_csv, in_parquet, "--missing", "-999", *memory)[0], one, rtol=1e-10)
+
+
+def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, command, tmp_path):
+    in_csv, in_parquet = in_both(rows.assign(y=np.where(np.arange(200) % 4, rows["y"], -999.0)), tmp_path)
+    assert command("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0
+    told = [
+        command("report", tmp_path / "m.quernel", path, "--out", tmp_path / "r.html", "--force", "--json").stdout
+        for path in (in_csv, in_parquet)
+    ]
+    assert told[0] == told[1]
