@@ -121,6 +121,25 @@ def test_durations_are_seconds(unit):
     assert made.y.tolist() == [90, 3600]
 
 
+def test_durations_are_not_read_as_numbers_without_a_unit():
+    minutes, lasting = [30, 60, 90], [timedelta(minutes=m) for m in (30, 60, 90)]
+    plain, timed = learnt(d=minutes).encoder, learnt(d=lasting).encoder
+    with pytest.raises(TableError, match=r"'d' holds duration.*numbers, without a unit. Turn it into numbers"):
+        matrix(plain, d=lasting)
+    np.testing.assert_array_equal(matrix(timed, d=[1800, 3600, 5400]), matrix(timed, d=lasting))
+    with pytest.raises(TableError, match=r"'d' holds duration.*fitted to texts"):
+        matrix(learnt(d=["30", "60"] * 6).encoder, d=lasting)
+
+
+def test_durations_are_no_names():
+    lasting = pa.array([timedelta(minutes=m) for m in (30, 60)] * 6)
+    for values in (lasting, pa.DictionaryArray.from_arrays([0, 1] * 6, lasting[:2])):
+        table = pa.table({"d": values})
+        with pytest.raises(TableError, match=r"'d' holds .*duration.*--categorical is for"):
+            learn_encoder(table, ["d"], categorical=["d"])
+        assert learn_encoder(table, ["d"]).encoder.columns[0].duration
+
+
 def test_numbers_that_are_names_are_words():
     codes, flags = [7, 12, None] * 6, [True, False, True] * 6
     table = pa.table({"code": codes, "flag": flags, "part": [1.5, 2.0, np.nan] * 6})

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.values import as_words, clock, kind_of, numbers, parsed, seconds
+from quernel.tables.values import as_words, clock, kind_of, numbers, parsed, seconds, undone
 from quernel.tables.words import NUMBER, spellings
 
 Array = NDArray[np.floating]
@@ -25,11 +25,15 @@ CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """x, a missing one replaced by the training rows' median; `flagged`: one more column says where."""
+    """x, a missing one replaced by the training rows' median; `flagged`: one more column says where.
+
+    `duration`: the training rows had durations, and x is in seconds.
+    """
 
     name: str
     fill: float
     flagged: bool
+    duration: bool = False
     kind: ClassVar[str] = "number"
 
     @property
@@ -198,8 +202,8 @@ def _written(level: str, kind: Any) -> bool:
     """Whether the number in these words, as one of this type, is written so, or in another spelling of the same."""
     import pyarrow as pa
 
-    kind, ways = kind.value_type if pa.types.is_dictionary(kind) else kind, spellings(level)
+    ways = spellings(level)
     try:
-        return bool(pa.scalar(ways[-1]).cast(kind).cast(pa.string()).as_py() in ways)
+        return bool(pa.scalar(ways[-1]).cast(undone(kind)).cast(pa.string()).as_py() in ways)
     except pa.ArrowException:
         return False

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quernel.tables.columns import Column, NumberColumn, TextColumn
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.reading import CsvReading, TableError, nearest
-from quernel.tables.values import kind_of, numbers, plain
+from quernel.tables.values import is_duration, kind_of, numbers, plain
 from quernel.tables.words import gap_numbers, gap_words, with_gaps
 
 Array = NDArray[np.floating]
@@ -62,7 +62,7 @@ class TableEncoder:
             elif not _fits(column, schema.field(column.name).type):
                 wrong.append(
                     f"column {column.name!r} holds {schema.field(column.name).type}, but the model was fitted to "
-                    f"{column.kind}s."
+                    f"{column.kind}s{_unit(schema.field(column.name).type)}."
                 )
         if wrong:
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
@@ -216,8 +216,17 @@ def _levels(column: Column) -> tuple[str, ...]:
     return column.levels if isinstance(column, TextColumn) else ()
 
 
+def _unit(kind: Any) -> str:
+    return ", without a unit. Turn it into numbers in the unit of those" if is_duration(kind) else ""
+
+
 def _fits(column: Column, kind: Any) -> bool:
-    """Whether a column can be read from one of this Arrow type."""
+    """Whether a column can be read from one of this Arrow type.
+
+    Durations are not read as numbers that had no unit: they would become seconds, which those may not be.
+    """
+    if is_duration(kind):
+        return isinstance(column, NumberColumn) and column.duration
     return kind_of(kind) in FITTING[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
 
 

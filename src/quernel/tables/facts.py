@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
-from quernel.tables.values import as_words, clock, kind_of, numbers, parsed_dates, seconds
+from quernel.tables.values import as_words, clock, is_duration, kind_of, numbers, parsed_dates, seconds
 from quernel.tables.words import GAPS
 
 Array = NDArray[np.floating]
@@ -67,7 +67,7 @@ Facts = NumberFacts | TextFacts
 
 
 def facts_of(name: str, column: Any, kind: str) -> Facts:
-    """The facts of a piece of a column of this kind: number, boolean, date, time, text or category."""
+    """The facts of a piece of a column of this kind: number, duration, boolean, date, time, text or category."""
     if kind in ("text", "category"):
         return _text_facts(column, plainly=kind == "category")
     read = {"date": seconds, "time": clock}.get(kind)
@@ -164,8 +164,9 @@ def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
     flagged = facts.there < facts.n_rows
     if facts.low == facts.high and not flagged:
         return f"it is {facts.low:g} everywhere"
-    make = BooleanColumn if kind == "boolean" else NumberColumn
-    return make(name, np.nan, flagged)
+    if kind == "boolean":
+        return BooleanColumn(name, np.nan, flagged)
+    return NumberColumn(name, np.nan, flagged, duration=kind == "duration")
 
 
 def _text(name: str, facts: TextFacts) -> Column | str:
@@ -217,11 +218,13 @@ def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str
     if found == "nothing":
         raise _without(name)
     if categorical:
-        if found not in ("number", "boolean", "text") or pa.types.is_duration(kind):
+        if found not in ("number", "boolean", "text") or is_duration(kind):
             raise TableError(
                 f"Column {name!r} holds {kind}, and --categorical is for words, numbers and truth values. Leave it out."
             )
         return "category", ""
+    if is_duration(kind):
+        return "duration", ""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # so Arrow has text of other encodings
         return found, "it holds bytes that are not UTF-8 text"
     return found, f"it holds {kind}, which has no numbers"

@@ -20,7 +20,7 @@ from quernel.tables.reading import (
     TableError,
     ending_of,
 )
-from quernel.tables.values import kind_of
+from quernel.tables.values import kind_of, undone
 
 REMEDY = "Files must have the same columns."
 
@@ -126,7 +126,7 @@ def _common(one: Any, other: Any) -> Any:
 
     if one == other:
         return one
-    one, other = _undone(one), _undone(other)
+    one, other = undone(one), undone(other)
     kinds = {kind_of(one), kind_of(other)} - {"nothing"}
     if len(kinds) > 1:
         return None
@@ -135,13 +135,6 @@ def _common(one: Any, other: Any) -> Any:
         return pa.unify_schemas(both, promote_options="permissive").field("x").type
     except pa.ArrowException:
         return None
-
-
-def _undone(kind: Any) -> Any:
-    """The type without Arrow's dictionaries."""
-    import pyarrow as pa
-
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _format(path: Path) -> tuple[str, ...]:

@@ -22,6 +22,20 @@ def plain(column: Any) -> Any:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
+def undone(kind: Any) -> Any:
+    """An Arrow type without a dictionary."""
+    import pyarrow.types as types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def is_duration(kind: Any) -> bool:
+    """Whether an Arrow type, or that of a dictionary's values, is one of durations."""
+    import pyarrow.types as types
+
+    return bool(types.is_duration(undone(kind)))
+
+
 def kind_of(kind: Any) -> str | None:
     """Which kind of column an Arrow type makes: number, boolean, text, date, time, nothing (all missing), or None.
 
@@ -29,8 +43,7 @@ def kind_of(kind: Any) -> str | None:
     """
     import pyarrow.types as types
 
-    if types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = undone(kind)
     if types.is_null(kind):
         return "nothing"
     if types.is_boolean(kind):
