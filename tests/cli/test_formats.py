@@ -57,6 +57,16 @@ def test_categories_of_parquet_are_those_of_csv(rows, predicted, tmp_path, value
         assert np.ptp(one[:, 1]) > 7
 
 
+@pytest.mark.parametrize("lines", ["x\n1\n\n0.5\n", "x\r\n1\r\n\r\n0.5", 'x\n1\n""\n0.5\n', "x\n1\n0.5\n\n"])
+def test_an_empty_line_is_a_row_where_there_is_one_column(rows, predicted, tmp_path, lines):
+    rows.to_csv(tmp_path / "d.csv", index=False)
+    (tmp_path / "new.csv").write_text(lines, newline="")
+    found, _ = predicted(tmp_path / "d.csv", tmp_path / "new.csv")
+    assert len(found) == 3
+    (tmp_path / "wide.csv").write_text("x,more\n1,2\n\n0.5,2\n\n")  # no row: its fields would be separated
+    assert len(predicted(tmp_path / "d.csv", tmp_path / "wide.csv")[0]) == 2
+
+
 def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)

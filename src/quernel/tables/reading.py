@@ -105,10 +105,10 @@ def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
         if ending in CSV:
             from pyarrow import csv
 
-            _check_separator(path, ending, compression)
+            parsing = _parsing(path, ending, compression)
             with _stream(path, compression) as stream:
                 options = csv.ReadOptions(use_threads=False)
-                table = how.with_gaps(csv.read_csv(stream, options, _parsing(ending), how.options()))
+                table = how.with_gaps(csv.read_csv(stream, options, parsing, how.options()))
         elif ending in PARQUET:
             import pyarrow.parquet as pq
 
@@ -150,8 +150,8 @@ def _csv_batches(
 ) -> Batches:
     from pyarrow import csv
 
-    _check_separator(path, ending, compression)
-    options, parsing = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES), _parsing(ending)
+    parsing = _parsing(path, ending, compression)
+    options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     guessed = CsvReading(missing=how.missing).options()
     with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
         schema = first.schema  # of all columns, as they look at the beginning of the file
@@ -230,11 +230,20 @@ def _checked(path: Path) -> tuple[str, str | None]:
     return ending_of(path)
 
 
-def _check_separator(path: Path, ending: str, compression: str | None) -> None:
-    """A first line with none of the separators that are meant and some of another was written with those."""
+def _parsing(path: Path, ending: str, compression: str | None) -> Any:
+    """How the file is cut into fields. Where there is one column, an empty line is a row with a gap."""
+    from pyarrow import csv
+
     with _stream(path, compression) as stream:
-        first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0]
+        first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0].strip(b"\r")
     meant = _separator(ending)
+    _check_separator(path, first, meant)
+    one_column = bool(first) and meant.encode() not in first
+    return csv.ParseOptions(delimiter=meant, newlines_in_values=True, ignore_empty_lines=not one_column)
+
+
+def _check_separator(path: Path, first: bytes, meant: str) -> None:
+    """A first line with none of the separators that are meant and some of another was written with those."""
     other = next((mark for mark in SEPARATORS if mark.encode() in first), meant)
     if meant.encode() not in first and other != meant:
         raise TableError(
@@ -245,12 +254,6 @@ def _check_separator(path: Path, ending: str, compression: str | None) -> None:
 
 def _separator(ending: str) -> str:
     return "\t" if ending == ".tsv" else ","
-
-
-def _parsing(ending: str) -> Any:
-    from pyarrow import csv
-
-    return csv.ParseOptions(delimiter=_separator(ending), newlines_in_values=True)
 
 
 def _stream(path: Path, compression: str | None) -> Any:
