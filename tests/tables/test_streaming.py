@@ -134,6 +134,17 @@ def test_errors_are_those_of_the_table_in_memory(tmp_path, change, options):
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("gap", [np.nan, None])
+def test_rows_without_a_group_are_refused(tmp_path, gap):
+    """NaN, too, which no label is equal to."""
+    labels = pa.array([gap if i in (3, 5) else float(i % 9) for i in range(700)], from_pandas=False)
+    table = many_kinds().append_column("group", labels)
+    with pytest.raises(TableError, match="'group' is empty in 2 of"):
+        prepare(table, "y", groups="group")
+    with pytest.raises(TableError, match=r"'group' is empty in 2 of .* rows of .*row group 0"):
+        prepare_streamed(open_parquet(written(tmp_path, table)), "y", groups="group")
+
+
 def test_files_with_other_columns_are_named(tmp_path):
     table = sales()
     written(tmp_path, table)

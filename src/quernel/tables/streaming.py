@@ -160,7 +160,7 @@ def with_target(table: Any, roles: Roles) -> Any:
 def group_labels(roles: Roles, name: str, slab: Slab) -> NDArray[np.uint64]:
     """A number for every row with a target, the same for equal entries of a column wherever they are."""
     column = with_target(slab.table, roles)[name]
-    refuse_gaps(name, column.null_count, len(column), str(slab.group))
+    refuse_gaps(name, column, str(slab.group))
     words, index = as_words(column)
     codes = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest()) for word in words]
     return np.array(codes, dtype=np.uint64)[index]
