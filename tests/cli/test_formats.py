@@ -2,6 +2,8 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 from pyarrow import csv
 
@@ -65,6 +67,24 @@ def test_an_empty_line_is_a_row_where_there_is_one_column(rows, predicted, tmp_p
     assert len(found) == 3
     (tmp_path / "wide.csv").write_text("x,more\n1,2\n\n0.5,2\n\n")  # no row: its fields would be separated
     assert len(predicted(tmp_path / "d.csv", tmp_path / "wide.csv")[0]) == 2
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
+def test_text_and_categories_as_polars_has_them(rows, predicted, tmp_path, memory):
+    place = pl.Series("place", np.where(rows["x"] > 0, "up", "down"))
+    frame = pl.from_pandas(rows).with_columns(
+        place, kind=place.str.to_uppercase().cast(pl.Categorical),
+        some=pl.Series([["a"]] * 200), raw=pl.Series([b"b"] * 200),
+        y=pl.when(pl.col("y") > -1).then("y"),  # some rows have no target
+    )  # fmt: skip
+    paths = [tmp_path / name for name in ("d.arrow", "d.parquet", "d.csv")]
+    frame.write_ipc(paths[0])
+    frame.write_parquet(paths[1])
+    frame.drop("some", "raw").write_csv(paths[2])
+    assert pa.ipc.open_file(str(paths[0])).schema.field("place").type == pa.string_view()
+    found = [predicted(fitted, new, *memory)[0] for fitted in (paths[0], paths[2]) for new in paths]
+    for each in found[1:]:
+        np.testing.assert_allclose(each, found[0], rtol=1e-6)
 
 
 def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):

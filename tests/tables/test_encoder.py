@@ -64,6 +64,17 @@ def test_dictionaries_and_long_text_are_text():
         assert column == TextColumn("w", ("a", "b"), other=False, missing=False)
 
 
+@pytest.mark.skipif(not hasattr(pa, "string_view"), reason="this Arrow has no views")
+def test_views_of_text_are_text():
+    words = pa.array(["a", "b", None] * 10).cast(pa.string_view())
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 10), words[:2])
+    encoder = learnt(w=["a", "b", None] * 10, c=["a", "b", None] * 10).encoder
+    expected = matrix(encoder, w=["a", "b", None] * 10, c=["a", "b", None] * 10)
+    table = pa.table({"w": words, "c": coded})
+    for each in (table, table.to_batches()[0], {"w": words, "c": coded}):
+        np.testing.assert_array_equal(encoder.encode(each), expected)
+
+
 def test_a_date_is_a_trend_and_the_cycles_that_its_rows_could_show():
     hours = [datetime(2024, 1, 1) + timedelta(hours=h) for h in range(0, 24 * 400, 7)]
     encoder = learnt(t=hours).encoder

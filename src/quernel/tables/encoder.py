@@ -13,6 +13,7 @@ from quernel.tables.columns import Column, NumberColumn, TextColumn
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.reading import CsvReading, TableError, nearest
 from quernel.tables.values import is_duration, kind_of, numbers, plain
+from quernel.tables.views import without_views
 from quernel.tables.words import gap_numbers, gap_words, with_gaps
 
 Array = NDArray[np.floating]
@@ -164,13 +165,13 @@ def as_arrow(table: Any, needed: Sequence[str] = ()) -> Any:
     import pyarrow as pa
 
     if isinstance(table, pa.Table | pa.RecordBatch):
-        return table
+        return without_views(table)
     if hasattr(table, "collect") and hasattr(table, "collect_schema"):
         raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
     if hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas, polars
         return _from_frame(table, needed)
     try:
-        return pa.table(table)
+        return without_views(pa.table(table))
     except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         raise TableError(
             "A table is needed: Arrow, pandas, polars or a dict whose values are columns, such as {'size': [1, 2]}; "

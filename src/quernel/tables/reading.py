@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quernel.tables.views import schema_without_views, without_views
 from quernel.tables.words import gap_numbers, gap_words, with_gaps
 
 CSV = (".csv", ".tsv", ".txt")
@@ -119,7 +120,7 @@ def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
             with _arrow_reader(path) as reader:
                 table = reader.read_all()
         check_names(path, table.column_names)
-    return table
+        return without_views(table)
 
 
 @contextmanager
@@ -137,7 +138,8 @@ def in_batches(path: Path, needed: Sequence[str] | None = None, how: CsvReading 
                 batches = _parquet_batches(files, path, needed)
             else:
                 batches = _arrow_batches(files, path)
-        yield replace(batches, pieces=_guarded(batches.pieces, path, ending, batches.schema.names))
+        pieces = map(without_views, _guarded(batches.pieces, path, ending, batches.schema.names))
+        yield Batches(schema_without_views(batches.schema), pieces, batches.n_rows)
 
 
 def _csv_batches(

@@ -21,6 +21,7 @@ from quernel.tables.reading import (
     ending_of,
 )
 from quernel.tables.values import kind_of, undone
+from quernel.tables.views import schema_without_views, without_views
 
 REMEDY = "Files must have the same columns."
 
@@ -91,7 +92,8 @@ def agreed(schemas: Iterable[tuple[Path, Any]]) -> Any:
 
     first: Path | None = None
     schema: Any = None
-    for path, other in schemas:
+    for path, found in schemas:
+        other = schema_without_views(found)
         if first is None:
             first, schema = path, other
             continue
@@ -116,6 +118,7 @@ def as_agreed(table: Any, schema: Any) -> Any:
     """A table, or a piece of one, with the columns it has in the order and of the types of a schema."""
     import pyarrow as pa
 
+    table = without_views(table)
     fields = [field for field in schema if field.name in table.schema.names]
     return pa.table([table[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
 
