@@ -87,6 +87,17 @@ def test_text_and_categories_as_polars_has_them(rows, predicted, tmp_path, memor
         np.testing.assert_allclose(each, found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
+def test_dates_and_times_as_polars_and_pandas_write_them(rows, predicted, tmp_path, memory):
+    when = pd.Timestamp("2024-01-01 00:00:00.123456789") + pd.to_timedelta(100 * np.arange(200), unit="min")
+    frame = pl.from_pandas(rows.assign(when=when)).with_columns(clock=pl.col("when").dt.time())
+    in_csv, in_parquet = tmp_path / "d.csv", tmp_path / "d.parquet"
+    frame.write_csv(in_csv, datetime_format="%Y-%m-%d %H:%M:%S%.9f")
+    frame.write_parquet(in_parquet)
+    (one, _), (other, _) = (predicted(in_csv, path, *memory) for path in (in_csv, in_parquet))
+    np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
 def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)

@@ -107,6 +107,31 @@ def test_dates_in_text_and_in_other_units_are_the_same_dates():
         np.testing.assert_array_equal(matrix(first, t=column), matrix(first, t=columns[0]))
 
 
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_dates_in_text_may_have_nanoseconds(zone):
+    words = [f"2024-01-{day:02} 12:00:00.123456789{zone}" for day in range(1, 20)]
+    stamps = pa.array([datetime(2024, 1, day, 12, 0, 0, 123456) for day in range(1, 20)])
+    encoder = learnt(t=words).encoder
+    assert encoder == learnt(t=stamps).encoder
+    np.testing.assert_array_equal(matrix(encoder, t=words), matrix(encoder, t=stamps))
+
+
+def test_times_in_text_are_times():
+    """As polars writes them to CSV files, and where some have parts of seconds."""
+    times = [time(6), None, time(18, 0, 30), time(0), time(12)]
+    encoder = learnt(t=times).encoder
+    for words in (
+        ["06:00:00.000000000", None, "18:00:30.000000000", "00:00:00.000000000", "12:00:00.000000000"],
+        ["06:00", "", "18:00:30.000", "00:00:00", "12:00"],
+    ):
+        assert learnt(t=words).encoder == encoder
+        np.testing.assert_array_equal(matrix(encoder, t=words), matrix(encoder, t=times))
+    for words in (["06", "12"], ["06:00", "12:00 sharp"], ["06:00", "noon"], ["06:00", "25:00"]):
+        assert isinstance(learnt(t=words * 6).encoder.columns[0], TextColumn)
+    (column,) = learn_encoder(pa.table({"t": ["06:00", "07:00"] * 6}), ["t"], categorical=["t"]).encoder.columns
+    assert isinstance(column, TextColumn)
+
+
 def test_a_time_of_day_is_seconds_and_their_cycle():
     times = [time(6), None, time(18, 0, 30), time(0), time(12)]
     encoder = learnt(t=times).encoder

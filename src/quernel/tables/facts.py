@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
-from quernel.tables.values import as_words, clock, is_duration, kind_of, numbers, parsed_dates, seconds
+from quernel.tables.values import as_words, clock, is_duration, kind_of, numbers, parsed_dates, parsed_times, seconds
 from quernel.tables.words import GAPS
 
 Array = NDArray[np.floating]
@@ -27,6 +27,7 @@ Array = NDArray[np.floating]
 LEVEL_ROWS, MOST_LEVELS = 5, 50
 # Different words that are counted; a column of text with more says which row it is, not what is in it.
 MOST_WORDS = 200_000
+NO_FORM: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class TextFacts:
     """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
 
     `look` says what the words look like. `forms` are the ways in which all text can be read as dates ("local" or
-    "zoned"), and `dates` is then what is known of them.
+    "zoned") or times of day ("clock"), and `dates` is then what is known of them.
     """
 
     n_rows: int
@@ -90,16 +91,22 @@ def _text_facts(column: Any, plainly: bool) -> TextFacts:
     each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
     counts = dict(zip(words, each, strict=True))
     missing = int(np.sum(index < 0)) + counts.pop("", 0)
-    parsed = None if plainly else parsed_dates(column)
-    if parsed is None:
-        forms: frozenset[str] = frozenset()
-    else:  # without any text, both are possible
-        zoned = "zoned" if parsed.type.tz else "local"
-        forms = frozenset({"local", "zoned"} if parsed.null_count == len(parsed) else {zoned})
+    parsed, forms = (None, NO_FORM) if plainly else _as_dates(column)
     dates = None if parsed is None else number_facts(seconds(parsed, ""), parsed.null_count)
     return TextFacts(
         len(index), column.null_count, missing, _few(counts), look_at({} if plainly else counts), forms, dates
     )
+
+
+def _as_dates(column: Any) -> tuple[Any, frozenset[str]]:
+    """Text as points in time, or None, and the ways in which it can be read so: all of them where there is no text."""
+    parsed = parsed_dates(column)
+    if parsed is None:
+        times = parsed_times(column)
+        return times, NO_FORM if times is None else frozenset({"clock"})
+    if parsed.null_count == len(parsed):
+        return parsed, frozenset({"local", "zoned", "clock"})
+    return parsed, frozenset({"zoned" if parsed.type.tz else "local"})
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -144,7 +151,9 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
     if facts.nulls == facts.n_rows:
         raise _without(name)
     if isinstance(facts, TextFacts):
-        return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
+        if facts.dates is None:
+            return _text(name, facts)
+        return _time(name, facts.dates) if facts.forms == {"clock"} else _date(name, facts.dates)
     if kind == "time":
         return _time(name, facts)
     return _date(name, facts) if kind == "date" else _number(name, facts, kind)

@@ -13,6 +13,8 @@ Array = NDArray[np.floating]
 
 # Arrow's units of durations.
 PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+# How text begins that holds a time of day.
+CLOCK = r"^\d\d:\d\d"
 
 
 def plain(column: Any) -> Any:
@@ -89,10 +91,8 @@ def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
 def parsed(column: Any, name: str, kind: str) -> Any:
     """Text as numbers or truth values, all of it, or an error that shows a word that is none."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    text = plain(column).cast(pa.large_string())
-    text = pc.if_else(pc.equal(text, ""), None, text)
+    text = _told(column)
     meant = pa.bool_() if kind == "boolean" else pa.float64()
     try:
         return text.cast(meant)
@@ -133,15 +133,13 @@ def seconds(column: Any, name: str) -> Array:
 def clock(column: Any, name: str) -> Array:
     """A column of times of day, or of text that holds them, as seconds since midnight, missing entries as NaN."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     column = plain(column)
-    if kind_of(column.type) == "text":  # Arrow reads times as part of dates only
-        text = pc.if_else(pc.equal(column, ""), None, column).cast(pa.string())
-        try:
-            return seconds(pc.binary_join_element_wise("1970-01-01", text, " ").cast(pa.timestamp("us")), name)
-        except pa.ArrowInvalid as error:
-            raise TableError(f"Column {name!r} holds text that is no time. Write times like 08:30:00.") from error
+    if kind_of(column.type) == "text":
+        times = parsed_times(column)
+        if times is None:
+            raise TableError(f"Column {name!r} holds text that is no time. Write times like 08:30:00.")
+        return seconds(times, name)
     if kind_of(column.type) == "nothing":
         return np.full(len(column), np.nan)
     return numbers(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / 1e6
@@ -149,14 +147,39 @@ def clock(column: Any, name: str) -> Array:
 
 def parsed_dates(column: Any) -> Any:
     """Text as points in time, or None if some of it is no date."""
+    text = _told(column)
+    local = _stamps(text, None)
+    return _stamps(text, "UTC") if local is None else local
+
+
+def parsed_times(column: Any) -> Any:
+    """Text that holds times of day as such points of the first day of 1970, or None if some of it is no time."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = _told(column)
+    if not pc.all(pc.match_substring_regex(text, CLOCK), min_count=0).as_py():
+        return None
+    day, between = (pa.scalar(part, text.type) for part in ("1970-01-01", " "))  # times alone Arrow does not read
+    return _stamps(pc.binary_join_element_wise(day, text, between), None)
+
+
+def _told(column: Any) -> Any:
+    """The text of a column, without that which is empty."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = plain(column).cast(pa.large_string())
-    text = pc.if_else(pc.equal(text, ""), None, text)
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+    return pc.if_else(pc.equal(text, ""), None, text)
+
+
+def _stamps(text: Any, zone: str | None) -> Any:
+    """Points in time with up to six or, if that does not do, nine digits after the second; None if text is no date."""
+    import pyarrow as pa
+
+    for unit in ("us", "ns"):
         try:
-            return text.cast(kind)
+            return text.cast(pa.timestamp(unit, zone))
         except pa.ArrowInvalid:
             continue
     return None
