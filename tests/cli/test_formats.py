@@ -98,6 +98,23 @@ def test_dates_and_times_as_polars_and_pandas_write_them(rows, predicted, tmp_pa
     np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
+def test_files_need_not_agree_on_columns_that_are_left_out(rows, command, tmp_path):
+    for k, more in enumerate(([1] * 100, ["a"] * 100)):
+        rows[100 * k : 100 * k + 100].assign(more=more).to_csv(tmp_path / f"d{k}.csv", index=False)
+    files, model = tmp_path / "d*.csv", tmp_path / "m.quernel"
+    ran = command("fit", files, "--model", model, *QUICK)
+    assert "Column 'more' of" in ran.stderr
+    for options in (("--columns", "x"), ("--exclude", "more"), ("--exclude", "more", "--max-memory", "1kB")):
+        ran = command("fit", files, "--model", model, *QUICK, *options)
+        assert ran.returncode == 0, ran.stderr
+    ran = command("fit", files, "--model", model, *QUICK, "--columns", "x", "--report", tmp_path / "r.html")
+    assert ran.returncode == 0, ran.stderr
+    ran = command("predict", model, files, "--out", tmp_path / "out.csv")
+    assert ran.returncode == 0, ran.stderr
+    ran = command("predict", model, files, "--out", tmp_path / "kept.csv", "--keep", "more")
+    assert "Column 'more' of" in ran.stderr
+
+
 def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)

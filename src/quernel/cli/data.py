@@ -17,7 +17,7 @@ from quernel.tables.converted import bytes_of, copied
 from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
-from quernel.tables.several import files_of
+from quernel.tables.several import Needed, files_of
 from quernel.tables.values import kind_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
@@ -85,9 +85,14 @@ def opened_training(
     if target in more["categorical"]:
         raise ValueError(f"--categorical names the target {target!r}, which must be a number. Leave it out there.")
     how = CsvReading(dict.fromkeys(more["categorical"], pa.string()), tuple(words))
-    with in_parts(data, max_memory, dask, how) as parts:
+    chosen = {target, groups, more.get("weights"), *(more["columns"] or ())}
+
+    def needed(name: str) -> bool:
+        return name not in more["exclude"] and (more["columns"] is None or name in chosen)
+
+    with in_parts(data, max_memory, dask, how, needed) as parts:
         if parts is None:
-            table = read(data, how)
+            table = read(data, how, needed)
             _refuse_empty(len(table), data)
             training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
             _enough(training, data)
@@ -123,11 +128,13 @@ def how_read(training: Training | StreamedTraining) -> str:
 
 
 @contextmanager
-def in_parts(data: Path, max_memory: int | None, dask: str | None, how: CsvReading) -> Iterator[ParquetTable | None]:
+def in_parts(
+    data: Path, max_memory: int | None, dask: str | None, how: CsvReading, needed: Needed
+) -> Iterator[ParquetTable | None]:
     """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it; else None."""
     files, room = files_of(data), allowance(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
-        table = open_parquet(data)
+        table = open_parquet(data, needed=needed)
         yield table if dask is not None or _size(table) > room else None
         return
     if dask is not None:
@@ -141,7 +148,7 @@ def in_parts(data: Path, max_memory: int | None, dask: str | None, how: CsvReadi
         return
     with ExitStack() as stack:
         with working(f"Copying {data}, which may not fit in memory, to Parquet, to read it in parts"):
-            table = stack.enter_context(copied(files, how))
+            table = stack.enter_context(copied(files, how, needed))
         yield table
 
 
