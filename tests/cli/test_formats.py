@@ -115,6 +115,16 @@ def test_files_need_not_agree_on_columns_that_are_left_out(rows, command, tmp_pa
     assert "Column 'more' of" in ran.stderr
 
 
+def test_hexadecimal_numbers_are_read_by_all_commands(rows, predicted, command, tmp_path):
+    count = np.arange(200) % 40
+    rows.assign(c=count).to_csv(tmp_path / "plain.csv", index=False)
+    rows.assign(c=[hex(value) for value in count]).to_csv(tmp_path / "hex.csv", index=False)
+    found = [predicted(tmp_path / "hex.csv", tmp_path / f"{name}.csv")[0] for name in ("plain", "hex")]
+    np.testing.assert_array_equal(*found)
+    ran = command("report", tmp_path / "m.quernel", tmp_path / "hex.csv", "--out", tmp_path / "r.html")
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)

@@ -205,6 +205,7 @@ def test_text_that_says_the_same_is_read_as_what_it_was():
     encoder = learnt(n=[1.0, 12.0, None, 3.5], flag=[True, False, True, False]).encoder
     found = matrix(encoder, n=[1.0, 12.0, None, 3.5], flag=[True, False, None, True])
     np.testing.assert_array_equal(matrix(encoder, n=["1", "12.0", "", "3.5"], flag=["true", "False", None, "1"]), found)
+    np.testing.assert_array_equal(matrix(encoder, n=["1", "0xC"], flag=["true", "0"]), found[:2])
     with pytest.raises(TableError, match=r"'n' holds strings such as 'x', but the model was fitted to numbers"):
         matrix(encoder, n=["1", "x"], flag=["true", "false"])
     with pytest.raises(TableError, match=r"'flag' holds strings such as 'maybe'.*booleans"):

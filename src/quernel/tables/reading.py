@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,7 @@ def _csv_batches(
     needed: Sequence[str] | None,
     how: CsvReading,
 ) -> Batches:
+    import pyarrow as pa
     from pyarrow import csv
 
     parsing = _parsing(path, ending, compression)
@@ -159,6 +160,8 @@ def _csv_batches(
         schema = first.schema  # of all columns, as they look at the beginning of the file
     check_names(path, schema.names)
     present = schema.names if needed is None else [name for name in needed if name in schema.names]
+    whole = [name for name in present if how.types.get(name) == pa.float64() and schema.field(name).type == pa.int64()]
+    how = replace(how, types=how.types | dict.fromkeys(_hexadecimal(path, compression, parsing, whole), pa.int64()))
     for name in set(present) & set(how.types):
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(how.types[name]))
@@ -167,6 +170,27 @@ def _csv_batches(
     with complaints(path, ending, schema.names):  # the first piece is read at once
         pieces = files.enter_context(csv.open_csv(stream, options, parsing, convert))
     return Batches(schema, map(how.with_gaps, pieces), None)
+
+
+def _hexadecimal(path: Path, compression: str | None, parsing: Any, columns: list[str]) -> list[str]:
+    """Those of some columns of whole numbers that have some like 0x1f at the beginning of a CSV file.
+
+    So Arrow reads whole numbers, but no others.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    if not columns:
+        return []
+    with _stream(path, compression) as stream:
+        if b"0x" not in stream.read(BLOCK_BYTES).lower():
+            return []
+    options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    as_text = csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), include_columns=columns)
+    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing, as_text) as first:
+        piece = first.read_next_batch()
+    return [name for name in columns if pc.any(pc.match_substring(piece[name], "0x", ignore_case=True)).as_py()]
 
 
 def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str] | None) -> Batches:

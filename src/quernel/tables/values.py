@@ -93,24 +93,24 @@ def parsed(column: Any, name: str, kind: str) -> Any:
     import pyarrow as pa
 
     text = _told(column)
-    meant = pa.bool_() if kind == "boolean" else pa.float64()
-    try:
-        return text.cast(meant)
-    except pa.ArrowInvalid as error:
-        word = next(word for word in text.unique().drop_null() if not _reads(word, meant))
-        raise TableError(
-            f"Column {name!r} holds strings such as {word.as_py()!r}, but the model was fitted to {kind}s."
-        ) from error
+    # Whole numbers may be hexadecimal.
+    types = (pa.bool_(),) if kind == "boolean" else (pa.float64(), pa.int64())
+    for meant in types:
+        found = _cast_or_none(text, meant)
+        if found is not None:
+            return found
+    word = next(word for word in text.unique().drop_null() if _cast_or_none(word, types[0]) is None)
+    raise TableError(f"Column {name!r} holds strings such as {word.as_py()!r}, but the model was fitted to {kind}s.")
 
 
-def _reads(word: Any, meant: Any) -> bool:
+def _cast_or_none(text: Any, meant: Any) -> Any:
+    """Text, a column or a word, as another type; None if it cannot be read as that."""
     import pyarrow as pa
 
     try:
-        word.cast(meant)
+        return text.cast(meant)
     except pa.ArrowInvalid:
-        return False
-    return True
+        return None
 
 
 def seconds(column: Any, name: str) -> Array:
@@ -177,9 +177,5 @@ def _stamps(text: Any, zone: str | None) -> Any:
     """Points in time with up to six or, if that does not do, nine digits after the second; None if text is no date."""
     import pyarrow as pa
 
-    for unit in ("us", "ns"):
-        try:
-            return text.cast(pa.timestamp(unit, zone))
-        except pa.ArrowInvalid:
-            continue
-    return None
+    coarse = _cast_or_none(text, pa.timestamp("us", zone))
+    return _cast_or_none(text, pa.timestamp("ns", zone)) if coarse is None else coarse
