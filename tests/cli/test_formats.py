@@ -1,5 +1,7 @@
 """A model takes the same rows from any format."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -150,6 +152,15 @@ def test_a_number_that_stands_for_a_gap_is_one_in_any_format(rows, predicted, tm
     gaps = frame.assign(c=frame["c"].replace(-999, np.nan))
     gaps.to_parquet(in_parquet)
     np.testing.assert_allclose(predicted(in_csv, in_parquet, "--missing", "-999", *memory)[0], one, rtol=1e-10)
+
+
+@pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
+def test_a_note_on_words_for_gaps_that_are_nowhere(rows, command, tmp_path, memory):
+    rows.assign(c=["?", "a"] * 100).to_csv(tmp_path / "d.csv", index=False)
+    options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
+    ran = command("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
+    (told,) = json.loads(ran.stdout)["notes"]
+    assert told.startswith("The word 'unknown' of --missing is in no field of")
 
 
 def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, command, tmp_path):

@@ -9,7 +9,16 @@ import pyarrow as pa
 import pytest
 
 from quernel import KernelQuantileRegressor
-from quernel.tables import TableError, TableModel, TextColumn, UnknownWordsWarning, learn_encoder, prepare, reading
+from quernel.tables import (
+    TableError,
+    TableModel,
+    TextColumn,
+    UnknownWordsWarning,
+    learn_encoder,
+    prepare,
+    reading,
+    unmet,
+)
 from quernel.tables.strangers import Strangers
 from quernel.tables.words import GAPS, spellings
 
@@ -108,6 +117,20 @@ def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
         (pa.array([-999, 2], pa.int16()), pa.array(["1", "-999"]).dictionary_encode(), ["a", None]),
     ):
         np.testing.assert_array_equal(encoder.encode({"n": n, "k": k, "code": code}), expected)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+@pytest.mark.parametrize("block", [4, 1000])
+def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
+    monkeypatch.setattr(unmet, "BLOCK_BYTES", block)
+    text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
+    with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
+        stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
+    words = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
+    found = unmet.unmet([tmp_path / f"d.{ending}"], words)
+    assert found == ["non", "last", "999", "nxa", "2"]
+    (tmp_path / "other.csv").write_text("a\n2\n999\n")
+    assert unmet.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == ["non", "last", "nxa"]
 
 
 @pytest.fixture(scope="module")

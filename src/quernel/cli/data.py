@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
 from quernel.tables.several import Needed, files_of
+from quernel.tables.unmet import unmet
 from quernel.tables.values import kind_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
@@ -96,7 +98,7 @@ def opened_training(
             _refuse_empty(len(table), data)
             training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
             _enough(training, data)
-            yield table, training
+            yield table, _noted(training, data, words)
             return
         _refuse_empty(parts.n_rows, data)
         more["groups"] = groups
@@ -107,7 +109,14 @@ def opened_training(
                 else:
                     training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
             _enough(training, data)
-            yield None, training
+            yield None, _noted(training, data, words)
+
+
+def _noted(training: Any, data: Path, words: list[str]) -> Any:
+    """The same with notes on words that were to stand for gaps and are in none of the files."""
+    where = f"is in no field of {data}: it must be written as it is there"
+    notes = [f"The word {word!r} of --missing {where}." for word in unmet(files_of(data), words)]
+    return replace(training, notes=(*training.notes, *notes))
 
 
 def tell_training(training: Training | StreamedTraining) -> None:

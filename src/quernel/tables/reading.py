@@ -107,7 +107,7 @@ def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
             from pyarrow import csv
 
             parsing = _parsing(path, ending, compression)
-            with _stream(path, compression) as stream:
+            with opened_stream(path, compression) as stream:
                 options = csv.ReadOptions(use_threads=False)
                 table = how.with_gaps(csv.read_csv(stream, options, parsing, how.options()))
         elif ending in PARQUET:
@@ -156,7 +156,7 @@ def _csv_batches(
     parsing = _parsing(path, ending, compression)
     options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     guessed = CsvReading(missing=how.missing).options()
-    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
+    with opened_stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
         schema = first.schema  # of all columns, as they look at the beginning of the file
     check_names(path, schema.names)
     present = schema.names if needed is None else [name for name in needed if name in schema.names]
@@ -166,7 +166,7 @@ def _csv_batches(
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(how.types[name]))
     convert = how.options(include_columns=present)
-    stream = files.enter_context(_stream(path, compression))
+    stream = files.enter_context(opened_stream(path, compression))
     with complaints(path, ending, schema.names):  # the first piece is read at once
         pieces = files.enter_context(csv.open_csv(stream, options, parsing, convert))
     return Batches(schema, map(how.with_gaps, pieces), None)
@@ -183,12 +183,12 @@ def _hexadecimal(path: Path, compression: str | None, parsing: Any, columns: lis
 
     if not columns:
         return []
-    with _stream(path, compression) as stream:
+    with opened_stream(path, compression) as stream:
         if b"0x" not in stream.read(BLOCK_BYTES).lower():
             return []
     options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     as_text = csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), include_columns=columns)
-    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing, as_text) as first:
+    with opened_stream(path, compression) as stream, csv.open_csv(stream, options, parsing, as_text) as first:
         piece = first.read_next_batch()
     return [name for name in columns if pc.any(pc.match_substring(piece[name], "0x", ignore_case=True)).as_py()]
 
@@ -260,9 +260,9 @@ def _parsing(path: Path, ending: str, compression: str | None) -> Any:
     """How the file is cut into fields. Where there is one column, an empty line is a row with a gap."""
     from pyarrow import csv
 
-    with _stream(path, compression) as stream:
+    with opened_stream(path, compression) as stream:
         first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0].strip(b"\r")
-    meant = _separator(ending)
+    meant = separator_of(ending)
     _check_separator(path, first, meant)
     one_column = bool(first) and meant.encode() not in first
     return csv.ParseOptions(delimiter=meant, newlines_in_values=True, ignore_empty_lines=not one_column)
@@ -278,11 +278,13 @@ def _check_separator(path: Path, first: bytes, meant: str) -> None:
         )
 
 
-def _separator(ending: str) -> str:
+def separator_of(ending: str) -> str:
+    """What stands between the fields of a CSV file with this ending."""
     return "\t" if ending == ".tsv" else ","
 
 
-def _stream(path: Path, compression: str | None) -> Any:
+def opened_stream(path: Path, compression: str | None) -> Any:
+    """The bytes of a file, not compressed any more."""
     import pyarrow as pa
 
     return pa.input_stream(str(path), compression=compression)
