@@ -79,6 +79,14 @@ def test_words_that_are_often_there_are_words_and_the_same_ones_are_gaps_elsewhe
     assert found[0, 1] == 1
 
 
+def test_words_for_gaps_that_are_no_levels_are_gaps_at_the_fit():
+    words = [f"w{i:02}" for i in range(50) for _ in range(9)] + ["NA"] * 6
+    (column,) = learnt(w=words).columns
+    assert column == TextColumn("w", tuple(sorted(set(words) - {"NA"})), other=False, missing=True)
+    with pytest.raises(TableError, match="'w' holds no values"):
+        learnt(w=["NA", None, "NULL"] * 3)
+
+
 def test_csv_files_have_the_words_of_the_model(tmp_path):
     encoder = learnt(place=["NA", "EU", None] * 6, n=[1.0, None, 3.0] * 6)
     path = tmp_path / "x.csv"

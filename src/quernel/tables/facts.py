@@ -182,19 +182,19 @@ def _text(name: str, facts: TextFacts) -> Column | str:
     counts, missing = facts.words, facts.missing
     if counts is None:
         return f"it has more than {MOST_WORDS:,} different words, like a name or a number that identifies the row"
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    levels = tuple(sorted([word for word, n in ranked if n >= LEVEL_ROWS][:MOST_LEVELS]))
+    # NA and its like are words only where they are levels: wherever else they are met, they stand for gaps.
+    gaps = {word: n for word, n in ranked if word in GAPS and word not in levels}
+    counts, missing = {word: n for word, n in ranked if word not in gaps}, missing + sum(gaps.values())
     if not counts:
         raise _without(name)
-    # NA and its like are words only where they are frequent enough to be told apart from gaps later.
-    gaps = {word: n for word, n in counts.items() if word in GAPS and n < LEVEL_ROWS}
-    counts, missing = {word: n for word, n in counts.items() if word not in gaps}, missing + sum(gaps.values())
-    frequent = [word for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])) if n >= LEVEL_ROWS]
     if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - missing) / 2:
         return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
     if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
-    if not frequent:
+    if not levels:
         return f"none of its {len(counts)} words appears in {LEVEL_ROWS} rows"
-    levels = tuple(sorted(frequent[:MOST_LEVELS]))
     return TextColumn(name, levels, other=len(levels) < len(counts), missing=missing > 0)
 
 
