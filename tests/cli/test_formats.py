@@ -166,8 +166,9 @@ def test_a_note_on_words_for_gaps_that_are_nowhere(rows, command, tmp_path, memo
 def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, command, tmp_path):
     in_csv, in_parquet = in_both(rows.assign(y=np.where(np.arange(200) % 4, rows["y"], -999.0)), tmp_path)
     assert command("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0
+    options = ("--out", tmp_path / "r.html", "--force", "--json")
     told = [
-        command("report", tmp_path / "m.quernel", path, "--out", tmp_path / "r.html", "--force", "--json").stdout
-        for path in (in_csv, in_parquet)
+        json.loads(command("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)
     ]
     assert told[0] == told[1]
+    assert told[0]["rows_judged"] == 150
