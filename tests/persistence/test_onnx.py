@@ -268,6 +268,21 @@ def test_words_that_stand_for_gaps_are_gaps(tmp_path):
     assert found[4] != found[1]
 
 
+def test_words_and_numbers_of_other_files_are_the_same_in_the_graph(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {"place": rng.choice(["NA", "EU", "US"], 150), "code": rng.choice([1.0, 2.0, np.nan], 150)}
+    table = pa.table(columns | {"x": rng.normal(size=150), "y": rng.normal(size=150)})
+    training = prepare(table, "y", missing=["-999"], categorical=["code"])
+    model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
+    whole = TableModel(training.encoder, model, "y")
+    quernel.to_onnx(whole, tmp_path / "m.onnx")
+    places, codes = ["NA", "NULL", "US", "n/a"], ["1", "1.0", "-999.0", "3"]
+    rows = {"place": places, "code": codes, "x": [0.5, -999.0, 1.0, -998.0]}
+    given = {name: np.array(values, dtype=object)[:, None] for name, values in rows.items()}
+    found = run(tmp_path / "m.onnx", **given | {"x": np.array(rows["x"])[:, None]})["quantiles"]
+    np.testing.assert_allclose(np.ravel(found), whole.predict(rows))
+
+
 def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     table, new = with_times(sales()), with_times(sales(100, seed=1), seed=1)
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))

@@ -64,6 +64,17 @@ def test_dictionaries_and_long_text_are_text():
         assert column == TextColumn("w", ("a", "b"), other=False, missing=False)
 
 
+@pytest.mark.skipif(not hasattr(pa, "string_view"), reason="this Arrow has no views")
+def test_views_of_text_are_text():
+    words = pa.array(["a", "b", None] * 10).cast(pa.string_view())
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 10), words[:2])
+    encoder = learnt(w=["a", "b", None] * 10, c=["a", "b", None] * 10).encoder
+    expected = matrix(encoder, w=["a", "b", None] * 10, c=["a", "b", None] * 10)
+    table = pa.table({"w": words, "c": coded})
+    for each in (table, table.to_batches()[0], {"w": words, "c": coded}):
+        np.testing.assert_array_equal(encoder.encode(each), expected)
+
+
 def test_a_date_is_a_trend_and_the_cycles_that_its_rows_could_show():
     hours = [datetime(2024, 1, 1) + timedelta(hours=h) for h in range(0, 24 * 400, 7)]
     encoder = learnt(t=hours).encoder
@@ -96,6 +107,31 @@ def test_dates_in_text_and_in_other_units_are_the_same_dates():
         np.testing.assert_array_equal(matrix(first, t=column), matrix(first, t=columns[0]))
 
 
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_dates_in_text_may_have_nanoseconds(zone):
+    words = [f"2024-01-{day:02} 12:00:00.123456789{zone}" for day in range(1, 20)]
+    stamps = pa.array([datetime(2024, 1, day, 12, 0, 0, 123456) for day in range(1, 20)])
+    encoder = learnt(t=words).encoder
+    assert encoder == learnt(t=stamps).encoder
+    np.testing.assert_array_equal(matrix(encoder, t=words), matrix(encoder, t=stamps))
+
+
+def test_times_in_text_are_times():
+    """As polars writes them to CSV files, and where some have parts of seconds."""
+    times = [time(6), None, time(18, 0, 30), time(0), time(12)]
+    encoder = learnt(t=times).encoder
+    for words in (
+        ["06:00:00.000000000", None, "18:00:30.000000000", "00:00:00.000000000", "12:00:00.000000000"],
+        ["06:00", "", "18:00:30.000", "00:00:00", "12:00"],
+    ):
+        assert learnt(t=words).encoder == encoder
+        np.testing.assert_array_equal(matrix(encoder, t=words), matrix(encoder, t=times))
+    for words in (["06", "12"], ["06:00", "12:00 sharp"], ["06:00", "noon"], ["06:00", "25:00"]):
+        assert isinstance(learnt(t=words * 6).encoder.columns[0], TextColumn)
+    (column,) = learn_encoder(pa.table({"t": ["06:00", "07:00"] * 6}), ["t"], categorical=["t"]).encoder.columns
+    assert isinstance(column, TextColumn)
+
+
 def test_a_time_of_day_is_seconds_and_their_cycle():
     times = [time(6), None, time(18, 0, 30), time(0), time(12)]
     encoder = learnt(t=times).encoder
@@ -119,6 +155,25 @@ def test_durations_are_seconds(unit):
     np.testing.assert_array_equal(matrix(encoder, d=values), [[90, 0], [1845, 1], [3600, 0]])
     made = prepare(pa.table({"x": range(3), "d": values}), "d")
     assert made.y.tolist() == [90, 3600]
+
+
+def test_durations_are_not_read_as_numbers_without_a_unit():
+    minutes, lasting = [30, 60, 90], [timedelta(minutes=m) for m in (30, 60, 90)]
+    plain, timed = learnt(d=minutes).encoder, learnt(d=lasting).encoder
+    with pytest.raises(TableError, match=r"'d' holds duration.*numbers, without a unit. Turn it into numbers"):
+        matrix(plain, d=lasting)
+    np.testing.assert_array_equal(matrix(timed, d=[1800, 3600, 5400]), matrix(timed, d=lasting))
+    with pytest.raises(TableError, match=r"'d' holds duration.*fitted to texts"):
+        matrix(learnt(d=["30", "60"] * 6).encoder, d=lasting)
+
+
+def test_durations_are_no_names():
+    lasting = pa.array([timedelta(minutes=m) for m in (30, 60)] * 6)
+    for values in (lasting, pa.DictionaryArray.from_arrays([0, 1] * 6, lasting[:2])):
+        table = pa.table({"d": values})
+        with pytest.raises(TableError, match=r"'d' holds .*duration.*--categorical is for"):
+            learn_encoder(table, ["d"], categorical=["d"])
+        assert learn_encoder(table, ["d"]).encoder.columns[0].duration
 
 
 def test_numbers_that_are_names_are_words():
@@ -150,6 +205,7 @@ def test_text_that_says_the_same_is_read_as_what_it_was():
     encoder = learnt(n=[1.0, 12.0, None, 3.5], flag=[True, False, True, False]).encoder
     found = matrix(encoder, n=[1.0, 12.0, None, 3.5], flag=[True, False, None, True])
     np.testing.assert_array_equal(matrix(encoder, n=["1", "12.0", "", "3.5"], flag=["true", "False", None, "1"]), found)
+    np.testing.assert_array_equal(matrix(encoder, n=["1", "0xC"], flag=["true", "0"]), found[:2])
     with pytest.raises(TableError, match=r"'n' holds strings such as 'x', but the model was fitted to numbers"):
         matrix(encoder, n=["1", "x"], flag=["true", "false"])
     with pytest.raises(TableError, match=r"'flag' holds strings such as 'maybe'.*booleans"):

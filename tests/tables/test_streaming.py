@@ -1,14 +1,20 @@
 """Tables of files larger than memory: what is learnt of them, and their rows, are those of the table in memory."""
 
+from datetime import datetime
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
-from quernel.tables import TableError, facts, medians, prepare, read, streaming
+from quernel.tables import TableError, facts, in_batches, medians, prepare, read, streaming
 from quernel.tables.groups import open_parquet
 from quernel.tables.streaming import prepare_streamed
 from tables.made import sales
+
+WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}
 
 
 def written(folder, table, n_files=4, group=37):
@@ -134,6 +140,17 @@ def test_errors_are_those_of_the_table_in_memory(tmp_path, change, options):
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("gap", [np.nan, None])
+def test_rows_without_a_group_are_refused(tmp_path, gap):
+    """NaN, too, which no label is equal to."""
+    labels = pa.array([gap if i in (3, 5) else float(i % 9) for i in range(700)], from_pandas=False)
+    table = many_kinds().append_column("group", labels)
+    with pytest.raises(TableError, match="'group' is empty in 2 of"):
+        prepare(table, "y", groups="group")
+    with pytest.raises(TableError, match=r"'group' is empty in 2 of .* rows of .*row group 0"):
+        prepare_streamed(open_parquet(written(tmp_path, table)), "y", groups="group")
+
+
 def test_files_with_other_columns_are_named(tmp_path):
     table = sales()
     written(tmp_path, table)
@@ -144,6 +161,36 @@ def test_files_with_other_columns_are_named(tmp_path):
     pq.write_table(table.set_column(1, "age", text), tmp_path / "part04.parquet")
     with pytest.raises(TableError, match=r"Column 'age' of .*part04.parquet holds string, but double in .*part00"):
         open_parquet(tmp_path / "*.parquet")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "csv"])
+def test_files_need_not_agree_on_columns_that_are_not_needed(tmp_path, ending):
+    x = np.arange(30.0)
+    others = ({"more": range(30)}, {"more": ["a"] * 30}, {"more": ["b"] * 30, "most": [1] * 30}, {})
+    for k, other in enumerate(others):
+        table = pa.table({**other, "x": x + k, "y": x})
+        WRITERS[ending](table, str(tmp_path / f"{k}.{ending}"))
+    with pytest.raises(TableError, match=r"'more' of .*1\..* holds string, but int64 in .*0\."):
+        read(tmp_path)
+    whole = read(tmp_path, needed={"x", "y"}.__contains__)
+    assert whole["x"].to_pylist() == [*x, *(x + 1), *(x + 2), *(x + 3)]
+    assert whole["more"].null_count == whole["most"].null_count == 120
+    with in_batches(tmp_path, ["y", "x"]) as batches:
+        assert pa.concat_tables(piece.select(["x", "y"]) for piece in batches.pieces) == whole.select(["x", "y"])
+    if ending == "parquet":
+        table = open_parquet(tmp_path, needed={"x", "y"}.__contains__)
+        np.testing.assert_array_equal(everything(prepare_streamed(table, "y", columns=["x"]).rows)[0][:, 0], whole["x"])
+
+
+def test_large_whole_numbers_agree_with_other_numbers(tmp_path):
+    large = 2**60 + 1
+    pq.write_table(pa.table({"x": pa.array([large, 1])}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array([0.5, 2.0])}), tmp_path / "b.parquet")
+    assert read(tmp_path)["x"].to_pylist() == [float(large), 1, 0.5, 2]
+    pq.write_table(pa.table({"x": pa.array([datetime(1, 1, 1)], pa.timestamp("s"))}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": pa.array([datetime(2024, 1, 1)], pa.timestamp("ns"))}), tmp_path / "b.parquet")
+    with pytest.raises(TableError, match=r"Column 'x' of .*a.parquet cannot be read as timestamp\[ns\]"):
+        read(tmp_path)
 
 
 def test_numbers_of_other_types_agree(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from quernel.report.words import counted
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.clusters import ClusterTable, cluster_rows, connected
-from quernel.tables.columns import kind_of
 from quernel.tables.converted import bytes_of, copied
 from quernel.tables.facts import MOST_LEVELS
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
-from quernel.tables.several import files_of
+from quernel.tables.several import Needed, files_of
+from quernel.tables.unmet import unmet
+from quernel.tables.values import kind_of
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
 COLUMNS = "Input columns, separated by commas, names with a comma in double quotes; all by default."
@@ -85,13 +87,18 @@ def opened_training(
     if target in more["categorical"]:
         raise ValueError(f"--categorical names the target {target!r}, which must be a number. Leave it out there.")
     how = CsvReading(dict.fromkeys(more["categorical"], pa.string()), tuple(words))
-    with in_parts(data, max_memory, dask, how) as parts:
+    chosen = {target, groups, more.get("weights"), *(more["columns"] or ())}
+
+    def needed(name: str) -> bool:
+        return name not in more["exclude"] and (more["columns"] is None or name in chosen)
+
+    with in_parts(data, max_memory, dask, how, needed) as parts:
         if parts is None:
-            table = read(data, how)
+            table = read(data, how, needed)
             _refuse_empty(len(table), data)
             training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
             _enough(training, data)
-            yield table, training
+            yield table, _noted(training, data, words)
             return
         _refuse_empty(parts.n_rows, data)
         more["groups"] = groups
@@ -102,7 +109,14 @@ def opened_training(
                 else:
                     training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
             _enough(training, data)
-            yield None, training
+            yield None, _noted(training, data, words)
+
+
+def _noted(training: Any, data: Path, words: list[str]) -> Any:
+    """The same with notes on words that were to stand for gaps and are in none of the files."""
+    where = f"is in no field of {data}: it must be written as it is there"
+    notes = [f"The word {word!r} of --missing {where}." for word in unmet(files_of(data), words)]
+    return replace(training, notes=(*training.notes, *notes))
 
 
 def tell_training(training: Training | StreamedTraining) -> None:
@@ -123,11 +137,13 @@ def how_read(training: Training | StreamedTraining) -> str:
 
 
 @contextmanager
-def in_parts(data: Path, max_memory: int | None, dask: str | None, how: CsvReading) -> Iterator[ParquetTable | None]:
+def in_parts(
+    data: Path, max_memory: int | None, dask: str | None, how: CsvReading, needed: Needed
+) -> Iterator[ParquetTable | None]:
     """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it; else None."""
     files, room = files_of(data), allowance(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
-        table = open_parquet(data)
+        table = open_parquet(data, needed=needed)
         yield table if dask is not None or _size(table) > room else None
         return
     if dask is not None:
@@ -141,7 +157,7 @@ def in_parts(data: Path, max_memory: int | None, dask: str | None, how: CsvReadi
         return
     with ExitStack() as stack:
         with working(f"Copying {data}, which may not fit in memory, to Parquet, to read it in parts"):
-            table = stack.enter_context(copied(files, how))
+            table = stack.enter_context(copied(files, how, needed))
         yield table
 
 

@@ -34,9 +34,9 @@ from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
 from quernel.rows import allowance
 from quernel.tables import StreamedTraining, Training
-from quernel.tables.columns import numbers
 from quernel.tables.drawing import rows_to_draw
 from quernel.tables.streaming import draw_rows
+from quernel.tables.values import numbers
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.rates import violations

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from quernel.report.words import counted
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.files import check_free, written_whole
 from quernel.tables.reading import ARROW, CSV, Batches, ending_of, nearest
+from quernel.tables.strangers import Strangers
 
 
 def predict(
@@ -44,10 +46,14 @@ def predict(
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
     kept = list(dict.fromkeys(listed(keep or "")))
     names = [_named(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
+    strangers = Strangers(fitted.encoder)
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_reading()) as batches:
         _check(fitted, batches, data, kept, names)
+        batches = replace(batches, pieces=strangers.watched(batches.pieces))
         with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
             rows, outside, infinite, beyond = _predicted(fitted, batches, levels, kept, names, write)
+    for sentence in strangers.sentences():
+        note(sentence)
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
     if infinite:

@@ -21,10 +21,11 @@ from quernel.report.judging import check_target
 from quernel.report.words import counted
 from quernel.rows import allowance
 from quernel.tables import TableError, TableModel, in_batches
-from quernel.tables.columns import kind_of, numbers
 from quernel.tables.drawing import Drawn, drawn, join_drawn, rows_to_draw
 from quernel.tables.groups import JOINED
 from quernel.tables.reading import nearest
+from quernel.tables.strangers import strangers_in
+from quernel.tables.values import kind_of, numbers
 
 JUDGED_DATA = (
     "Data with the target too, best of rows that the model has not seen: a file, a folder or a quoted pattern."
@@ -55,6 +56,8 @@ def report(
         among = "" if sample.whole else f" among {len(there):,} that were drawn"
         raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
     _tell_infinite(fitted, sample.table, target)
+    for sentence in strangers_in(fitted.encoder, sample.table):
+        note(sentence)
     y = check_target(fitted, target[there])
     with working(f"Judging the model on {there.sum():,} rows"):
         X = fitted.encoder.encode(sample.table.filter(there))
@@ -81,7 +84,7 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
             how = replace(how, types=how.types | {fitted.target: pa.float64()})
     with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
         for piece in batches.pieces:
-            table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
+            table = fitted.encoder.without_marks(piece, fitted.target)
             there = np.isfinite(numbers(table[fitted.target]))
             parts.append(drawn(table, there, limit=limit, seed=SEED, place=n_rows, number=n_counted))
             n_rows, n_counted = n_rows + len(table), n_counted + int(there.sum())
@@ -92,8 +95,7 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
             advance(len(table))
     if not n_rows:
         raise TableError(f"{data} has no rows.")
-    found = join_drawn(parts).only(limit)
-    return replace(found, table=fitted.encoder.without_marks(found.table))
+    return join_drawn(parts).only(limit)
 
 
 def _tell_infinite(fitted: TableModel, table: Any, target: Any) -> None:

@@ -186,6 +186,11 @@ def nearest_integer(x: Tensor) -> Tensor:
     return x.graph.apply("Round", x)
 
 
+def equal(x: Tensor, other: Operand) -> Tensor:
+    """Where x is the other."""
+    return x.graph.apply("Equal", x, other)
+
+
 def is_missing(x: Tensor) -> Tensor:
     """Where x is no finite number: x - x is not 0 there, but no number."""
     return x.graph.apply("IsNaN", x - x)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from quernel.plots.style import cut
 from quernel.report.words import number, percent
 from quernel.tables import DateColumn, TableModel, TextColumn, TimeColumn
-from quernel.tables.columns import Column, as_words, numbers
+from quernel.tables.columns import Column
+from quernel.tables.values import as_words, numbers
 
 Array = NDArray[np.floating]
 

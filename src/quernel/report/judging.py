@@ -17,8 +17,8 @@ from quernel.metrics import pinball_loss
 from quernel.report.rivals import MOST_ROWS, predicted_by, rivals
 from quernel.report.words import percent
 from quernel.tables import StreamedTraining, TableError, TableModel, Training
-from quernel.tables.columns import numbers
 from quernel.tables.drawing import Drawn
+from quernel.tables.values import numbers
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]

@@ -16,8 +16,8 @@ from quernel.report.fans import column_fans
 from quernel.report.judging import Judged
 from quernel.report.page import html
 from quernel.tables import TableModel
-from quernel.tables.columns import numbers
 from quernel.tables.drawing import Drawn
+from quernel.tables.values import numbers
 
 Array = NDArray[np.floating]
 

@@ -5,6 +5,7 @@ from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
 from quernel.tables.model import TableModel
 from quernel.tables.reading import TableError
 from quernel.tables.several import in_batches, read
+from quernel.tables.strangers import UnknownWordsWarning
 from quernel.tables.streaming import StreamedTraining, TableRows, prepare_streamed
 from quernel.tables.training import Training, prepare
 
@@ -21,6 +22,7 @@ __all__ = [
     "TextColumn",
     "TimeColumn",
     "Training",
+    "UnknownWordsWarning",
     "as_arrow",
     "in_batches",
     "learn_encoder",

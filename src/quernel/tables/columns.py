@@ -6,32 +6,34 @@ A column has a `kind`, names for the numbers it becomes, `read` (from Arrow to p
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.reading import TableError
+from quernel.tables.values import as_words, clock, kind_of, numbers, parsed, seconds, undone
+from quernel.tables.words import NUMBER, spellings
 
 Array = NDArray[np.floating]
 
 DAY = 86_400.0
 # Seconds of the cycles that a date is expanded into; the year is the mean one of the calendar.
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-# Arrow's units of durations.
-PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """x, a missing one replaced by the training rows' median; `flagged`: one more column says where."""
+    """x, a missing one replaced by the training rows' median; `flagged`: one more column says where.
+
+    `duration`: the training rows had durations, and x is in seconds.
+    """
 
     name: str
     fill: float
     flagged: bool
+    duration: bool = False
     kind: ClassVar[str] = "number"
 
     @property
@@ -80,7 +82,7 @@ class TextColumn:
         Those of a zip code such as 01234 do: as a number it has lost its zero.
         """
         if kind_of(kind) == "boolean":
-            return set(self.levels) <= {"true", "false"}
+            return {level.lower() for level in self.levels} <= {"true", "false"}
         numeric = [level for level in self.levels if NUMBER.fullmatch(level)]
         return kind_of(kind) == "number" and bool(numeric) and all(_written(level, kind) for level in numeric)
 
@@ -100,11 +102,18 @@ class TextColumn:
         codes[n + 1, n + self.other :] = 1
         return codes
 
+    @property
+    def places(self) -> dict[str, int]:
+        """The row of `codes` for every level, and for other spellings of it that no other level has."""
+        ways = {level: spellings(level) for level in self.levels}
+        told = Counter(way for each in ways.values() for way in each)
+        other = {way: i for i, each in enumerate(ways.values()) for way in each if told[way] == 1}
+        return other | {level: i for i, level in enumerate(self.levels)}
+
     def read(self, column: Any) -> NDArray[np.intp]:
         """The row of `codes` for every entry."""
-        place = {level: i for i, level in enumerate(self.levels)}
         words, index = as_words(column)
-        n = len(self.levels)
+        n, place = len(self.levels), self.places
         rows = np.array([n + 1 if not word else place.get(word, n) for word in words] + [n + 1], dtype=np.intp)
         return rows[index]  # a missing entry has index -1, and so the last of the rows
 
@@ -190,145 +199,11 @@ def _filled(values: Array, fill: float, flagged: bool) -> Array:
 
 
 def _written(level: str, kind: Any) -> bool:
-    """Whether the number in these words, as one of this type, is written so."""
+    """Whether the number in these words, as one of this type, is written so, or in another spelling of the same."""
     import pyarrow as pa
 
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    ways = spellings(level)
     try:
-        return bool(pa.scalar(level).cast(kind).cast(pa.string()).as_py() == level)
+        return bool(pa.scalar(ways[-1]).cast(undone(kind)).cast(pa.string()).as_py() in ways)
     except pa.ArrowException:
         return False
-
-
-def plain(column: Any) -> Any:
-    """The column without Arrow's dictionaries."""
-    import pyarrow as pa
-
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def kind_of(kind: Any) -> str | None:
-    """Which kind of column an Arrow type makes: number, boolean, text, date, time, nothing (all missing), or None.
-
-    Durations are numbers, of seconds.
-    """
-    import pyarrow.types as types
-
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    if types.is_null(kind):
-        return "nothing"
-    if types.is_boolean(kind):
-        return "boolean"
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_duration(kind):
-        return "number"
-    if types.is_time(kind):
-        return "time"
-    if types.is_timestamp(kind) or types.is_date(kind):
-        return "date"
-    if types.is_string(kind) or types.is_large_string(kind):
-        return "text"
-    return None
-
-
-def numbers(column: Any) -> Array:
-    """A column as float64, missing entries as NaN; durations in seconds."""
-    import pyarrow as pa
-
-    column = plain(column)
-    if pa.types.is_duration(column.type):
-        return numbers(column.cast(pa.int64())) / PER_SECOND[column.type.unit]
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
-
-
-def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """The different words of a column of text, and where each entry is among them, -1 if it is missing.
-
-    Numbers and truth values are words, too, where they stand for categories.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = plain(column)
-    if pa.types.is_floating(column.type):
-        column = pc.if_else(pc.is_nan(column), None, column)
-    text = column.cast(pa.large_string())
-    text = text.combine_chunks() if isinstance(text, pa.ChunkedArray) else text
-    coded = text.dictionary_encode()
-    return coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.intp)
-
-
-def parsed(column: Any, name: str, kind: str) -> Any:
-    """Text as numbers or truth values, all of it, or an error that shows a word that is none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    text = plain(column).cast(pa.large_string())
-    text = pc.if_else(pc.equal(text, ""), None, text)
-    meant = pa.bool_() if kind == "boolean" else pa.float64()
-    try:
-        return text.cast(meant)
-    except pa.ArrowInvalid as error:
-        word = next(word for word in text.unique().drop_null() if not _reads(word, meant))
-        raise TableError(
-            f"Column {name!r} holds strings such as {word.as_py()!r}, but the model was fitted to {kind}s."
-        ) from error
-
-
-def _reads(word: Any, meant: Any) -> bool:
-    import pyarrow as pa
-
-    try:
-        word.cast(meant)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def seconds(column: Any, name: str) -> Array:
-    """A column of dates, or of text that holds dates, as seconds since 1970, missing entries as NaN."""
-    import pyarrow as pa
-
-    column = plain(column)
-    if kind_of(column.type) == "text":
-        parsed = parsed_dates(column)
-        if parsed is None:
-            raise TableError(f"Column {name!r} holds text that is no date. Write dates like 2026-11-16 08:30:00.")
-        column = parsed
-    if kind_of(column.type) == "nothing":
-        return np.full(len(column), np.nan)
-    zone = getattr(column.type, "tz", None)
-    count = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64())
-    return numbers(count) / 1e6
-
-
-def clock(column: Any, name: str) -> Array:
-    """A column of times of day, or of text that holds them, as seconds since midnight, missing entries as NaN."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    column = plain(column)
-    if kind_of(column.type) == "text":  # Arrow reads times as part of dates only
-        text = pc.if_else(pc.equal(column, ""), None, column).cast(pa.string())
-        try:
-            return seconds(pc.binary_join_element_wise("1970-01-01", text, " ").cast(pa.timestamp("us")), name)
-        except pa.ArrowInvalid as error:
-            raise TableError(f"Column {name!r} holds text that is no time. Write times like 08:30:00.") from error
-    if kind_of(column.type) == "nothing":
-        return np.full(len(column), np.nan)
-    return numbers(column.cast(pa.time64("us"), safe=False).cast(pa.int64())) / 1e6
-
-
-def parsed_dates(column: Any) -> Any:
-    """Text as points in time, or None if some of it is no date."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    text = plain(column).cast(pa.large_string())
-    text = pc.if_else(pc.equal(text, ""), None, text)
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        try:
-            return text.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-    return None

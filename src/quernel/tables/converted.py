@@ -18,6 +18,7 @@ from quernel.estimators.cost import as_size
 from quernel.tables import reading
 from quernel.tables.groups import ParquetTable, open_parquet
 from quernel.tables.reading import AS_IT_LOOKS, CSV, FAILED, CsvReading, TableError, complaints, ending_of
+from quernel.tables.several import Needed, every
 from quernel.tables.temporary import remove_leftovers, temporary_folder
 
 # Bytes that one of a compressed file becomes, about.
@@ -25,7 +26,7 @@ EXPANDED = 6
 
 
 @contextmanager
-def copied(files: Sequence[Path], how: CsvReading = AS_IT_LOOKS) -> Iterator[ParquetTable]:
+def copied(files: Sequence[Path], how: CsvReading = AS_IT_LOOKS, needed: Needed = every) -> Iterator[ParquetTable]:
     """The files as a table that is read in parts; the copy, a folder of temporary files, goes with the block."""
     remove_leftovers()
     _check_disk(files)
@@ -35,7 +36,7 @@ def copied(files: Sequence[Path], how: CsvReading = AS_IT_LOOKS) -> Iterator[Par
             copy = folder / f"{k:06}.parquet"
             called[str(copy)] = str(path)
             _copy(path, copy, how)
-        yield open_parquet(folder, called)
+        yield open_parquet(folder, called, needed)
 
 
 def bytes_of(path: Path) -> int:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import Column, NumberColumn, TextColumn, kind_of, numbers, plain
+from quernel.tables.columns import Column, NumberColumn, TextColumn
 from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.reading import CsvReading, TableError, nearest
+from quernel.tables.values import is_duration, kind_of, numbers, plain
+from quernel.tables.views import without_views
+from quernel.tables.words import gap_numbers, gap_words, with_gaps
 
 Array = NDArray[np.floating]
 
@@ -29,7 +32,7 @@ FITTING = {
 class TableEncoder:
     """The input columns of a model, and what each becomes; `learn_encoder` makes one from a table.
 
-    `missing` are words that stand for gaps.
+    `missing` are words that stand for gaps, besides `words.GAPS`; those that are numbers are gaps as numbers, too.
     """
 
     columns: tuple[Column, ...]
@@ -56,11 +59,11 @@ class TableEncoder:
         wrong = []
         for column in self.columns:
             if column.name not in schema.names:
-                wrong.append(f"column {column.name!r} is missing. {nearest(column.name, schema.names)}")
+                wrong.append(_absent(column.name, schema.names))
             elif not _fits(column, schema.field(column.name).type):
                 wrong.append(
                     f"column {column.name!r} holds {schema.field(column.name).type}, but the model was fitted to "
-                    f"{column.kind}s."
+                    f"{column.kind}s{_unit(schema.field(column.name).type)}."
                 )
         if wrong:
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
@@ -68,24 +71,28 @@ class TableEncoder:
 
     def encode(self, table: Any) -> Array:
         """The matrix of a table or of a piece of one, shape (n, len(names)); other columns are ignored."""
-        table = self.without_marks(as_arrow(table))
+        table = self.without_marks(as_arrow(table, self.inputs))
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
 
-    def without_marks(self, table: Any) -> Any:
-        """An Arrow table, or a piece of one, with gaps for the words that stand for them, as a CSV file is read."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    def without_marks(self, table: Any, *others: str) -> Any:
+        """An Arrow table, or a piece of one, with gaps for what stands for them, as a CSV file is read.
 
-        if not self.missing:
-            return table
+        `others` are columns of numbers, besides the inputs, of which the same holds.
+        """
+        import pyarrow as pa
+
         table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-        for name in self.inputs:
-            if name in table.schema.names and kind_of(table[name].type) == "text":
-                text = plain(table[name]).cast(pa.large_string())
-                marked = pc.is_in(text, value_set=pa.array(self.missing, pa.large_string()))
-                table = table.set_column(table.schema.get_field_index(name), name, pc.if_else(marked, None, text))
+        values = gap_numbers(self.missing)
+        words = {column.name: self.gaps(column) for column in self.columns} | dict.fromkeys(others, ())
+        for name in [name for name in words if name in table.schema.names]:
+            told = with_gaps(plain(table[name]), words[name], values)
+            table = table.set_column(table.schema.get_field_index(name), name, told)
         return table
+
+    def gaps(self, column: Column) -> tuple[str, ...]:
+        """The words that stand for gaps in a column: NA is none where the training rows had it as a word."""
+        return tuple(word for word in gap_words(self.missing) if word not in _levels(column))
 
     def infinite(self, table: Any) -> NDArray[np.bool_]:
         """Which rows of a table or of a piece of one have an infinite number among their inputs, which is missing."""
@@ -101,7 +108,9 @@ class TableEncoder:
 
         types = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string()}
         types["time"] = pa.string()
-        return CsvReading({column.name: types[column.kind] for column in self.columns}, self.missing)
+        told = {column.name: tuple({*_levels(column)} & {*gap_words(self.missing)}) for column in self.columns}
+        words = {name: levels for name, levels in told.items() if levels}
+        return CsvReading({column.name: types[column.kind] for column in self.columns}, self.missing, words)
 
 
 @dataclass(frozen=True)
@@ -148,23 +157,50 @@ def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missi
     return Learnt(TableEncoder(columns, tuple(missing)), tuple(notes))
 
 
-def as_arrow(table: Any) -> Any:
-    """An Arrow table of whatever has columns: Arrow itself, pandas, polars, a dict of arrays."""
+def as_arrow(table: Any, needed: Sequence[str] = ()) -> Any:
+    """An Arrow table of whatever has columns: Arrow itself, pandas, polars, a dict of arrays.
+
+    `needed` are the columns that matter, if only some do: others, which Arrow may not take, are left out then.
+    """
     import pyarrow as pa
 
     if isinstance(table, pa.Table | pa.RecordBatch):
-        return table
-    if hasattr(table, "to_arrow"):  # polars
-        return table.to_arrow()
-    if hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas
-        return pa.Table.from_pandas(table, preserve_index=False, nthreads=1)
+        return without_views(table)
+    if hasattr(table, "collect") and hasattr(table, "collect_schema"):
+        raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
+    if hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas, polars
+        return _from_frame(table, needed)
     try:
-        return pa.table(table)
-    except (TypeError, ValueError, pa.ArrowException) as error:
+        return without_views(pa.table(table))
+    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         raise TableError(
             "A table is needed: Arrow, pandas, polars or a dict whose values are columns, such as {'size': [1, 2]}; "
             f"got {_described(table)}."
         ) from error
+
+
+def _from_frame(frame: Any, needed: Sequence[str]) -> Any:
+    """That of a data frame, with the needed columns only, if some are named."""
+    import pyarrow as pa
+
+    names = list(frame.columns)
+    for name in needed:
+        if name not in names:
+            raise TableError(f"The table does not fit the model: {_absent(name, [*map(str, names)])}")
+        if names.count(name) > 1:
+            raise TableError(f"The table has more than one column named {name!r}. Rename them, so that each is known.")
+    frame = frame[[*needed]] if needed else frame
+    try:
+        if hasattr(frame, "to_arrow"):  # polars
+            return frame.to_arrow()
+        return pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
+    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        reason = "; ".join(map(str, error.args)).strip().rstrip(".")
+        raise TableError(f"The data frame cannot be read: {reason}. Give every column values of one kind.") from error
+
+
+def _absent(name: str, names: Sequence[str]) -> str:
+    return f"column {name!r} is missing. {nearest(name, names)}"
 
 
 def _described(table: Any) -> str:
@@ -177,8 +213,21 @@ def _described(table: Any) -> str:
     return type(table).__name__
 
 
+def _levels(column: Column) -> tuple[str, ...]:
+    return column.levels if isinstance(column, TextColumn) else ()
+
+
+def _unit(kind: Any) -> str:
+    return ", without a unit. Turn it into numbers in the unit of those" if is_duration(kind) else ""
+
+
 def _fits(column: Column, kind: Any) -> bool:
-    """Whether a column can be read from one of this Arrow type."""
+    """Whether a column can be read from one of this Arrow type.
+
+    Durations are not read as numbers that had no unit: they would become seconds, which those may not be.
+    """
+    if is_duration(kind):
+        return isinstance(column, NumberColumn) and column.duration
     return kind_of(kind) in FITTING[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
 
 

@@ -15,24 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import (
-    CYCLES,
-    DAY,
-    BooleanColumn,
-    Column,
-    DateColumn,
-    NumberColumn,
-    TextColumn,
-    TimeColumn,
-    as_words,
-    clock,
-    kind_of,
-    numbers,
-    parsed_dates,
-    seconds,
-)
+from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
+from quernel.tables.values import as_words, clock, is_duration, kind_of, numbers, parsed_dates, parsed_times, seconds
+from quernel.tables.words import GAPS
 
 Array = NDArray[np.floating]
 
@@ -40,6 +27,7 @@ Array = NDArray[np.floating]
 LEVEL_ROWS, MOST_LEVELS = 5, 50
 # Different words that are counted; a column of text with more says which row it is, not what is in it.
 MOST_WORDS = 200_000
+NO_FORM: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -64,7 +52,7 @@ class TextFacts:
     """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
 
     `look` says what the words look like. `forms` are the ways in which all text can be read as dates ("local" or
-    "zoned"), and `dates` is then what is known of them.
+    "zoned") or times of day ("clock"), and `dates` is then what is known of them.
     """
 
     n_rows: int
@@ -80,7 +68,7 @@ Facts = NumberFacts | TextFacts
 
 
 def facts_of(name: str, column: Any, kind: str) -> Facts:
-    """The facts of a piece of a column of this kind: number, boolean, date, time, text or category."""
+    """The facts of a piece of a column of this kind: number, duration, boolean, date, time, text or category."""
     if kind in ("text", "category"):
         return _text_facts(column, plainly=kind == "category")
     read = {"date": seconds, "time": clock}.get(kind)
@@ -103,16 +91,22 @@ def _text_facts(column: Any, plainly: bool) -> TextFacts:
     each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
     counts = dict(zip(words, each, strict=True))
     missing = int(np.sum(index < 0)) + counts.pop("", 0)
-    parsed = None if plainly else parsed_dates(column)
-    if parsed is None:
-        forms: frozenset[str] = frozenset()
-    else:  # without any text, both are possible
-        zoned = "zoned" if parsed.type.tz else "local"
-        forms = frozenset({"local", "zoned"} if parsed.null_count == len(parsed) else {zoned})
+    parsed, forms = (None, NO_FORM) if plainly else _as_dates(column)
     dates = None if parsed is None else number_facts(seconds(parsed, ""), parsed.null_count)
     return TextFacts(
         len(index), column.null_count, missing, _few(counts), look_at({} if plainly else counts), forms, dates
     )
+
+
+def _as_dates(column: Any) -> tuple[Any, frozenset[str]]:
+    """Text as points in time, or None, and the ways in which it can be read so: all of them where there is no text."""
+    parsed = parsed_dates(column)
+    if parsed is None:
+        times = parsed_times(column)
+        return times, NO_FORM if times is None else frozenset({"clock"})
+    if parsed.null_count == len(parsed):
+        return parsed, frozenset({"local", "zoned", "clock"})
+    return parsed, frozenset({"zoned" if parsed.type.tz else "local"})
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -157,7 +151,9 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
     if facts.nulls == facts.n_rows:
         raise _without(name)
     if isinstance(facts, TextFacts):
-        return _text(name, facts) if facts.dates is None else _date(name, facts.dates)
+        if facts.dates is None:
+            return _text(name, facts)
+        return _time(name, facts.dates) if facts.forms == {"clock"} else _date(name, facts.dates)
     if kind == "time":
         return _time(name, facts)
     return _date(name, facts) if kind == "date" else _number(name, facts, kind)
@@ -177,25 +173,29 @@ def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
     flagged = facts.there < facts.n_rows
     if facts.low == facts.high and not flagged:
         return f"it is {facts.low:g} everywhere"
-    make = BooleanColumn if kind == "boolean" else NumberColumn
-    return make(name, np.nan, flagged)
+    if kind == "boolean":
+        return BooleanColumn(name, np.nan, flagged)
+    return NumberColumn(name, np.nan, flagged, duration=kind == "duration")
 
 
 def _text(name: str, facts: TextFacts) -> Column | str:
-    counts = facts.words
+    counts, missing = facts.words, facts.missing
     if counts is None:
         return f"it has more than {MOST_WORDS:,} different words, like a name or a number that identifies the row"
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    levels = tuple(sorted([word for word, n in ranked if n >= LEVEL_ROWS][:MOST_LEVELS]))
+    # NA and its like are words only where they are levels: wherever else they are met, they stand for gaps.
+    gaps = {word: n for word, n in ranked if word in GAPS and word not in levels}
+    counts, missing = {word: n for word, n in ranked if word not in gaps}, missing + sum(gaps.values())
     if not counts:
         raise _without(name)
-    frequent = [word for word, n in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])) if n >= LEVEL_ROWS]
-    if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - facts.missing) / 2:
+    if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - missing) / 2:
         return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
-    if len(counts) == 1 and not facts.missing:
+    if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
-    if not frequent:
+    if not levels:
         return f"none of its {len(counts)} words appears in {LEVEL_ROWS} rows"
-    levels = tuple(sorted(frequent[:MOST_LEVELS]))
-    return TextColumn(name, levels, other=len(levels) < len(counts), missing=facts.missing > 0)
+    return TextColumn(name, levels, other=len(levels) < len(counts), missing=missing > 0)
 
 
 def _date(name: str, facts: NumberFacts) -> Column | str:
@@ -227,11 +227,13 @@ def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str
     if found == "nothing":
         raise _without(name)
     if categorical:
-        if found not in ("number", "boolean", "text") or pa.types.is_duration(kind):
+        if found not in ("number", "boolean", "text") or is_duration(kind):
             raise TableError(
                 f"Column {name!r} holds {kind}, and --categorical is for words, numbers and truth values. Leave it out."
             )
         return "category", ""
+    if is_duration(kind):
+        return "duration", ""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # so Arrow has text of other encodings
         return found, "it holds bytes that are not UTF-8 text"
     return found, f"it holds {kind}, which has no numbers"

@@ -12,7 +12,7 @@ from quernel.rows.parquet_files import complaints, footer, opened
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import BLOCK, RowsError
 from quernel.tables.reading import PARQUET, TableError, check_names, ending_of
-from quernel.tables.several import agreed, as_agreed, files_of
+from quernel.tables.several import Needed, agreed, as_agreed, every, files_of
 
 # Answers of pieces that are joined at a time, so that they never pile up.
 JOINED = 16
@@ -80,15 +80,18 @@ class ParquetTable:
                             batch = next(batches, None)
                         if batch is None or len(batch) != min(size, group.n_rows - start):
                             raise RowsError(f"{group} has other rows than before: the file was changed while in use.")
-                        yield Slab(group, start, as_agreed(batch, schema))
+                        yield Slab(group, start, as_agreed(batch, schema, str(group)))
 
     def fold(self, step: Step, join: Join, columns: Sequence[str]) -> Any:
         """The step's answers for all slabs, joined; read ahead in a thread."""
         return joined_as_they_come(map(step, read_ahead(self.slabs(columns))), join)
 
 
-def open_parquet(data: Path, called: dict[str, str] | None = None) -> ParquetTable:
-    """The files of a path, a pattern or a folder; only their ends are read. Messages call them what `called` says."""
+def open_parquet(data: Path, called: dict[str, str] | None = None, needed: Needed = every) -> ParquetTable:
+    """The files of a path, a pattern or a folder; only their ends are read. Messages call them what `called` says.
+
+    Files need not agree on columns that are not needed.
+    """
     called = called or {}
     files = files_of(data)
     for path in files:
@@ -107,7 +110,8 @@ def open_parquet(data: Path, called: dict[str, str] | None = None) -> ParquetTab
     ]
     firsts = accumulate((n_rows for *_, n_rows in sizes), initial=0)
     groups = tuple(Group(*size, first, called.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
-    schema = agreed((Path(called.get(str(path), path)), one.schema) for path, one in zip(files, footers, strict=True))
+    named = (Path(called.get(str(path), path)) for path in files)
+    schema = agreed(zip(named, (one.schema for one in footers), strict=True), needed)
     return ParquetTable(groups, schema, sum(map(_bytes, map(str, files))))
 
 

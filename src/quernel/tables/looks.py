@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quernel.tables.columns import NUMBER
+from quernel.tables.words import NUMBER
 
 
 class Form(NamedTuple):

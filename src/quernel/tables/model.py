@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,8 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
-from quernel.tables.encoder import TableEncoder
+from quernel.tables.encoder import TableEncoder, as_arrow
+from quernel.tables.strangers import UnknownWordsWarning, strangers_in
 
 Array = NDArray[np.floating]
 
@@ -54,7 +56,7 @@ class TableModel(MayBeCalibrated):
 
     def predict(self, table: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles of the target; levels and shapes as in `KernelQuantileRegressor.predict`."""
-        return self.predict_encoded(self.encoder.encode(table), quantiles)
+        return self.predict_encoded(self._encoded(table), quantiles)
 
     def predict_encoded(self, X: Array, quantiles: float | ArrayLike | None = None) -> Array:
         """The same, for a matrix that the encoder has made."""
@@ -70,7 +72,7 @@ class TableModel(MayBeCalibrated):
             None is the calibrated interval. Of a model without one, the central interval between its levels with this
             nominal coverage, as in `KernelQuantileRegressor.predict_interval`.
         """
-        X = self.encoder.encode(table)
+        X = self._encoded(table)
         if coverage is None or self.interval is not None:
             return self.interval_encoded(X, coverage)
         return self._answer(lambda rows: self.model.predict_interval(rows, coverage), X)
@@ -92,7 +94,7 @@ class TableModel(MayBeCalibrated):
 
     def predict_cdf(self, table: Any, y: ArrayLike) -> Array:
         """P(target <= y) for each row and its entry of y (or one y for all); see `KernelQuantileRegressor`."""
-        X = self.encoder.encode(table)
+        X = self._encoded(table)
         y = np.full(len(X), y, dtype=float) if np.ndim(y) == 0 else np.asarray(y, dtype=float)
         if len(X) == len(y) == 0:
             return np.empty(0)
@@ -103,11 +105,11 @@ class TableModel(MayBeCalibrated):
 
     def sample(self, table: Any, n: int = 1, rng: Any = None) -> Array:
         """Draws from each row's conditional distribution, shape (rows, n), as `KernelQuantileRegressor.sample`."""
-        return self._answer(lambda rows: self.model.sample(rows, n, rng), self.encoder.encode(table))
+        return self._answer(lambda rows: self.model.sample(rows, n, rng), self._encoded(table))
 
     def outside(self, table: Any) -> NDArray[np.bool_]:
         """Which rows leave the range of the training rows in some column, shape (n,)."""
-        return self.beyond(self.encoder.encode(table)).any(axis=1)
+        return self.beyond(self._encoded(table)).any(axis=1)
 
     def score(self, table: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Mean D^2 over the levels, as `KernelQuantileRegressor.score`: of the target itself, not of its logarithm."""
@@ -116,6 +118,14 @@ class TableModel(MayBeCalibrated):
         constant = np.tile(Pinball(levels).best_constant(y, weight / weight.sum()), (len(y), 1))
         ours, theirs = (pinball_loss(y, each, levels, sample_weight=weight) for each in (curves, constant))
         return float(np.mean(np.where(theirs > 0, 1 - ours / np.where(theirs > 0, theirs, 1), ours == 0)))
+
+    def _encoded(self, table: Any) -> Array:
+        """The matrix of a table, with a warning if a column holds words none of which the model knows."""
+        table = as_arrow(table, self.encoder.inputs)
+        X = self.encoder.encode(table)
+        for sentence in strangers_in(self.encoder, table):
+            warnings.warn(sentence, UnknownWordsWarning, stacklevel=3)
+        return X
 
     def _answer(self, ask: Callable[[Array], Array], X: Array) -> Array:
         """What the model answers for these rows, mapped back from logarithms: quantiles, ends of intervals, draws."""

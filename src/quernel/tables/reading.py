@@ -14,6 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from quernel.tables.views import schema_without_views, without_views
+from quernel.tables.words import gap_numbers, gap_words, with_gaps
+
 CSV = (".csv", ".tsv", ".txt")
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
@@ -38,19 +41,34 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class CsvReading:
-    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like."""
+    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like.
+
+    `words` are those of some columns that stand for themselves there.
+    """
 
     types: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def options(self, **more: Any) -> Any:
-        """The same for Arrow."""
+        """The same for Arrow, as far as it can: `with_gaps` does the rest."""
         from pyarrow import csv
 
-        known = csv.ConvertOptions().null_values
         return csv.ConvertOptions(
-            column_types=self.types, null_values=[*known, *self.missing], strings_can_be_null=True, **more
+            column_types=self.types, null_values=gap_words(self.missing), strings_can_be_null=not self.words, **more
         )
+
+    def with_gaps(self, table: Any) -> Any:
+        """A table, or a piece of one, with the gaps that Arrow does not know: one word means the same to it everywhere.
+
+        Neither does it know that -999.00 is the -999 that stands for a gap.
+        """
+        numbers, words = gap_numbers(self.missing), gap_words(self.missing) if self.words else ()
+        if not numbers and not words:
+            return table
+        gaps = [[word for word in words if word not in self.words.get(name, ())] for name in table.schema.names]
+        columns = [with_gaps(column, each, numbers) for column, each in zip(table.columns, gaps, strict=True)]
+        return type(table).from_arrays(columns, schema=table.schema)
 
 
 AS_IT_LOOKS = CsvReading()
@@ -88,10 +106,10 @@ def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
         if ending in CSV:
             from pyarrow import csv
 
-            _check_separator(path, ending, compression)
-            with _stream(path, compression) as stream:
+            parsing = _parsing(path, ending, compression)
+            with opened_stream(path, compression) as stream:
                 options = csv.ReadOptions(use_threads=False)
-                table = csv.read_csv(stream, options, _parsing(ending), how.options())
+                table = how.with_gaps(csv.read_csv(stream, options, parsing, how.options()))
         elif ending in PARQUET:
             import pyarrow.parquet as pq
 
@@ -102,7 +120,7 @@ def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
             with _arrow_reader(path) as reader:
                 table = reader.read_all()
         check_names(path, table.column_names)
-    return table
+        return without_views(table)
 
 
 @contextmanager
@@ -120,7 +138,8 @@ def in_batches(path: Path, needed: Sequence[str] | None = None, how: CsvReading 
                 batches = _parquet_batches(files, path, needed)
             else:
                 batches = _arrow_batches(files, path)
-        yield replace(batches, pieces=_guarded(batches.pieces, path, ending, batches.schema.names))
+        pieces = map(without_views, _guarded(batches.pieces, path, ending, batches.schema.names))
+        yield Batches(schema_without_views(batches.schema), pieces, batches.n_rows)
 
 
 def _csv_batches(
@@ -131,23 +150,47 @@ def _csv_batches(
     needed: Sequence[str] | None,
     how: CsvReading,
 ) -> Batches:
+    import pyarrow as pa
     from pyarrow import csv
 
-    _check_separator(path, ending, compression)
-    options, parsing = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES), _parsing(ending)
+    parsing = _parsing(path, ending, compression)
+    options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     guessed = CsvReading(missing=how.missing).options()
-    with _stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
+    with opened_stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
         schema = first.schema  # of all columns, as they look at the beginning of the file
     check_names(path, schema.names)
     present = schema.names if needed is None else [name for name in needed if name in schema.names]
+    whole = [name for name in present if how.types.get(name) == pa.float64() and schema.field(name).type == pa.int64()]
+    how = replace(how, types=how.types | dict.fromkeys(_hexadecimal(path, compression, parsing, whole), pa.int64()))
     for name in set(present) & set(how.types):
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(how.types[name]))
     convert = how.options(include_columns=present)
-    stream = files.enter_context(_stream(path, compression))
+    stream = files.enter_context(opened_stream(path, compression))
     with complaints(path, ending, schema.names):  # the first piece is read at once
         pieces = files.enter_context(csv.open_csv(stream, options, parsing, convert))
-    return Batches(schema, iter(pieces), None)
+    return Batches(schema, map(how.with_gaps, pieces), None)
+
+
+def _hexadecimal(path: Path, compression: str | None, parsing: Any, columns: list[str]) -> list[str]:
+    """Those of some columns of whole numbers that have some like 0x1f at the beginning of a CSV file.
+
+    So Arrow reads whole numbers, but no others.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    if not columns:
+        return []
+    with opened_stream(path, compression) as stream:
+        if b"0x" not in stream.read(BLOCK_BYTES).lower():
+            return []
+    options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    as_text = csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), include_columns=columns)
+    with opened_stream(path, compression) as stream, csv.open_csv(stream, options, parsing, as_text) as first:
+        piece = first.read_next_batch()
+    return [name for name in columns if pc.any(pc.match_substring(piece[name], "0x", ignore_case=True)).as_py()]
 
 
 def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str] | None) -> Batches:
@@ -213,11 +256,20 @@ def _checked(path: Path) -> tuple[str, str | None]:
     return ending_of(path)
 
 
-def _check_separator(path: Path, ending: str, compression: str | None) -> None:
+def _parsing(path: Path, ending: str, compression: str | None) -> Any:
+    """How the file is cut into fields. Where there is one column, an empty line is a row with a gap."""
+    from pyarrow import csv
+
+    with opened_stream(path, compression) as stream:
+        first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0].strip(b"\r")
+    meant = separator_of(ending)
+    _check_separator(path, first, meant)
+    one_column = bool(first) and meant.encode() not in first
+    return csv.ParseOptions(delimiter=meant, newlines_in_values=True, ignore_empty_lines=not one_column)
+
+
+def _check_separator(path: Path, first: bytes, meant: str) -> None:
     """A first line with none of the separators that are meant and some of another was written with those."""
-    with _stream(path, compression) as stream:
-        first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0]
-    meant = _separator(ending)
     other = next((mark for mark in SEPARATORS if mark.encode() in first), meant)
     if meant.encode() not in first and other != meant:
         raise TableError(
@@ -226,17 +278,13 @@ def _check_separator(path: Path, ending: str, compression: str | None) -> None:
         )
 
 
-def _separator(ending: str) -> str:
+def separator_of(ending: str) -> str:
+    """What stands between the fields of a CSV file with this ending."""
     return "\t" if ending == ".tsv" else ","
 
 
-def _parsing(ending: str) -> Any:
-    from pyarrow import csv
-
-    return csv.ParseOptions(delimiter=_separator(ending), newlines_in_values=True)
-
-
-def _stream(path: Path, compression: str | None) -> Any:
+def opened_stream(path: Path, compression: str | None) -> Any:
+    """The bytes of a file, not compressed any more."""
     import pyarrow as pa
 
     return pa.input_stream(str(path), compression=compression)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from quernel.tables import reading
-from quernel.tables.columns import kind_of
 from quernel.tables.reading import (
     ARROW,
     AS_IT_LOOKS,
@@ -21,6 +20,10 @@ from quernel.tables.reading import (
     TableError,
     ending_of,
 )
+from quernel.tables.values import kind_of, undone
+from quernel.tables.views import schema_without_views, without_views
+
+Needed = Callable[[str], bool]
 
 REMEDY = "Files must have the same columns."
 
@@ -46,16 +49,24 @@ def files_of(data: Path) -> list[Path]:
     return found
 
 
-def read(data: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
-    """All files as one Arrow table; those of CSV are read as `how` says."""
+def every(_: str) -> bool:
+    """Whether a column is needed, where all are."""
+    return True
+
+
+def read(data: Path, how: CsvReading = AS_IT_LOOKS, needed: Needed = every) -> Any:
+    """All files as one Arrow table; those of CSV are read as `how` says.
+
+    Columns that are not needed are empty where the files do not agree on them.
+    """
     import pyarrow as pa
 
     files = files_of(data)
     tables = [reading.read(path, how) for path in files]
     if len(tables) == 1:
         return tables[0]
-    schema = agreed((path, table.schema) for path, table in zip(files, tables, strict=True))
-    return pa.concat_tables([as_agreed(table, schema) for table in tables])
+    schema = agreed(((path, table.schema) for path, table in zip(files, tables, strict=True)), needed)
+    return pa.concat_tables([as_agreed(table, schema, path) for path, table in zip(files, tables, strict=True)])
 
 
 @contextmanager
@@ -71,53 +82,78 @@ def in_batches(data: Path, needed: Sequence[str], how: CsvReading = AS_IT_LOOKS)
         with reading.in_batches(path, needed, how) as batches:
             schemas.append((path, batches.schema))
             counts.append(batches.n_rows)
-    schema = agreed(schemas)
+    schema = agreed(schemas, {*needed}.__contains__)
 
     def pieces() -> Iterator[Any]:
         for path in files:
             with reading.in_batches(path, needed, how) as batches:
                 for piece in batches.pieces:
-                    yield as_agreed(piece, schema)
+                    yield as_agreed(piece, schema, path)
 
     yield Batches(schema, pieces(), None if None in counts else sum(counts))
 
 
-def agreed(schemas: Iterable[tuple[Path, Any]]) -> Any:
+def agreed(schemas: Iterable[tuple[Path, Any]], needed: Needed = every) -> Any:
     """The Arrow schema of all files, or an error that names the first file with other columns, and the column.
 
-    Types of the same kind agree: integers with other numbers, a column that is empty in one file with any.
+    Types of the same kind agree: integers with other numbers, a column that is empty in one file with any. A column
+    that is not needed and on which the files do not agree has Arrow's type of nothing.
     """
     import pyarrow as pa
 
     first: Path | None = None
-    schema: Any = None
-    for path, other in schemas:
+    types: dict[str, Any] = {}
+    lost: set[str] = set()
+    for path, found in schemas:
+        other = schema_without_views(found)
         if first is None:
-            first, schema = path, other
+            first, types = path, dict(zip(other.names, other.types, strict=True))
             continue
-        for name in schema.names:
-            if name not in other.names:
-                raise TableError(f"{path} has no column {name!r}, but {first} has. {REMEDY}")
-        for field in other:
-            if field.name not in schema.names:
-                raise TableError(f"{path} has a column {field.name!r}, but {first} has none. {REMEDY}")
-            place = schema.get_field_index(field.name)
-            kind = _common(schema.field(place).type, field.type)
+        for name in dict.fromkeys([*types, *other.names]):
+            one = types.get(name)
+            new = other.field(name).type if name in other.names else None
+            kind = None if one is None or new is None else _common(one, new)
+            if kind is None and needed(name):
+                raise TableError(f"{_differing(name, path, new, first, one)} {REMEDY}")
             if kind is None:
-                raise TableError(
-                    f"Column {field.name!r} of {path} holds {field.type}, but {schema.field(place).type} in {first}. "
-                    f"{REMEDY}"
-                )
-            schema = schema.set(place, pa.field(field.name, kind))
-    return schema
+                lost.add(name)
+            types[name] = kind
+    return pa.schema([(name, pa.null() if name in lost else kind) for name, kind in types.items()])
 
 
-def as_agreed(table: Any, schema: Any) -> Any:
-    """A table, or a piece of one, with the columns it has in the order and of the types of a schema."""
+def _differing(name: str, path: Path, new: Any, first: Path, one: Any) -> str:
+    """How a file differs from the first in a column, of which they have other types, or None if there is none."""
+    if new is None:
+        return f"{path} has no column {name!r}, but {first} has."
+    if one is None:
+        return f"{path} has a column {name!r}, but {first} has none."
+    return f"Column {name!r} of {path} holds {new}, but {one} in {first}."
+
+
+def as_agreed(table: Any, schema: Any, path: Path | str) -> Any:
+    """A table, or a piece of one, with the columns it has in the order and of the types of a schema.
+
+    Columns that hold nothing are there in any case. `path` is for messages.
+    """
     import pyarrow as pa
 
-    fields = [field for field in schema if field.name in table.schema.names]
-    return pa.table([table[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
+    table = without_views(table)
+    fields = [field for field in schema if field.name in table.schema.names or pa.types.is_null(field.type)]
+    return pa.table([_as(field, table, path) for field in fields], schema=pa.schema(fields))
+
+
+def _as(field: Any, table: Any, path: Path | str) -> Any:
+    """A column of a table as what the field says; large whole numbers lose digits among others that have them."""
+    import pyarrow as pa
+
+    if pa.types.is_null(field.type):
+        return pa.nulls(len(table))
+    try:
+        return table[field.name].cast(field.type, safe=not pa.types.is_floating(field.type))
+    except pa.ArrowException as error:
+        raise TableError(
+            f"Column {field.name!r} of {path} cannot be read as {field.type}, as in other files: {error}. {REMEDY}"
+        ) from error
 
 
 def _common(one: Any, other: Any) -> Any:
@@ -126,7 +162,7 @@ def _common(one: Any, other: Any) -> Any:
 
     if one == other:
         return one
-    one, other = _undone(one), _undone(other)
+    one, other = undone(one), undone(other)
     kinds = {kind_of(one), kind_of(other)} - {"nothing"}
     if len(kinds) > 1:
         return None
@@ -135,13 +171,6 @@ def _common(one: Any, other: Any) -> Any:
         return pa.unify_schemas(both, promote_options="permissive").field("x").type
     except pa.ArrowException:
         return None
-
-
-def _undone(kind: Any) -> Any:
-    """The type without Arrow's dictionaries."""
-    import pyarrow as pa
-
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _format(path: Path) -> tuple[str, ...]:

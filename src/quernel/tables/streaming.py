@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quernel.rows.reading_ahead import read_ahead
 from quernel.rows.sources import BLOCK, Piece, RowsError, checked, cut
-from quernel.tables.columns import Column, TextColumn, as_words, numbers
+from quernel.tables.columns import Column, TextColumn
 from quernel.tables.drawing import Drawn, drawn, join_drawn
 from quernel.tables.encoder import TableEncoder, learnt_from
 from quernel.tables.facts import Facts, column_from, facts_of, joined, kind_or_reason, remarks
@@ -28,6 +28,7 @@ from quernel.tables.training import (
     refuse_not_inputs,
     refuse_not_positive,
 )
+from quernel.tables.values import as_words, numbers
 
 Array = NDArray[np.floating]
 
@@ -159,7 +160,7 @@ def with_target(table: Any, roles: Roles) -> Any:
 def group_labels(roles: Roles, name: str, slab: Slab) -> NDArray[np.uint64]:
     """A number for every row with a target, the same for equal entries of a column wherever they are."""
     column = with_target(slab.table, roles)[name]
-    refuse_gaps(name, column.null_count, len(column), str(slab.group))
+    refuse_gaps(name, column, str(slab.group))
     words, index = as_words(column)
     codes = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest()) for word in words]
     return np.array(codes, dtype=np.uint64)[index]

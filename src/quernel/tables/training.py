@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.columns import kind_of, numbers
 from quernel.tables.encoder import TableEncoder, learn_encoder
 from quernel.tables.reading import TableError, nearest
+from quernel.tables.values import kind_of, numbers, plain
 
 Array = NDArray[np.floating]
 
@@ -147,13 +147,20 @@ def refuse_not_positive(target: str, count: int, smallest: float) -> None:
         )
 
 
-def refuse_gaps(name: str, count: int, n_rows: int, place: str = "") -> None:
-    """Every row must say to which group it belongs."""
+def refuse_gaps(name: str, labels: Any, place: str = "") -> None:
+    """Every row must say to which group it belongs; NaN does not."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    labels = plain(labels)
+    count = labels.null_count
+    if pa.types.is_floating(labels.type):
+        count += pc.sum(pc.is_nan(labels)).as_py() or 0
     if count:
         of = f" of {place}" if place else ""
         raise TableError(
-            f"The column of groups {name!r} is empty in {count:,} of {n_rows:,} rows{of}. Fill it, or leave those rows "
-            "out."
+            f"The column of groups {name!r} is empty in {count:,} of {len(labels):,} rows{of}. Fill it, or leave those "
+            "rows out."
         )
 
 
@@ -170,5 +177,5 @@ def _weight(column: Any, name: str) -> Array:
 
 def _numbered(labels: Any, name: str) -> NDArray[np.intp]:
     """A number for every row, the same for equal labels."""
-    refuse_gaps(name, labels.null_count, len(labels))
-    return labels.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.intp)
+    refuse_gaps(name, labels)
+    return plain(labels).combine_chunks().dictionary_encode().indices.to_numpy().astype(np.intp)

@@ -1,0 +1,195 @@
+"""Words say the same in any format: other spellings, and what stands for a gap."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from quernel import KernelQuantileRegressor
+from quernel.tables import (
+    TableError,
+    TableModel,
+    TextColumn,
+    UnknownWordsWarning,
+    learn_encoder,
+    prepare,
+    reading,
+    unmet,
+)
+from quernel.tables.strangers import Strangers
+from quernel.tables.words import GAPS, spellings
+
+
+def learnt(categorical=(), missing=(), **columns):
+    return learn_encoder(pa.table(columns), list(columns), missing, categorical).encoder
+
+
+@pytest.mark.parametrize(
+    ("word", "ways"),
+    [
+        ("True", {"true", "True", "TRUE"}),
+        ("500.0", {"500", "500.0"}),
+        ("500", {"500", "500.0"}),
+        ("1e-05", {"1e-05", "0.00001"}),
+        ("2.5", {"2.5"}),
+        ("01234", {"01234"}),
+        ("1.10", {"1.10"}),
+        ("10000000000000001", {"10000000000000001"}),
+        ("tRue", {"tRue"}),
+        ("nan", {"nan"}),
+        ("", {""}),
+    ],
+)
+def test_spellings_are_those_of_programs(word, ways):
+    assert set(spellings(word)) == ways
+
+
+def test_categories_are_the_same_in_other_spellings():
+    table = pa.table({"flag": [True, False] * 9, "code": [500.0, None, 20.0] * 6, "size": [1e-5, 2.5] * 9})
+    encoder = learn_encoder(table, table.column_names, categorical=table.column_names).encoder
+    text = table.to_pandas().astype(str).replace("nan", None)
+    assert text["flag"][0] == "True"
+    assert text["code"][0] == "500.0"
+    assert text["size"][0] == "1e-05"
+    np.testing.assert_array_equal(encoder.encode(text), encoder.encode(table))
+    again = learn_encoder(pa.Table.from_pandas(text), table.column_names, categorical=table.column_names).encoder
+    assert [column.levels for column in again.columns] == [("False", "True"), ("20.0", "500.0"), ("1e-05", "2.5")]
+    for other in (table, table.set_column(1, "code", pa.array([500, None, 20] * 6))):
+        np.testing.assert_array_equal(again.encode(other), again.encode(text))
+
+
+def test_a_level_that_is_written_so_is_not_another():
+    both = learnt(w=["500", "500.0", "1", "2.0"] * 6).columns[0]
+    assert both.places["500"] != both.places["500.0"]
+    assert both.levels[both.places["1.0"]] == "1"
+    truths = TextColumn("w", ("TRUE", "true"), other=False, missing=False)
+    assert "True" not in truths.places  # which of them it is nobody knows
+
+
+def test_words_that_are_often_there_are_words_and_the_same_ones_are_gaps_elsewhere():
+    encoder = learnt(place=["NA", "EU", None] * 6, kind=["a", "b", "NA"] + ["a", "b", "c"] * 5)
+    place, kind = encoder.columns
+    assert place == TextColumn("place", ("EU", "NA"), other=False, missing=True)
+    assert kind == TextColumn("kind", ("a", "b", "c"), other=False, missing=True)
+    found = encoder.encode({"place": ["NA", "NULL", ""], "kind": ["NA", "a", "nan"]})
+    np.testing.assert_array_equal(found, encoder.encode({"place": ["NA", None, None], "kind": [None, "a", None]}))
+    assert found[0, 1] == 1
+
+
+def test_words_for_gaps_that_are_no_levels_are_gaps_at_the_fit():
+    words = [f"w{i:02}" for i in range(50) for _ in range(9)] + ["NA"] * 6
+    (column,) = learnt(w=words).columns
+    assert column == TextColumn("w", tuple(sorted(set(words) - {"NA"})), other=False, missing=True)
+    with pytest.raises(TableError, match="'w' holds no values"):
+        learnt(w=["NA", None, "NULL"] * 3)
+
+
+def test_csv_files_have_the_words_of_the_model(tmp_path):
+    encoder = learnt(place=["NA", "EU", None] * 6, n=[1.0, None, 3.0] * 6)
+    path = tmp_path / "x.csv"
+    path.write_text('place,n,more\nNA,NA,NA\nEU,1,x\n"",2,\nNULL,3,null\n')
+    how = encoder.csv_reading()
+    with reading.in_batches(path, None, how) as batches:
+        pieces = pa.Table.from_batches(batches.pieces)
+    for table in (reading.read(path, how), pieces):
+        assert table.to_pydict() == {
+            "place": ["NA", "EU", None, None],
+            "n": [None, 1, 2, 3],
+            "more": [None, "x", None, None],
+        }
+    assert reading.read(path)["place"].to_pylist() == [None, "EU", None, None]
+
+
+def test_the_list_is_arrows():
+    from pyarrow import csv
+
+    assert set(csv.ConvertOptions().null_values) == set(GAPS)
+
+
+def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("n,k,code,y\n" + "1,-999,-999.0,1\n-999.00,2,a,2\n3.5,3,b,-999\n-999,4,b,4\n" * 6)
+    how = reading.CsvReading({"code": pa.string()}, ("-999",))
+    table = reading.read(path, how)
+    assert table.slice(0, 4).to_pydict() == {
+        "n": [1, None, 3.5, None], "k": [None, 2, 3, 4], "code": [None, "a", "b", "b"], "y": [1, 2, None, 4],
+    }  # fmt: skip
+    encoder = prepare(table, "y", missing=["-999"]).encoder
+    expected = encoder.encode({"n": [None, 2.0], "k": [1, None], "code": ["a", None]})
+    for n, k, code in (
+        ([-999.0, 2], [1, -999], ["a", "-999"]),
+        (["-999.0", "2"], [1.0, -999.0], ["a", "-999.0"]),
+        (pa.array([-999, 2], pa.int16()), pa.array(["1", "-999"]).dictionary_encode(), ["a", None]),
+    ):
+        np.testing.assert_array_equal(encoder.encode({"n": n, "k": k, "code": code}), expected)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+@pytest.mark.parametrize("block", [4, 1000])
+def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
+    monkeypatch.setattr(unmet, "BLOCK_BYTES", block)
+    text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
+    with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
+        stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
+    words = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
+    found = unmet.unmet([tmp_path / f"d.{ending}"], words)
+    assert found == ["non", "last", "999", "nxa", "2"]
+    (tmp_path / "other.csv").write_text("a\n2\n999\n")
+    assert unmet.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == ["non", "last", "nxa"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.default_rng(0)
+    table = pa.table({"w": rng.choice(["a", "b", "c", "d"], 80), "x": rng.normal(size=80), "y": rng.normal(size=80)})
+    made = prepare(table, "y")
+    return TableModel(made.encoder, KernelQuantileRegressor(0.5, n_components=10).fit(made.X, made.y), "y")
+
+
+def test_a_column_of_unknown_words_is_pointed_out(model):
+    with pytest.warns(UnknownWordsWarning, match=r"'w' is one .* in 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."):
+        model.predict({"w": ["A", None, "B"], "x": [0.0, 1.0, 2.0]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnknownWordsWarning)
+        model.predict({"w": ["new"], "x": [0.0]})  # a new word is welcome
+        model.predict({"w": ["A", "b", "C"], "x": [0.0] * 3})
+        model.predict({"w": [None, ""], "x": [0.0] * 2})
+
+
+def test_words_that_are_known_later_are_known(model):
+    strangers = Strangers(model.encoder)
+    pieces = [pa.table({"w": words, "x": [0.0, 0.0]}) for words in (["A", "A"], ["B", "a"], ["C", "D"])]
+    assert list(strangers.watched(iter(pieces[:1]))) == pieces[:1]
+    assert "in 2 rows" in strangers.sentences()[0]
+    list(strangers.watched(iter(pieces[1:])))
+    assert strangers.sentences() == []
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"w": ["a"], "x": [1.0], "mixed": [object()]}),
+        pd.DataFrame([["a", 1.0, 2, 3]], columns=["w", "x", "twice", "twice"]),
+        pl.DataFrame({"w": ["a"], "x": [1.0], "more": [object()]}),
+    ],
+)
+def test_columns_of_a_frame_that_are_not_needed_do_not_matter(model, frame):
+    np.testing.assert_array_equal(model.predict(frame), model.predict({"w": ["a"], "x": [1.0]}))
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pl.LazyFrame({"w": ["a"], "x": [1.0]}), r"LazyFrame. Call .collect\(\) first"),
+        (pl.Series("x", [1.0]), "A table is needed.*got Series"),
+        (pd.DataFrame({"w": ["a", "b"], "x": [1.0, "b"]}), "cannot be read:.*column x.*one kind"),
+        (pd.DataFrame([["a", 1.0, 2.0]], columns=["w", "x", "x"]), "more than one column named 'x'"),
+        (pd.DataFrame({"w": ["a"], "X": [1.0], "more": [object()]}), "'x' is missing. Did you mean 'X'"),
+    ],
+)
+def test_what_is_wrong_with_a_frame_is_said(model, frame, words):
+    with pytest.raises(TableError, match=words):
+        model.predict(frame)
