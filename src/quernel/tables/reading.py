@@ -38,18 +38,27 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class CsvReading:
-    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like."""
+    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like.
+
+    `gaps_in_text`: these words are gaps in columns of text, too, instead of text.
+    """
 
     types: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    gaps_in_text: bool = True
+
+    def gaps(self) -> list[str]:
+        """All words that stand for gaps."""
+        from pyarrow import csv
+
+        return [*csv.ConvertOptions().null_values, *self.missing]
 
     def options(self, **more: Any) -> Any:
         """The same for Arrow."""
         from pyarrow import csv
 
-        known = csv.ConvertOptions().null_values
         return csv.ConvertOptions(
-            column_types=self.types, null_values=[*known, *self.missing], strings_can_be_null=True, **more
+            column_types=self.types, null_values=self.gaps(), strings_can_be_null=self.gaps_in_text, **more
         )
 
 
