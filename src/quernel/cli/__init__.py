@@ -59,3 +59,7 @@ def main() -> None:
         fail(str(error))
     except MemoryError:
         fail("There is not enough memory for this. Try fewer rows, columns or features.")
+    except Exception as error:
+        if type(error).__module__ != "pyarrow.lib":  # some of Arrow's complaints are none of the above
+            raise
+        fail(f"Arrow cannot do this with the data: {str(error).rstrip('.')}.")

@@ -224,6 +224,8 @@ def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str
     import pyarrow as pa
 
     found = kind_of(kind)
+    if not name:  # nobody could speak of it, and mostly it is the number of the row
+        return None, "it has no name, like the row numbers that pandas writes. Give it one in the file to use it"
     if found == "nothing":
         raise _without(name)
     if categorical:
