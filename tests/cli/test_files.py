@@ -173,7 +173,9 @@ def test_words_that_stand_for_gaps(run, folder, tmp_path, memory):
     assert found[0] == found[1]
     report = run("report", tmp_path / "m", data, "--out", tmp_path / "r.html", "--json")
     assert json.loads(report.stdout)["rows_judged"] == 299
-    refused(run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds 'none' (line 5)")
+    refused(
+        run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds 'none' (row 4 below the header)"
+    )
 
 
 LOOKS = {
@@ -660,7 +662,7 @@ BROKEN = {
     ),
     "text where numbers were": (
         ("predict", "m.quernel", "words.csv", "--out", "new.csv"),
-        ["words.csv", "column 'size' holds 'big' (line 2), where a number is needed"],
+        ["words.csv", "column 'size' holds 'big' (row 1 below the header), where a number is needed"],
     ),
     "corrupt model": (("predict", "damaged.quernel", "sales.csv", "--out", "new.csv"), ["damaged", "checksum"]),
     "foreign model": (("predict", "sales.parquet", "sales.csv", "--out", "new.csv"), ["not a quernel model file"]),

@@ -1,6 +1,10 @@
 """Columns that files have and models have no use for, and names that are hard to write."""
 
+import io
 import json
+import re
+import shlex
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +13,7 @@ import pytest
 
 import quernel
 import quernel.cli
+from quernel.cli.console import listed
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
 WHOLE_OR_NOT = pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
@@ -53,3 +58,67 @@ def test_a_column_without_a_name_is_left_out(command, here, memory, ending):
     assert "Column '' is left out: it has no name" in ran.stderr
     assert "Give it one in the file to use it." in ran.stderr
     assert command("predict", "m", "t.csv", "--out", "p.csv").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a, b ,c", ["a", "b", "c"]),
+        ('"size, m2" ,age', ["size, m2", "age"]),
+        ('" NA","NA "', [" NA", "NA "]),
+        ('"say ""no""",5" pipe', ['say "no"', '5" pipe']),
+        ('" "', [" "]),
+        (' ,, "",', []),
+        ("", []),
+    ],
+)
+def test_lists(text, words):
+    assert listed(text) == words
+
+
+@pytest.mark.parametrize("text", ['"a', 'b, "a', '"a" b'])
+def test_lists_whose_quotes_do_not_end_are_refused(text):
+    with pytest.raises(ValueError, match="separated by commas"):
+        listed(text)
+
+
+@WHOLE_OR_NOT
+@pytest.mark.parametrize("mark", [" NA", "not  known ", 'a "gap", maybe', '"?"'])
+def test_the_advice_on_words_for_gaps_can_be_followed(command, here, mark, memory):
+    rows = ['"{}",{}'.format(mark.replace('"', '""') if i % 10 == 3 else i / 7, i % 5) for i in range(100)]
+    (here / "t.csv").write_text("x,y\n" + "\n".join(rows) + "\n")
+    fit = ("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory, "--json")
+    advice = re.search(r"add (--missing .*)\.$", command("plan", "t.csv", "--target", "y", *memory).stderr, re.M)
+    ran = command(*fit, *shlex.split(advice[1]))
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["columns"] == {"x": "number"}
+
+
+def test_a_row_of_a_csv_file_is_told_as_such(command, here):
+    """Lines are more than rows where text has line breaks."""
+    head = "note,x,y\n"
+    (here / "t.csv").write_text(head + "".join(f'"a\nb",{i % 11},{i % 7}\n' for i in range(60)))
+    assert command("fit", "t.csv", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
+    (here / "bad.csv").write_text(head + "".join(f'"a\nb",{"many" if i == 9 else i},{i}\n' for i in range(60)))
+    ran = command("predict", "m", "bad.csv", "--out", "p.csv")
+    assert "column 'x' holds 'many' (row 10 below the header), where a number is needed" in ran.stderr
+
+
+def test_names_are_printed_as_they_are(command, here):
+    (here / "t.csv").write_text("b:smile:,y:heart:\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(60)))
+    ran = command("fit", "t.csv", "--target", "y:heart:", "--model", "m", *QUICK)
+    assert "b:smile:" in ran.stdout
+    assert "'y:heart:'" in ran.stdout
+    assert "'y:smile:'" in command("fit", "t.csv", "--target", "y:smile:", "--model", "n", *QUICK).stderr
+
+
+def test_a_name_that_cannot_be_shown_is_no_reason_to_fail(here, monkeypatch):
+    (here / "t.csv").write_text("größe,y\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(60)), encoding="utf-8")
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["quernel", "fit", "t.csv", "--target", "y", "--model", "m", *QUICK])
+    with pytest.raises(SystemExit) as ended:
+        quernel.cli.main()
+    sys.stdout.flush()
+    assert not ended.value.code
+    assert b"gr??e" in shown.getvalue()

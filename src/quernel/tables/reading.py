@@ -23,7 +23,7 @@ NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
 # Bytes of a CSV file, or rows of another, that are read at a time.
 BLOCK_BYTES = 8 * 2**20
 BATCH_ROWS = 65_536
-# A conversion that fails, as Arrow tells it: the column, mostly the line and the value, and what it was to become.
+# A conversion that fails, as Arrow tells it: the column, mostly the row and the value, and what it was to become.
 FAILED = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*?CSV conversion error to (?P<type>\w+)"
     r".*?(?:(?:invalid value|zone offset in) '(?P<value>.*?)'(?:$|\. If)|$)",
@@ -280,9 +280,10 @@ def complaints(path: Path | str, ending: str, names: Sequence[str] = ()) -> Iter
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         failed = FAILED.search(str(error))
         if failed is not None and int(failed["column"]) < len(names) and failed["type"] in MEANT:
-            line = f" (line {int(failed['row']):,})" if failed["row"] else ""
+            # Arrow counts the header, and fields may hold line breaks: this is no line of the file.
+            row = f" (row {int(failed['row']) - 1:,} below the header)" if failed["row"] else ""
             reason = (
-                f"column {names[int(failed['column'])]!r} holds {failed['value']!r}{line}, where "
+                f"column {names[int(failed['column'])]!r} holds {failed['value']!r}{row}, where "
                 f"{MEANT[failed['type']]} is needed. Leave the field empty if there is none"
             )
         raise TableError(f"{path} cannot be read as {kind}: {reason.rstrip('.')}.") from error
