@@ -572,9 +572,18 @@ BROKEN = {
         fitting("flat2.csv", "y", "--checkpoint", "pairs.csv"),
         ["--checkpoint pairs.csv is a file, but not a checkpoint", "another name"],
     ),
+    "a model as a checkpoint": (
+        fitting("flat2.csv", "y", "--checkpoint", "m.quernel"),
+        ["--checkpoint m.quernel is a file, but not a checkpoint of a fit. Give another"],
+    ),
+    "a folder as a checkpoint": (fitting("flat2.csv", "y", "--checkpoint", "."), ["is a folder"]),
+    "a checkpoint in no folder": (
+        fitting("flat2.csv", "y", "--checkpoint", "nowhere/c"),
+        ["The folder nowhere is missing"],
+    ),
     "an archive as a checkpoint": (
         fitting("flat2.csv", "y", "--checkpoint", "some.zip"),
-        ["some.zip is not a checkpoint of a fit. Give another"],
+        ["--checkpoint some.zip is a file, but not a checkpoint of a fit. Give another"],
     ),
     "coverage of nothing": ((*FIT, "--coverage", "0.9"), ["--coverage", "Add --conformal"]),
     "coverage wider than the levels": ((*FIT, "--conformal", "--coverage", "0.9"), ["0.05 and 0.95", "0.1 to 0.9"]),
