@@ -122,3 +122,42 @@ def test_a_name_that_cannot_be_shown_is_no_reason_to_fail(here, monkeypatch):
     sys.stdout.flush()
     assert not ended.value.code
     assert b"gr??e" in shown.getvalue()
+
+
+EXTREMES = {
+    "large target": (1, 1e308, ["The target of t.csv", "e+307", "Rescale"]),
+    "small target": (1, 1e-320, ["The target of t.csv", "differ by", "Rescale"]),
+    "large input": (0, 1e308, ["Column 'x' holds numbers as large as ", "--exclude x"]),
+}
+
+
+@WHOLE_OR_NOT
+@pytest.mark.parametrize("name", EXTREMES)
+def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(command, here, name, memory):
+    place, factor, words = EXTREMES[name]
+    x, z = np.random.default_rng(0).uniform(0.1, 0.5, (2, 60))
+    columns = [x, x + z]
+    columns[place] = factor * columns[place]
+    rows = "".join(f"{a!r},{b!r}\n" for a, b in zip(*(column.tolist() for column in columns), strict=True))
+    (here / "t.csv").write_text("x,y\n" + rows)
+    ran = command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory)
+    assert ran.returncode == 1
+    for word in words:
+        assert word in ran.stderr
+    assert "Fitting" not in ran.stderr
+    assert not (here / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--noncrossing", "joint"), "--noncrossing joint needs all rows in memory"),
+        (("--components", "exact"), "--components exact needs all rows in memory"),
+    ],
+)
+def test_complaints_of_estimators_name_options(command, here, options, words):
+    (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(600)))
+    ran = command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, "--max-memory", "1kB", *options)
+    assert ran.returncode == 1
+    assert words in ran.stderr
+    assert "=" not in ran.stderr

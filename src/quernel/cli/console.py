@@ -27,6 +27,8 @@ OPTIONS = {
     r", or method='cv\+'": "",
     r", or an object of quernel\.kernels": "",
     r"\bcalibration_size\b": "--calibration-share",
+    r"""\b(noncrossing|bandwidth|kernel)=["'](\w+)["']""": r"--\1 \2",
+    r"""\bn_components=["']?(\w+)["']?""": r"--components \1",
     r"\bn_components\b": "--components",
     r"\bmax_memory\b": "--max-memory",
     r"\bone_standard_error=True\b": "--one-standard-error",

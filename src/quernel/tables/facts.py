@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.estimators.validation import LARGEST
 from quernel.tables.columns import (
     CYCLES,
     DAY,
@@ -174,6 +175,11 @@ def remarks(facts: Facts) -> list[str]:
 def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
     if facts.there == 0:
         raise _without(name, "finite number")
+    if max(-facts.low, facts.high) > LARGEST:
+        raise TableError(
+            f"Column {name!r} holds numbers as large as {max(-facts.low, facts.high):.3g}: beyond {LARGEST:g} there is "
+            f"no reckoning with them. Rescale it, or leave it out with --exclude {shlex.quote(name)}."
+        )
     flagged = facts.there < facts.n_rows
     if facts.low == facts.high and not flagged:
         return f"it is {facts.low:g} everywhere"
