@@ -14,6 +14,7 @@ import pytest
 import quernel
 import quernel.cli
 from quernel.cli.console import listed
+from quernel.tables import reading
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
 WHOLE_OR_NOT = pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
@@ -161,3 +162,17 @@ def test_complaints_of_estimators_name_options(command, here, options, words):
     assert ran.returncode == 1
     assert words in ran.stderr
     assert "=" not in ran.stderr
+
+
+def test_a_target_of_truth_values_that_begins_with_numbers_is_judged(command, here, monkeypatch):
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 600)
+    told = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
+    (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{told[i][i % 3 > 0]}\n" for i in range(400)))
+    assert command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0
+    ran = command("report", "m", "t.csv", "--out", "r.html", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["rows_judged"] == 400
+    (here / "bad.csv").write_text((here / "t.csv").read_text() + "3,maybe\n")
+    ran = command("report", "m", "bad.csv", "--out", "bad.html")
+    assert ran.returncode == 1
+    assert "column 'y' holds 'maybe'" in ran.stderr
