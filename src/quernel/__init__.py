@@ -8,7 +8,7 @@ from quernel.estimators import (
     KernelRegressor,
     estimate_cost,
 )
-from quernel.persistence import load, save, to_onnx
+from quernel.persistence import load, onnx_inputs, save, to_onnx
 from quernel.selection import KernelQuantileRegressorCV
 
 __version__ = "0.1.0"
@@ -23,6 +23,7 @@ __all__ = [
     "__version__",
     "estimate_cost",
     "load",
+    "onnx_inputs",
     "save",
     "to_onnx",
 ]

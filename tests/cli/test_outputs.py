@@ -55,6 +55,23 @@ def test_what_is_read_is_never_written_over(command, files, name):
 
 def test_a_new_file_beside_the_data_is_written(command, files):
     assert command("fit", "many", "--target", "y", "--model", "many/m.quernel", *QUICK).returncode == 0
-    assert command("predict", "many/m.quernel", "many", "--out", "many/new.csv", "--force").returncode == 0
+    assert command("predict", "many/m.quernel", "many/a*.csv", "--out", "many/new.csv", "--force").returncode == 0
+    assert command("report", "many/m.quernel", "many/a*.csv", "--out", "many/new.html").returncode == 0
     ran = command("fit", "many", "--target", "y", "--model", "new", "--checkpoint", "./new", *QUICK)
     assert "--model and --checkpoint name the same file" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "out"),
+    [("many", "many/new.csv"), ("many", "./many/below/new.parquet"), ("many/*.csv", "many/../many/new.csv")],
+)
+def test_predictions_among_the_data_are_refused(command, files, data, out):
+    """The next command on the same folder would read them."""
+    (files / "many" / "below").mkdir()
+    ran = command("predict", "m.quernel", data, "--out", out)
+    assert ran.returncode == 1
+    assert f"--out {out.removeprefix('./')} would be one of the files of {data}" in ran.stderr
+    assert "another folder" in ran.stderr
+    assert not (files / out).exists()
+    assert command("predict", "m.quernel", data, "--out", "new.csv").returncode == 0
+    assert command("fit", data, "--target", "y", "--model", "again", *QUICK).returncode == 0

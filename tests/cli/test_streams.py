@@ -206,7 +206,7 @@ def test_tune_on_a_table_read_in_parts(command, swept, tmp_path):
     ("options", "words"),
     [
         (["--max-memory", "many"], "such as 500MB"),
-        (["--checkpoint", "none/c"], "a folder that is missing"),
+        (["--checkpoint", "none/c"], "The folder none is missing"),
         (["--checkpoint", "c", "--components", "exact"], "--checkpoint is not for --components"),
         (["--dask", "tcp://127.0.0.1:9"], "No Dask scheduler answers at 'tcp://127.0.0.1:9'"),
         (["--dask", "nonsense"], "No Dask scheduler answers"),

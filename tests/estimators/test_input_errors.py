@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 from sklearn.exceptions import NotFittedError
 
-from quernel import KernelQuantileRegressor
+from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel.features import SAMPLINGS, RandomFeatures
 from quernel.kernels import KERNELS, Gaussian, Linear, PeriodicSpline
 from quernel.solvers import SOLVERS
@@ -434,3 +434,17 @@ def test_gaps_in_large_ready_features_are_found_by_the_sweeps(model, row, bad):
     X[row, 3] = bad
     with pytest.raises(ValueError, match=r"column 3 \(\d NaN, \d infinite\)"):
         model.set_params(kernel="linear").fit(X, y)
+
+
+@pytest.mark.parametrize("fit", [KernelQuantileRegressor(0.5, n_components=5), KernelRegressor(n_components=5)])
+def test_numbers_beyond_reckoning_are_refused_before_any_work(fit):
+    X, y = np.random.default_rng(0).uniform(0.1, 1, (30, 2)), np.linspace(0.1, 1, 30)
+    with pytest.raises(ValueError, match=r"^Column 1 of X holds numbers as large as .*e\+307, .* Rescale it"):
+        fit.fit(X * [1, 1e308], y)
+    with pytest.raises(ValueError, match=r"^y holds numbers as large as 1e\+308, .* Rescale it"):
+        fit.fit(X, 1e308 * y)
+    with pytest.raises(ValueError, match=r"^The entries of y differ by 9e-321 at most, .* Rescale it"):
+        fit.fit(X, 1e-320 * y)
+    for inputs, target in ((1e140 * X, 1e140 * y), (X, 1e-140 * y)):
+        with pytest.raises(WorkStartedError):
+            fit.fit(inputs, target)

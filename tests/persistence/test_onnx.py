@@ -158,6 +158,17 @@ def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
         quernel.to_onnx(TableModel(training.encoder, model, "price"), tmp_path / "m.onnx")
 
 
+@pytest.mark.parametrize("name", ["", "quernel/constant0"])
+def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
+    training = prepare(sales(60), "price")
+    model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
+    first, *others = training.encoder.columns
+    encoder = dataclasses.replace(training.encoder, columns=(dataclasses.replace(first, name=name), *others))
+    with pytest.raises(ValueError, match=f"The input {name!r} cannot be one of a graph.*Rename"):
+        quernel.to_onnx(TableModel(encoder, model, "price"), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_table_model_without_an_interval_says_how_to_get_one():
     training = prepare(sales(60), "price")
     model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
@@ -292,15 +303,9 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
-        inputs = {
-            column.name: np.array([[word or ""] for word in new["place"].to_pylist()], dtype=object)
-            if column.kind == "text"
-            else column.read(new[column.name])[:, None]
-            for column in training.encoder.columns
-        }
         kinds = {column.kind for column in training.encoder.columns}
         assert kinds == {"number", "boolean", "text", "date", "time"}
-        said = run(tmp_path / "m.onnx", **inputs)
+        said = run(tmp_path / "m.onnx", **quernel.onnx_inputs(fitted_table, new))
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
         np.testing.assert_allclose(said["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))
         found = np.column_stack([said["lower"], said["upper"]])
@@ -310,3 +315,58 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         np.testing.assert_array_equal(loaded.predict(new), expected)
         np.testing.assert_array_equal(loaded.predict_interval(new), ends)
         assert np.std(expected[:, 1]) > 0.1 * np.std(new["price"].drop_null().to_numpy())  # it looks at the columns
+
+
+def odd_table(n=120):
+    """Columns as data frames and files have them: one of each kind, and its gap in the first row."""
+    rng = np.random.default_rng(0)
+    day = np.arange(n) * 7919 % n
+
+    def gappy(values):
+        return [None, *values[1:]]
+
+    return pa.table(
+        {
+            "duration": pa.array(gappy([int(d) * 10**6 for d in day]), pa.duration("us")),
+            "duration in ns": pa.array(gappy([int(d) * 10**9 for d in day]), pa.duration("ns")),
+            "time": pa.array(gappy([int(d) * 700 for d in day]), pa.time32("s")),
+            "zoned": pa.array(gappy([int(d) * 86_400 * 10**9 for d in day]), pa.timestamp("ns", "Europe/Berlin")),
+            "day": pa.array(gappy(day.astype("datetime64[D]").astype(object).tolist()), pa.date32()),
+            "zip": pa.array(gappy([500.0 + d % 4 for d in day])),
+            "shop": pa.array(gappy([int(d) % 3 for d in day])),
+            "open": pa.array(gappy([d % 5 > 1 for d in day])),
+            "word": pa.array(gappy(["a" if d % 2 else "b" for d in day])).dictionary_encode(),
+            "text": pa.array(gappy([str(d % 9) for d in day])),
+            "amount": pa.array(gappy(rng.standard_normal(n).tolist())),
+            "y": rng.standard_normal(n) + day % 4 + day / n,
+        }
+    )
+
+
+@pytest.mark.parametrize("kept_as", ["arrow", "pandas", "polars", "text"])
+def test_columns_of_all_kinds_are_fed_as_they_are_predicted_from(tmp_path, kept_as):
+    table = odd_table()
+    training = prepare(table, "y", categorical=["zip", "shop"], missing=["?"])
+    model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
+    model = TableModel(training.encoder, model, "y")
+    quernel.to_onnx(model, tmp_path / "m.onnx")
+    new = table
+    if kept_as == "pandas":
+        new = table.to_pandas()
+    elif kept_as == "polars":
+        new = pytest.importorskip("polars").from_arrow(table)
+    elif kept_as == "text":
+        for name in ("amount", "open", "zip", "shop", "time"):
+            new = new.set_column(new.schema.get_field_index(name), name, new[name].cast(pa.string()))
+        new = new.set_column(new.schema.get_field_index("word"), "word", pa.array(["?"] * len(new)))
+    fed = quernel.onnx_inputs(model, new)
+    assert {values.shape for values in fed.values()} == {(120, 1)}
+    expected = model.predict(new)
+    found = run(tmp_path / "m.onnx", **fed)["quantiles"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.std(expected))
+    assert len(np.unique(expected[:, 1].round(6))) > 100  # it looks at the columns
+
+
+def test_only_models_of_tables_are_fed_by_column():
+    with pytest.raises(TypeError, match=r"model of tables.*got KernelQuantileRegressor"):
+        quernel.onnx_inputs(fitted("one level"), sales(5))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -51,6 +53,9 @@ def _options(
 
 def main() -> None:
     """Run the command line: what a user can mend ends in one line on stderr and exit code 1, not in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that a terminal cannot show is no reason to fail
+            stream.reconfigure(errors="replace")
     try:
         app()
     except OSError as error:
@@ -59,3 +64,7 @@ def main() -> None:
         fail(str(error))
     except MemoryError:
         fail("There is not enough memory for this. Try fewer rows, columns or features.")
+    except Exception as error:
+        if type(error).__module__ != "pyarrow.lib":  # some of Arrow's complaints are none of the above
+            raise
+        fail(f"Arrow cannot do this with the data: {str(error).rstrip('.')}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,13 +17,18 @@ from rich.progress import Progress as Bars
 from quernel.estimators.cost import as_duration
 from quernel.solvers.progress import Progress, listening
 
-console = Console()
-errors = Console(stderr=True)
+# Names are printed as they are, `b:smile:` too.
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
+# A word of a list, up to the comma behind it: in quotes, where a quote is written twice, or plain.
+ENTRY = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,]*))(?=,|$)')
 # What estimators call their arguments, and what these are on the command line.
 OPTIONS = {
     r", or method='cv\+'": "",
     r", or an object of quernel\.kernels": "",
     r"\bcalibration_size\b": "--calibration-share",
+    r"""\b(noncrossing|bandwidth|kernel)=["'](\w+)["']""": r"--\1 \2",
+    r"""\bn_components=["']?(\w+)["']?""": r"--components \1",
     r"\bn_components\b": "--components",
     r"\bmax_memory\b": "--max-memory",
     r"\bone_standard_error=True\b": "--one-standard-error",
@@ -37,13 +41,18 @@ OPTIONS = {
 
 def fail(message: str) -> NoReturn:
     """One line on stderr, and exit code 1."""
-    errors.print(f"[bold red]Error:[/] {escape(' '.join(message.split()))}", soft_wrap=True)
+    errors.print(f"[bold red]Error:[/] {escape(_in_one_line(message))}", soft_wrap=True)
     sys.exit(1)
 
 
 def note(message: str) -> None:
     """Something that the user should know, in one line on stderr."""
-    errors.print(f"[yellow]Note:[/] {escape(' '.join(message.split()))}", soft_wrap=True, highlight=False)
+    errors.print(f"[yellow]Note:[/] {escape(_in_one_line(message))}", soft_wrap=True, highlight=False)
+
+
+def _in_one_line(message: str) -> str:
+    """Blanks within a line stay: they may be those of a name or a word."""
+    return re.sub(r"\s*\n\s*", " ", message.strip())
 
 
 def flag(name: str, text: str) -> Any:
@@ -52,15 +61,18 @@ def flag(name: str, text: str) -> Any:
 
 
 def listed(text: str) -> list[str]:
-    """The words of a text, separated by commas; those with a comma in them are in double quotes, as in CSV files."""
-    line = re.sub(r'"\s+(,|$)', r'"\1', " ".join(text.splitlines()))  # csv allows no blanks behind a closing quote
-    try:
-        words = next(csv.reader([line], skipinitialspace=True, strict=True), [])
-    except csv.Error as error:
-        raise ValueError(
-            f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."
-        ) from error
-    return [word.strip() for word in words if word.strip()]
+    """The words of a text, separated by commas; those with a comma or blanks around them are in double quotes."""
+    words, line, place = list[str](), " ".join(text.splitlines()), 0
+    while place <= len(line):
+        found = ENTRY.match(line, place)
+        if found is None:
+            raise ValueError(
+                f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."
+            )
+        quoted = found["quoted"]
+        words.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
+        place = found.end() + 1  # behind the comma, or behind the end
+    return [word for word in words if word]
 
 
 @contextmanager

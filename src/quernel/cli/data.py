@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quernel.cli.console import listed, note, working
+from quernel.estimators.validation import LARGEST, SMALLEST
 from quernel.report.words import counted
 from quernel.rows import DaskRows, allowance
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
@@ -180,4 +181,12 @@ def _enough(training: Training | StreamedTraining, data: Path) -> None:
         raise TableError(
             f"The target is the same in all {training.n_rows:,} rows of {data} that have one: there is nothing to "
             "learn from. Choose another column."
+        )
+    if max(-low, high) > LARGEST or high - low < SMALLEST:
+        what = (
+            f"as large as {max(-low, high):.3g}" if high - low >= SMALLEST else f"that differ by {high - low:.3g} only"
+        )
+        raise TableError(
+            f"The target of {data} has numbers {what}, too large or too small to reckon with. Rescale it to between "
+            f"{SMALLEST:g} and {LARGEST:g}."
         )

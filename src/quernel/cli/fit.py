@@ -237,8 +237,8 @@ def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str
                 estimator.fit(training.rows, **more)
             else:
                 estimator.fit(training.X, training.y, sample_weight=training.weight, **more)
-    for warning in caught:
-        note(str(warning.message))
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        note(message)
     return time.perf_counter() - start
 
 

@@ -1,17 +1,18 @@
-"""The files that a command writes: none of them may be one that it reads, whatever --force says."""
+"""The files that a command writes: none of them may be one that it or the next one reads, whatever --force says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from zipfile import is_zipfile
 
-from quernel.tables.several import files_of
+from quernel.estimators.checkpoint import read_checkpoint
+from quernel.tables.files import check_free
+from quernel.tables.several import files_of, looks_like_data
 
 
 def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | None = None) -> None:
-    """Complain, before any work, if an option names a file that is read, by whatever path, or two name the same.
+    """Complain, before any work, if an option names a file that is read or will be, or two name the same.
 
     `outputs` are the options and what they were given; `data` and `model` are what is read.
     """
@@ -19,6 +20,7 @@ def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | 
     read = {_identity(path): path for path in files_of(data) if path.exists()}
     for option, path in named.items():
         if not path.exists():
+            _refuse_among_data(option, path, data)
             continue
         if _identity(path) in read:
             of = "" if read[_identity(path)] == data else f", one of {data}"
@@ -35,9 +37,29 @@ def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | 
 
 
 def check_checkpoint(path: Path | None) -> None:
-    """Complain, before any work, about a file that no fit has written: it would be taken for the state of one."""
-    if path is not None and path.is_file() and not is_zipfile(path):
-        raise ValueError(f"--checkpoint {path} is a file, but not a checkpoint of a fit. Give another name.")
+    """Complain, before any work, about a path that cannot be written and about a file that no fit has written."""
+    if path is None:
+        return
+    check_free(path, overwrite=True)
+    if path.exists():
+        try:
+            read_checkpoint(path)
+        except ValueError as error:
+            raise ValueError(
+                f"--checkpoint {path} is a file, but not a checkpoint of a fit. Give another name."
+            ) from error
+
+
+def _refuse_among_data(option: str, path: Path, data: Path) -> None:
+    """Complain about a file that would be data of the next command on the same folder or pattern."""
+    if data.is_file() or not looks_like_data(path):
+        return
+    place, among = path.resolve(), data.resolve()
+    if among in place.parents if data.is_dir() else place.match(str(among)):
+        raise ValueError(
+            f"{option} {path} would be one of the files of {data}, and read as data by the next command. Write it to "
+            "another folder."
+        )
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +15,15 @@ from rich.markup import escape
 from quernel.cli.console import console, counting, flag, listed, note
 from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
+from quernel.cli.keeping import Keeping, keeping
 from quernel.cli.outputs import check_outputs
+from quernel.cli.writing import table_writer
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.words import counted
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.files import check_free, written_whole
-from quernel.tables.reading import ARROW, CSV, Batches, ending_of, nearest
+from quernel.tables.reading import Batches, ending_of, nearest
 from quernel.tables.strangers import Strangers
 
 
@@ -44,14 +44,13 @@ def predict(
     check_free(out, overwrite=force, remedy="--force")
     fitted = table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
-    kept = list(dict.fromkeys(listed(keep or "")))
+    kept = keeping(list(dict.fromkeys(listed(keep or ""))), fitted.encoder, data, out)
     names = [_named(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
     strangers = Strangers(fitted.encoder)
-    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept])], fitted.encoder.csv_reading()) as batches:
+    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_reading()) as batches:
         _check(fitted, batches, data, kept, names)
-        batches = replace(batches, pieces=strangers.watched(batches.pieces))
-        with written_whole(out, overwrite=force) as part, _writer(part, out) as write:
-            rows, outside, infinite, beyond = _predicted(fitted, batches, levels, kept, names, write)
+        with written_whole(out, overwrite=force) as part, table_writer(part, out) as write:
+            rows, outside, infinite, beyond = _predicted(fitted, batches, levels, kept, strangers, names, write)
     for sentence in strangers.sentences():
         note(sentence)
     if rows == 0:
@@ -70,7 +69,7 @@ def predict(
             "rows_outside": outside,
             "rows_infinite": infinite,
             "quantiles": levels,
-            "columns": [*kept, *names],
+            "columns": [*kept.names, *names],
         }
         typer.echo(json.dumps(result))
     else:
@@ -100,20 +99,22 @@ def table_model(path: Path) -> TableModel:
     return fitted
 
 
-def _check(fitted: TableModel, batches: Batches, data: Path, kept: list[str], names: list[str]) -> None:
+def _check(fitted: TableModel, batches: Batches, data: Path, kept: Keeping, names: list[str]) -> None:
     fitted.encoder.check(batches.schema, of=str(data))
-    for name in kept:
+    for name in kept.names:
         if name not in batches.schema.names:
             raise TableError(f"{data} has no column {name!r} to keep. {nearest(name, batches.schema.names)}")
         if name in names:
             raise TableError(f"The column {name!r} cannot be kept: the predictions need that name. Rename it.")
+    kept.check(batches.schema.empty_table())
 
 
 def _predicted(
     fitted: TableModel,
     batches: Batches,
     levels: list[float],
-    kept: list[str],
+    kept: Keeping,
+    strangers: Strangers,
     names: list[str],
     write: Callable[[Any], None],
 ) -> tuple[int, int, int, Counter[str]]:
@@ -129,20 +130,25 @@ def _predicted(
         for piece in batches.pieces:
             if len(piece) == 0:
                 continue
-            X = fitted.encoder.encode(piece)
+            inputs = kept.inputs(piece)
+            strangers.meet(inputs)
+            X = fitted.encoder.encode(inputs)
             answers = [*fitted.predict_encoded(X, levels).T]
             if fitted.interval is not None:
                 answers += [*fitted.interval_encoded(X).T]
-            infinite += int(fitted.encoder.infinite(piece).sum())
+            infinite += int(fitted.encoder.infinite(inputs).sum())
             found = fitted.beyond(X)
             outside += int(found.any(axis=1).sum())
             beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
-            write(pa.table([*(piece[name] for name in kept), *map(pa.array, answers)], names=[*kept, *names]))
+            copies = kept.columns(piece)
+            with kept.complaints(copies):
+                write(pa.table([*copies.values(), *map(pa.array, answers)], names=[*copies, *names]))
             rows += len(X)
             advance(len(X))
     if rows == 0:  # a file all the same, with the right columns
-        fields = [*(batches.schema.field(name) for name in kept), *(pa.field(name, pa.float64()) for name in names)]
-        write(pa.schema(fields).empty_table())
+        copies = kept.columns(batches.schema.empty_table())
+        answers = [pa.array([], pa.float64()) for _ in names]
+        write(pa.table([*copies.values(), *answers], names=[*copies, *names]))
     return rows, outside, infinite, beyond
 
 
@@ -150,37 +156,3 @@ def _most(beyond: Counter[str]) -> str:
     """The columns that leave their range most often, and how often."""
     found = [f"{name}: {count:,}" for name, count in beyond.most_common(3) if count]
     return ", ".join(found) + (", ..." if sum(count > 0 for count in beyond.values()) > len(found) else "")
-
-
-@contextmanager
-def _writer(part: Path, out: Path) -> Iterator[Callable[[Any], None]]:
-    """A function that writes tables, one after the other, in the format of the ending of `out`."""
-    import pyarrow as pa
-
-    ending, compression = ending_of(out)
-    with ExitStack() as files:
-        stream = files.enter_context(pa.output_stream(str(part), compression=compression))
-        opened: list[Any] = []
-
-        def write(table: Any) -> None:
-            if not opened:
-                opened.append(files.enter_context(_open(stream, ending, table.schema)))
-            opened[0].write_table(table)
-
-        yield write
-
-
-def _open(stream: Any, ending: str, schema: Any) -> Any:
-    import pyarrow as pa
-
-    if ending in CSV:
-        from pyarrow import csv
-
-        return csv.CSVWriter(
-            stream, schema, write_options=csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",")
-        )
-    if ending in ARROW:
-        return pa.ipc.new_file(stream, schema)
-    import pyarrow.parquet as pq
-
-    return pq.ParquetWriter(stream, schema)

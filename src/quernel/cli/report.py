@@ -23,7 +23,7 @@ from quernel.rows import allowance
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.drawing import Drawn, drawn, join_drawn, rows_to_draw
 from quernel.tables.groups import JOINED
-from quernel.tables.reading import nearest
+from quernel.tables.reading import FAILED, nearest
 from quernel.tables.strangers import strangers_in
 from quernel.tables.values import kind_of, numbers
 
@@ -49,7 +49,7 @@ def report(
     check_outputs({"--out": out}, data, model)
     check_page(out, force=force)
     fitted = table_model(model)
-    sample = _drawn(fitted, data, allowance(bytes_from(max_memory)))
+    sample = _sample(fitted, data, allowance(bytes_from(max_memory)))
     target = numbers(sample.table[fitted.target])
     there = np.isfinite(target)
     if there.sum() < FEWEST_ROWS:
@@ -71,8 +71,19 @@ def report(
         tell(judged, out)
 
 
-def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
+def _sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
     """The columns of the model and its target: all rows or, where these take too much memory, a random sample."""
+    try:
+        return _drawn(fitted, data, allowed)
+    except TableError as error:
+        failed = FAILED.search(str(error.__cause__))
+        if failed is None or str(failed["value"]).lower() not in ("true", "false"):
+            raise
+    return _drawn(fitted, data, allowed, truths=True)  # a target that is 0 and 1 at first, and true and false later
+
+
+def _drawn(fitted: TableModel, data: Path, allowed: float, *, truths: bool = False) -> Drawn:
+    """The same; `truths`: the target of a CSV file is true or false, however it begins."""
     import pyarrow as pa
 
     parts: list[Drawn] = []
@@ -80,8 +91,8 @@ def _drawn(fitted: TableModel, data: Path, allowed: float) -> Drawn:
     needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
     with in_batches(data, needed, how) as batches:
         _check(fitted, batches.schema, data)
-        if kind_of(batches.schema.field(fitted.target).type) != "boolean":  # whole numbers at first, others later
-            how = replace(how, types=how.types | {fitted.target: pa.float64()})
+        if truths or kind_of(batches.schema.field(fitted.target).type) != "boolean":  # or whole numbers at first
+            how = replace(how, types=how.types | {fitted.target: pa.bool_() if truths else pa.float64()})
     with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
         for piece in batches.pieces:
             table = fitted.encoder.without_marks(piece, fitted.target)

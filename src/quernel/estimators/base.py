@@ -23,7 +23,7 @@ from quernel.estimators.overview import SAMPLE as MOST_SAMPLED
 from quernel.estimators.overview import FarOverview, Overview
 from quernel.estimators.sources import training_rows
 from quernel.estimators.telling import print_progress
-from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_missing
+from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_large, refuse_missing
 from quernel.estimators.wherever import wherever
 from quernel.features import SAMPLINGS, KernelValues, Nystroem, RandomFeatures, ReadyFeatures
 from quernel.features.distinct import distinct_rows
@@ -339,6 +339,8 @@ class KernelEstimator(BaseEstimator):
                 max_memory=self.max_memory,
                 dtype=self.dtype,
             )
+        if not isinstance(kernel, Linear):
+            refuse_large(self, view.range)
         begin = Beginning.of(self, view, loss, checkpoint)
         if not begin.again:
             kernel = (choose or self._with_bandwidth)(kernel, view, loss)

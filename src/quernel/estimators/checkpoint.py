@@ -34,14 +34,8 @@ class Checkpoint:
         """What an earlier fit of the same rows and settings wrote, or None if there is no file."""
         if not self.path.exists():
             return None
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                header = json.loads(str(file["header"]))
-                band = file["band"] if len(file["band"]) else None
-                guess = Guess(file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band)
-                known, written_by = header["fingerprint"], int(header["format"])
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{self.path} is not a checkpoint of a fit. Give another path.") from error
+        guess, header = read_checkpoint(self.path)
+        known, written_by = header["fingerprint"], header["format"]
         if written_by != FORMAT:
             raise ValueError(f"{self.path} has format {written_by}, and this quernel writes {FORMAT}. Remove the file.")
         other = [name for name, value in self.fingerprint.items() if known.get(name) != value]
@@ -76,6 +70,18 @@ class Checkpoint:
     def remove(self) -> None:
         """The fit is done."""
         self.path.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> tuple[Guess, dict[str, Any]]:
+    """The guess in a file, and what the file says of the fit that wrote it; ValueError if no fit did."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            band = file["band"] if len(file["band"]) else None
+            guess = Guess(file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band)
+            return guess, {"fingerprint": dict(header["fingerprint"]), "format": int(header["format"])}
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a checkpoint of a fit. Give another path.") from error
 
 
 def check_checkpoint(estimator: Any, path: Any) -> None:

@@ -20,6 +20,8 @@ Array = NDArray[np.floating]
 
 # Entries of X that are looked through for NaN at once, even where a later pass would find them.
 QUICK_TO_READ = 2_000_000
+# Squares of numbers beyond the one overflow, and those of differences below the other vanish.
+LARGEST, SMALLEST = 1e150, 1e-150
 
 
 def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
@@ -81,6 +83,8 @@ def check_training(
     rows = check_rows(estimator, X, reset=True, finite=finite)
     target = check_target(y) if read_target is None else read_target(y)
     check_lengths(rows, target)
+    if read_target is None:
+        _refuse_extreme_target(target)
     if sample_weight is None:
         return rows, target, None
     weight = check_weight(sample_weight, len(rows))
@@ -209,6 +213,32 @@ def _refuse_repeated_names(X: Any) -> None:
         raise ValueError(
             f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them, as with "
             "X.loc[:, ~X.columns.duplicated()] in pandas."
+        )
+
+
+def refuse_large(estimator: Any, limits: Array) -> None:
+    """Say which column, by its smallest and largest entry (2, d), no kernel can measure."""
+    largest = np.abs(limits).max(axis=0)
+    if (largest > LARGEST).any():
+        j = int(np.argmax(largest > LARGEST))
+        names = getattr(estimator, "feature_names_in_", None)
+        label = str(j) if names is None else repr(str(names[j]))
+        raise ValueError(
+            f"Column {label} of X holds numbers as large as {largest[j]:.3g}, and beyond {LARGEST:g} their squares "
+            "overflow. Rescale it."
+        )
+
+
+def _refuse_extreme_target(y: Array) -> None:
+    """Say if no loss can measure y."""
+    if np.abs(y).max(initial=0) > LARGEST:
+        raise ValueError(
+            f"y holds numbers as large as {np.abs(y).max():.3g}, and beyond {LARGEST:g} their squares overflow. "
+            "Rescale it."
+        )
+    if len(y) and 0 < np.ptp(y) < SMALLEST:
+        raise ValueError(
+            f"The entries of y differ by {np.ptp(y):.3g} at most, and below {SMALLEST:g} squares vanish. Rescale it."
         )
 
 

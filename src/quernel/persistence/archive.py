@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import math
+import tokenize
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ DOCUMENT = "model.json"
 KINDS = "biufU"  # truth values, integers, numbers, text
 # Members carry no date of their own: the same model makes the same file.
 DATE = (1980, 1, 1, 0, 0, 0)
+# What zip archives and headers of arrays raise that make no sense; NumPy reads headers as Python reads literals.
+SENSELESS = (
+    *(ValueError, TypeError, KeyError, EOFError, OverflowError, RuntimeError, SyntaxError),
+    *(tokenize.TokenError, zipfile.BadZipFile),
+)
 
 
 class ModelFileError(ValueError):
@@ -64,7 +70,7 @@ def read_archive(path: Path) -> tuple[Any, list[NDArray[Any]]]:
             if names != [DOCUMENT, *(f"{number}.npy" for number in range(len(names) - 1))]:
                 raise ValueError(f"unexpected members {names[:5]}")
             return json.loads(members.read(DOCUMENT)), [_array(members.read(name)) for name in names[1:]]
-    except (ValueError, KeyError, EOFError, RecursionError, NotImplementedError, zipfile.BadZipFile) as error:
+    except SENSELESS as error:
         raise ModelFileError(f"{path} is not a valid quernel model file: {error}.") from error
 
 

@@ -14,7 +14,7 @@ from quernel.calibration import ConformalQuantileRegressor
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.losses import Logistic
 from quernel.persistence.formulas import curves
-from quernel.persistence.graph import Graph, Tensor, exp
+from quernel.persistence.graph import PREFIX, Graph, Tensor, exp
 from quernel.persistence.inputs import table_inputs
 from quernel.persistence.intervals import calibrated, check_exportable, median
 from quernel.persistence.levels import quantile_curves
@@ -34,8 +34,8 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     classifier; ``lower``, ``upper`` and ``prediction`` of a `ConformalQuantileRegressor`, each (rows,), with a second
     input ``groups`` (text, or whole numbers) if it was calibrated by group. A model of tables has an input for every
     column, by its name, of shape (rows, 1): text as strings (empty where missing), all else as doubles (NaN where
-    missing), truth values as 0 and 1, dates as seconds since 1970; and the outputs ``lower`` and ``upper`` besides
-    ``quantiles``, if it has calibrated intervals.
+    missing), truth values as 0 and 1, dates as seconds since 1970 (`onnx_inputs` makes them of a table); and the
+    outputs ``lower`` and ``upper`` besides ``quantiles``, if it has calibrated intervals.
 
     Parameters
     ----------
@@ -69,6 +69,12 @@ def export_table_model(graph: Graph, model: TableModel) -> None:
     for name in ("quantiles", *(("lower", "upper") if model.interval is not None else ())):
         if name in model.encoder.inputs:
             raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
+    for name in model.encoder.inputs:
+        if not name or name.startswith(PREFIX):
+            raise ValueError(
+                f"The input {name!r} cannot be one of a graph: there it must have a name that does not begin with "
+                f"{PREFIX!r}. Rename the column, and fit again."
+            )
     x = table_inputs(graph, model.encoder)
     quantiles = quantile_curves(model.model, x)
     give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)

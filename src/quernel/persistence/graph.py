@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
+# What the names of the graph's own values begin with.
+PREFIX = "quernel/"
 
 
 def import_onnx() -> ModuleType:
@@ -50,7 +52,7 @@ class Graph:
     def constant(self, value: ArrayLike) -> Tensor:
         """Numbers or text that the graph holds."""
         array = np.asarray(value)
-        name = f"quernel/constant{len(self._constants)}"
+        name = f"{PREFIX}constant{len(self._constants)}"
         if array.dtype.kind in "UO":
             text = [str(item).encode() for item in array.ravel().tolist()]
             tensor = self.onnx.helper.make_tensor(name, self.onnx.TensorProto.STRING, array.shape, text)
@@ -62,7 +64,7 @@ class Graph:
     def apply(self, operator: str, *arguments: Tensor | ArrayLike, outputs: int = 1, **options: Any) -> Any:
         """A tensor (or several) that an operator of ONNX makes; arguments that are no tensors are constants."""
         given = [value if isinstance(value, Tensor) else self.constant(value) for value in arguments]
-        names = [f"quernel/{operator}{len(self._nodes)}_{i}" for i in range(outputs)]
+        names = [f"{PREFIX}{operator}{len(self._nodes)}_{i}" for i in range(outputs)]
         self._nodes.append(self.onnx.helper.make_node(operator, [value.name for value in given], names, **options))
         made = tuple(Tensor(self, name) for name in names)
         return made[0] if outputs == 1 else made

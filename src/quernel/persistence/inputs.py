@@ -1,13 +1,52 @@
-"""The columns of a table as inputs of a graph, encoded as `quernel.tables` does."""
+"""The columns of a table as inputs of a graph: what it is fed, and how it encodes that, as `quernel.tables` does."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from quernel.persistence.graph import Graph, Tensor, cos, equal, is_missing, join, sin, where
-from quernel.tables import DateColumn, NumberColumn, TableEncoder, TextColumn, TimeColumn
+from quernel.tables import DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn, as_arrow
 from quernel.tables.columns import CYCLES, DAY, Column
+from quernel.tables.values import as_words
 from quernel.tables.words import gap_numbers
+
+
+def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
+    """What the graph that `to_onnx` writes of a model of tables is fed for the rows of a table.
+
+    Columns are read as `predict` reads them, whatever they are kept as: dates and times in any unit and zone,
+    durations, categories, numbers as text.
+
+    Parameters
+    ----------
+    model : TableModel
+        As `quernel.load` gives it of a file that `quernel fit` wrote.
+    table : data frame of pandas or polars, Arrow table, or dict of columns
+
+    Returns
+    -------
+    dict of str to array of shape (rows, 1)
+        By the name of the column: text as strings, empty where missing, all else as doubles, NaN where missing.
+    """
+    if not isinstance(model, TableModel):
+        raise TypeError(
+            f"quernel.onnx_inputs takes a model of tables, as quernel fit makes them; got {type(model).__name__}. The "
+            'graph of a model of arrays is fed {"X": X}, of type float64.'
+        )
+    table = model.encoder.without_marks(as_arrow(table, model.encoder.inputs))
+    model.encoder.check(table.schema)
+    return {column.name: _fed(column, table[column.name])[:, None] for column in model.encoder.columns}
+
+
+def _fed(column: Column, values: Any) -> NDArray[Any]:
+    """The entries of a column, as the graph's input takes them."""
+    if not isinstance(column, TextColumn):
+        return column.read(values)
+    words, index = as_words(values)
+    return np.array([*words, ""], dtype=object)[index]  # a missing entry has index -1
 
 
 def table_inputs(graph: Graph, encoder: TableEncoder) -> Tensor:

@@ -26,6 +26,7 @@ from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeat
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
+from quernel.persistence.trial import try_out
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.splits import LastRows
 from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
@@ -54,6 +55,8 @@ PARTS: tuple[type, ...] = (
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )
+# What parts that make no sense, or do not fit together, raise.
+SENSELESS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 KNOWN = {kind.__name__: kind for kind in (*MODELS, *PARTS)}
 # What to do about attributes that hold what is not known.
 FOREIGN = (
@@ -110,8 +113,10 @@ def load(path: str | PathLike[str]) -> Any:
         _check_ready(model)
         _complete(model)
         _check_shapes(model)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
-        raise ModelFileError(f"{path} is not a valid quernel model file: {error}.") from error
+        try_out(model)
+    except SENSELESS as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ModelFileError(f"{path} is not a valid quernel model file: {reason}.") from error
     return model
 
 
@@ -169,10 +174,12 @@ def _check_shapes(model: Any) -> None:
     """What predictions are made of must be there, and fit together."""
     for part in _parts(model):
         if isinstance(part, TableModel):
+            _check_words(part)
             for inner in _parts(part)[1:]:
                 if len(part.encoder.names) != inner.n_features_in_:
                     raise ValueError(f"its table has {len(part.encoder.names)} columns, not {inner.n_features_in_}")
         if isinstance(part, KernelEstimator):
+            _check_draw(part.feature_map_)
             shape = part.feature_map_.n_components_, len(part.intercept_)
             if part.coef_.shape != shape or part.coef_.dtype != float:
                 raise ValueError(f"its coefficients have the shape {part.coef_.shape}, not {shape}")
@@ -182,6 +189,22 @@ def _check_shapes(model: Any) -> None:
             n_curves, n_scores = len(part.calibrated_.curves), len(part.intercept_)
             if n_curves != n_scores:
                 raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
+
+
+def _check_draw(features: Any) -> None:
+    """Random features are made of numbers; compiled code would complain of others in its own words."""
+    if isinstance(features, RandomFeatures):
+        for name in ("frequencies_", "phases_", "weights_"):
+            if not isinstance(getattr(features, name), np.ndarray):
+                raise TypeError(f"{name} is no array")
+
+
+def _check_words(model: TableModel) -> None:
+    """What is compared with the text of a table must be text."""
+    levels = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
+    for word in (model.target, *model.encoder.inputs, *model.encoder.missing, *levels):
+        if not isinstance(word, str):
+            raise TypeError(f"its table has {word!r} where text is needed")
 
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:

@@ -80,12 +80,30 @@ def _copy(path: Path, copy: Path, how: CsvReading) -> None:
 
 
 def _write(batches: reading.Batches, copy: Path) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(str(copy), batches.schema) as writer:
+    schema = pa.schema([field.with_type(_held(field.type)) for field in batches.schema])
+    with pq.ParquetWriter(str(copy), schema) as writer:
         for piece in batches.pieces:
+            columns = [
+                column if column.type == field.type else pa.nulls(len(piece), field.type)
+                for column, field in zip(piece.columns, schema, strict=True)
+            ]
             with complaints(copy, ".parquet"):
-                writer.write(piece)
+                writer.write_table(pa.table(columns, schema=schema))
+
+
+def _held(kind: Any) -> Any:
+    """The type itself or, if Parquet has none such, another that says so: no model has a use for either."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.ParquetWriter(io.BytesIO(), pa.schema([pa.field("x", kind)])).close()
+    except pa.ArrowNotImplementedError:
+        return pa.struct([pa.field(str(kind), pa.bool_())])
+    return kind
 
 
 def _looser(kind: Any, value: str | None) -> Any:

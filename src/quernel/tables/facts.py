@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.estimators.validation import LARGEST
 from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.looks import Look, advice, in_rows, join_looks, look_at
 from quernel.tables.reading import TableError
@@ -170,6 +171,11 @@ def remarks(facts: Facts) -> list[str]:
 def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
     if facts.there == 0:
         raise _without(name, "finite number")
+    if max(-facts.low, facts.high) > LARGEST:
+        raise TableError(
+            f"Column {name!r} holds numbers as large as {max(-facts.low, facts.high):.3g}: beyond {LARGEST:g} there is "
+            f"no reckoning with them. Rescale it, or leave it out with --exclude {shlex.quote(name)}."
+        )
     flagged = facts.there < facts.n_rows
     if facts.low == facts.high and not flagged:
         return f"it is {facts.low:g} everywhere"
@@ -224,6 +230,8 @@ def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str
     import pyarrow as pa
 
     found = kind_of(kind)
+    if not name:  # nobody could speak of it, and mostly it is the number of the row
+        return None, "it has no name, like the row numbers that pandas writes. Give it one in the file to use it"
     if found == "nothing":
         raise _without(name)
     if categorical:

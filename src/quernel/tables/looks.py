@@ -93,8 +93,14 @@ def advice(look: Look) -> str | None:
     if not others:
         return f"{told}. Save it as {FORMS[form].called}"
     which = ", ".join(f"{word!r} ({in_rows(count)})" for word, count in others)
-    listed = ",".join(f'"{word}"' if "," in word else word for word, _ in others)
+    listed = ",".join(_in_a_list(word) for word, _ in others)
     return f"{told}; not {which}. If that stands for a gap in a CSV file, add --missing {shlex.quote(listed)}"
+
+
+def _in_a_list(word: str) -> str:
+    """The word as an option takes it among others: in quotes, if it has a comma, quotes or blanks around it."""
+    plain = word == word.strip() and "," not in word and not word.startswith('"')
+    return word if plain else '"{}"'.format(word.replace('"', '""'))
 
 
 def in_rows(count: int) -> str:

@@ -26,7 +26,7 @@ NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
 # Bytes of a CSV file, or rows of another, that are read at a time.
 BLOCK_BYTES = 8 * 2**20
 BATCH_ROWS = 65_536
-# A conversion that fails, as Arrow tells it: the column, mostly the line and the value, and what it was to become.
+# A conversion that fails, as Arrow tells it: the column, mostly the row and the value, and what it was to become.
 FAILED = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*?CSV conversion error to (?P<type>\w+)"
     r".*?(?:(?:invalid value|zone offset in) '(?P<value>.*?)'(?:$|\. If)|$)",
@@ -43,19 +43,24 @@ class TableError(ValueError):
 class CsvReading:
     """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like.
 
-    `words` are those of some columns that stand for themselves there.
+    `words` are those of some columns that stand for themselves there. `gaps_in_text`: the others are gaps in columns of
+    text, too, instead of text.
     """
 
     types: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    gaps_in_text: bool = True
 
     def options(self, **more: Any) -> Any:
         """The same for Arrow, as far as it can: `with_gaps` does the rest."""
         from pyarrow import csv
 
         return csv.ConvertOptions(
-            column_types=self.types, null_values=gap_words(self.missing), strings_can_be_null=not self.words, **more
+            column_types=self.types,
+            null_values=gap_words(self.missing),
+            strings_can_be_null=self.gaps_in_text and not self.words,
+            **more,
         )
 
     def with_gaps(self, table: Any) -> Any:
@@ -63,7 +68,8 @@ class CsvReading:
 
         Neither does it know that -999.00 is the -999 that stands for a gap.
         """
-        numbers, words = gap_numbers(self.missing), gap_words(self.missing) if self.words else ()
+        in_text = self.words and self.gaps_in_text
+        numbers, words = gap_numbers(self.missing), gap_words(self.missing) if in_text else ()
         if not numbers and not words:
             return table
         gaps = [[word for word in words if word not in self.words.get(name, ())] for name in table.schema.names]
@@ -319,9 +325,10 @@ def complaints(path: Path | str, ending: str, names: Sequence[str] = ()) -> Iter
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         failed = FAILED.search(str(error))
         if failed is not None and int(failed["column"]) < len(names) and failed["type"] in MEANT:
-            line = f" (line {int(failed['row']):,})" if failed["row"] else ""
+            # Arrow counts the header, and fields may hold line breaks: this is no line of the file.
+            row = f" (row {int(failed['row']) - 1:,} below the header)" if failed["row"] else ""
             reason = (
-                f"column {names[int(failed['column'])]!r} holds {failed['value']!r}{line}, where "
+                f"column {names[int(failed['column'])]!r} holds {failed['value']!r}{row}, where "
                 f"{MEANT[failed['type']]} is needed. Leave the field empty if there is none"
             )
         raise TableError(f"{path} cannot be read as {kind}: {reason.rstrip('.')}.") from error

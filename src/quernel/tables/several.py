@@ -30,10 +30,8 @@ REMEDY = "Files must have the same columns."
 
 def files_of(data: Path) -> list[Path]:
     """The file itself, or all data files of a folder or pattern, in the order of their names."""
-    if data.is_dir():  # files that begin with . or _ are what writers leave beside the data
-        known = (*CSV, *PARQUET, *ARROW, *COMPRESSED)
-        inside = (path for path in data.rglob("*") if path.is_file() and not path.name.startswith((".", "_")))
-        found = sorted(path for path in inside if path.suffix.lower() in known)
+    if data.is_dir():
+        found = sorted(path for path in data.rglob("*") if path.is_file() and looks_like_data(path))
         if not found:
             raise TableError(f"The folder {data} has no CSV, Parquet or Arrow files.")
     elif glob.has_magic(str(data)) and not data.exists():
@@ -47,6 +45,12 @@ def files_of(data: Path) -> list[Path]:
         one, other, *_ = formats.values()
         raise TableError(f"{data} has files of different formats, such as {one} and {other}. Choose some by a pattern.")
     return found
+
+
+def looks_like_data(path: Path) -> bool:
+    """Whether a file of a folder is taken for data: those that begin with . or _ are what writers leave beside it."""
+    known = (*CSV, *PARQUET, *ARROW, *COMPRESSED)
+    return path.suffix.lower() in known and not path.name.startswith((".", "_"))
 
 
 def every(_: str) -> bool:
