@@ -5,7 +5,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators import learning, overview
+from quernel.estimators import folds, learning, overview
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
@@ -37,8 +37,10 @@ def in_deviations(model, X):
 def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 100, "FOLDS": 2, "MAX_ITER": 40, "LEARNED_FROM_EACH": 300}.items():
+        for name, value in {"COMPONENTS": 100, "LEARNED_FROM_EACH": 300}.items():
             patch.setattr(learning, name, value)
+        for name, value in {"FOLDS": 2, "MAX_ITER": 40}.items():
+            patch.setattr(folds, name, value)
         yield
 
 

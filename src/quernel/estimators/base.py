@@ -21,6 +21,7 @@ from quernel.estimators.growth import ComponentsChoice, choose_components
 from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
 from quernel.estimators.overview import SAMPLE as MOST_SAMPLED
 from quernel.estimators.overview import FarOverview, Overview
+from quernel.estimators.ridge import AlphaChoice, choose_alpha
 from quernel.estimators.sources import training_rows
 from quernel.estimators.telling import print_progress
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_large, refuse_missing
@@ -134,6 +135,7 @@ class KernelEstimator(BaseEstimator):
     def _with_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
         self.bandwidth_choice_: BandwidthChoice | None = None
+        self.alpha_choice_: AlphaChoice | None = None
         if kernel.bandwidth_is_open and self.bandwidth == "auto":
             kernel = kernel.with_bandwidth(view.bandwidth)
         elif kernel.bandwidth_is_open:
@@ -143,9 +145,21 @@ class KernelEstimator(BaseEstimator):
             kernel = kernels[chosen.kernel].with_bandwidth(chosen.bandwidth)
         kernel.check_columns(view.n_columns)
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
-        if self.kernel == "auto" and self.bandwidth_choice_ is not None:  # if a sum was chosen, its summands share them
+        if self.bandwidth_choice_ is None:
+            self._choose_alpha(kernel, view, loss)
+        elif self.kernel == "auto":  # if a sum was chosen, its summands share them
             self.bandwidth_ = np.array(self.bandwidth_choice_.bandwidth)
         return kernel
+
+    def _choose_alpha(self, kernel: Kernel, view: Overview, loss: Loss) -> None:
+        """The ridge weight by held-out loss, where it is open and rows are few; labels have another scale of losses."""
+        if self.alpha != "auto" or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
+            return
+        most = int(self.n_components) if not isinstance(self.n_components, str) else view.n_rows
+        words = {"fit_intercept": self.fit_intercept, "most_components": most}
+        self.alpha_choice_ = choose_alpha(view, kernel, loss, self.alpha_, **words)
+        if self.alpha_choice_ is not None:
+            self.alpha_ = self.alpha_choice_.alpha
 
     def _learn(self, kernels: Sequence[Kernel], view: Overview, loss: Loss) -> BandwidthChoice:
         """Learned bandwidths for one of these kernels, unless the automatic ones for the first are better."""
@@ -384,3 +398,12 @@ class KernelEstimator(BaseEstimator):
         with right_sized(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
+
+
+def _has_gram(kernel: Kernel) -> bool:
+    """Whether the kernel is more than its random features."""
+    try:
+        kernel.check_diagonal()
+    except ValueError:
+        return False
+    return True

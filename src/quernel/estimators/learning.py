@@ -17,31 +17,26 @@ depends on the units of columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel import paths
 from quernel._threads import right_sized
 from quernel.estimators.defaults import alpha_like, spread
+from quernel.estimators.folds import Fold, folds_of, some_columns, take
 from quernel.estimators.leave_one_out import Found
 from quernel.estimators.overview import Overview
-from quernel.estimators.pilot import Pilot, columns
+from quernel.estimators.pilot import Pilot
 from quernel.estimators.sample import distinct_sample
-from quernel.features import Nystroem
 from quernel.kernels import Kernel
-from quernel.losses import Loss, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.losses import Loss
 
 Array = NDArray[np.floating]
 
 # Different rows that are looked at, and fewer than these say too little.
 ROWS, FEW = 3000, 30
-# Below so many rows one part held out would be too few to judge by: then every row is, once.
-ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
 # Rows of the only fold, and of each of several, by which bandwidths are learned: a step takes the cube of their number.
 LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
 # A kernel is preferred to those after it if its mean squared error is less by this part: squares are not the loss.
@@ -54,12 +49,6 @@ COMPONENTS = 500
 # as the least is the best, because small ones take the longest; and those beside the best. Outer levels want more than
 # the mean.
 ALPHAS, BESIDE = ((316.0, 31.6, 3.16), (0.316,), (0.0316,)), (3.16, 0.316)
-# Levels that stand for all in the real fits.
-MOST_LEVELS = 3
-# Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
-TOL = 3e-3
-# Ridge weights so small that more steps would be needed follow single rows.
-MAX_ITER = 150
 
 
 @dataclass(frozen=True)
@@ -124,9 +113,9 @@ def learn_bandwidth(
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
         return BandwidthChoice(tuple(usual.tolist()), alpha, reason)
     with right_sized(0, 0):
-        folds = [_Fold(*parts, _some_columns(loss), fit_intercept) for parts in _folds(sample)]
+        folds = [Fold(*parts, some_columns(loss), fit_intercept, COMPONENTS) for parts in folds_of(sample)]
         size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
-        pilots = [Pilot(_take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, usual) for fold in folds]
+        pilots = [Pilot(take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, usual) for fold in folds]
         # A list over the folds each, because the bandwidths of the others know a fold's held-out rows.
         learned = [[pilot.learn(kernel, unit) for pilot in pilots] for kernel in kernels]
         errors = np.array([np.mean([found.error for found in each]) for each in learned])
@@ -163,7 +152,7 @@ class _Trial:
     Ridge weights are as they are for all rows of the table; a fold, which has fewer, is fitted with larger ones.
     """
 
-    def __init__(self, folds: list[_Fold], kernel: Kernel, found: list[Found], n_rows: int) -> None:
+    def __init__(self, folds: list[Fold], kernel: Kernel, found: list[Found], n_rows: int) -> None:
         self.folds, self.kernel, self.found, self.n_rows = folds, kernel, found, n_rows
         weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
         self.weight = weight / weight.sum()
@@ -182,7 +171,9 @@ class _Trial:
 
     def walk(self) -> None:
         """Fits from large ridge weights to small ones, until these are no better."""
-        suggested = [fold.suggested(one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)]
+        suggested = [
+            _suggested(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
+        ]
         middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
         for factors in ALPHAS:
             self.judge([middle * factor for factor in factors])
@@ -192,54 +183,15 @@ class _Trial:
     def judge(self, alphas: list[float]) -> None:
         """Fits at these ridge weights."""
         losses = self.weight @ [
-            fold.losses(self.kernel.with_bandwidth(one.bandwidth), np.array(alphas) * self.n_rows / fold.train.n_rows)
+            fold.mean_losses(
+                self.kernel.with_bandwidth(one.bandwidth), np.array(alphas) * self.n_rows / fold.train.n_rows
+            )
             for fold, one in zip(self.folds, self.found, strict=True)
         ]
         self.tried.update(zip(alphas, losses.tolist(), strict=True))
 
 
-@dataclass(frozen=True, eq=False)
-class _Fold:
-    """Rows to fit, in random order, rows to judge by, and the loss of both."""
-
-    train: ArrayRows
-    held_out: ArrayRows
-    loss: Loss
-    fit_intercept: bool
-
-    def suggested(self, found: Found) -> float:
-        """The ridge weight whose weight against the loss is that of the ridge found against squares."""
-        scale = 1.0 if self.loss.margin else spread(self.train.y, self.train.share())
-        return alpha_like(float(found.ridges[0]), self.train.n_rows, self.loss, scale)
-
-    def losses(self, kernel: Kernel, alphas: Array) -> Array:
-        """Held-out loss of the fit at every ridge weight."""
-        features = Nystroem(kernel, COMPONENTS, landmarks="distinct")
-        rows = LiftedRows(self.train, features=features.fit_transform(self.train.X))
-        problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
-        grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
-        offset, sign = self.loss.frame(columns(self.held_out.y))
-        residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
-        return np.array([self.held_out.share() @ self.loss.value(one).mean(axis=1) for one in residuals])
-
-
-def _folds(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:
-    """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise."""
-    order = np.random.default_rng(1).permutation(sample.n_rows)
-    few = sample.n_rows < ROTATE_BELOW
-    parts = [order[k::FOLDS] for k in range(FOLDS)] if few else [order[: round(HELD_OUT * len(order))]]
-    for part in parts:
-        yield _take(sample, order[~np.isin(order, part)]), _take(sample, part)
-
-
-def _take(rows: ArrayRows, index: NDArray[np.intp]) -> ArrayRows:
-    assert rows.weight is not None
-    return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
-
-
-def _some_columns(loss: Loss) -> Loss:
-    """A few of many quantile levels, spread over them; other losses as they are."""
-    if not isinstance(loss, Pinball) or loss.n_columns <= MOST_LEVELS:
-        return loss
-    some = np.linspace(0, loss.n_columns - 1, MOST_LEVELS).round().astype(np.intp)
-    return loss.take(np.argsort(loss.levels, kind="stable")[some])
+def _suggested(fold: Fold, found: Found) -> float:
+    """The ridge weight whose weight against the loss is that of the ridge found against squares."""
+    scale = 1.0 if fold.loss.margin else spread(fold.train.y, fold.train.share())
+    return alpha_like(float(found.ridges[0]), fold.train.n_rows, fold.loss, scale)

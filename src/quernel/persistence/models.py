@@ -22,6 +22,7 @@ from quernel.estimators.base import KernelEstimator
 from quernel.estimators.growth import ComponentsChoice, Trial
 from quernel.estimators.learning import BandwidthChoice, Round
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
+from quernel.estimators.ridge import AlphaChoice
 from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
@@ -51,7 +52,7 @@ PARTS: tuple[type, ...] = (
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
     *dict.fromkeys(LOSSES.values()),
     losses.Pinball,
-    *(ComponentsChoice, Trial, BandwidthChoice, Round, Scores, ProbabilityCurves, Sigmoid, Isotonic),
+    *(ComponentsChoice, Trial, BandwidthChoice, Round, AlphaChoice, Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )

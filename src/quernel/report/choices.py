@@ -89,6 +89,8 @@ def _alpha(model: KernelQuantileRegressor) -> Choice:
         why = "given"
     elif learned is not None:
         why = "chosen together with the bandwidths"
+    elif (chosen := getattr(model, "alpha_choice_", None)) is not None:
+        why = f"by held-out loss, among {len(chosen.tried)} tried on {chosen.n_rows:,} rows"
     else:
         why = f"{ALPHA:.0e} over a robust spread of the target, so that its unit does not matter, less for many rows"
     return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger is smoother")

@@ -1,0 +1,77 @@
+"""Rows to fit and rows to judge by: held-out losses of real fits, by which automatic choices are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel import paths
+from quernel.estimators.levels import middle_levels
+from quernel.estimators.pilot import columns
+from quernel.features import Nystroem
+from quernel.kernels import Kernel
+from quernel.losses import Loss, Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+
+Array = NDArray[np.floating]
+
+# Below so many rows one part held out would be too few to judge by: then every row is, once.
+ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
+# More levels than these have some that stand for all.
+MOST_LEVELS = 3
+# Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
+TOL = 3e-3
+# Ridge weights so small that more steps would be needed follow single rows.
+MAX_ITER = 150
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Rows to fit, in random order, rows to judge by, the loss of both, and the landmarks of the fits."""
+
+    train: ArrayRows
+    held_out: ArrayRows
+    loss: Loss
+    fit_intercept: bool
+    n_components: int
+
+    def losses(self, kernel: Kernel, alphas: Array) -> Array:
+        """The loss of every held-out row, the mean over the columns, by ridge weight: (alphas, rows)."""
+        features = Nystroem(kernel, self.n_components, landmarks="distinct")
+        rows = LiftedRows(self.train, features=features.fit_transform(self.train.X))
+        problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
+        grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
+        offset, sign = self.loss.frame(columns(self.held_out.y))
+        residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
+        return np.array([self.loss.value(one).mean(axis=1) for one in residuals])
+
+    def mean_losses(self, kernel: Kernel, alphas: Array) -> Array:
+        """Held-out loss of the fit at every ridge weight."""
+        return self.losses(kernel, alphas) @ self.held_out.share()
+
+
+def folds_of(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:
+    """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise."""
+    order = np.random.default_rng(1).permutation(sample.n_rows)
+    few = sample.n_rows < ROTATE_BELOW
+    parts = [order[k::FOLDS] for k in range(FOLDS)] if few else [order[: round(HELD_OUT * len(order))]]
+    for part in parts:
+        yield take(sample, order[~np.isin(order, part)]), take(sample, part)
+
+
+def take(rows: ArrayRows, index: NDArray[np.intp]) -> ArrayRows:
+    """Some of the rows, with their weights."""
+    assert rows.weight is not None
+    return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
+
+
+def some_columns(loss: Loss) -> Loss:
+    """Of many quantile levels the outermost and the one or two in the middle; other losses as they are."""
+    if not isinstance(loss, Pinball) or loss.n_columns <= MOST_LEVELS:
+        return loss
+    levels = loss.levels
+    return Pinball(np.unique([levels.min(), *middle_levels(levels), levels.max()]))
