@@ -95,16 +95,17 @@ def _parts(n_rows: int) -> list[NDArray[np.intp]]:
 
 
 def _tune(X: Array, y: Array) -> KernelQuantileRegressorCV:
-    """Ridge weight and bandwidth by cross-validation, then all levels fitted with the best."""
-    model = KernelQuantileRegressorCV(LEVELS, alphas=ALPHAS, cv=FOLDS, n_components=COMPONENTS, random_state=0)
+    """Ridge weight and bandwidth by cross-validation, then all levels fitted with the smoothest of the good ones."""
+    words = {"alphas": ALPHAS, "cv": FOLDS, "one_standard_error": True}
+    model = KernelQuantileRegressorCV(LEVELS, **words, n_components=COMPONENTS, random_state=0)
     start = time.perf_counter()
     with fitting(f"Tuning and fitting {len(LEVELS)} quantile levels"):
         model.fit(X, y)
     console.print(
         f"Tuned by cross-validation ({len(model.cv_results_['params'])} pairs of ridge weight and bandwidth on {FOLDS} "
         f"folds) and fitted, all {len(LEVELS)} levels, in {time.perf_counter() - start:.1f} seconds: "
-        f"{model.n_components_} random features, ridge weight {model.alpha_:.0e}, bandwidth "
-        f"{np.ravel(model.bandwidth_)[0]:.2g} m/s."
+        f"{model.n_components_} random features, bandwidth {np.ravel(model.bandwidth_)[0]:.2g} m/s, and ridge weight "
+        f"{model.alpha_:.0e}, the largest that is not clearly worse than the best."
     )
     return model
 
