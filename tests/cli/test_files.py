@@ -738,3 +738,16 @@ def test_the_same_without_the_fault_succeeds(run, folder, tmp_path, arguments):
     """So that the refusals above are due to what is broken."""
     arguments = [str(tmp_path / word) if str(word).startswith("new.") else word for word in arguments]
     assert run(*arguments).returncode == 0
+
+
+def test_learned_bandwidths_are_recommended_where_they_may_help(run, tmp_path):
+    rng = np.random.default_rng(0)
+    a, b = rng.random(60), rng.random(60)
+    csv.write_csv(pa.table({"a": a, "b": b, "y": a + rng.random(60)}), tmp_path / "d.csv")
+    common = "fit", tmp_path / "d.csv", "--target", "y", "--force", "--model", tmp_path / "m.quernel", *QUICK
+    assert "add --bandwidth learned" in run(*common).stderr
+    for settled in (("--columns", "a"), ("--bandwidth", "1"), ("--bandwidth", "learned"), ("--kernel", "linear")):
+        ran = run(*common, *settled)
+        assert ran.returncode == 0, ran.stderr
+        assert "--bandwidth learned" not in ran.stderr
+    assert "--bandwidth learned" not in run(*common, "--json").stderr
