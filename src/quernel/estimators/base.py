@@ -152,12 +152,11 @@ class KernelEstimator(BaseEstimator):
         return kernel
 
     def _choose_alpha(self, kernel: Kernel, view: Overview, loss: Loss) -> None:
-        """The ridge weight by held-out loss, where it is open and rows are few; labels have another scale of losses."""
-        if self.alpha != "auto" or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
-            return
-        most = int(self.n_components) if not isinstance(self.n_components, str) else view.n_rows
-        words = {"fit_intercept": self.fit_intercept, "most_components": most}
-        self.alpha_choice_ = choose_alpha(view, kernel, loss, self.alpha_, **words)
+        """The ridge weight by held-out loss, where it is open and the rows can tell."""
+        most = view.n_rows if isinstance(self.n_components, str) else int(self.n_components)
+        if self.alpha == "auto":
+            words = {"fit_intercept": self.fit_intercept, "most_components": most}
+            self.alpha_choice_ = choose_alpha(view, kernel, loss, self.alpha_, **words)
         if self.alpha_choice_ is not None:
             self.alpha_ = self.alpha_choice_.alpha
 
@@ -398,12 +397,3 @@ class KernelEstimator(BaseEstimator):
         with right_sized(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves
-
-
-def _has_gram(kernel: Kernel) -> bool:
-    """Whether the kernel is more than its random features."""
-    try:
-        kernel.check_diagonal()
-    except ValueError:
-        return False
-    return True

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from quernel._threads import right_sized
 from quernel.estimators.defaults import N_COMPONENTS, SIZES, alpha_unit, spread
+from quernel.estimators.folds import take
 from quernel.estimators.sample import distinct_sample
 from quernel.features import RandomFeatures
 from quernel.losses import Loss
@@ -32,7 +33,6 @@ from quernel.solvers import newton
 from quernel.theory import effective_dimension
 
 Array = NDArray[np.floating]
-Index = NDArray[np.intp]
 
 # Different rows in the sample; half of them are held out.
 ROWS = 2000
@@ -143,12 +143,7 @@ class _Lifted:
 def _halves(sample: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
     """Two random halves, the same for the same values."""
     order = np.random.default_rng(1).permutation(sample.n_rows)
-    return _take(sample, np.sort(order[::2])), _take(sample, np.sort(order[1::2]))
-
-
-def _take(rows: ArrayRows, index: Index) -> ArrayRows:
-    assert rows.weight is not None
-    return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
+    return take(sample, np.sort(order[::2])), take(sample, np.sort(order[1::2]))
 
 
 def _seen(train: ArrayRows, held_out: ArrayRows, loss: Loss) -> tuple[ArrayRows, ArrayRows, Loss]:

@@ -20,7 +20,7 @@ from quernel._threads import right_sized
 from quernel.estimators.folds import ROTATE_BELOW, Fold, folds_of, some_columns
 from quernel.estimators.overview import Overview
 from quernel.estimators.sample import distinct_sample
-from quernel.kernels import Kernel
+from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss
 
 Array = NDArray[np.floating]
@@ -53,8 +53,12 @@ class AlphaChoice:
 def choose_alpha(
     view: Overview, kernel: Kernel, loss: Loss, usual: float, *, fit_intercept: bool, most_components: int
 ) -> AlphaChoice | None:
-    """The ridge weight for a kernel with bandwidths, near the usual one; None where the rows are too few or many."""
-    if not FEW <= view.n_distinct < MANY:
+    """The ridge weight for a kernel with bandwidths, near the usual one.
+
+    None where rows are too few or many, for labels, whose margins have a scale of their own, for ready-made features,
+    and for a kernel that is no more than its random features.
+    """
+    if not FEW <= view.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
         return None
     sample = distinct_sample(view.sample, MANY)
     size, some = min(COMPONENTS, most_components), some_columns(loss)
@@ -64,6 +68,14 @@ def choose_alpha(
     means = {power: trials.mean(power) for power in sorted(trials.losses)}
     tried = tuple((usual * STEP**power, mean) for power, mean in means.items())
     return AlphaChoice(usual * STEP ** trials.nearest(), usual, tried, sample.n_rows)
+
+
+def _has_gram(kernel: Kernel) -> bool:
+    try:
+        kernel.check_diagonal()
+    except ValueError:
+        return False
+    return True
 
 
 class _Trials:
