@@ -152,15 +152,22 @@ class Results:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.rows: list[dict] = json.loads(file.read_text())["rows"] if file.exists() else []
+        found = json.loads(file.read_text()) if file.exists() else {"machine": describe(), "rows": []}
+        self.machine: dict = found["machine"]
+        self.rows: list[dict] = found["rows"]
 
     def has(self, table: str, split: int, method: str) -> bool:
         return any((row["table"], row["split"], row["method"]) == (table, split, method) for row in self.rows)
 
     def add(self, table: str, split: int, method: str, loss: float, seconds: float) -> None:
         self.rows.append({"table": table, "split": split, "method": method, "loss": loss, "seconds": seconds})
-        draft = self.file.with_suffix(".draft")
-        draft.write_text(json.dumps({"machine": describe(), "rows": self.rows}, indent=1) + "\n")
+        here = describe()
+        if here["processor"] not in self.machine["processor"]:  # taken up on another machine
+            here["processor"] = f"{self.machine['processor']} or {here['processor']}"
+        else:
+            here["processor"] = self.machine["processor"]
+        self.machine, draft = here, self.file.with_suffix(".draft")
+        draft.write_text(json.dumps({"machine": self.machine, "rows": self.rows}, indent=1) + "\n")
         os.replace(draft, self.file)
 
     def losses(self, table: str, method: str) -> dict[int, tuple[float, float]]:
@@ -195,7 +202,7 @@ def page(results: Results) -> str:
     base = BASE if any(row["method"] == BASE for row in results.rows) else "LightGBM"
     methods = [name for name in METHODS if any(row["method"] == name for row in results.rows)]
     parts = [
-        HEAD.format(base=base, **describe()),
+        HEAD.format(base=base, **results.machine),
         f"| table | splits | {' | '.join(methods)} |\n|---|{'---:|' * (1 + len(methods))}\n",
     ]
     ratios: dict[str, dict[str, float]] = {name: {} for name in methods}

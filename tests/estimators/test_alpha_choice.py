@@ -5,9 +5,10 @@ import pytest
 
 import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators import ridge
+from quernel.estimators import folds, ridge
 from quernel.kernels import PeriodicSpline
 from quernel.metrics import pinball_loss
+from quernel.rows import ArrayRows
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -58,7 +59,13 @@ def test_a_target_without_noise_is_followed():
     assert loss_of(model, new_X, new_y) < 0.7 * loss_of(usual, new_X, new_y)
 
 
-@pytest.mark.parametrize("made", [noise, exact, waves])
+def steps(n, seed):
+    """Rows that share x."""
+    X, y = waves(n, seed)
+    return np.round(3 * X[:, :1]), y
+
+
+@pytest.mark.parametrize("made", [noise, exact, waves, steps])
 @pytest.mark.parametrize("levels", [LEVELS, [0.1, 0.2, 0.7, 0.9], 0.3])
 def test_the_unit_and_the_sign_of_y_do_not_matter(made, levels):
     X, y = made(150, 2)
@@ -78,6 +85,43 @@ def test_order_repetition_and_units_of_rows_do_not_matter(made):
     rows = np.random.default_rng(1).permutation(np.repeat(np.arange(150), weight))
     assert fitted(X[rows], y[rows]).alpha_ == pytest.approx(plain, rel=1e-9)
     assert fitted(X * [1000, 0.01, 7, 1, 1, 1][: X.shape[1]], y, weight.astype(float)).alpha_ == pytest.approx(plain)
+
+
+def test_folds_keep_the_lowest_of_equal_rows_with_the_highest():
+    rows = ArrayRows(np.array([[0], [1], [1], [1], [1], [1], [2], [2]]) * 1.0, np.arange(8.0), np.ones(8))
+    np.testing.assert_array_equal(folds.mirrored(rows), [0, 1, 2, 3, 2, 1, 4, 4])
+    held_out = [part.y for _, part in folds.folds_of(rows, folds.mirrored(rows))]
+    np.testing.assert_array_equal(np.sort(np.concatenate(held_out)), np.arange(8))
+    for part in held_out:
+        assert (1 in part) == (5 in part)
+        assert (6 in part) == (7 in part)
+
+
+def test_an_outlier_does_not_decide():
+    """It makes up nearly all of the loss, and trials that are solved to a share of that alone tell nothing."""
+    rng = np.random.default_rng(9)
+    X, new_X = rng.uniform(-1, 1, (150, 2)), rng.uniform(-1, 1, (2000, 2))
+    y, new_y = np.sin(4 * X[:, 0]), np.sin(4 * new_X[:, 0])
+    y[0] = 1e6
+    model = fitted(X, y, n_components=200)
+    usual = fitted(X, y, n_components=200, alpha=model.alpha_choice_.usual)
+    assert loss_of(model, new_X, new_y) < 1.5 * loss_of(usual, new_X, new_y)
+
+
+@pytest.mark.parametrize("heavy", [1e6, 1e15])
+def test_a_row_with_nearly_all_the_weight_chooses_nothing(heavy):
+    X, y = waves(100, 11)
+    weight = np.ones(100)
+    weight[0] = heavy
+    assert fitted(X, y, weight).alpha_choice_ is None
+
+
+@pytest.mark.parametrize("settings", [{"n_components": "exact"}, {"dtype": "float32"}])
+def test_what_could_not_be_certified_is_not_chosen(settings):
+    X, y = exact(200, 12)
+    model = fitted(X, y, **settings)  # a warning would be an error
+    assert model.alpha_ == model.alpha_choice_.usual
+    assert fitted(X, y).alpha_ < fitted(X, y).alpha_choice_.usual
 
 
 def test_it_is_chosen_only_where_it_is_open_and_rows_are_few():
@@ -119,3 +163,5 @@ def test_a_warm_start_keeps_it_and_a_file_remembers_it(tmp_path):
     assert model.fit(X[:100], y[:100]).alpha_ == before
     quernel.save(model, tmp_path / "m.quernel")
     assert str(quernel.load(tmp_path / "m.quernel").alpha_choice_) == str(model.alpha_choice_)
+    model.set_params(alpha=before / 2).fit(X, y)
+    assert model.alpha_choice_ is None  # what was chosen is not what is used

@@ -527,8 +527,11 @@ def test_the_automatic_ridge_weight_is_halved_whenever_there_are_four_times_as_m
             clone(model).fit(X[rows], unit * y[rows], **words).alpha_ * unit * spread(y[:size], np.full(size, 1 / size))
         )
 
-    sizes = 500, 1_900, 2_100, 7_500, 8_500, 30_000, 34_000
-    np.testing.assert_allclose([weight(size) / 5e-5 for size in sizes], [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8])
+    sizes = 2_100, 7_500, 8_500, 30_000, 34_000
+    np.testing.assert_allclose([weight(size) / 5e-5 for size in sizes], [1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8])
+    for size in (500, 1_900):  # where it is chosen, what it is near to
+        usual = clone(model).fit(X[:size], y[:size]).alpha_choice_.usual
+        assert usual * spread(y[:size], np.full(size, 1 / size)) == pytest.approx(5e-5)
     assert weight(30_000, unit=1e4) == pytest.approx(weight(30_000))
     assert weight(1_900, times=3) == pytest.approx(weight(1_900))  # repeated rows tell nothing new
     assert weight(1_900, sample_weight=np.full(1_900, 7.0)) == pytest.approx(weight(1_900))

@@ -10,7 +10,7 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesS
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.estimators import learning
+from quernel.estimators import folds, learning
 from quernel.kernels import Gaussian
 from quernel.metrics import pinball_loss
 from quernel.selection import Search, quantile, read_splits
@@ -34,8 +34,9 @@ def tuned(X, y, weight=None, groups=None, **settings):
 def small():
     """Learning has tests of its own: here a small one will do."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 50, "FOLDS": 2, "LEARNED_FROM_EACH": 100}.items():
+        for name, value in {"COMPONENTS": 50, "LEARNED_FROM_EACH": 100}.items():
             patch.setattr(learning, name, value)
+        patch.setattr(folds, "FOLDS", 2)
         yield
 
 

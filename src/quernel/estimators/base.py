@@ -155,7 +155,9 @@ class KernelEstimator(BaseEstimator):
         """The ridge weight by held-out loss, where it is open and the rows can tell."""
         most = view.n_rows if isinstance(self.n_components, str) else int(self.n_components)
         if self.alpha == "auto":
-            words = {"fit_intercept": self.fit_intercept, "most_components": most}
+            # These could not be certified with less on targets without noise.
+            coarse = self.n_components == "exact" or self.solver != "newton" or self.dtype == "float32"
+            words = {"fit_intercept": self.fit_intercept, "most_components": most, "larger_only": coarse}
             self.alpha_choice_ = choose_alpha(view, kernel, loss, self.alpha_, **words)
         if self.alpha_choice_ is not None:
             self.alpha_ = self.alpha_choice_.alpha
@@ -359,6 +361,8 @@ class KernelEstimator(BaseEstimator):
             kernel = (choose or self._with_bandwidth)(kernel, view, loss)
             self.n_components_choice_: ComponentsChoice | None = None
             self.kernel_ = kernel
+        elif getattr(self.alpha_choice_, "alpha", self.alpha_) != self.alpha_:  # another was given
+            self.alpha_choice_ = None
         result = self._solve(view, kernel, loss, as_generator(self.random_state), begin)
         self._keep_result(result)
         begin.finish(self, view, result)

@@ -18,6 +18,7 @@ from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
 Array = NDArray[np.floating]
+Index = NDArray[np.intp]
 
 # Below so many rows one part held out would be too few to judge by: then every row is, once.
 ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
@@ -31,20 +32,21 @@ MAX_ITER = 150
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Rows to fit, in random order, rows to judge by, the loss of both, and the landmarks of the fits."""
+    """Rows to fit, in random order, rows to judge by, the loss of both; landmarks and relative gap of the fits."""
 
     train: ArrayRows
     held_out: ArrayRows
     loss: Loss
     fit_intercept: bool
     n_components: int
+    tol: float = TOL
 
     def losses(self, kernel: Kernel, alphas: Array) -> Array:
         """The loss of every held-out row, the mean over the columns, by ridge weight: (alphas, rows)."""
         features = Nystroem(kernel, self.n_components, landmarks="distinct")
         rows = LiftedRows(self.train, features=features.fit_transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
-        grid = paths.solve(problem, alphas, tol=TOL, max_iter=MAX_ITER)
+        grid = paths.solve(problem, alphas, tol=self.tol, max_iter=MAX_ITER)
         offset, sign = self.loss.frame(columns(self.held_out.y))
         residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
         return np.array([self.loss.value(one).mean(axis=1) for one in residuals])
@@ -54,16 +56,34 @@ class Fold:
         return self.losses(kernel, alphas) @ self.held_out.share()
 
 
-def folds_of(sample: ArrayRows) -> Iterator[tuple[ArrayRows, ArrayRows]]:
-    """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise."""
-    order = np.random.default_rng(1).permutation(sample.n_rows)
+def folds_of(sample: ArrayRows, together: Index | None = None) -> Iterator[tuple[ArrayRows, ArrayRows]]:
+    """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise.
+
+    Rows with the same number in `together` (n,), 0, 1, ..., are not parted.
+    """
+    unit = np.arange(sample.n_rows) if together is None else together
+    units = np.random.default_rng(1).permutation(unit.max() + 1)
+    order = np.argsort(np.argsort(units)[unit], kind="stable")
     few = sample.n_rows < ROTATE_BELOW
-    parts = [order[k::FOLDS] for k in range(FOLDS)] if few else [order[: round(HELD_OUT * len(order))]]
+    parts = [units[k::FOLDS] for k in range(FOLDS)] if few else [units[: round(HELD_OUT * len(units))]]
     for part in parts:
-        yield take(sample, order[~np.isin(order, part)]), take(sample, part)
+        held_out = np.isin(unit[order], part)
+        yield take(sample, order[~held_out]), take(sample, order[held_out])
 
 
-def take(rows: ArrayRows, index: NDArray[np.intp]) -> ArrayRows:
+def mirrored(sample: ArrayRows) -> Index:
+    """Numbers for `together`: of rows that share x, the lowest y with the highest, the next with the next highest.
+
+    The rows are in the order of x and y. Turning y over then leaves the folds as they are.
+    """
+    new = np.r_[True, np.any(sample.X[1:] != sample.X[:-1], axis=1)]
+    first, run = np.flatnonzero(new), np.cumsum(new) - 1
+    last = np.r_[first[1:], sample.n_rows] - 1
+    row = np.arange(sample.n_rows)
+    return np.unique(np.minimum(row, first[run] + last[run] - row), return_inverse=True)[1]
+
+
+def take(rows: ArrayRows, index: Index) -> ArrayRows:
     """Some of the rows, with their weights."""
     assert rows.weight is not None
     return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])

@@ -87,8 +87,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Weight of the ridge penalty, the paper's lambda. "auto" is 5e-5 over a robust spread of y, so that multiplying y
         by a constant multiplies the predictions by it; half of that from 2,000 different rows on, and half again
         whenever there are four times as many. For 30 to 2,000 different rows powers of 4 times that are tried in three
-        folds, and the nearest whose held-out loss cannot be told from the least is taken: print `alpha_choice_`. With
-        ``bandwidth="learned"`` it is chosen together with the bandwidths.
+        folds, and the nearest whose held-out loss cannot be told from the least is taken: print `alpha_choice_` (not
+        for the linear kernel; with the exact one, "admm" or "float32" no smaller ones). With ``bandwidth="learned"`` it
+        is chosen together with the bandwidths.
     fit_intercept : bool, default=True
         Whether to add an unpenalised constant (the paper has none).
     noncrossing : {"rearrange", "joint", None}, default="rearrange"

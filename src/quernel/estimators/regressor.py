@@ -56,7 +56,8 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
     loss_ : object of `quernel.losses`
     coef_ : ndarray of shape (M, 1)
     intercept_, duality_gap_, objective_ : ndarrays of shape (1,)
-    alpha_, bandwidth_, n_components_, n_components_choice_, n_iter_, feature_map_ : as in `KernelQuantileRegressor`
+    alpha_, alpha_choice_, bandwidth_, n_components_, n_components_choice_, n_iter_, feature_map_ : as in
+        `KernelQuantileRegressor`
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples

@@ -5,8 +5,8 @@ much of y the columns explain: a thousand times that constant where they explain
 is no noise. So fits at several ridge weights are judged on rows that they have not seen. Of those that these rows
 cannot tell from the best, by one standard error of the difference, the one nearest to the constant is taken.
 
-Folds depend on the values and weights of rows, never on their order or repetition, and ridge weights on the spread of
-y alone: fit(a y) = a fit(y) holds.
+Folds depend on the values and weights of rows, never on their order or repetition nor on the sign of y, and ridge
+weights on the spread of y alone: fit(a y) = a fit(y) holds.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import right_sized
-from quernel.estimators.folds import ROTATE_BELOW, Fold, folds_of, some_columns
+from quernel.estimators.defaults import spread
+from quernel.estimators.folds import ROTATE_BELOW, TOL, Fold, folds_of, mirrored, some_columns
 from quernel.estimators.overview import Overview
 from quernel.estimators.sample import distinct_sample
 from quernel.kernels import Kernel, Linear
-from quernel.losses import Loss
+from quernel.losses import Loss, weighted_quantiles
 
 Array = NDArray[np.floating]
 
 # Fewer different rows than these say too little, and with more the constant does.
 FEW, MANY = 30, ROTATE_BELOW
+# So many rows of equal weight must be worth as much: one that has nearly all the weight judges by itself.
+WORTH = 10
 # Ridge weights are the constant times powers of this, from the least to the largest.
-STEP, LEAST, LARGEST = 4.0, -6, 5
+STEP, LEAST, LARGEST = 4.0, -4, 5
 # Landmarks of the fits.
 COMPONENTS = 250
 
@@ -51,9 +54,16 @@ class AlphaChoice:
 
 
 def choose_alpha(
-    view: Overview, kernel: Kernel, loss: Loss, usual: float, *, fit_intercept: bool, most_components: int
+    view: Overview,
+    kernel: Kernel,
+    loss: Loss,
+    usual: float,
+    *,
+    fit_intercept: bool,
+    most_components: int,
+    larger_only: bool = False,
 ) -> AlphaChoice | None:
-    """The ridge weight for a kernel with bandwidths, near the usual one.
+    """The ridge weight for a kernel with bandwidths, near the usual one, or no smaller (`larger_only`).
 
     None where rows are too few or many, for labels, whose margins have a scale of their own, for ready-made features,
     and for a kernel that is no more than its random features.
@@ -61,9 +71,16 @@ def choose_alpha(
     if not FEW <= view.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
         return None
     sample = distinct_sample(view.sample, MANY)
-    size, some = min(COMPONENTS, most_components), some_columns(loss)
+    share = sample.share()
+    if sample.n_rows < FEW or WORTH * share @ share > 1:
+        return None
+    # Where outliers make up most of the loss, fits are judged by the small rest of it.
+    median = weighted_quantiles(sample.y, share, np.array([0.5]))[0]
+    outliers = float(share @ np.abs(sample.y - median)) / spread(sample.y, share)
+    words = some_columns(loss), fit_intercept, min(COMPONENTS, most_components), TOL / max(outliers, 1.0)
     with right_sized(0, 0):
-        trials = _Trials([Fold(*parts, some, fit_intercept, size) for parts in folds_of(sample)], kernel, usual)
+        folds = [Fold(*parts, *words) for parts in folds_of(sample, mirrored(sample))]
+        trials = _Trials(folds, kernel, usual, 0 if larger_only else LEAST)
         trials.walk()
     means = {power: trials.mean(power) for power in sorted(trials.losses)}
     tried = tuple((usual * STEP**power, mean) for power, mean in means.items())
@@ -81,19 +98,19 @@ def _has_gram(kernel: Kernel) -> bool:
 class _Trials:
     """Held-out losses, by row, of fits whose ridge weights are the usual one times powers of STEP."""
 
-    def __init__(self, folds: list[Fold], kernel: Kernel, usual: float) -> None:
-        self.folds, self.kernel, self.usual = folds, kernel, usual
+    def __init__(self, folds: list[Fold], kernel: Kernel, usual: float, least: int) -> None:
+        self.folds, self.kernel, self.usual, self.least = folds, kernel, usual, least
         weight = np.concatenate([fold.held_out.share() * np.sum(fold.held_out.weight) for fold in folds])
         self.share = weight / weight.sum()
         self.losses: dict[int, Array] = {}
 
     def walk(self) -> None:
         """Go on, up or down, for as long as the end is the best."""
-        self._judge([1, 0, -1])
+        self._judge([power for power in (1, 0, -1) if power >= self.least])
         while True:
             best, low, high = self.best(), min(self.losses), max(self.losses)
-            if best == low > LEAST:
-                self._judge([power for power in (low - 1, low - 2) if power >= LEAST])
+            if best == low > self.least:
+                self._judge([power for power in (low - 1, low - 2) if power >= self.least])
             elif best == high < LARGEST:
                 self._judge([power for power in (high + 2, high + 1) if power <= LARGEST])
             else:
@@ -120,5 +137,5 @@ class _Trials:
     def _worse(self, difference: Array) -> bool:
         """Whether a mean of differences is more than its standard error; in units in which squares are no larger."""
         difference = difference / (np.abs(difference).max() or 1.0)
-        mean = self.share @ difference
-        return bool(mean > np.sqrt(self.share**2 @ (difference - mean) ** 2))
+        mean, part = self.share @ difference, self.share**2
+        return bool(mean > np.sqrt(part @ (difference - mean) ** 2 / (1 - part.sum())))

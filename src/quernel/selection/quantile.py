@@ -251,7 +251,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
 
     def _kernels(self, kernel: Kernel, view: Overview, loss: Loss) -> list[Kernel]:
         """One for every bandwidth of the grid."""
-        self.bandwidth_choice_ = None
+        self.bandwidth_choice_ = self.alpha_choice_ = None
         kernel.check_columns(view.n_columns)
         if not kernel.bandwidth_is_open:
             return [kernel]
