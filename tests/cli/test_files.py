@@ -751,3 +751,24 @@ def test_learned_bandwidths_are_recommended_where_they_may_help(run, tmp_path):
         assert ran.returncode == 0, ran.stderr
         assert "--bandwidth learned" not in ran.stderr
     assert "--bandwidth learned" not in run(*common, "--json").stderr
+
+
+def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(run, tmp_path):
+    rng = np.random.default_rng(0)
+    a = rng.random(200)
+    targets = {
+        "long": np.exp(rng.standard_normal(200)),
+        "even": 5 + rng.random(200),
+        "signed": rng.standard_cauchy(200),
+    }
+    csv.write_csv(pa.table({"a": a, **targets}), tmp_path / "d.csv")
+    for target, more, told in (
+        ("long", (), True),
+        ("long", ("--log-target",), False),
+        ("even", (), False),
+        ("signed", (), False),
+    ):
+        common = "fit", tmp_path / "d.csv", "--columns", "a", "--force", "--model", tmp_path / "m.quernel", *QUICK
+        ran = run(*common, "--target", target, *more)
+        assert ran.returncode == 0, ran.stderr
+        assert ("try --log-target" in " ".join(ran.stderr.split())) == told

@@ -45,6 +45,8 @@ from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
+# Of a log-normal target with a standard deviation of 0.7 the upper tail is 3.2 times the lower.
+LONG_TAIL = 3.0
 KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what suits; or one of {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
 NONCROSSING = ("rearrange", "joint", "none")
@@ -153,6 +155,16 @@ def fit(
             tell(judged, report)
         if bandwidth == "auto" and fitted.bandwidth_ is not None and len(training.encoder.names) > 1:
             errors.print("Mostly more accurate with several columns, but slower: add --bandwidth learned")
+        if not log_target and _wants_logarithm(training):
+            errors.print("The target is positive, with a long tail to the right: try --log-target, which keeps it so")
+
+
+def _wants_logarithm(training: Training | StreamedTraining) -> bool:
+    """Whether all targets are positive and the upper tail is LONG_TAIL times the lower; of streams nothing is known."""
+    if not isinstance(training, Training) or training.y.min() <= 0:
+        return False
+    low, median, high = np.quantile(training.y, [0.05, 0.5, 0.95])
+    return bool(high - median > LONG_TAIL * (median - low))
 
 
 @contextmanager

@@ -50,7 +50,11 @@ class AlphaChoice:
         for alpha, loss in self.tried:
             remarks = ["chosen"] * (alpha == self.alpha) + ["usual for so many rows"] * (alpha == self.usual)
             lines.append(f"{alpha:>10.2g}  {loss:>13.4g}  {', '.join(remarks)}".rstrip())
-        return "\n".join([*lines, f"Every one of {self.n_rows:,} rows was judged by fits to others."])
+        lines.append(
+            f"Every one of {self.n_rows:,} rows was judged by fits to others, with at most {COMPONENTS} landmarks."
+        )
+        lines.append("Chosen: the nearest to the usual one that is not worse than the best by more than chance.")
+        return "\n".join(lines)
 
 
 def choose_alpha(
