@@ -361,7 +361,7 @@ class KernelEstimator(BaseEstimator):
             kernel = (choose or self._with_bandwidth)(kernel, view, loss)
             self.n_components_choice_: ComponentsChoice | None = None
             self.kernel_ = kernel
-        elif getattr(self.alpha_choice_, "alpha", self.alpha_) != self.alpha_:  # another was given
+        elif (chosen := getattr(self, "alpha_choice_", None)) and chosen.alpha != self.alpha_:  # another was given
             self.alpha_choice_ = None
         result = self._solve(view, kernel, loss, as_generator(self.random_state), begin)
         self._keep_result(result)

@@ -104,7 +104,7 @@ class _Trials:
 
     def __init__(self, folds: list[Fold], kernel: Kernel, usual: float, least: int) -> None:
         self.folds, self.kernel, self.usual, self.least = folds, kernel, usual, least
-        weight = np.concatenate([fold.held_out.share() * np.sum(fold.held_out.weight) for fold in folds])
+        weight = np.concatenate([np.asarray(fold.held_out.weight) for fold in folds])
         self.share = weight / weight.sum()
         self.losses: dict[int, Array] = {}
 
