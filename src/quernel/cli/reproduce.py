@@ -22,7 +22,7 @@ from quernel.cli.console import console, errors, fail, flag
 from quernel.estimators.cost import as_duration
 
 if TYPE_CHECKING:
-    from quernel.paper import Experiment, Task
+    from quernel.paper import Experiment, Task, Verdict
     from quernel.paper.page import Chapter
     from quernel.paper.reproduction import Reproduction
     from quernel.paper.results import Finished, Results
@@ -198,7 +198,15 @@ def _told(chapter: Chapter) -> str:
     if chapter.section is None:
         return chapter.left_out
     held = [verdict.holds for verdict in chapter.section.verdicts]
-    return f"{held.count(True)} shown, {held.count(False)} not shown; {as_duration(chapter.seconds)} of one core"
+    counts = {"shown": True, "not shown": False, "undecided": "undecided", "stated": "stated"}
+    found = ", ".join(f"{held.count(kind)} {name}" for name, kind in counts.items() if kind in held)
+    return f"{found or 'remarks only'}; {as_duration(chapter.seconds)} of one core"
+
+
+def _mark(verdict: Verdict) -> str:
+    from quernel.paper.page import MARKS
+
+    return "" if verdict.holds is None else f"**{MARKS[verdict.holds][1]}** "
 
 
 def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
@@ -213,8 +221,7 @@ def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
     for chapter in (one for one in chapters if one.section is not None):
         assert chapter.section is not None
         lines += [f"## {chapter.experiment.title} ({chapter.experiment.label})", ""]
-        words = {True: "**Shown.** ", False: "**Not shown.** ", None: ""}
-        lines += [f"- {words[verdict.holds]}{verdict.text}" for verdict in chapter.section.verdicts]
+        lines += [f"- {_mark(verdict)}{verdict.text}" for verdict in chapter.section.verdicts]
         for item in chapter.section.items:
             if "<img" in item.html:
                 lines += ["", f"![{item.caption}](figures/{item.name}.png)"]

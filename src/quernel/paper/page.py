@@ -31,7 +31,13 @@ td:first-child, th:first-child, .words { text-align: left; } td { vertical-align
                details > *:not(summary) { display: none; } }
 """
 # Words, not colours alone.
-MARKS = {True: ("yes", "Shown."), False: ("no", "Not shown."), None: ("", "Remark.")}
+MARKS = {
+    True: ("yes", "Shown."),
+    False: ("no", "Not shown."),
+    "undecided": ("", "Undecided."),
+    "stated": ("", "Stated."),
+    None: ("", "Remark."),
+}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from quernel.plots.style import save_figure
 
@@ -31,10 +31,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One sentence made of the numbers; `holds`: whether what was to be shown is shown, None where it is a remark."""
+    """One sentence made of the numbers, and what they say of a claim.
+
+    `holds` is whether what was to be shown is shown; "undecided" where the numbers are too few to tell; "stated" where
+    a formula was typed in and nothing was measured; None where it is a remark.
+    """
 
     text: str
-    holds: bool | None = None
+    holds: bool | Literal["undecided", "stated"] | None = None
 
 
 @dataclass(frozen=True)
