@@ -30,6 +30,8 @@ td:first-child, th:first-child, .words { text-align: left; } td { vertical-align
 @media print { body { font-size: 10pt; max-width: none; } h2 { break-before: page; } figure { break-inside: avoid; }
                details > *:not(summary) { display: none; } }
 """
+# Heading of a section's first part, here and in the summary.
+REPORTED = "What the paper reports, and how we read it"
 # Words, not colours alone.
 MARKS = {
     True: ("yes", "Shown."),
@@ -79,7 +81,7 @@ def _chapter(chapter: Chapter) -> str:
         for verdict in section.verdicts
     )
     return (
-        f"{heading}<h3>What the paper reports</h3>{_paragraphs(section.reported)}"
+        f"{heading}<h3>{REPORTED}</h3>{_paragraphs(section.reported)}"
         f"<h3>Verdict</h3>{verdicts}<h3>What we measured</h3>{''.join(map(_item, section.items))}</section>"
     )
 

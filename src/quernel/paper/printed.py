@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+# (method, level, N), and what is printed for it.
+Cell = tuple[str, float, int]
+Cells = dict[Cell, tuple[float, float]]
+
 REPETITIONS = 50
+# Three decimals are printed: a number is off by at most this, and its rounding has this standard deviation.
+HALF_UNIT = 0.0005
+ROUNDING_SD = 0.001 / 12**0.5
 SIZES = (500, 1000, 2000, 5000, 10_000)
 RF, EXACT = "KQR-RF", "KQR"
 # By simulation, method and level, in the order of SIZES: tables `tab.2` and `tab.3`.
@@ -37,6 +46,16 @@ USED_CARS = {"exact": (0.094, 0.000), "uniform": (0.105, 0.004), "leverage": (0.
 def sample_size(simulation: str, method: str, level: float, n: int) -> tuple[float, float]:
     """The entry of `tab.2` or `tab.3`."""
     return _SAMPLE_SIZE[simulation, method, level][SIZES.index(n)]
+
+
+def sample_size_cells(simulation: str, sizes: Sequence[int] = SIZES) -> Cells:
+    """All entries of `tab.2` or `tab.3` at these sizes."""
+    return {
+        (method, level, n): sample_size(simulation, method, level, n)
+        for name, method, level in _SAMPLE_SIZE
+        for n in sizes
+        if name == simulation
+    }
 
 
 def _read() -> dict[tuple[str, str, float], list[tuple[float, float]]]:

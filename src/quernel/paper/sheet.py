@@ -16,6 +16,8 @@ from quernel.plots.style import save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# What the numbers say of a claim: see Verdict.
+Holds = bool | Literal["undecided", "stated"] | None
 MISSING, MINUS = "\u2013", "\u2212"
 
 
@@ -38,7 +40,7 @@ class Verdict:
     """
 
     text: str
-    holds: bool | Literal["undecided", "stated"] | None = None
+    holds: Holds = None
 
 
 @dataclass(frozen=True)

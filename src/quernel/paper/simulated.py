@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.kernels import Gaussian
 from quernel.paper.experiment import Row
-from quernel.paper.risk import normal_excess_risk
+from quernel.paper.risk import normal_excess_risk, normal_loss_moments
 from quernel.paper.validated import LEVELS, Chosen, fit_and_choose, pinball
 
 Array = NDArray[np.floating]
@@ -23,8 +25,13 @@ VALIDATION, TEST = 1000, 10_000
 SPARSE = 5
 # The paper's exp(-|x - z|^2 / 2).
 KERNEL = Gaussian(1.0)
-# Mean of the noise's scale: 1, and that of 1 + mean(x).
+# Mean of the noise's scale and of its square: 1, and those of 1 + mean(x) over three uniform coordinates.
 MEAN_SCALE = {"homoscedastic": 1.0, "heteroscedastic": 1.5}
+MEAN_SQUARE_SCALE = {"homoscedastic": 1.0, "heteroscedastic": 1.5**2 + 1 / 36}
+# Points of the Gauss-Legendre rule in each coordinate of x and in beta: the bounds are exact to ten digits.
+NODES = 20
+# Newton steps from the middle of the law of a row: three suffice.
+STEPS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,3 +107,42 @@ def make_trial(simulation: str, n_train: int, rng: np.random.Generator) -> Trial
 def bayes_risk(simulation: str, level: float) -> float:
     """The least expected PQE that any method can have: E s times the density at the level's normal quantile."""
     return MEAN_SCALE[simulation] * norm.pdf(norm.ppf(level))
+
+
+class Bound(NamedTuple):
+    """The least expected PQE, and the standard deviation of the PQE of the true quantiles on one test set."""
+
+    risk: float
+    test_sd: float
+
+
+def bound(simulation: str, level: float) -> Bound:
+    """`bayes_risk`, and how far the mean loss on 10,000 test rows of even the true quantile strays from it."""
+    _, second = normal_loss_moments(ndtri(level), level)
+    risk = float(bayes_risk(simulation, level))
+    return Bound(risk, _test_sd(risk, MEAN_SQUARE_SCALE[simulation] * float(second)))
+
+
+@cache
+def bound_with_row_betas(level: float) -> Bound:
+    """The same for the heteroscedastic case with one beta ~ U(0, 1) per row, which no method sees.
+
+    Given x, y is S b + s (e - z) with S = sum_j sin(2 pi x_j), s = 1 + mean(x) and b uniform: its quantile is found by
+    Newton's method, and the loss is integrated over b and x by the Gauss-Legendre rule.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    nodes, weights = (nodes + 1) / 2, weights / 2
+    x = np.stack(np.meshgrid(nodes, nodes, nodes), axis=-1).reshape(-1, 3)
+    mass = np.multiply.outer(np.multiply.outer(weights, weights), weights).ravel()
+    wave, scale, z = np.sin(2 * np.pi * x).sum(axis=1)[:, None], 1 + x.mean(axis=1), ndtri(level)
+    quantile = wave[:, 0] / 2
+    for _ in range(STEPS):
+        t = z + (quantile[:, None] - wave * nodes) / scale[:, None]
+        quantile -= scale * (ndtr(t) @ weights - level) / (norm.pdf(t) @ weights)
+    first, second = normal_loss_moments(z + (quantile[:, None] - wave * nodes) / scale[:, None], level)
+    risk = float(mass @ (scale * (first @ weights)))
+    return Bound(risk, _test_sd(risk, float(mass @ (scale**2 * (second @ weights)))))
+
+
+def _test_sd(mean: float, second: float) -> float:
+    return float(np.sqrt((second - mean**2) / TEST))

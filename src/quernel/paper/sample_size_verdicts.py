@@ -1,0 +1,316 @@
+"""What tables `tab.2` and `tab.3` say, in print and in our numbers.
+
+Print comes as an argument, {(method, level, N): (mean, sd)}, so that a verdict can be asked about other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import binom, chi2, norm
+
+from quernel.paper.experiment import Summary, Table
+from quernel.paper.printed import EXACT, HALF_UNIT, REPETITIONS, RF, ROUNDING_SD, Cell, Cells
+from quernel.paper.sheet import Holds, Verdict
+from quernel.paper.simulated import Bound, bound, bound_with_row_betas
+from quernel.paper.validated import LEVELS
+
+METHODS = (RF, EXACT)
+# Standard errors beyond which two means differ, and standard deviations beyond which one test set is no excuse.
+DIFFERS, IMPOSSIBLE = 2.0, 3.0
+# With fewer repetitions standard errors are not known well enough to decide anything by them.
+FEWEST = 10
+# How unlikely a count, or a printed sd, must be before chance is ruled out.
+RARE = 0.01
+SMALL_ALPHA = 1e-9
+
+
+class Difference(NamedTuple):
+    """Our mean minus the printed one, its standard error, and that with the luck of a test set that was reused."""
+
+    value: float
+    se: float
+    se_one_test_set: float
+
+
+def summarise_cell(table: Table, cell: Cell, name: str) -> Summary:
+    """Mean, sd and standard error of a column over the repetitions of one cell."""
+    method, level, n = cell
+    return table.select(method=method, level=level, n=n).summary(name)
+
+
+def compare(ours: Summary, printed: tuple[float, float], test_sd: float) -> Difference:
+    """Both standard errors, and the rounding of print, make up that of the difference."""
+    mean, sd = printed
+    variance = ours.se**2 + sd**2 / REPETITIONS + ROUNDING_SD**2
+    return Difference(ours.mean - mean, float(np.sqrt(variance)), float(np.sqrt(variance + test_sd**2)))
+
+
+def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
+    """Whether our means agree with the printed ones, either way, as often as chance would have them."""
+    found = {
+        cell: compare(summarise_cell(table, cell, "pqe"), printed, bound(simulation, cell[1]).test_sd)
+        for cell, printed in paper.items()
+    }
+    off = [cell for cell, d in found.items() if abs(d.value) > DIFFERS * d.se]
+    beyond = [cell for cell, d in found.items() if abs(d.value) > IMPOSSIBLE * d.se_one_test_set]
+    lowest, highest = (choose(found, key=lambda cell: found[cell].value) for choose in (min, max))
+    chance = 2 * float(norm.sf(DIFFERS))
+    agree = len(off) <= _most_by_chance(len(found), chance)
+    holds: Holds = True if agree else False if beyond else "undecided"
+    text = (
+        f"Numbers: {len(off)} of {len(found)} printed means differ from ours by more than {DIFFERS:g} standard errors "
+        f"({_by_method(off)}; chance would give {chance * len(found):.1f}), ours minus print from "
+        f"{found[lowest].value:+.4f} ({_name(lowest)}) to {found[highest].value:+.4f} ({_name(highest)}). If all "
+        "repetitions of the paper shared one test set, whose luck its standard deviations do not show, "
+        f"{len(beyond)} still differ by more than {IMPOSSIBLE:g}. "
+        + ("The numbers agree." if agree else "The numbers do not agree.")
+    )
+    return Verdict(text, _if_enough(table, holds))
+
+
+def judge_fall(table: Table, paper: Cells) -> Verdict:
+    """The paper's first conclusion, that the PQE falls with N: print by its PQE, ours by the excess risk."""
+    sizes = table.values("n")
+    pairs = [(method, level) for method in METHODS for level in LEVELS]
+    steps = [(pair, before, after) for pair in pairs for before, after in pairwise(sizes)]
+    printed = sum(paper[*pair, after][0] < paper[*pair, before][0] for pair, before, after in steps)
+    fallen = [pair for pair in pairs if _rise(table, *pair, sizes[0], sizes[-1]) < -DIFFERS]
+    rises = [(*pair, after) for pair, before, after in steps if _rise(table, *pair, before, after) > DIFFERS]
+    in_print, in_ours = printed == len(steps), len(fallen) == len(pairs) and not rises
+    return Verdict(
+        f"Conclusion: the PQE falls with N. In print it does at {printed} of {len(steps)} steps from one N to the "
+        f"next. Ours, by the excess risk: from N = {sizes[0]:,} to {sizes[-1]:,} it falls by more than {DIFFERS:g} "
+        f"standard errors for {len(fallen)} of {len(pairs)} pairs of method and level; it rises by as much from one N "
+        f"to the next {_list(rises)}. " + _agreement(in_print=in_print, in_ours=in_ours),
+        _if_enough(table, in_print and in_ours),
+    )
+
+
+def judge_printed_gap(paper: Cells) -> Verdict:
+    """The paper's second conclusion, that KQR-RF comes near to exact KQR as N grows, in its own table."""
+    sizes = sorted({n for _, _, n in paper})
+    gaps = {n: _printed_gap(paper, n) for n in sizes}
+    (first, first_se), (last, last_se) = gaps[sizes[0]], gaps[sizes[-1]]
+    fall, error = first - last, float(np.hypot(first_se, last_se))
+    # Rounded, because sums of decimals that are equal may differ in the last bit.
+    holds: Holds = True if fall > DIFFERS * error else "undecided" if round(fall, 6) > 0 else False
+    finding = {True: "It shrinks.", False: "It does not shrink.", "undecided": "That is too little to tell."}
+    return Verdict(
+        "Conclusion: KQR-RF comes near to exact KQR as N grows. In print the gap between them, the mean over the "
+        f"levels, is {_along({n: gap for n, (gap, _) in gaps.items()})}: from the first to the last it changes by "
+        f"{-fall:+.4f}, with a standard error of {error:.4f} if all cells are independent. {finding[holds]}",
+        holds,
+    )
+
+
+def judge_our_gap(table: Table) -> Verdict:
+    """The same in our numbers: the gap of the excess risks, repetition by repetition, as a mean over the levels."""
+    sizes = table.values("n")
+    gaps = {n: _our_gap(table, n) for n in sizes}
+    first, last = gaps[sizes[0]], gaps[sizes[-1]]
+    pqe = max(_gap(table, level, n, "pqe").mean() for level in LEVELS for n in sizes)
+    if first.mean <= DIFFERS * first.se:
+        holds: Holds = "undecided"
+        finding = f"At N = {sizes[0]:,} there is no gap beyond {DIFFERS:g} standard errors that could shrink."
+    else:
+        holds = first.mean - abs(last.mean) > DIFFERS * float(np.hypot(first.se, last.se))
+        finding = "It shrinks." if holds else "It does not shrink."
+    return Verdict(
+        "The same conclusion in our numbers: the gap of the excess risks on the same rows, the mean over the levels, "
+        f"is {_along({n: gap.mean for n, gap in gaps.items()}, digits=5)}, with standard errors of {first.se:.5f} at "
+        f"the first and {last.se:.5f} at the last; the mean PQE of KQR-RF is above that of KQR by at most {pqe:.4f} at "
+        f"any level and N. {finding}",
+        _if_enough(table, holds),
+    )
+
+
+def judge_exact(table: Table) -> Verdict:
+    """Whether exact KQR is nowhere worse than KQR-RF."""
+    worse, most = _worse(table, "excess")
+    paired, most_paired = _worse(table, "excess", paired=True)
+    at_best, most_at_best = _worse(table, "least_excess", paired=True)
+    pairs = len(LEVELS) * len(table.values("n"))
+    text = (
+        f"Excess risk of exact KQR against KQR-RF, {pairs} pairs of level and N: larger by more than {DIFFERS:g} "
+        f"standard errors of the two means {worse or 'nowhere'} (at most {most:.1f} of them). Repetition by "
+        f"repetition, on the same rows, which sees more: {paired or 'nowhere'} (at most {most_paired:.1f} standard "
+        f"errors; chance alone would give {pairs * norm.sf(DIFFERS):.1f} such pairs if both were equal). So compared, "
+        "but with the weight of the grid that is best for the true risk instead of validation's choice: "
+        f"{at_best or 'nowhere'} (at most {most_at_best:.1f})."
+    )
+    if worse or paired:
+        exact, others = (np.mean(table.select(method=method).column("alpha") <= SMALL_ALPHA) for method in (EXACT, RF))
+        text += (
+            f" Validation on 1,000 rows chose weights up to {SMALL_ALPHA:g}, which hardly regularise, in {exact:.1%} "
+            f"of the exact fits and {others:.1%} of the others."
+        )
+    return Verdict(text, _if_enough(table, not worse))
+
+
+def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
+    """Whether the printed means are possible, given that no method's expected PQE lies below the Bayes risk."""
+    bounds = {level: bound(simulation, level) for level in LEVELS}
+    reused, remark = _judge_test_set(bounds, paper)
+    verdicts = [remark, *(_judge_possible(method, bounds, paper, reused=reused) for method in METHODS)]
+    if simulation == "heteroscedastic":
+        verdicts.append(_tell_row_betas(bounds, paper, reused=reused))
+    return verdicts
+
+
+def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Verdict]:
+    """Whether the printed standard deviations have room for the noise of a test set drawn afresh each time."""
+    # Of so many numbers, a share RARE of standard deviations is smaller than this share of the true one.
+    low = float(np.sqrt(chi2.ppf(RARE, REPETITIONS - 1) / (REPETITIONS - 1)))
+    sds = {cell: (sd + HALF_UNIT) / bounds[cell[1]].test_sd for cell, (_, sd) in paper.items()}
+    below, too_low = (sum(ratio < limit for ratio in sds.values()) for limit in (1.0, low))
+    reused = too_low > _most_by_chance(len(paper), RARE)
+    test_sds = [one.test_sd for one in bounds.values()]
+    text = (
+        f"Of the {len(paper)} printed standard deviations, {below} lie below that of the mean loss of the true "
+        f"quantile on 10,000 test rows ({min(test_sds):.4f} to {max(test_sds):.4f} by level), rounding allowed for; "
+        f"{too_low} of them by more than {REPETITIONS} repetitions explain (chance would give at most {RARE * len(paper):.1f} "
+        "of them). "
+    )
+    text += (
+        "So one test set was probably reused in all repetitions, and its luck is in all means of a level."
+        if reused
+        else "So a test set may have been drawn in every repetition."
+    )
+    return reused, Verdict(text)
+
+
+def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+    means = {cell: mean for cell, (mean, _) in paper.items() if cell[0] == method}
+    below = {cell: bounds[cell[1]].risk - mean for cell, mean in means.items()}
+    impossible = _impossible(method, bounds, paper, reused=reused)
+    spread = {cell: _luck(bounds[cell[1]], reused=reused) for cell in below}
+    worst = max(below, key=lambda cell: below[cell] / spread[cell])
+    whose = "one test set" if reused else f"{REPETITIONS} test sets"
+    start = f"Printed means of {method} against the Bayes risk, which no method beats in expectation: "
+    count = sum(gap > HALF_UNIT for gap in below.values())
+    if not count:
+        return Verdict(f"{start}none of {len(means)} lies below it.", holds=True)
+    return Verdict(
+        f"{start}{count} of {len(means)} lie below it by more than their rounding, by up to "
+        f"{below[worst] / spread[worst]:.1f} standard deviations of the luck of {whose} ({_name(worst)}: "
+        f"{means[worst]:.3f} against {bounds[worst[1]].risk:.4f}). "
+        + (
+            f"{len(impossible)} of them by more than {IMPOSSIBLE:g}: these are impossible, for the noise alone costs "
+            "more."
+            if impossible
+            else f"None by more than {IMPOSSIBLE:g}: all are within luck."
+        ),
+        not impossible,
+    )
+
+
+def _tell_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+    literal = {level: bound_with_row_betas(level) for level in LEVELS}
+    counts = [
+        f"{len(_impossible(method, literal, paper, reused=reused))} of {method}"
+        f" (instead of {len(_impossible(method, bounds, paper, reused=reused))})"
+        for method in METHODS
+    ]
+    change = "raises" if all(literal[level].risk > bounds[level].risk for level in LEVELS) else "does not always raise"
+    return Verdict(
+        f"To read the paper literally, with a beta for every row, which no method sees, {change} the bound: from "
+        f"{_by_level(bounds)} to {_by_level(literal)} at levels {', '.join(f'{level:g}' for level in LEVELS)}. More "
+        f"than {IMPOSSIBLE:g} standard deviations below it would lie {' and '.join(counts)} of the printed means."
+    )
+
+
+def _impossible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> list[Cell]:
+    """The cells so far below the bound that neither rounding nor the luck of the test rows explains it."""
+    return [
+        cell
+        for cell, (mean, _) in paper.items()
+        if cell[0] == method
+        and bounds[cell[1]].risk - mean - HALF_UNIT > IMPOSSIBLE * _luck(bounds[cell[1]], reused=reused)
+    ]
+
+
+def _luck(one: Bound, *, reused: bool) -> float:
+    """Standard deviation that the test rows give to a mean over all repetitions."""
+    return one.test_sd if reused else one.test_sd / float(np.sqrt(REPETITIONS))
+
+
+def _rise(table: Table, method: str, level: float, before: int, after: int) -> float:
+    """Of the mean excess risk, in standard errors."""
+    one, other = (summarise_cell(table, (method, level, n), "excess") for n in (before, after))
+    return (other.mean - one.mean) / float(np.hypot(one.se, other.se))
+
+
+def _gap(table: Table, level: float, n: int, name: str) -> np.ndarray:
+    """KQR-RF minus exact KQR, per repetition."""
+    rough, exact = (table.select(method=method, level=level, n=n).column(name) for method in METHODS)
+    return rough - exact
+
+
+def _our_gap(table: Table, n: int) -> Summary:
+    gaps = np.mean([_gap(table, level, n, "excess") for level in LEVELS], axis=0)
+    return Table([{"gap": gap} for gap in gaps.tolist()]).summary("gap")
+
+
+def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
+    """Mean over the levels, and its standard error if all cells are independent."""
+    gap = np.mean([paper[RF, level, n][0] - paper[EXACT, level, n][0] for level in LEVELS])
+    variances = [
+        paper[method, level, n][1] ** 2 / REPETITIONS + ROUNDING_SD**2 for method in METHODS for level in LEVELS
+    ]
+    return float(gap), float(np.sqrt(sum(variances))) / len(LEVELS)
+
+
+def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[str, float]:
+    """Where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
+
+    The standard error is that of a difference of means or, paired, of the mean of differences on the same rows.
+    """
+    worse, most = [], -np.inf
+    for level, n in ((level, n) for level in LEVELS for n in table.values("n")):
+        exact, others = (table.select(method=method, level=level, n=n).column(name) for method in (EXACT, RF))
+        variance = np.var(exact - others, ddof=1) if paired else np.var(exact, ddof=1) + np.var(others, ddof=1)
+        difference, error = np.mean(exact - others), np.sqrt(variance / len(exact))
+        most = max(most, difference / error)
+        if difference > DIFFERS * error:
+            worse.append(f"level {level:g}, N = {n:,} (by {difference:.5f})")
+    return f"at {'; '.join(worse)}" if worse else "", float(most)
+
+
+def _most_by_chance(cells: int, probability: float) -> int:
+    """So many of the cells, each with this probability, are exceeded only rarely."""
+    return int(binom.ppf(1 - RARE, cells, probability))
+
+
+def _if_enough(table: Table, holds: Holds) -> Holds:
+    return holds if len(table.values("repetition")) >= FEWEST else "undecided"
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell[0]}, level {cell[1]:g}, N = {cell[2]:,}"
+
+
+def _list(cells: Iterable[Cell]) -> str:
+    names = [_name(cell) for cell in cells]
+    return f"at {'; '.join(names)}" if names else "nowhere"
+
+
+def _by_method(cells: list[Cell]) -> str:
+    return ", ".join(f"{sum(cell[0] == method for cell in cells)} of {method}" for method in METHODS)
+
+
+def _by_level(bounds: dict[float, Bound]) -> str:
+    return ", ".join(f"{one.risk:.4f}" for one in bounds.values())
+
+
+def _along(values: dict[int, float], digits: int = 4) -> str:
+    return ", ".join(f"{value:.{digits}f} at N = {n:,}" for n, value in values.items())
+
+
+def _agreement(*, in_print: bool, in_ours: bool) -> str:
+    if in_print and in_ours:
+        return "Print and ours agree: it falls."
+    return f"In print it {'falls' if in_print else 'does not'}, in ours it {'falls' if in_ours else 'does not'}."
