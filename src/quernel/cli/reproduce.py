@@ -189,6 +189,9 @@ def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
         "risk is computed from the known law of the noise at the test rows, so that test noise does not enter. "
         "Standard errors (s.e.) are those of means over repetitions: the standard deviation (sd) over the root of "
         "their number.",
+        "Each verdict begins with a word: shown, where what was measured bears out what was to be shown; not shown, "
+        "where it does not; undecided, where it is too little to tell; stated, where formulas were evaluated and "
+        "nothing was measured. What has none of these is a remark.",
         f"Made by `{command}`, quernel {__version__}; this run is {size}. {machine['processor']}, {workers} worker "
         f"processes with one thread each, Python {machine['python']}; {machine['packages']}.",
     ]
@@ -210,7 +213,9 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
-    """The summary's first page: how it was made, time per item, and every verdict."""
+    """The summary's first page: how it was made, time per item, what the paper reports, and every verdict."""
+    from quernel.paper.page import REPORTED
+
     lines = ["# The paper, reproduced: summary", "", *(f"{text}\n" for text in heading)]
     lines += ["| item | in the paper | seconds of one core |", "| --- | --- | ---: |"]
     titles = [one.experiment.title.replace("|", "\\|") for one in chapters]
@@ -221,7 +226,9 @@ def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
     for chapter in (one for one in chapters if one.section is not None):
         assert chapter.section is not None
         lines += [f"## {chapter.experiment.title} ({chapter.experiment.label})", ""]
+        lines += [f"### {REPORTED}", "", *(f"{text}\n" for text in chapter.section.reported), "### Verdict", ""]
         lines += [f"- {_mark(verdict)}{verdict.text}" for verdict in chapter.section.verdicts]
+        lines += ["", "### Figures and tables"]
         for item in chapter.section.items:
             if "<img" in item.html:
                 lines += ["", f"![{item.caption}](figures/{item.name}.png)"]

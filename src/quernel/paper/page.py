@@ -82,7 +82,7 @@ def _chapter(chapter: Chapter) -> str:
     )
     return (
         f"{heading}<h3>{REPORTED}</h3>{_paragraphs(section.reported)}"
-        f"<h3>Verdict</h3>{verdicts}<h3>What we measured</h3>{''.join(map(_item, section.items))}</section>"
+        f"<h3>Verdict</h3>{verdicts}<h3>Figures and tables</h3>{''.join(map(_item, section.items))}</section>"
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 # (method, level, N), and what is printed for it.
 Cell = tuple[str, float, int]
 Cells = dict[Cell, tuple[float, float]]
@@ -48,12 +46,12 @@ def sample_size(simulation: str, method: str, level: float, n: int) -> tuple[flo
     return _SAMPLE_SIZE[simulation, method, level][SIZES.index(n)]
 
 
-def sample_size_cells(simulation: str, sizes: Sequence[int] = SIZES) -> Cells:
-    """All entries of `tab.2` or `tab.3` at these sizes."""
+def sample_size_cells(simulation: str) -> Cells:
+    """All entries of `tab.2` or `tab.3`."""
     return {
         (method, level, n): sample_size(simulation, method, level, n)
         for name, method, level in _SAMPLE_SIZE
-        for n in sizes
+        for n in SIZES
         if name == simulation
     }
 

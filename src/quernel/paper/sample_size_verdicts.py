@@ -69,7 +69,7 @@ def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
         f"{len(beyond)} still differ by more than {IMPOSSIBLE:g}. "
         + ("The numbers agree." if agree else "The numbers do not agree.")
     )
-    return Verdict(text, _if_enough(table, holds))
+    return _verdict(table, text, holds)
 
 
 def judge_fall(table: Table, paper: Cells) -> Verdict:
@@ -81,12 +81,13 @@ def judge_fall(table: Table, paper: Cells) -> Verdict:
     fallen = [pair for pair in pairs if _rise(table, *pair, sizes[0], sizes[-1]) < -DIFFERS]
     rises = [(*pair, after) for pair, before, after in steps if _rise(table, *pair, before, after) > DIFFERS]
     in_print, in_ours = printed == len(steps), len(fallen) == len(pairs) and not rises
-    return Verdict(
+    return _verdict(
+        table,
         f"Conclusion: the PQE falls with N. In print it does at {printed} of {len(steps)} steps from one N to the "
         f"next. Ours, by the excess risk: from N = {sizes[0]:,} to {sizes[-1]:,} it falls by more than {DIFFERS:g} "
         f"standard errors for {len(fallen)} of {len(pairs)} pairs of method and level; it rises by as much from one N "
         f"to the next {_list(rises)}. " + _agreement(in_print=in_print, in_ours=in_ours),
-        _if_enough(table, in_print and in_ours),
+        in_print and in_ours,
     )
 
 
@@ -119,12 +120,13 @@ def judge_our_gap(table: Table) -> Verdict:
     else:
         holds = first.mean - abs(last.mean) > DIFFERS * float(np.hypot(first.se, last.se))
         finding = "It shrinks." if holds else "It does not shrink."
-    return Verdict(
+    return _verdict(
+        table,
         "The same conclusion in our numbers: the gap of the excess risks on the same rows, the mean over the levels, "
         f"is {_along({n: gap.mean for n, gap in gaps.items()}, digits=5)}, with standard errors of {first.se:.5f} at "
         f"the first and {last.se:.5f} at the last; the mean PQE of KQR-RF is above that of KQR by at most {pqe:.4f} at "
         f"any level and N. {finding}",
-        _if_enough(table, holds),
+        holds,
     )
 
 
@@ -148,7 +150,7 @@ def judge_exact(table: Table) -> Verdict:
             f" Validation on 1,000 rows chose weights up to {SMALL_ALPHA:g}, which hardly regularise, in {exact:.1%} "
             f"of the exact fits and {others:.1%} of the others."
         )
-    return Verdict(text, _if_enough(table, not worse))
+    return _verdict(table, text, not worse)
 
 
 def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
@@ -172,8 +174,8 @@ def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Ver
     text = (
         f"Of the {len(paper)} printed standard deviations, {below} lie below that of the mean loss of the true "
         f"quantile on 10,000 test rows ({min(test_sds):.4f} to {max(test_sds):.4f} by level), rounding allowed for; "
-        f"{too_low} of them by more than {REPETITIONS} repetitions explain (chance would give at most {RARE * len(paper):.1f} "
-        "of them). "
+        f"{too_low} of them by more than {REPETITIONS} repetitions explain (chance would give at most "
+        f"{RARE * len(paper):.1f}). "
     )
     text += (
         "So one test set was probably reused in all repetitions, and its luck is in all means of a level."
@@ -285,8 +287,12 @@ def _most_by_chance(cells: int, probability: float) -> int:
     return int(binom.ppf(1 - RARE, cells, probability))
 
 
-def _if_enough(table: Table, holds: Holds) -> Holds:
-    return holds if len(table.values("repetition")) >= FEWEST else "undecided"
+def _verdict(table: Table, text: str, holds: Holds) -> Verdict:
+    """A verdict on our numbers, unless there are too few of them."""
+    count = len(table.values("repetition"))
+    if count >= FEWEST:
+        return Verdict(text, holds)
+    return Verdict(f"{text} But {count} repetitions are too few to tell: at least {FEWEST} are needed.", "undecided")
 
 
 def _name(cell: Cell) -> str:
@@ -313,4 +319,5 @@ def _along(values: dict[int, float], digits: int = 4) -> str:
 def _agreement(*, in_print: bool, in_ours: bool) -> str:
     if in_print and in_ours:
         return "Print and ours agree: it falls."
-    return f"In print it {'falls' if in_print else 'does not'}, in ours it {'falls' if in_ours else 'does not'}."
+    words = {True: "it falls", False: "it does not everywhere"}
+    return f"In print {words[in_print]}, in ours {words[in_ours]}."
