@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
+
+from scipy.stats import t as student
 
 from quernel.paper.experiment import Summary, Table
 
-# A difference counts from so many standard errors on.
-ERRORS = 2.0
+LEVEL = 0.95
 
 
 def summarize(values: Any) -> Summary:
@@ -20,11 +22,21 @@ def paired_difference(table: Table, method: str, other: str, name: str) -> Summa
     return summarize(table.select(method=method).column(name) - table.select(method=other).column(name))
 
 
+def subtract_means(one: Summary, other: Summary) -> Summary:
+    """The difference of two independent means, with as many degrees of freedom as the smaller of their samples has."""
+    return Summary(one.mean - other.mean, math.nan, math.hypot(one.se, other.se), min(one.n, other.n))
+
+
+def half_width(mean: Summary) -> float:
+    """Of the 95 % interval around a mean, by Student's t: two standard errors for many numbers, NaN for one."""
+    return float(student.ppf((1 + LEVEL) / 2, mean.n - 1) * mean.se)
+
+
 def is_below_zero(difference: Summary) -> bool | Literal["undecided"]:
-    """True (False) if the mean lies more than two standard errors below (above) 0; undecided between, or for n = 1."""
-    if difference.mean < -ERRORS * difference.se:
+    """True (False) if the 95 % interval lies wholly below (above) 0; undecided if it holds 0, or there is none."""
+    if difference.mean < -half_width(difference):
         return True
-    return False if difference.mean > ERRORS * difference.se else "undecided"
+    return False if difference.mean > half_width(difference) else "undecided"
 
 
 def describe(difference: Summary) -> str:

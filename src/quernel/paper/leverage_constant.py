@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
-from quernel.paper.differences import ERRORS, describe, is_below_zero, paired_difference, summarize
+from quernel.paper.differences import describe, half_width, is_below_zero, paired_difference, summarize
 from quernel.paper.drawing import REFERENCE, errorbars, panels
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
 from quernel.paper.log_axes import label_decades
@@ -154,11 +154,11 @@ def _figure(table: Table, sheet: Sheet) -> Item:
         left, right = axes[0]
         for series, method in enumerate(METHODS):
             cells = [table.select(method=method, M=M).summary("distance") for M in counts]
-            means, errors = [cell.mean for cell in cells], [ERRORS * cell.se for cell in cells]
+            means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
             errorbars(left, counts, means, errors, series=series, label=NAMES[method])
         for series, (name, label) in enumerate(zip(EXCESS, ("without an intercept", "with one"), strict=True)):
             cells = [paired_difference(table.select(M=M), LEVERAGE, UNIFORM, name) for M in counts]
-            means, errors = [cell.mean for cell in cells], [ERRORS * cell.se for cell in cells]
+            means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
             errorbars(right, counts, means, errors, series=series, label=label)
         right.axhline(0, **REFERENCE)
         left.set(yscale="log", ylabel="distance of the constant")
@@ -172,7 +172,7 @@ def _figure(table: Table, sheet: Sheet) -> Item:
         figure,
         "beyond-leverage-constant",
         "Left: how far the constant is from uniform and from leverage features. Right: what leverage features lose "
-        "against uniform ones, in pairs, without and with an intercept. Means, bars of two standard errors.",
+        "against uniform ones, in pairs, without and with an intercept. Means, bars of 95 % intervals.",
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
-from quernel.paper.differences import ERRORS, is_below_zero, paired_difference, summarize
+from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
 from quernel.paper.log_axes import label_decades
@@ -124,22 +124,17 @@ def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary
     return table.select(method=method, level=level, M=M).summary(name)
 
 
-def _subtract(one: Summary, other: Summary) -> Summary:
-    """The difference of two independent means."""
-    return Summary(one.mean - other.mean, np.nan, float(np.hypot(one.se, other.se)), min(one.n, other.n))
-
-
 def _more_is_better(table: Table) -> Verdict:
     counts = table.values("M")
     falls: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for method in NAMES:
         for level in LEVELS:
             first, last = (_cell(table, method, level, M, "excess") for M in (counts[0], counts[-1]))
-            falls[is_below_zero(_subtract(last, first))].append(f"{NAMES[method]} at level {level:g}")
+            falls[is_below_zero(subtract_means(last, first))].append(f"{NAMES[method]} at level {level:g}")
     total = len(NAMES) * len(LEVELS)
     text = (
-        f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls by more than two standard errors for "
-        f"{len(falls[True])} of {total} pairs of method and level"
+        f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for {len(falls[True])} of {total} "
+        "pairs of method and level (95 %)"
     )
     for key, words in ((False, "rises as clearly"), ("undecided", "cannot be told")):
         text += f"; it {words} for {len(falls[key])}{_listed(falls[key])}" if falls[key] else ""
@@ -157,12 +152,13 @@ def _beside_uniform(table: Table, method: str) -> Verdict:
         cells[is_below_zero(paired_difference(cell, method, UNIFORM, "excess"))].append(f"M = {M}, level {level:g}")
     both = ((one.select(method=method), one.select(method=UNIFORM)) for _, one in table.groups("M", "repetition"))
     ratio = summarize(np.mean(np.log(own.column("excess") / other.column("excess"))) for own, other in both)
-    low, high = np.exp(ratio.mean + ERRORS * ratio.se * np.array([-1, 1]))
+    low, high = np.exp(ratio.mean + half_width(ratio) * np.array([-1, 1]))
     return Verdict(
         f"{NAMES[method].capitalize()}, against uniform features: its excess risk is {np.exp(ratio.mean):.3f} times "
-        f"theirs (interval of two standard errors: {low:.3f} to {high:.3f}; geometric mean over all M and levels, in "
-        f"pairs). Of {sum(map(len, cells.values()))} pairs of M and level it is lower by more than two standard errors "
-        f"at {len(cells[True])}{_listed(cells[True])}, higher at {len(cells[False])}{_listed(cells[False])}.",
+        f"theirs (95 % interval {low:.3f} to {high:.3f}; geometric mean over all M and levels, in pairs). Single pairs "
+        f"of M and level, {sum(map(len, cells.values()))} in all: it is lower at "
+        f"{len(cells[True])}{_listed(cells[True])} and higher at {len(cells[False])}{_listed(cells[False])}, each at "
+        "95 %.",
         is_below_zero(ratio),
     )
 
@@ -181,20 +177,20 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     means = ", ".join(f"{mean.mean:.4f} at M = {M}" for M, mean in at.items())
     text = f"{simulation.capitalize()}: the excess risk over all levels is {means}"
     turn = min(FLAT_FROM, last)
-    before, after = _subtract(at[turn], at[first]), _subtract(at[last], at[turn])
+    before, after = subtract_means(at[turn], at[first]), subtract_means(at[last], at[turn])
     fell = is_below_zero(before)
     if fell is not True:
-        words = "does not fall" if before.mean >= 0 else "falls by less than two standard errors"
+        words = "does not fall" if before.mean >= 0 else "does not fall clearly"
         return Verdict(f"{text}: up to M = {turn} it {words}.", False if before.mean >= 0 else "undecided")
     if last == turn:
         return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
-    share, error = after.mean / -before.mean, after.se / -before.mean
+    share, error = after.mean / -before.mean, half_width(after) / -before.mean
     words = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
-    least, most = abs(share) - ERRORS * error, abs(share) + ERRORS * error
+    least, most = abs(share) - error, abs(share) + error
     holds: bool | Literal["undecided"] = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
     return Verdict(
-        f"{text}: after M = {turn} it {words} (s.e. {error:.1%}) of what it fell before; below {FLAT_SHARE:.0%} is "
-        "flat.",
+        f"{text}: after M = {turn} it {words} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
+        f"{FLAT_SHARE:.0%} is flat.",
         holds,
     )
 
