@@ -148,10 +148,10 @@ def present(table: Table, sheet: Sheet) -> Section:
             "The paper concludes that both come close to exact KQR, leverage features closer.",
             "How we read it: the printed leverage ratio lacks the factor M and samples nothing, it only rescales the "
             'uniform features. That is "leverage, as printed", the paper\'s method, and judged first; "leverage '
-            'sampling (ours)" draws 100 features of a pool of 1,000 with probability q and keeps the kernel on average. '
-            "Both are held against the one printed cell. A cell agrees if the means differ by no more than half a unit of the "
-            "printed digit and a 95 % interval; nearer to exact KQR is judged split by split, by |PQE - PQE of exact "
-            "KQR|. The Bayes risk is not known here. A linear model is shown for scale.",
+            'sampling (ours)" draws 100 features of a pool of 1,000 with probability q and keeps the kernel on '
+            "average. Both are held against the one printed cell. A cell agrees if the means differ by no more than "
+            "half a unit of the printed digit and a 95 % interval; nearer to exact KQR is judged split by split, by "
+            "|PQE - PQE of exact KQR|. The Bayes risk is not known here. A linear model is shown for scale.",
             f"Exact KQR works on a factor of its kernel that leaves out {CUT:g} of the trace, with at most {MOST} "
             f'columns. Where that cap bites, it is called "{CAPPED}".',
         ],
@@ -185,8 +185,8 @@ def _judge_nearer(own: Table, method: str) -> Verdict:
     holds = is_below_zero(nearer)
     words = {True: "nearer to", False: "farther from", "undecided": "neither clearly nearer to nor farther from"}[holds]
     return Verdict(
-        f"{_begin(method)}: {words} exact KQR than uniform features. Its PQE is {distance[method].mean():.4f} away, that "
-        f"of uniform features {distance[UNIFORM].mean():.4f}: a difference of {describe(nearer)}, in pairs. The PQE "
+        f"{_begin(method)}: {words} exact KQR than uniform features. Its PQE is {distance[method].mean():.4f} away, "
+        f"theirs {distance[UNIFORM].mean():.4f}: a difference of {describe(nearer)}, in pairs. The PQE "
         f"itself differs from that of uniform features by {describe(paired_difference(own, method, UNIFORM, 'pqe'))}.",
         holds,
     )
@@ -196,7 +196,7 @@ def _judge_cell(own: Table, method: str) -> Verdict:
     """Whether the printed mean and ours agree: half a unit of the third decimal is nobody's difference."""
     ours, difference = own.select(method=method).summary("pqe"), _beside_print(own, method)
     off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), HALF_UNIT)
-    agrees = abs(off) <= half_width(difference)
+    agrees = bool(abs(off) <= half_width(difference))
     words = "agrees with" if agrees else "is above" if off > 0 else "is below"
     mean, _ = printed.USED_CARS[PRINTED[method]]
     return Verdict(
