@@ -60,15 +60,18 @@ def verdicts(table: Table) -> list[Verdict]:
     cars = int(moments[RAW]["cars"])
     error = np.sqrt(6 / cars)
     return [
-        Verdict(f"The price of {cars:,} cars has a skewness of {raw:.2f}: {_side(raw, error)}.", _is_right(raw, error)),
+        Verdict(
+            f"The price of {cars:,} cars has its longer tail on {_side(raw, error)} (skewness {raw:.2f}).",
+            _is_right(raw, error),
+        ),
         Verdict(
             f"The logarithm has a skewness of {log:.2f}, in size {'less' if abs(log) < abs(raw) else 'no less'} than "
             f"that of the price.",
             abs(log) < abs(raw),
         ),
         Verdict(
-            f"The tail of the logarithm: {_side(log, error)} (skewness {log:.2f}, s.e. {error:.2f}; kurtosis "
-            f"{float(moments[LOG]['kurtosis']):.2f}, 3 for a normal law).",
+            f"The longer tail of the logarithm is on {_side(log, error)} (skewness {log:.2f}, s.e. {error:.2f}; "
+            f"kurtosis {float(moments[LOG]['kurtosis']):.2f}, 3 for a normal law).",
             _is_right(log, error),
         ),
     ]
@@ -79,8 +82,7 @@ def _is_right(skewness: float, error: float) -> bool | Literal["undecided"]:
 
 
 def _side(skewness: float, error: float) -> str:
-    words = {True: "its longer tail is on the right", False: "its longer tail is on the left", "undecided": "no side"}
-    return words[_is_right(skewness, error)]
+    return {True: "the right", False: "the left", "undecided": "neither side"}[_is_right(skewness, error)]
 
 
 def _figure(table: Table, sheet: Sheet) -> Item:

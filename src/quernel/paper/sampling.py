@@ -216,8 +216,8 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     return sheet.figure(
         figure,
         f"sampling_{simulation}",
-        f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; an arrow gives the means "
-        "of M = 2, which are off the scale. Below: excess risk with bars of one standard error, both axes logarithmic.",
+        f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; means of M = 2, off "
+        "the scale, stand in the corner. Below: excess risk with bars of one standard error, both axes logarithmic.",
     )
 
 
@@ -233,28 +233,26 @@ def _counts_figure(table: Table, sheet: Sheet) -> Item:
             ax.set_xlabel("random features $M$")
             name_counts(ax, table.values("M"))
         shared_legend(figure, axes[0, 0])
-    caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; an "
-    caption += "arrow gives the mean of M = 2, which is off the scale. Figures 3 and 4 have the excess risk of all M."
+    caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
+    caption += "mean of M = 2, off the scale, stands in the corner. Figures 3 and 4 draw the excess risk of all M."
     return sheet.figure(figure, "feature_count", caption)
 
 
 def _draw_pqe(ax: Any, table: Table, least: float) -> None:
-    """PQE of one level on the scale of M >= 5; what lies above it is an arrow with its value."""
-    counts, methods = table.values("M"), [method for method in NAMES if method in table.values("method")]
-    low, high, off = least, least, []
+    """PQE of one level from M = 5 on; the means of fewer features, for which there is no room, are written out."""
+    shown = [M for M in table.values("M") if M >= READ_FROM]
+    methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
-        cells = [table.select(method=method, M=M).summary("pqe") for M in counts]
-        means, sds = [cell.mean for cell in cells], np.nan_to_num([cell.sd for cell in cells])
-        errorbars(ax, counts, means, sds, series=series, label=NAMES[method])
-        low = min(low, *(m - sd for M, m, sd in zip(counts, means, sds, strict=True) if M >= READ_FROM))
-        high = max(high, *(m + sd for M, m, sd in zip(counts, means, sds, strict=True) if M >= READ_FROM))
-        off += [mean for M, mean in zip(counts, means, strict=True) if M < READ_FROM]
+        cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
+        means, sds = [cell.mean for cell in cells], [cell.sd for cell in cells]
+        errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
     ax.axhline(least, **REFERENCE, label="Bayes risk: the least possible")
-    margin = 0.08 * (high - low)
-    ax.set_ylim(low - margin, high + margin)
-    if off and min(off) > high + margin:
-        values = f"{min(off):.3f}" if len(off) == 1 else f"{min(off):.3f} to {max(off):.3f}"
-        ax.text(counts[0], 0.9, f"\u2191 {values}", transform=ax.get_xaxis_transform(), fontsize=8)
+    notes = []
+    for M in sorted(set(table.values("M")) - set(shown)):
+        means = [table.select(method=method, M=M).summary("pqe").mean for method in methods]
+        values = dict.fromkeys(f"{mean:.3f}" for mean in (min(means), max(means)))
+        notes.append(f"M = {M}: {' to '.join(values)}")
+    ax.text(0.98, 0.97, "\n".join(notes), transform=ax.transAxes, ha="right", va="top", fontsize=8)
 
 
 def name_counts(ax: Any, counts: list[int]) -> None:
