@@ -12,6 +12,7 @@ from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Loss, Pinball, Squared
+from quernel.paper.differences import is_below_zero, paired_difference
 from quernel.paper.drawing import errorbars, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
 from quernel.paper.log_axes import log_log
@@ -57,7 +58,6 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present(table: Table, sheet: Sheet) -> Section:
     """Errors against N for the three noises, and who is nearer to the truth."""
-    last = max(table.values("n"))
     lines = []
     for (noise, method, n), part in table.groups("noise", "method", "n"):
         squared, least = np.sqrt(part.column("squared")), np.sqrt(part.column("least"))
@@ -85,23 +85,30 @@ def present(table: Table, sheet: Sheet) -> Section:
         "freedom (a mean, no variance) and Cauchy noise (no mean). In all three the median is the same function, which "
         "is also the mean where there is one.",
         f"Both methods see the same rows and the same {FEATURES} random features; each takes lambda from the paper's "
-        "23-point grid by its own loss on 1,000 validation rows.",
+        "23-point grid by its own loss on 1,000 validation rows. The paper's motive is shown where KQR-RF is nearer to "
+        "the true median (95 % interval of the log ratio of squared errors, in pairs). With normal noise the squared "
+        "loss is the best one, and the paper claims nothing.",
     ]
-    return Section(reported, [figure, numbers], [_verdict(table, noise, last) for noise in NOISES])
+    return Section(reported, [figure, numbers], verdicts(table))
 
 
-def _verdict(table: Table, noise: str, n: int) -> Verdict:
-    here = table.select(noise=noise, n=n)
-    quantile, ridge = (np.log(here.select(method=method).column("squared")) for method in METHODS)
-    gain = ridge - quantile  # paired: the same rows
-    error = _sd(gain) / np.sqrt(len(gain))
-    factor = float(np.exp(gain.mean()))
+def verdicts(table: Table) -> list[Verdict]:
+    """Who is nearer to the truth at the largest number of rows, for each noise."""
+    last = max(table.values("n"))
+    return [_verdict(table.select(noise=noise, n=last), noise, last) for noise in NOISES]
+
+
+def _verdict(here: Table, noise: str, n: int) -> Verdict:
+    """With normal noise the squared loss is at home: what it gains there is a remark."""
+    logarithms = [{**row, "log": float(np.log(row["squared"]))} for row in here.rows]
+    difference = paired_difference(Table(logarithms), *METHODS, "log")
+    factor = float(np.exp(-difference.mean))
     words = f"{factor:.3g} times that of KQR-RF" if factor >= 1 else f"{factor:.2f} of that of KQR-RF"
     text = (
         f"{noise[0].upper()}{noise[1:]} noise, N = {n:,}: the squared error of KRR-RF is {words}, "
-        f"{abs(gain.mean()) / error:.1f} standard errors of the logarithm from equal."
+        f"{abs(difference.mean) / difference.se:.1f} standard errors of the logarithm from equal."
     )
-    return Verdict(text, None if noise == "normal" else bool(gain.mean() > 2 * error))
+    return Verdict(text, None if noise == "normal" else is_below_zero(difference))
 
 
 def _sd(values: np.ndarray) -> float:

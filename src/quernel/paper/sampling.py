@@ -1,14 +1,16 @@
-"""How many features, and how sampled (`fig2`, `fig3`, `fig4`): uniform, by leverage, and the literal variant."""
+"""How many features, and how sampled (`fig2`, `fig3`, `fig4`): uniform, by leverage as printed, and by leverage."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
+from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
 from quernel.paper.log_axes import label_decades
@@ -23,10 +25,14 @@ Array = NDArray[np.floating]
 N = 1000
 COUNTS = (2, 5, 10, 50, 100, 150)
 UNIFORM, LEVERAGE, LITERAL = "uniform", "leverage", "leverage, literal"
-METHODS = (UNIFORM, LEVERAGE, LITERAL)
+# As the page calls them: the paper's method is the formula that it prints.
+NAMES = {UNIFORM: "uniform", LITERAL: "leverage, as printed", LEVERAGE: "leverage sampling (ours)"}
 MEDIAN = LEVELS.index(0.5)
-# The curves "become relatively flat as the number of random features reaches 50".
+# The curves "become relatively flat as the number of random features reaches 50": after that they change by less than
+# this share of what they fell before, up or down.
 FLAT_FROM, FLAT_SHARE = 50, 0.1
+# Panels of the PQE show the means from here on; fewer features would need a scale on which the others are one line.
+READ_FROM = 5
 
 
 def tasks(simulation: str, size: Size) -> list[Task]:
@@ -70,24 +76,31 @@ def literal_factor(features: Array, alpha: float) -> Array:
 
 
 def present(simulation: str, table: Table, sheet: Sheet) -> Section:
-    """Uniform and leverage sampling side by side."""
+    """Uniform features, the printed formula and proper leverage sampling side by side."""
     label = {"homoscedastic": "3", "heteroscedastic": "4"}[simulation]
     return Section(
         reported=[
             f"Figure {label}: mean PQE and its standard deviation against M = 2, 5, 10, 50, 100, 150 features, N = "
             "1,000, for uniform features and features by leverage scores; curves only, no numbers. The paper concludes "
             "that both improve with M, and that leverage sampling does better with the same number of features.",
-            "The appendix's ratio q_i = r_i / sum r lacks the factor M: as printed, nothing is sampled, features are "
-            "only rescaled. We draw M of a pool of 10 M with probability q and weight them by (M_pool q)^(-1/2), which "
-            'keeps the kernel on average ("leverage"), and show the printed variant, too ("leverage, literal"). Scores '
-            "are taken at the ridge weight that validation chose for the median with uniform features.",
+            "How we read it: the appendix takes the M uniform features and multiplies each by q_i^(-1/2), q_i = r_i / "
+            "sum r, with r_i its ridge leverage score. Nothing is sampled, and q_i lacks the factor M: all features "
+            "grow by about sqrt(M), those of low leverage by more. This is "
+            '"leverage, as printed", the paper\'s method, and judged first. Scores are taken at the ridge weight that '
+            "validation chose for the median with uniform features.",
+            'What leverage sampling means in theory is ours, and judged beside it: "leverage sampling (ours)" draws M '
+            "features of a pool of 10 M with probability q and weights them by (M_pool q)^(-1/2), which keeps the "
+            'kernel on average. Where it loses, the item "Why leverage features lose without an intercept" says why. '
+            "Claims are judged by the excess risk: PQE minus Bayes risk, free of test noise.",
         ],
         items=[_figure(simulation, table, sheet), _numbers(simulation, table, sheet)],
-        verdicts=[
-            _more_is_better(table),
-            *(_beside_uniform(table, method) for method in (LEVERAGE, LITERAL)),
-        ],
+        verdicts=verdicts(table),
     )
+
+
+def verdicts(table: Table) -> list[Verdict]:
+    """Whether more features are better, and leverage better than uniform: the printed formula before ours."""
+    return [_more_is_better(table), *(_beside_uniform(table, method) for method in (LITERAL, LEVERAGE))]
 
 
 def present_counts(table: Table, sheet: Sheet) -> Section:
@@ -98,9 +111,12 @@ def present_counts(table: Table, sheet: Sheet) -> Section:
             "Figure 2: mean PQE and its standard deviation against M = 2, 5, 10, 50, 100, 150 uniform features, "
             "N = 1,000, five levels; curves only, no numbers. The paper concludes that the PQE falls with M and that "
             "its curve is nearly flat from M = 50 on. The measurements are those of Figures 3 and 4.",
+            f"How we read it: flat is a curve that changes after M = {FLAT_FROM} by less than {FLAT_SHARE:.0%} of what "
+            "it fell before, up or down. We judge the excess risk (PQE minus Bayes risk, free of test noise), averaged "
+            "over the levels.",
         ],
         items=[_counts_figure(uniform, sheet)],
-        verdicts=[_flat(uniform.select(simulation=simulation), simulation) for simulation in SIMULATIONS],
+        verdicts=[judge_flat(uniform.select(simulation=simulation), simulation) for simulation in SIMULATIONS],
     )
 
 
@@ -109,33 +125,41 @@ def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary
 
 
 def _more_is_better(table: Table) -> Verdict:
-    counts, rises = table.values("M"), []
-    for method in METHODS:
+    counts = table.values("M")
+    falls: dict[object, list[str]] = {True: [], False: [], "undecided": []}
+    for method in NAMES:
         for level in LEVELS:
             first, last = (_cell(table, method, level, M, "excess") for M in (counts[0], counts[-1]))
-            if last.mean > first.mean:
-                rises.append(f"{method} at level {level:g}")
-    return Verdict(
-        f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for every method and level"
-        + (f", but for {'; '.join(rises)}." if rises else "."),
-        not rises,
+            falls[is_below_zero(subtract_means(last, first))].append(f"{NAMES[method]} at level {level:g}")
+    total = len(NAMES) * len(LEVELS)
+    text = (
+        f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for {len(falls[True])} of {total} "
+        "pairs of method and level (95 %)"
     )
+    for key, words in ((False, "rises as clearly"), ("undecided", "cannot be told")):
+        text += f"; it {words} for {len(falls[key])}{_listed(falls[key])}" if falls[key] else ""
+    return Verdict(f"{text}.", False if falls[False] else "undecided" if falls["undecided"] else True)
 
 
 def _beside_uniform(table: Table, method: str) -> Verdict:
-    """Differences are taken repetition by repetition, on the same rows."""
-    better, worse, cells = [], [], 0
+    """Differences are taken repetition by repetition, on the same rows.
+
+    Levels share the rows, so that single pairs of M and level are not independent, and some of 30 differ by chance: the
+    claim is judged by the ratio of all excess risks, whose levels are averaged before its standard error is taken.
+    """
+    cells: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for (level, M), cell in table.groups("level", "M"):
-        difference = cell.select(method=method).column("excess") - cell.select(method=UNIFORM).column("excess")
-        error = difference.std(ddof=1) / np.sqrt(len(difference))
-        cells += 1
-        (better if difference.mean() < 0 else worse).extend(
-            [f"M = {M}, level {level:g}"] if abs(difference.mean()) > 2 * error else []
-        )
+        cells[is_below_zero(paired_difference(cell, method, UNIFORM, "excess"))].append(f"M = {M}, level {level:g}")
+    both = ((one.select(method=method), one.select(method=UNIFORM)) for _, one in table.groups("M", "repetition"))
+    ratio = summarize(np.mean(np.log(own.column("excess") / other.column("excess"))) for own, other in both)
+    low, high = np.exp(ratio.mean + half_width(ratio) * np.array([-1, 1]))
     return Verdict(
-        f"{method.capitalize()} against uniform, {cells} pairs of M and level: lower excess risk by more than two "
-        f"standard errors at {len(better)}{_listed(better)}, higher at {len(worse)}{_listed(worse)}.",
-        len(better) > len(worse) if method == LEVERAGE else None,
+        f"{NAMES[method].capitalize()}, against uniform features: its excess risk is {np.exp(ratio.mean):.3f} times "
+        f"theirs (95 % interval {low:.3f} to {high:.3f}; geometric mean over all M and levels, in pairs). Single pairs "
+        f"of M and level, {sum(map(len, cells.values()))} in all: it is lower at "
+        f"{len(cells[True])}{_listed(cells[True])} and higher at {len(cells[False])}{_listed(cells[False])}, each at "
+        "95 %.",
+        is_below_zero(ratio),
     )
 
 
@@ -143,17 +167,32 @@ def _listed(cells: list[str]) -> str:
     return f" ({'; '.join(cells)})" if 0 < len(cells) <= 10 else ""
 
 
-def _flat(table: Table, simulation: str) -> Verdict:
-    """What the features beyond 50 bring, beside what those up to 50 did."""
-    counts = table.values("M")
-    at = {M: np.mean([_cell(table, UNIFORM, level, M, "pqe").mean for level in LEVELS]) for M in counts}
-    means = ", ".join(f"{mean:.4f} at M = {M}" for M, mean in at.items())
-    first, last = at[counts[0]], at[counts[-1]]
-    text = f"{simulation.capitalize()}: the mean PQE over all levels is {means}"
-    if counts[-1] <= FLAT_FROM:
-        return Verdict(f"{text}.", bool(last < first))
-    share = (at[FLAT_FROM] - last) / (first - last)
-    return Verdict(f"{text}; {share:.1%} of the whole fall comes after M = {FLAT_FROM}.", bool(share < FLAT_SHARE))
+def judge_flat(table: Table, simulation: str) -> Verdict:
+    """Whether the excess risk falls up to M = 50, and hardly changes after it."""
+    at = {
+        M: summarize(one.column("excess").mean() for _, one in cell.groups("repetition"))
+        for (M,), cell in table.groups("M")
+    }
+    first, last = min(at), max(at)
+    means = ", ".join(f"{mean.mean:.4f} at M = {M}" for M, mean in at.items())
+    text = f"{simulation.capitalize()}: the excess risk over all levels is {means}"
+    turn = min(FLAT_FROM, last)
+    before, after = subtract_means(at[turn], at[first]), subtract_means(at[last], at[turn])
+    fell = is_below_zero(before)
+    if fell is not True:
+        words = "does not fall" if before.mean >= 0 else "does not fall clearly"
+        return Verdict(f"{text}: up to M = {turn} it {words}.", False if before.mean >= 0 else "undecided")
+    if last == turn:
+        return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
+    share, error = after.mean / -before.mean, half_width(after) / -before.mean
+    words = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
+    least, most = abs(share) - error, abs(share) + error
+    holds: bool | Literal["undecided"] = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
+    return Verdict(
+        f"{text}: after M = {turn} it {words} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
+        f"{FLAT_SHARE:.0%} is flat.",
+        holds,
+    )
 
 
 def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
@@ -162,16 +201,14 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
         figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
         share_scale(axes[1])
         for k, level in enumerate(LEVELS):
-            for series, method in enumerate(METHODS):
-                for ax, name, bar in ((axes[0, k], "pqe", "sd"), (axes[1, k], "excess", "se")):
-                    cells = [_cell(table, method, level, M, name) for M in counts]
-                    bars = [getattr(cell, bar) for cell in cells]
-                    errorbars(ax, counts, [cell.mean for cell in cells], bars, series=series, label=method)
-            axes[0, k].axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least possible")
+            for series, (method, label) in enumerate(NAMES.items()):
+                cells = [_cell(table, method, level, M, "excess") for M in counts]
+                errors = [cell.se for cell in cells]
+                errorbars(axes[1, k], counts, [cell.mean for cell in cells], errors, series=series, label=label)
+            _draw_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
             axes[0, k].set_title(f"level {level:g}", loc="left")
-            axes[1, k].set(xscale="log", yscale="log", xlabel="random features $M$")
-            axes[1, k].set_xticks(counts, [str(M) for M in counts], rotation=45)
-            axes[1, k].minorticks_off()
+            axes[1, k].set(yscale="log", xlabel="random features $M$")
+            name_counts(axes[1, k], counts)
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
         label_decades(axes[1, 0])
@@ -179,30 +216,51 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     return sheet.figure(
         figure,
         f"sampling_{simulation}",
-        f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000. Below: excess risk with "
-        "bars of one standard error, both axes logarithmic.",
+        f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; means of M = 2, off "
+        "the scale, stand in the corner. Below: excess risk with bars of one standard error, both axes logarithmic.",
     )
 
 
 def _counts_figure(table: Table, sheet: Sheet) -> Item:
-    counts = table.values("M")
     with house_style():
         figure, axes = panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
         for row, simulation in zip(axes, SIMULATIONS, strict=True):
-            own = table.select(simulation=simulation)
             for ax, level in zip(row, LEVELS, strict=True):
-                cells = [_cell(own, UNIFORM, level, M, "pqe") for M in counts]
-                errorbars(ax, counts, [c.mean for c in cells], [c.sd for c in cells], series=0, label="KQR-RF")
-                ax.axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least possible")
+                _draw_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
                 ax.set_title(f"level {level:g}", loc="left")
             row[0].set_ylabel(f"PQE, {simulation}")
         for ax in axes[1]:
-            ax.set(xscale="log", xlabel="random features $M$")
-            ax.set_xticks(counts, [str(M) for M in counts], rotation=45)
-            ax.minorticks_off()
+            ax.set_xlabel("random features $M$")
+            name_counts(ax, table.values("M"))
         shared_legend(figure, axes[0, 0])
-    caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000."
+    caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
+    caption += "mean of M = 2, off the scale, stands in the corner. Figures 3 and 4 draw the excess risk of all M."
     return sheet.figure(figure, "feature_count", caption)
+
+
+def _draw_pqe(ax: Any, table: Table, least: float) -> None:
+    """PQE of one level from M = 5 on; the means of fewer features, for which there is no room, are written out."""
+    shown = [M for M in table.values("M") if M >= READ_FROM]
+    methods = [method for method in NAMES if method in table.values("method")]
+    for series, method in enumerate(methods):
+        cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
+        means, sds = [cell.mean for cell in cells], [cell.sd for cell in cells]
+        errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
+    ax.axhline(least, **REFERENCE, label="Bayes risk: the least possible")
+    notes = []
+    for M in sorted(set(table.values("M")) - set(shown)):
+        means = [table.select(method=method, M=M).summary("pqe").mean for method in methods]
+        values = dict.fromkeys(f"{mean:.3f}" for mean in (min(means), max(means)))
+        notes.append(f"M = {M}: {' to '.join(values)}")
+    ax.text(0.98, 0.97, "\n".join(notes), transform=ax.transAxes, ha="right", va="top", fontsize=8)
+
+
+def name_counts(ax: Any, counts: list[int]) -> None:
+    """A logarithmic axis with a tick at every M; of two that are close the larger is named."""
+    ax.set_xscale("log")
+    names = ["" if k + 1 < len(counts) and counts[k + 1] < 2 * M else str(M) for k, M in enumerate(counts)]
+    ax.set_xticks(counts, names)
+    ax.minorticks_off()
 
 
 def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
@@ -210,8 +268,8 @@ def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
     for (level, method, M), cell in table.groups("level", "method", "M"):
         pqe, risk = cell.summary("pqe"), cell.summary("excess")
         alpha = float(np.median(cell.column("alpha")))
-        rows.append([level, method, M, pqe.n, *pqe[:3], bayes_risk(simulation, level), *risk[:3], alpha])
-    rows.sort(key=lambda row: (row[0], METHODS.index(row[1]), row[2]))
+        rows.append([level, NAMES[method], M, pqe.n, *pqe[:3], bayes_risk(simulation, level), *risk[:3], alpha])
+    rows.sort(key=lambda row: (row[0], list(NAMES.values()).index(row[1]), row[2]))
     columns = {"level": "g", "method": "", "M": "d", "repetitions": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f"}
     columns |= {"Bayes risk": ".4f", "excess risk": ".5f", "its sd": ".5f", "its s.e.": ".5f", "median alpha": ".0e"}
     return sheet.table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)

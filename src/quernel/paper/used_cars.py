@@ -9,28 +9,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.datasets import load_used_cars
+from quernel.datasets import UsedCars, load_used_cars
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.paper import printed
+from quernel.paper.differences import (
+    describe,
+    half_width,
+    is_below_zero,
+    paired_difference,
+    subtract_means,
+    summarize,
+)
 from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.sampling import literal_factor
+from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
+from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
+from quernel.paper.sampling import NAMES as SAMPLED
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.validated import ALPHAS, fit_and_choose, pinball
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
 
-TRAIN, VALIDATION, M = 5000, 1000, 100
+TRAIN, VALIDATION, TEST, M = 5000, 1000, 1632, 100
 LEVEL = 0.5
 # The paper's kernel has bandwidth 1 on columns that run from 0 to 1; the others show what tuning gains.
 BANDWIDTH = 1.0
 OTHERS = (0.5, 0.3, 0.2, 0.1)
-EXACT, UNIFORM, LEVERAGE, LITERAL, LINEAR = "exact", "uniform", "leverage", "leverage, literal", "linear"
+EXACT, LINEAR = "exact", "linear"
+NAMES = {EXACT: "exact KQR", **SAMPLED, LINEAR: "linear"}
+# Half a unit of the last printed digit.
+HALF_UNIT = 0.0005
+# The paper's cell that a method of ours is held against.
+PRINTED = {EXACT: "exact", UNIFORM: "uniform", LITERAL: "leverage", LEVERAGE: "leverage"}
 # What the factor of the exact kernel may leave out of its trace, and how many features it may have at most. At the
 # paper's bandwidth the first decides; kernels of small bandwidth have more directions than so few rows can use.
 CUT, MOST = 1e-9, 400
+CAPPED = f"KQR, factor capped at {MOST} columns"
+# Cars that are named for each method, those that have the largest loss in most splits first.
+CULPRITS = 2
 
 
 def tasks(size: Size) -> list[Task]:
@@ -47,10 +64,10 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     There is no constant in the paper, and far from all training rows a fit falls back to 0. At small bandwidths many
     rows are far, and 0 is no price: there the median of the training rows takes its place.
     """
-    X, y = _cars(str(task["used_cars"]))
+    cars, X, y = _cars(str(task["used_cars"]))
     order = rng.permutation(len(y))
     base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:TRAIN]]))
-    split = Split(X[order], y[order] - base)
+    split = Split(X[order], y[order] - base, cars, order)
     kernel, seed = Gaussian(float(task["bandwidth"])), int(rng.integers(2**31))
     plain = split.lifted(RandomFeatures(kernel, M, random_state=seed))
     rows = [split.judged(UNIFORM, plain)]
@@ -63,23 +80,30 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
             split.judged(LITERAL, [part * factor for part in plain]),
             split.judged(LINEAR, [np.column_stack([part, np.ones(len(part))]) for part in split.parts]),
         ]
-    return [*rows, split.judged(EXACT, split.lifted(PivotedCholesky(kernel, tol=CUT, max_components=MOST)))]
+    factor_map = PivotedCholesky(kernel, tol=CUT, max_components=MOST)
+    exact = split.judged(EXACT, split.lifted(factor_map))
+    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / TRAIN}]
 
 
 @lru_cache(maxsize=1)
-def _cars(path: str) -> tuple[Array, Array]:
-    """Covariates from 0 to 1 over the whole file, as in the paper, and the logarithm of the price."""
+def _cars(path: str) -> tuple[UsedCars, Array, Array]:
+    """The cars, their covariates from 0 to 1 over the whole file, as in the paper, and the logarithm of the price."""
     cars = load_used_cars(path)
     low, high = cars.X.min(axis=0), cars.X.max(axis=0)
-    return (cars.X - low) / (high - low), np.log(cars.y)
+    return cars, (cars.X - low) / (high - low), np.log(cars.y)
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Shuffled rows: the first 5,000 are for training, the next 1,000 for validation, the others for the test."""
+    """Shuffled rows: the first 5,000 are for training, the next 1,000 for validation, the others for the test.
+
+    Row k is car order[k] of the file.
+    """
 
     X: Array
     y: Array
+    cars: UsedCars
+    order: NDArray[np.intp]
 
     @property
     def parts(self) -> list[Array]:
@@ -92,10 +116,12 @@ class Split:
         return [features.fit_transform(train), features.transform(validation), features.transform(test)]
 
     def judged(self, method: str, lifted: list[Array]) -> Row:
-        """PQE on the test rows; also without the hundredth of them that is missed most, and on that alone."""
+        """PQE on the test rows, what the hundredth missed most makes of it, and the car with the largest loss."""
         y, held_out, new = np.split(self.y, [TRAIN, TRAIN + VALIDATION])
         chosen = fit_and_choose(lifted[0], y, lifted[1], held_out, (LEVEL,))
-        loss = np.sort(pinball(new - lifted[2] @ chosen.coef[:, 0], np.float64(LEVEL)))
+        losses = pinball(new - lifted[2] @ chosen.coef[:, 0], np.float64(LEVEL))
+        car = int(self.order[TRAIN + VALIDATION + int(np.argmax(losses))])
+        loss = np.sort(losses)
         worst = len(loss) // 100
         return {
             "method": method,
@@ -105,6 +131,9 @@ class Split:
             "alpha": chosen.alpha[0],
             "gap": chosen.gap[0],
             "features": lifted[0].shape[1],
+            "car": car,
+            **dict(zip(self.cars.feature_names, self.cars.X[car].tolist(), strict=True)),
+            "price": float(self.cars.y[car]),
         }
 
 
@@ -115,106 +144,226 @@ def present(table: Table, sheet: Sheet) -> Section:
         reported=[
             "Table 4: PQE at level 0.5 of the log price, mean and standard deviation over 50 random splits into 5,000 "
             "training, 1,000 validation and 1,632 test cars: exact KQR 0.094 (0.000), uniform features 0.105 (0.004), "
-            "leverage features 0.098 (0.003); M = 100, Gaussian kernel with bandwidth 1, covariates scaled to [0, 1].",
-            "The Bayes risk is not known here. Features of our leverage sampling are drawn from a pool of 1,000; the "
-            'printed variant ("leverage, literal") only rescales the uniform ones. A linear model is shown for scale.',
+            "leverage features 0.098 (0.003); M = 100, Gaussian kernel with bandwidth 1, covariates scaled to [0, 1]. "
+            "The paper concludes that both come close to exact KQR, leverage features closer.",
+            "How we read it: the printed leverage ratio lacks the factor M and samples nothing, it only rescales the "
+            'uniform features. That is "leverage, as printed", the paper\'s method, and judged first; "leverage '
+            'sampling (ours)" draws 100 features of a pool of 1,000 with probability q and keeps the kernel on '
+            "average. Both are held against the one printed cell. A cell agrees if the means differ by no more than "
+            "half a unit of the printed digit and a 95 % interval; nearer to exact KQR is judged split by split, by "
+            "|PQE - PQE of exact KQR|. The Bayes risk is not known here. A linear model is shown for scale.",
+            f"Exact KQR works on a factor of its kernel that leaves out {CUT:g} of the trace, with at most {MOST} "
+            f'columns. Where that cap bites, it is called "{CAPPED}".',
         ],
-        items=[_numbers(own, sheet), _bandwidth_figure(table, sheet), _bandwidth_numbers(table, sheet)],
-        verdicts=[
-            *(_beside_print(own, method) for method in (EXACT, LEVERAGE, UNIFORM)),
-            _why(own),
-            _tuned(table),
+        items=[
+            _numbers(own, sheet),
+            _culprit_numbers(own, sheet),
+            _bandwidth_figure(table, sheet),
+            _bandwidth_numbers(table, sheet),
         ],
+        verdicts=verdicts(table),
     )
 
 
-def _beside_print(own: Table, method: str) -> Verdict:
-    ours, (mean, sd) = own.select(method=method).summary("pqe"), printed.USED_CARS[method]
-    error = float(np.hypot(ours.se, sd / np.sqrt(printed.REPETITIONS)))
-    # Printed to three decimals: half a unit of the last is nobody's difference.
-    over = ours.mean - mean - 0.0005
-    side = "no larger than" if over <= 0 else "within two standard errors of" if over <= 2 * error else "above"
+def verdicts(table: Table) -> list[Verdict]:
+    """The paper's claim, for the printed formula before ours, then its cells, then what moves the numbers."""
+    own = table.select(bandwidth=BANDWIDTH)
+    return [
+        *(_judge_nearer(own, method) for method in (LITERAL, LEVERAGE)),
+        *(_judge_cell(own, method) for method in PRINTED),
+        _remark_spread(own),
+        _remark_culprits(own),
+        _remark_bandwidth(table),
+    ]
+
+
+def _judge_nearer(own: Table, method: str) -> Verdict:
+    """Whether it is nearer to exact KQR than uniform features are, split by split."""
+    exact = own.select(method=EXACT).column("pqe")
+    distance = {name: abs(own.select(method=name).column("pqe") - exact) for name in (method, UNIFORM)}
+    nearer = summarize(distance[method] - distance[UNIFORM])
+    holds = is_below_zero(nearer)
+    words = {True: "nearer to", False: "farther from", "undecided": "neither clearly nearer to nor farther from"}[holds]
     return Verdict(
-        f"{method.capitalize()}: mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}), {side} the printed "
-        f"{mean:.3f} ({(ours.mean - mean) / error:+.1f} standard errors).",
-        over <= 2 * error,
+        f"{_begin(method)}: {words} exact KQR than uniform features. Its PQE is {distance[method].mean():.4f} away, "
+        f"theirs {distance[UNIFORM].mean():.4f}: a difference of {describe(nearer)}, in pairs. The PQE "
+        f"itself differs from that of uniform features by {describe(paired_difference(own, method, UNIFORM, 'pqe'))}.",
+        holds,
     )
 
 
-def _why(own: Table) -> Verdict:
+def _judge_cell(own: Table, method: str) -> Verdict:
+    """Whether the printed mean and ours agree: half a unit of the third decimal is nobody's difference."""
+    ours, difference = own.select(method=method).summary("pqe"), _beside_print(own, method)
+    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), HALF_UNIT)
+    agrees = bool(abs(off) <= half_width(difference))
+    words = "agrees with" if agrees else "is above" if off > 0 else "is below"
+    mean, _ = printed.USED_CARS[PRINTED[method]]
+    return Verdict(
+        f"{_begin(method)}: the mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}) {words} the printed "
+        f"{mean:.3f} ({difference.mean / difference.se:+.1f} standard errors).",
+        agrees if np.isfinite(difference.se) else "undecided",
+    )
+
+
+def _begin(method: str) -> str:
+    """The name of a method at the beginning of a sentence."""
+    return NAMES[method][0].upper() + NAMES[method][1:]
+
+
+def _beside_print(own: Table, method: str) -> Summary:
+    mean, sd = printed.USED_CARS[PRINTED[method]]
+    theirs = Summary(mean, sd, sd / np.sqrt(printed.REPETITIONS), printed.REPETITIONS)
+    return subtract_means(own.select(method=method).summary("pqe"), theirs)
+
+
+def _remark_spread(own: Table) -> Verdict:
     """Where the loss and the chosen weights lie."""
     exact = own.select(method=EXACT)
     pqe, alpha = exact.summary("pqe"), exact.column("alpha")
     least = np.mean(alpha <= ALPHAS[0] * 1.01)
-    off = (pqe.mean - printed.USED_CARS[EXACT][0]) / pqe.sd
+    off = (pqe.mean - printed.USED_CARS["exact"][0]) / pqe.sd
     return Verdict(
         "What moves these numbers: the hundredth of the test cars that exact KQR misses most makes "
         f"{exact.summary('worst').mean / pqe.mean:.0%} of its PQE, and the largest single loss of a split is "
         f"{exact.summary('largest').mean:.2f} on average. The weight chosen is the grid's smallest in {least:.0%} "
         f"of the splits, and {np.median(alpha):.0e} in the median. From split to split the PQE of exact KQR varies by "
-        f"{pqe.sd:.4f} (sd), so that the printed 0.000 looks like one split repeated: as one draw, the printed mean is "
-        f"{abs(off):.1f} sd {'below' if off > 0 else 'above'} ours."
+        f"{pqe.sd:.4f} (sd), where 0.000 is printed: as one draw, the printed mean is {abs(off):.1f} sd "
+        f"{'below' if off > 0 else 'above'} ours."
     )
 
 
-def _tuned(table: Table) -> Verdict:
-    means = {width: cell.summary("pqe") for (width,), cell in table.select(method=EXACT).groups("bandwidth")}
-    best, usual = min(means, key=lambda width: means[width].mean), means[BANDWIDTH]
+@dataclass(frozen=True)
+class Culprit:
+    """A car that has the largest loss in some splits: their share, its mean loss there, its part of their PQE.
+
+    `pqe` is the mean PQE of those splits, `others` that of all others.
+    """
+
+    car: Row
+    share: float
+    loss: float
+    part: float
+    pqe: float
+    others: float
+
+
+def find_culprits(cell: Table) -> list[Culprit]:
+    """The cars that have the largest loss in most splits of one method."""
+    found = []
+    for (car,), rows in cell.groups("car"):
+        loss, pqe = rows.summary("largest").mean, rows.summary("pqe").mean
+        rest = [row["pqe"] for row in cell.rows if row["car"] != car]
+        part = loss / TEST / pqe
+        found.append(
+            Culprit(rows.rows[0], len(rows) / len(cell), loss, part, pqe, float(np.mean(rest)) if rest else np.nan)
+        )
+    return sorted(found, key=lambda one: (-one.share, -one.loss))[:CULPRITS]
+
+
+def _remark_culprits(own: Table) -> Verdict:
+    """The cars behind the bad splits of exact KQR."""
+    sentences = []
+    for one in find_culprits(own.select(method=EXACT)):
+        car = one.car
+        sentences.append(
+            f"that of {car['year']:.0f} with {car['engineSize']:.1f} litres at {car['price']:,.0f} pounds in "
+            f"{one.share:.0%} of the splits, with a loss of {one.loss:.1f} on average, {one.part:.0%} of the PQE there "
+            f"({one.pqe:.4f}; {one.others:.4f} in the other splits)"
+        )
+    return Verdict(f"The test car that exact KQR misses most is {'; '.join(sentences)}.")
+
+
+def _is_capped(cell: Table) -> bool:
+    """Whether the factor was cut off by the number of its columns in any of these splits of exact KQR."""
+    return bool(np.any(cell.column("left_out") > 1.01 * CUT))
+
+
+def _remark_bandwidth(table: Table) -> Verdict:
+    cells = {width: cell for (width,), cell in table.select(method=EXACT).groups("bandwidth")}
+    best = min(cells, key=lambda width: cells[width].summary("pqe").mean)
     if best == BANDWIDTH:
         return Verdict(f"No other bandwidth tried is better than the paper's {BANDWIDTH:g}.")
-    errors = (usual.mean - means[best].mean) / np.hypot(usual.se, means[best].se)
+    usual, other = cells[BANDWIDTH].summary("pqe"), cells[best].summary("pqe")
+    difference = subtract_means(other, usual)
+    kind = CAPPED if _is_capped(cells[best]) else NAMES[EXACT]
+    clear = "" if is_below_zero(difference) is True else ", which may be chance"
     return Verdict(
-        f"Bandwidth {best:g}, with the training median as a constant, instead of {BANDWIDTH:g} lowers the PQE from "
-        f"{usual.mean:.4f} to {means[best].mean:.4f} (by {errors:.0f} standard errors)."
+        f"Bandwidth {best:g} ({kind}, around the training median) has a PQE of {other.mean:.4f}, bandwidth "
+        f"{BANDWIDTH:g} (exact KQR, no constant) one of {usual.mean:.4f}: it differs by {describe(difference)}{clear}."
     )
 
 
 def _numbers(own: Table, sheet: Sheet) -> Item:
     rows = []
-    for method in (EXACT, LEVERAGE, UNIFORM, LITERAL, LINEAR):
+    for method, name in NAMES.items():
         cell = own.select(method=method)
         ours = cell.summary("pqe")
-        mean, sd = printed.USED_CARS.get(method, (np.nan, np.nan))
-        off = (ours.mean - mean) / np.hypot(ours.se, sd / np.sqrt(printed.REPETITIONS))
-        features, alpha = (float(np.median(cell.column(name))) for name in ("features", "alpha"))
-        rows.append([method, ours.n, *ours[:3], mean, sd, float(off), cell.summary("worst").mean, features, alpha])
+        mean, sd = printed.USED_CARS[PRINTED[method]] if method in PRINTED else (np.nan, np.nan)
+        beside = _beside_print(own, method) if method in PRINTED else None
+        off = beside.mean / beside.se if beside else np.nan
+        features, alpha = (float(np.median(cell.column(column))) for column in ("features", "alpha"))
+        rows.append([name, ours.n, *ours[:3], mean, sd, float(off), cell.summary("worst").mean, features, alpha])
     columns = {"method": "", "splits": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f", "paper's mean": ".3f"}
     columns |= {"paper's sd": ".3f", "difference in s.e.": "+.1f", "of it, worst 1 % of cars": ".4f", "features": ".0f"}
     columns |= {"median alpha": ".0e"}
-    caption = (
-        f"PQE at level {LEVEL}, bandwidth {BANDWIDTH:g}. Features of exact KQR are the rank of its kernel's factor."
-    )
+    caption = f"PQE at level {LEVEL}, bandwidth {BANDWIDTH:g}. Features of exact KQR are the rank of its kernel's "
+    caption += "factor; the paper's leverage cell stands beside both of our readings."
     return sheet.table(columns, rows, "used_cars", caption)
+
+
+def _culprit_numbers(own: Table, sheet: Sheet) -> Item:
+    rows = [
+        [
+            NAMES[method],
+            *(one.car[column] for column in ("year", "engineSize", "mileage", "mpg", "tax", "price")),
+            *(one.share, one.loss, one.part, one.pqe, one.others),
+        ]
+        for method in PRINTED
+        for one in find_culprits(own.select(method=method))
+    ]
+    columns = {"method": "", "year": ".0f", "engine size": ".1f", "mileage": ",.0f", "mpg": ".1f", "tax": ".0f"}
+    columns |= {"price": ",.0f", "share of splits": ".0%", "its loss": ".2f", "part of the PQE": ".0%"}
+    columns |= {"PQE in these splits": ".4f", "in the others": ".4f"}
+    caption = "The cars that have the largest loss of all test cars in most splits, bandwidth 1."
+    return sheet.table(columns, rows, "used_cars_culprits", caption)
 
 
 def _bandwidth_figure(table: Table, sheet: Sheet) -> Item:
     widths = sorted(table.values("bandwidth"))
+    exact = [table.select(method=EXACT, bandwidth=width) for width in widths]
+    series = {
+        NAMES[EXACT]: [cell for cell in exact if not _is_capped(cell)],
+        CAPPED: [cell for cell in exact if _is_capped(cell)],
+        f"uniform features, M = {M}": [table.select(method=UNIFORM, bandwidth=width) for width in widths],
+    }
     with house_style():
         figure, axes = panels(1, 1, size=(6.5, 3.8))
         ax = axes[0, 0]
-        for series, (method, label) in enumerate(
-            ((EXACT, f"exact KQR (at most {MOST} features)"), (UNIFORM, f"uniform features, M = {M}"))
-        ):
-            cells = [table.select(method=method, bandwidth=width).summary("pqe") for width in widths]
-            errorbars(ax, widths, [c.mean for c in cells], [2 * c.se for c in cells], series=series, label=label)
-        ax.axhline(printed.USED_CARS[EXACT][0], **REFERENCE, label="exact KQR, as printed")
+        for k, (label, cells) in enumerate(series.items()):
+            if cells:
+                x, pqe = [cell.values("bandwidth")[0] for cell in cells], [cell.summary("pqe") for cell in cells]
+                errorbars(ax, x, [c.mean for c in pqe], [half_width(c) for c in pqe], series=k, label=label)
+        ax.axhline(printed.USED_CARS["exact"][0], **REFERENCE, label="exact KQR, as printed")
         ax.set(xscale="log", xlabel="bandwidth (columns scaled to [0, 1])", ylabel="PQE of the log price")
         ax.set_xticks(widths, [f"{width:g}" for width in widths])
         ax.minorticks_off()
         shared_legend(figure, ax, columns=2)
-    caption = f"PQE at level {LEVEL} against the bandwidth of the Gaussian kernel; bars of two standard errors. "
+    caption = f"PQE at level {LEVEL} against the bandwidth of the Gaussian kernel; bars of 95 % intervals. "
     caption += "Other bandwidths than the paper's 1 are fitted around the median of the training rows."
     return sheet.figure(figure, "used_cars_bandwidth", caption)
 
 
 def _bandwidth_numbers(table: Table, sheet: Sheet) -> Item:
-    rows = [
-        [method, width, cell.summary("pqe").n, *cell.summary("pqe")[:3], float(np.median(cell.column("features")))]
-        for method in (EXACT, UNIFORM)
-        for (width,), cell in table.select(method=method).groups("bandwidth")
-    ]
+    rows = []
+    for method in (EXACT, UNIFORM):
+        for (width,), cell in table.select(method=method).groups("bandwidth"):
+            name = CAPPED if method == EXACT and _is_capped(cell) else NAMES[method]
+            left_out = cell.summary("left_out").mean if method == EXACT else np.nan
+            pqe = cell.summary("pqe")
+            rows.append([name, width, pqe.n, *pqe[:3], float(np.median(cell.column("features"))), left_out])
     columns = {"method": "", "bandwidth": "g", "splits": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f"}
-    columns |= {"features": ".0f"}
+    columns |= {"features": ".0f", "trace left out": ".0e"}
     return sheet.table(columns, rows, "used_cars_bandwidth", "PQE by bandwidth.", folded=True)
 
 
@@ -231,4 +380,5 @@ USED_CARS = Experiment(
     present=present,
     cost=_cost,
     data="used_cars",
+    version=2,
 )

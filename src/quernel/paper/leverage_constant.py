@@ -1,0 +1,204 @@
+"""Beyond the paper: why features sampled by leverage lose without an intercept (see `sampling`)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.features import RandomFeatures
+from quernel.losses import Pinball
+from quernel.paper.differences import describe, half_width, is_below_zero, paired_difference, summarize
+from quernel.paper.drawing import REFERENCE, errorbars, panels
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.log_axes import label_decades
+from quernel.paper.printed import REPETITIONS
+from quernel.paper.risk import normal_excess_risk
+from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N, name_counts
+from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.simulated import KERNEL, Trial, make_trial
+from quernel.paper.validated import ALPHAS, pinball
+from quernel.paths import solve
+from quernel.plots import house_style
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+
+Array = NDArray[np.floating]
+
+SIMULATION, LEVEL = "homoscedastic", 0.5
+COUNTS = (5, 10, 50)
+TOL = 1e-5
+METHODS = (UNIFORM, LEVERAGE)
+EXCESS = ("excess", "excess_intercept")
+QUANTITIES = {
+    "distance": "distance of the constant",
+    "distance_span": "the same without ridge",
+    "excess": "excess risk without an intercept",
+    "excess_intercept": "excess risk with an intercept",
+}
+
+
+def tasks(size: Size) -> list[Task]:
+    """Numbers of features and repetitions."""
+    return [task for M in COUNTS for task in repetitions(3 if size == "quick" else REPETITIONS, M=M)]
+
+
+def measure(task: Task, rng: np.random.Generator) -> list[Row]:
+    """One draw of the rows: uniform and leverage features, each fitted without and with an intercept.
+
+    As in `sampling`, leverage scores are taken at the ridge weight that validation chose for the median with uniform
+    features and no intercept. At that weight both kinds of features have to represent the constant.
+    """
+    trial, M = make_trial(SIMULATION, N, rng), int(task["M"])
+    parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
+    uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
+    features = [uniform.transform(part) for part in parts]
+    alpha, excess = fit_median(trial, features, fit_intercept=False)
+    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
+    sampled = [leverage.transform(part) for part in parts]
+    return [
+        _row(UNIFORM, trial, features, alpha, excess),
+        _row(LEVERAGE, trial, sampled, alpha, fit_median(trial, sampled, fit_intercept=False)[1]),
+    ]
+
+
+def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess: float) -> Row:
+    train, _, test = features
+    return {
+        "method": method,
+        "alpha": alpha,
+        "excess": excess,
+        "excess_intercept": fit_median(trial, features, fit_intercept=True)[1],
+        "distance": distance_of_constant(train, test, alpha),
+        "distance_span": distance_of_constant(train, test, 0.0),
+    }
+
+
+def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> tuple[float, float]:
+    """The ridge weight that validation chooses for the median, and the excess risk of that fit on the test rows."""
+    train, validation, test = features
+    rows = LiftedRows(ArrayRows(train, trial.y[trial.train]), features=train)
+    grid = solve(Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept), ALPHAS, [LEVEL], tol=TOL)
+    held_out = trial.y[trial.validation][:, None]
+    best = int(np.argmin(pinball(held_out - grid.predict(validation), np.array([LEVEL])).mean(axis=1)[:, 0]))
+    deviation = test @ grid.coef[best, :, 0] + grid.intercept[best, 0] - trial.truth[trial.test, MEDIAN]
+    return float(ALPHAS[best]), float(normal_excess_risk(deviation, 1.0, LEVEL).mean())
+
+
+def distance_of_constant(train: Array, test: Array, alpha: float) -> float:
+    """Root mean square over the test rows of 1 - phi(x)'u, where u minimises mean (1 - phi(x)'u)^2 + alpha |u|^2.
+
+    The mean is over the training rows. It is 0 if the features span the constant (and alpha is 0), 1 if they are
+    orthogonal to it.
+    """
+    # Least squares on rows that the ridge adds, which keeps its accuracy where the normal equations lose it.
+    ridge = np.sqrt(alpha * len(train)) * np.eye(train.shape[1])
+    target = np.concatenate([np.ones(len(train)), np.zeros(len(ridge))])
+    coef = np.linalg.lstsq(np.vstack([train, ridge]), target, rcond=None)[0]
+    return float(np.sqrt(np.mean((1 - test @ coef) ** 2)))
+
+
+def present(table: Table, sheet: Sheet) -> Section:
+    """Distances of the constant, and differences of excess risk without and with an intercept."""
+    reported = [
+        "The paper says that features sampled by leverage do better than uniform ones; with Figure 3 we found proper "
+        "leverage sampling to do worse at small M. The paper fits no intercept, so that the features have to represent "
+        "the level of y, too. Leverage scores prefer features that the rows tell apart, while the constant is what all "
+        "slowly varying features have in common.",
+        f"Here is the median of the {SIMULATION} simulation, N = {N:,}, ridge weight from the paper's grid by "
+        "validation, uniform and leverage features (drawn from a pool of 10 M) on the same rows. The distance of the "
+        "constant is the root mean square over the test rows of 1 - phi(x)'u, where u is the ridge regression of 1 on "
+        "the features of the training rows, at the ridge weight that validation chose for uniform features: 0 if the "
+        "features represent it, 1 if they cannot at all.",
+    ]
+    return Section(reported, [_figure(table, sheet), _numbers(table, sheet)], verdicts(table))
+
+
+def verdicts(table: Table) -> list[Verdict]:
+    """Whether leverage features represent the constant worse, and whether an intercept ends their loss."""
+    groups = list(table.groups("M"))
+    return [_judge_distance(part, M) for (M,), part in groups] + [_judge_intercept(part, M) for (M,), part in groups]
+
+
+def _judge_distance(part: Table, M: int) -> Verdict:
+    uniform, leverage = (part.select(method=method).summary("distance").mean for method in METHODS)
+    farther = paired_difference(part, UNIFORM, LEVERAGE, "distance")
+    holds = is_below_zero(farther)
+    words = {True: "farther from", False: "nearer to", "undecided": "not clearly farther from"}[holds]
+    return Verdict(
+        f"M = {M}: leverage features are {words} the constant than uniform ones, at {leverage:.4f} against "
+        f"{uniform:.4f}; the difference is {-farther.mean:+.4f} (s.e. {farther.se:.4f}), in pairs.",
+        holds,
+    )
+
+
+def _judge_intercept(part: Table, M: int) -> Verdict:
+    """The loss is gone if there is one, the intercept lowers it, and what is left is not above 0."""
+    without, with_one = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
+    text = (
+        f"M = {M}: the excess risk of leverage minus that of uniform features is {describe(without)} without an "
+        f"intercept and {describe(with_one)} with one"
+    )
+    if is_below_zero(with_one) is False:
+        return Verdict(f"{text}: the loss is still there.", False)
+    if is_below_zero(without) is not False:
+        return Verdict(f"{text}: there is no clear loss to explain.")
+    lost = [part.select(method=LEVERAGE).column(name) - part.select(method=UNIFORM).column(name) for name in EXCESS]
+    gone = is_below_zero(summarize(lost[1] - lost[0])) is True
+    return Verdict(f"{text}: the loss is {'gone' if gone else 'not clearly smaller'}.", gone or "undecided")
+
+
+def _figure(table: Table, sheet: Sheet) -> Item:
+    counts = table.values("M")
+    with house_style():
+        figure, axes = panels(1, 2, size=(9.5, 3.8))
+        left, right = axes[0]
+        for series, method in enumerate(METHODS):
+            cells = [table.select(method=method, M=M).summary("distance") for M in counts]
+            means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
+            errorbars(left, counts, means, errors, series=series, label=NAMES[method])
+        for series, (name, label) in enumerate(zip(EXCESS, ("without an intercept", "with one"), strict=True)):
+            cells = [paired_difference(table.select(M=M), LEVERAGE, UNIFORM, name) for M in counts]
+            means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
+            errorbars(right, counts, means, errors, series=series, label=label)
+        right.axhline(0, **REFERENCE)
+        left.set(yscale="log", ylabel="distance of the constant")
+        right.set_ylabel("excess risk, leverage minus uniform")
+        for ax in (left, right):
+            name_counts(ax, counts)
+            ax.set_xlabel("random features $M$")
+            ax.legend(frameon=False)
+        label_decades(left)
+    return sheet.figure(
+        figure,
+        "beyond-leverage-constant",
+        "Left: how far the constant is from uniform and from leverage features. Right: what leverage features lose "
+        "against uniform ones, in pairs, without and with an intercept. Means, bars of 95 % intervals.",
+    )
+
+
+def _numbers(table: Table, sheet: Sheet) -> Item:
+    rows = []
+    for (M,), part in table.groups("M"):
+        uniform, leverage = (part.select(method=method) for method in METHODS)
+        for name, words in QUANTITIES.items():
+            difference = paired_difference(part, LEVERAGE, UNIFORM, name)
+            means = (one.summary(name).mean for one in (uniform, leverage))
+            rows.append([M, words, difference.n, *means, difference.mean, difference.se])
+    columns = {"M": "d", "quantity": "", "repetitions": "d", NAMES[UNIFORM]: ".5f", NAMES[LEVERAGE]: ".5f"}
+    columns |= {"difference": "+.5f", "s.e.": ".5f"}
+    return sheet.table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
+
+
+def _cost(task: Task) -> float:
+    return 0.6 + float(task["M"]) / 150
+
+
+LEVERAGE_CONSTANT = Experiment(
+    name="leverage_constant",
+    label="beyond the paper",
+    title="Why leverage features lose without an intercept",
+    tasks=tasks,
+    measure=measure,
+    present=present,
+    cost=_cost,
+)
