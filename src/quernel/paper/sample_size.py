@@ -10,7 +10,7 @@ import numpy as np
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.paper import printed
 from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, share_scale, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions, solver_of
 from quernel.paper.log_axes import label_decades
 from quernel.paper.printed import EXACT, RF
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
@@ -39,7 +39,7 @@ def tasks(simulation: str, size: Size) -> list[Task]:
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """One draw of the rows, fitted by both methods."""
-    trial = make_trial(str(task["simulation"]), int(task["n"]), rng)
+    trial = make_trial(str(task["simulation"]), int(task["n"]), rng, solver_of(task))
     features = RandomFeatures(KERNEL, M, random_state=rng).fit(trial.X)
     train, validation, test = (
         features.transform(trial.X[part]) for part in (trial.train, trial.validation, trial.test)

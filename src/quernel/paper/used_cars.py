@@ -14,7 +14,7 @@ from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.paper import printed
 from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Table, Task, repetitions, solver_of
 from quernel.paper.sampling import literal_factor
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.validated import ALPHAS, fit_and_choose, pinball
@@ -50,7 +50,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     X, y = _cars(str(task["used_cars"]))
     order = rng.permutation(len(y))
     base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:TRAIN]]))
-    split = Split(X[order], y[order] - base)
+    split = Split(X[order], y[order] - base, solver_of(task))
     kernel, seed = Gaussian(float(task["bandwidth"])), int(rng.integers(2**31))
     plain = split.lifted(RandomFeatures(kernel, M, random_state=seed))
     rows = [split.judged(UNIFORM, plain)]
@@ -80,6 +80,7 @@ class Split:
 
     X: Array
     y: Array
+    solver: str = NEWTON
 
     @property
     def parts(self) -> list[Array]:
@@ -94,7 +95,7 @@ class Split:
     def judged(self, method: str, lifted: list[Array]) -> Row:
         """PQE on the test rows; also without the hundredth of them that is missed most, and on that alone."""
         y, held_out, new = np.split(self.y, [TRAIN, TRAIN + VALIDATION])
-        chosen = fit_and_choose(lifted[0], y, lifted[1], held_out, (LEVEL,))
+        chosen = fit_and_choose(lifted[0], y, lifted[1], held_out, (LEVEL,), solver=self.solver)
         loss = np.sort(pinball(new - lifted[2] @ chosen.coef[:, 0], np.float64(LEVEL)))
         worst = len(loss) // 100
         return {
