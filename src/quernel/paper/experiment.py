@@ -18,6 +18,9 @@ Task = dict[str, Value]
 # One measurement: the parameters that name it, and numbers.
 Row = dict[str, Value]
 
+# The solver of a run that asks for no other.
+NEWTON = "newton"
+
 
 class Summary(NamedTuple):
     """Mean of n numbers, their standard deviation, and the standard error of the mean (both NaN for one number)."""
@@ -79,7 +82,8 @@ class Experiment:
     present : figures, tables and verdicts from all rows
     cost : of a task, about so many seconds: the dearest are begun first
     uses : other experiments whose rows it shows after its own
-    data : the option that names the file it needs, such as "used_cars"; the runner hands its path over as task[data]
+    data : the option that names the file it needs, such as "used_cars"; the runner hands its path over as task[data],
+        and the name of a solver other than the default as task["solver"] (see `solver_of`)
     version : raised by whoever changes what is measured: results of another version are not mixed with these
     """
 
@@ -98,6 +102,11 @@ class Experiment:
 def repetitions(count: int, **parameters: Value) -> list[Task]:
     """The same task so many times, told apart by "repetition"."""
     return [{**parameters, "repetition": k} for k in range(count)]
+
+
+def solver_of(task: Task) -> str:
+    """The solver that the runner handed over; without one, Newton's method."""
+    return str(task.get("solver", NEWTON))
 
 
 def no_tasks(size: Size) -> list[Task]:  # noqa: ARG001

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from quernel.paper.drawing import REFERENCE, SERIES, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
+from quernel.paper.grids import solver_function
 from quernel.paper.log_axes import log_log
 from quernel.paper.sheet import Section, Sheet, Verdict
 from quernel.paper.slopes import fit_slope, typical
@@ -44,7 +45,8 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     n = int(task["n"])
     M = int(task["constant"]) * features_needed(n, R, GAMMA, compatibility=GAMMA)
     X, y = LAW.sample(n, random_state=rng)
-    parts = error_decomposition(LAW, LAW.features(M, rng), X, y, alpha=regularization(n, R, GAMMA), tol=1e-5)
+    alpha, solve = regularization(n, R, GAMMA), solver_function(solver_of(task))
+    parts = error_decomposition(LAW, LAW.features(M, rng), X, y, alpha=alpha, tol=1e-5, solver=solve)
     return [
         {**task, "M": M, "total": parts.total, "bound": parts.bound, **{term: getattr(parts, term) for term in TERMS}}
     ]

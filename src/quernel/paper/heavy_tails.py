@@ -14,7 +14,7 @@ from quernel.kernels import Gaussian
 from quernel.losses import Loss, Pinball, Squared
 from quernel.paper.differences import is_below_zero, paired_difference
 from quernel.paper.drawing import errorbars, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
 from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import VALIDATION, fit_each
 from quernel.paper.sheet import Section, Sheet, Verdict
@@ -48,7 +48,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     features = RandomFeatures(Gaussian(1.0), FEATURES, random_state=rng).fit(X)
     rows: list[Row] = []
     for method, loss in METHODS.items():
-        fits = fit_each(features, X[training], y[training], loss)
+        fits = fit_each(features, X[training], y[training], loss, solver=solver_of(task))
         best = fits.best_on(X[validation], y[validation])
         errors = np.mean((fits.predict(X[test]) - truth[test, None]) ** 2, axis=0)
         common = {**task, "method": method, "alpha": float(fits.alphas[best])}

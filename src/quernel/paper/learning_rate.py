@@ -10,7 +10,7 @@ from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
 from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
 from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import VALIDATION, fit_each
 from quernel.paper.risk import normal_excess_risk
@@ -99,7 +99,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
         features: Any = PivotedCholesky(spline_kernel(gamma), tol=1e-4 * float(alphas.min())).fit(X[:n])
     else:
         features = spline_features(gamma, features_of_theorem(n, r, gamma, int(task["features"])), X, rng)
-    fits = fit_each(features, X[:n], y[:n], Pinball(np.array([0.5])), alphas)
+    fits = fit_each(features, X[:n], y[:n], Pinball(np.array([0.5])), alphas, solver=solver_of(task))
     best = fits.best_on(X[n:], y[n:]) if len(alphas) > 1 else 0
     grid = midpoints(TEST)
     deviation = fits.predict(grid) - quantile(grid, 0.5)[:, None]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quernel.datasets.spline import SplineQuantile
 from quernel.losses import Hinge, Logistic
 from quernel.paper.drawing import REFERENCE, errorbars, panels
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
 from quernel.paper.log_axes import log_log
 from quernel.paper.ridge_grid import TOL, fit_each
 from quernel.paper.sheet import Section, Sheet, Verdict
@@ -81,7 +81,8 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     X = rng.random((n, 1))
     y = design.law.draw(design.function(X), rng)
     alpha = ridge_of_theorem(n, design.r, design.gamma)
-    fits = fit_each(spline_features(design.gamma, M, X, rng), X, y, design.law.loss, np.array([alpha]), tol=TOL)
+    features = spline_features(design.gamma, M, X, rng)
+    fits = fit_each(features, X, y, design.law.loss, np.array([alpha]), tol=TOL, solver=solver_of(task))
     f, function = fits.predict(midpoints(TEST))[:, 0], design.function(midpoints(TEST))
     squared = float(np.mean((f - design.law.minimiser(function)) ** 2))
     return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel import paths
 from quernel.losses import Loss
+from quernel.paper.experiment import NEWTON
+from quernel.paper.grids import solve_grid
 from quernel.paper.validated import ALPHAS
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
@@ -49,15 +50,17 @@ def fit_each(
     *,
     tol: float = TOL,
     warm: bool = True,
+    solver: str = NEWTON,
 ) -> Fits:
     """Fit the loss, of one column, at every weight, without intercept as in the paper.
 
-    `warm` starts each fit from the one before. Features with poles make that slower than to begin anew.
+    `warm` starts each of Newton's fits from the one before. Features with poles make that slower than to begin anew.
     """
     rows = LiftedRows(ArrayRows(X, y), features=feature_map.transform(X))
-    if warm:
-        coef = paths.solve(Problem(rows, loss, float(alphas[0]), fit_intercept=False), alphas, tol=tol).coef[:, :, 0]
+    if warm or solver != NEWTON:
+        problem = Problem(rows, loss, float(alphas[0]), fit_intercept=False)
+        coef = solve_grid(problem, alphas, tol=tol, solver=solver).coef[:, :, 0]
     else:
         problems = (Problem(rows, loss, float(alpha), fit_intercept=False) for alpha in alphas)
-        coef = np.stack([SOLVERS["newton"](problem, tol=tol).coef[:, 0] for problem in problems])
+        coef = np.stack([SOLVERS[NEWTON](problem, tol=tol).coef[:, 0] for problem in problems])
     return Fits(feature_map, loss, np.asarray(alphas), coef)

@@ -11,7 +11,7 @@ from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.paper import printed
 from quernel.paper import sample_size_verdicts as verdicts
 from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, share_scale, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
 from quernel.paper.log_axes import label_decades, log_log
 from quernel.paper.printed import EXACT, RF
 from quernel.paper.sample_size_verdicts import compare, summarise_cell
@@ -49,7 +49,7 @@ def tasks(simulation: str, size: Size) -> list[Task]:
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """One draw of the rows, fitted by both methods."""
-    trial = make_trial(str(task["simulation"]), int(task["n"]), rng)
+    trial = make_trial(str(task["simulation"]), int(task["n"]), rng, solver_of(task))
     features = RandomFeatures(KERNEL, M, random_state=rng).fit(trial.X)
     train, validation, test = (
         features.transform(trial.X[part]) for part in (trial.train, trial.validation, trial.test)

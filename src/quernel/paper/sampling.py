@@ -12,7 +12,18 @@ from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
 from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
+from quernel.paper.experiment import (
+    Experiment,
+    Row,
+    Size,
+    Summary,
+    Table,
+    Task,
+    no_rows,
+    no_tasks,
+    repetitions,
+    solver_of,
+)
 from quernel.paper.log_axes import label_decades
 from quernel.paper.printed import REPETITIONS
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
@@ -50,7 +61,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     Leverage scores need a ridge weight before one is chosen: that which validation chose for the median with uniform
     features. The grid is then searched again.
     """
-    trial, M = make_trial(str(task["simulation"]), N, rng), int(task["M"])
+    trial, M = make_trial(str(task["simulation"]), N, rng, solver_of(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
     plain = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
     train, validation, test = (plain.transform(part) for part in parts)

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.kernels import Gaussian
-from quernel.paper.experiment import Row
+from quernel.paper.experiment import NEWTON, Row
 from quernel.paper.risk import normal_excess_risk, normal_loss_moments
 from quernel.paper.validated import LEVELS, Chosen, fit_and_choose, pinball
 
@@ -38,7 +38,7 @@ STEPS = 8
 class Trial:
     """X (n, 3); y (n,), or (n, q) where the law of y depends on the level; truth (n, q); scale (n,) of the noise.
 
-    The first n_train rows are for training, the next 1,000 for validation, the last 10,000 for the test.
+    The first n_train rows are for training, the next 1,000 for validation, the last 10,000 for the test. `solver` fits.
     """
 
     n_train: int
@@ -46,6 +46,7 @@ class Trial:
     y: Array
     truth: Array
     scale: Array
+    solver: str = NEWTON
 
     @property
     def train(self) -> slice:
@@ -64,7 +65,8 @@ class Trial:
 
     def choose(self, train: Array, validation: Array) -> Chosen:
         """The fit on these features of the training rows that is best on those of the validation rows."""
-        return fit_and_choose(train, self.y[self.train], validation, self.y[self.validation], LEVELS)
+        y, held_out = self.y[self.train], self.y[self.validation]
+        return fit_and_choose(train, y, validation, held_out, LEVELS, solver=self.solver)
 
     def judged(self, chosen: Chosen, test: Array) -> list[Row]:
         """Per level: PQE and excess risk on these features of the test rows, the ridge weight and the gap.
@@ -91,17 +93,17 @@ class Trial:
         ]
 
 
-def make_trial(simulation: str, n_train: int, rng: np.random.Generator) -> Trial:
+def make_trial(simulation: str, n_train: int, rng: np.random.Generator, solver: str = NEWTON) -> Trial:
     """Rows of a simulation; in the heteroscedastic one the law, and so y, depends on the level to be estimated."""
     n, levels = n_train + VALIDATION + TEST, np.asarray(LEVELS)
     if simulation == "homoscedastic":
         X, y, quantile = make_homoscedastic(n, random_state=rng)
-        return Trial(n_train, X, y, quantile(X, levels), np.ones(n))
+        return Trial(n_train, X, y, quantile(X, levels), np.ones(n), solver)
     X, y, law = make_heteroscedastic(n, 0.5, random_state=rng)
     location, scale = law.location(X), law.scale(X)  # type: ignore[attr-defined]
     # Noise e - F^-1(tau) instead of e: the same rows, under the law of each level.
     moved = y[:, None] - scale[:, None] * ndtri(levels)
-    return Trial(n_train, X, moved, np.repeat(location[:, None], len(levels), axis=1), scale)
+    return Trial(n_train, X, moved, np.repeat(location[:, None], len(levels), axis=1), scale, solver)
 
 
 def bayes_risk(simulation: str, level: float) -> float:

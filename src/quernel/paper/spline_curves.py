@@ -9,7 +9,7 @@ import numpy as np
 from quernel.datasets import make_spline
 from quernel.losses import Pinball
 from quernel.paper.drawing import panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, solver_of
 from quernel.paper.ridge_grid import VALIDATION, fit_each
 from quernel.paper.risk import normal_excess_risk
 from quernel.paper.sheet import Section, Sheet, Verdict
@@ -107,7 +107,9 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
     M = min(features_of_theorem(n, r, gamma), n)
     X, y, quantile = make_spline(n + VALIDATION, r, gamma, random_state=rng)
-    fits = fit_each(spline_features(gamma, M, X, rng), X[:n], y[:n], Pinball(np.array([0.5])), warm=False)
+    fits = fit_each(
+        spline_features(gamma, M, X, rng), X[:n], y[:n], Pinball(np.array([0.5])), warm=False, solver=solver_of(task)
+    )
     best = fits.best_on(X[n:], y[n:])
     test = midpoints(TEST)
     estimates, truth = fits.predict(test), quantile(test, 0.5)

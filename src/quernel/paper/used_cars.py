@@ -22,7 +22,7 @@ from quernel.paper.differences import (
     summarize,
 )
 from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, repetitions
+from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Summary, Table, Task, repetitions, solver_of
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
 from quernel.paper.sampling import NAMES as SAMPLED
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
@@ -67,7 +67,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     cars, X, y = _cars(str(task["used_cars"]))
     order = rng.permutation(len(y))
     base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:TRAIN]]))
-    split = Split(X[order], y[order] - base, cars, order)
+    split = Split(X[order], y[order] - base, cars, order, solver_of(task))
     kernel, seed = Gaussian(float(task["bandwidth"])), int(rng.integers(2**31))
     plain = split.lifted(RandomFeatures(kernel, M, random_state=seed))
     rows = [split.judged(UNIFORM, plain)]
@@ -104,6 +104,7 @@ class Split:
     y: Array
     cars: UsedCars
     order: NDArray[np.intp]
+    solver: str = NEWTON
 
     @property
     def parts(self) -> list[Array]:
@@ -118,7 +119,7 @@ class Split:
     def judged(self, method: str, lifted: list[Array]) -> Row:
         """PQE on the test rows, what the hundredth missed most makes of it, and the car with the largest loss."""
         y, held_out, new = np.split(self.y, [TRAIN, TRAIN + VALIDATION])
-        chosen = fit_and_choose(lifted[0], y, lifted[1], held_out, (LEVEL,))
+        chosen = fit_and_choose(lifted[0], y, lifted[1], held_out, (LEVEL,), solver=self.solver)
         losses = pinball(new - lifted[2] @ chosen.coef[:, 0], np.float64(LEVEL))
         car = int(self.order[TRAIN + VALIDATION + int(np.argmax(losses))])
         loss = np.sort(losses)

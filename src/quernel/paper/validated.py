@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.losses import Pinball
-from quernel.paths import solve
+from quernel.paper.experiment import NEWTON
+from quernel.paper.grids import solve_grid
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
@@ -45,6 +46,7 @@ def fit_and_choose(
     *,
     grid_tol: float = GRID_TOL,
     tol: float = TOL,
+    solver: str = NEWTON,
 ) -> Chosen:
     """Fit on the features `train` (n, M) at every ridge weight, without intercept, and choose on `validation`.
 
@@ -52,13 +54,13 @@ def fit_and_choose(
     is enough to choose, and the fits that were chosen to `tol`.
     """
     problem = _problem(train, y, levels)
-    grid = solve(problem, ALPHAS, levels, tol=grid_tol, max_iter=MAX_ITER)
+    grid = solve_grid(problem, ALPHAS, tol=grid_tol, max_iter=MAX_ITER, solver=solver)
     held_out = y_validation if y_validation.ndim == 2 else y_validation[:, None]
     best = np.argmin(pinball(held_out - grid.predict(validation), np.asarray(levels)).mean(axis=1), axis=0)
     parts = []
     for alpha, column in zip(ALPHAS[best], range(len(levels)), strict=True):
         own = _problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
-        parts.append(solve(own, [alpha], levels[column : column + 1], tol=tol, max_iter=MAX_ITER))
+        parts.append(solve_grid(own, np.array([alpha]), tol=tol, max_iter=MAX_ITER, solver=solver))
     coef = np.stack([part.coef[0, :, 0] for part in parts], axis=1)
     return Chosen(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from quernel.losses import Loss, Pinball
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 from quernel.rows.lifted import FeatureMap
-from quernel.solvers import SOLVERS
+from quernel.solvers import SOLVERS, Result
 from quernel.theory.dimensions import check_alpha
 from quernel.theory.populations import Population
 
@@ -50,6 +51,7 @@ def error_decomposition(
     loss: Loss | None = None,
     tol: float = 1e-8,
     max_iter: int = 1000,
+    solver: Callable[..., Result] = SOLVERS["newton"],
 ) -> ErrorDecomposition:
     """Split the error of the fit to (X, y) as `lemA.1.1` does (and `thm3`'s proof, for another loss).
 
@@ -61,6 +63,7 @@ def error_decomposition(
     alpha : ridge weight of all four estimators
     loss : the loss fitted, of one column; None is the check loss at level 1/2. f* must be its population minimiser
     tol, max_iter : for the solver
+    solver : a value of `quernel.solvers.SOLVERS`, or a function like them
 
     Examples
     --------
@@ -78,7 +81,7 @@ def error_decomposition(
         raise ValueError(f"X must have shape (n, d) and y (n,); got {X.shape} and {y.shape}.")
     Phi, S = feature_map.transform(X), population.lift(feature_map)
     truth = population.target_vector
-    fitted = S @ _fit(Phi, X, y, alpha, loss, tol, max_iter)
+    fitted = S @ _fit(Phi, X, y, alpha, loss, solver, tol, max_iter)
     on_rows = S @ _ridge(Phi / np.sqrt(len(X)), population.target(X) / np.sqrt(len(X)), alpha)
     on_features = S @ _ridge(S, truth, alpha)
     on_kernel = population.shrunk_target(alpha)
@@ -94,10 +97,19 @@ def _ridge(A: Array, b: Array, alpha: float) -> Array:
     return np.linalg.solve(A.T @ A + alpha * np.eye(A.shape[1]), A.T @ b)
 
 
-def _fit(Phi: Array, X: Array, y: Array, alpha: float, loss: Loss | None, tol: float, max_iter: int) -> Array:
+def _fit(
+    Phi: Array,
+    X: Array,
+    y: Array,
+    alpha: float,
+    loss: Loss | None,
+    solver: Callable[..., Result],
+    tol: float,
+    max_iter: int,
+) -> Array:
     """The coefficients (M,) of the fitted loss."""
     loss = Pinball(np.array([0.5])) if loss is None else loss
     problem = Problem(LiftedRows(ArrayRows(X, y), features=Phi), loss, alpha, fit_intercept=False)
     if problem.n_columns != 1:
         raise ValueError(f"The loss must have one column; got {problem.n_columns}. Decompose one level at a time.")
-    return SOLVERS["newton"](problem, tol=tol, max_iter=max_iter).coef[:, 0]
+    return solver(problem, tol=tol, max_iter=max_iter).coef[:, 0]
