@@ -1,6 +1,11 @@
 """The paper's theory, to be computed with: rates, dimensions, error decomposition, and planning."""
 
-from quernel.theory.calibration import LocalConvexity, SelfCalibration, local_convexity, self_calibration
+from quernel.theory.calibration import (
+    CalibrationInequality,
+    SelfCalibration,
+    calibration_inequality,
+    self_calibration,
+)
 from quernel.theory.conditions import (
     DIMENSION_TOLERANCE,
     ErrorBounds,
@@ -9,6 +14,7 @@ from quernel.theory.conditions import (
     sufficient_features,
     sufficient_rows,
 )
+from quernel.theory.convexity import LocalConvexity, local_convexity, upper_quadratic_constant
 from quernel.theory.curves import ExcessRisk, excess_risk_curve
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
 from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
@@ -29,6 +35,7 @@ from quernel.theory.source import source_exponent
 __all__ = [
     "DIMENSION_TOLERANCE",
     "METHODS",
+    "CalibrationInequality",
     "ErrorBounds",
     "ErrorDecomposition",
     "ExcessRisk",
@@ -43,6 +50,7 @@ __all__ = [
     "SampledPopulation",
     "SelfCalibration",
     "SplinePopulation",
+    "calibration_inequality",
     "capacity_exponent",
     "compatibility_exponent",
     "effective_dimension",
@@ -64,4 +72,5 @@ __all__ = [
     "source_exponent",
     "sufficient_features",
     "sufficient_rows",
+    "upper_quadratic_constant",
 ]
