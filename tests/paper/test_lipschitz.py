@@ -36,11 +36,11 @@ def test_the_theorem_judges_the_logistic_loss_and_not_the_hinge(slope, holds, tm
 
 
 def test_convexity_decides_whether_the_theorem_judges():
-    steep, flat = Slope(-1.0, -1.1, -0.9), Slope(-0.1, -0.2, 0.0)
+    steep, flat, wide = Slope(-1.0, -1.1, -0.9), Slope(-0.1, -0.2, 0.0), Slope(-0.8, -2.5, 0.9)
     convex, not_convex = LocalConvexity(-0.1, 0.9, 0.05), LocalConvexity(-16.0, -15.0, 0.05)
-    for slope, holds in ((steep, True), (flat, False)):
+    for slope, holds in ((steep, True), (flat, False), (wide, "undecided")):
         slopes = {"excess": slope, "squared": slope}
-        assert rate_verdict("hinge", slopes, -0.5, convex).holds is holds
+        assert rate_verdict("hinge", slopes, -0.5, convex).holds == holds
         assert rate_verdict("logistic", slopes, -0.5, not_convex).holds is None
 
 

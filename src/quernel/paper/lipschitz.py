@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,8 +116,8 @@ def present(table: Table, sheet: Sheet) -> Section:
         "beyond-lipschitz",
         "Logistic (above) and hinge loss (below). Left: errors against the number of rows, M = ceil(5 N^c), lambda "
         "from theory; dotted: the slope -2r/(2r + gamma), a theorem's for the logistic loss only. Right: errors "
-        "against the number of features at a fixed number of rows; the vertical line marks M = ceil(5 N^c). Geometric means, "
-        "bars of one standard error.",
+        "against the number of features at a fixed number of rows; the vertical line marks M = ceil(5 N^c). Geometric "
+        "means, bars of one standard error.",
     )
     columns = {
         "loss": "",
@@ -154,6 +154,7 @@ def present(table: Table, sheet: Sheet) -> Section:
 
 def rate_verdict(name: str, slopes: dict[str, Slope], bound: float, found: LocalConvexity) -> Verdict:
     """Whether the errors fall as the theorem says; a remark where its local strong convexity does not hold."""
+    holds: bool | Literal["undecided"]
     text = (
         f"{name.capitalize()} loss: slope {slopes['excess']} of the excess risk, {slopes['squared']} of the squared "
         f"error, -2r/(2r + gamma) = {bound:.2f}: "
@@ -164,11 +165,13 @@ def rate_verdict(name: str, slopes: dict[str, Slope], bound: float, found: Local
             f"local strong convexity, which must be positive, is {found.c4:.1f}."
         )
         return Verdict(text.replace(" -", " \u2212"))
-    above = any(slope.lies_above(bound) for slope in slopes.values())
-    text += (
-        "slower than the theorem's bound without its logarithm." if above else "as fast as the theorem says, or faster."
-    )
-    return Verdict(text.replace(" -", " \u2212"), not above)
+    if any(slope.lies_above(bound) for slope in slopes.values()):
+        text, holds = text + "slower than the theorem's bound without its logarithm.", False
+    elif any(slope.high >= 0 for slope in slopes.values()):
+        text, holds = text + "too few repetitions to tell the theorem's slope from none.", "undecided"
+    else:
+        text, holds = text + "as fast as the theorem says, or faster.", True
+    return Verdict(text.replace(" -", " \u2212"), holds)
 
 
 def _is_convex(found: LocalConvexity) -> bool:
