@@ -76,6 +76,17 @@ def test_approximation_error_beyond_the_lemma():
     assert np.linalg.norm(ridge(np.diag(MU), f, 1e-3) - f) > radius * 1e-3**1.5
 
 
+@pytest.mark.parametrize("r", [0.1, 0.3])
+def test_the_kernels_norm_of_the_ridge_estimate_grows(r):
+    """lemA.2.6 (i) bounds it by R kappa^(2r), mixing norms; R alpha^(r - 1/2) holds, and suffices for the rate."""
+    f, radius = truth(r, seed=0)
+    norms = []
+    for alpha in (1e-1, 1e-4):
+        norms.append(np.linalg.norm(ridge(np.diag(MU), f, alpha) / np.sqrt(MU)))
+        assert norms[-1] <= radius * alpha ** (r - 1 / 2)
+    assert norms[-1] > radius * KAPPA ** (2 * r)
+
+
 # lemA.2.2 and lemA.2.3
 
 

@@ -21,8 +21,16 @@ from quernel.theory.dimensions import effective_dimension, leverage_scores, max_
 from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
 from quernel.theory.laws import Labels, Noise, excess_risk
 from quernel.theory.methods import METHODS, Method
+from quernel.theory.operators import (
+    OperatorSimilarity,
+    feature_similarity,
+    feature_similarity_bound,
+    sample_similarity,
+    sample_similarity_bound,
+)
 from quernel.theory.planning import Exponents, Plan, estimate_exponents, plan
 from quernel.theory.populations import SampledPopulation, SplinePopulation
+from quernel.theory.rademacher import local_rademacher_complexity
 from quernel.theory.rates import (
     OutsideTheoryWarning,
     feature_exponent,
@@ -45,6 +53,7 @@ __all__ = [
     "LocalConvexity",
     "Method",
     "Noise",
+    "OperatorSimilarity",
     "OutsideTheoryWarning",
     "Plan",
     "SampledPopulation",
@@ -60,14 +69,19 @@ __all__ = [
     "excess_risk",
     "excess_risk_curve",
     "feature_exponent",
+    "feature_similarity",
+    "feature_similarity_bound",
     "features_for_dimension",
     "features_needed",
     "learning_rate",
     "leverage_scores",
     "local_convexity",
+    "local_rademacher_complexity",
     "max_dimension",
     "plan",
     "regularization",
+    "sample_similarity",
+    "sample_similarity_bound",
     "self_calibration",
     "source_exponent",
     "sufficient_features",

@@ -46,8 +46,8 @@ def error_bounds(alpha: float, r: float, radius: float) -> ErrorBounds:
     >>> error_bounds(0.01, r=0.5, radius=1.0).random_feature
     0.1
     """
-    _check(alpha=(alpha, 0 < alpha < 1, "in (0, 1)"), r=(r, 0 < r <= 1, "in (0, 1]"))
-    _check(radius=(radius, 0 <= radius < math.inf, "0 or more"))
+    check_ranges(alpha=(alpha, 0 < alpha < 1, "in (0, 1)"), r=(r, 0 < r <= 1, "in (0, 1]"))
+    check_ranges(radius=(radius, 0 <= radius < math.inf, "0 or more"))
     bound = radius * alpha**r
     return ErrorBounds(bound, bound, 2 * (2 + math.sqrt(2)) * bound)
 
@@ -73,8 +73,8 @@ def sufficient_features(
     >>> sufficient_features(1e-2, 0.4, dimension=5.0, max_dimension=5.0)
     421
     """
-    _check_lemma(alpha, kappa, delta)
-    _check(
+    check_lemma(alpha, kappa, delta)
+    check_ranges(
         r=(r, 0 < r <= 1, "in (0, 1]"),
         dimension=(dimension, 0 < dimension < math.inf, "positive"),
         max_dimension=(max_dimension, 0 < max_dimension < math.inf, "positive"),
@@ -94,26 +94,28 @@ def sufficient_rows(alpha: float, *, kappa: float = 1.0, delta: float = 0.05) ->
     >>> sufficient_rows(1e-2)
     7737
     """
-    _check_lemma(alpha, kappa, delta)
+    check_lemma(alpha, kappa, delta)
     return math.ceil(16 * (kappa**2 / alpha + 1) * math.log(6 / delta))
 
 
 def features_for_dimension(alpha: float, *, max_dimension: float, kappa: float = 1.0, delta: float = 0.05) -> int:
     """M >= (4 + 18 N_infinity) log(12 kappa^2 / (alpha delta)), with which |N_M - N| <= 1.55 N (`lemD.7`)."""
-    _check_lemma(alpha, kappa, delta)
-    _check(max_dimension=(max_dimension, 0 < max_dimension < math.inf, "positive"))
+    check_lemma(alpha, kappa, delta)
+    check_ranges(max_dimension=(max_dimension, 0 < max_dimension < math.inf, "positive"))
     return math.ceil((4 + 18 * max_dimension) * math.log(12 * kappa**2 / (alpha * delta)))
 
 
-def _check_lemma(alpha: float, kappa: float, delta: float) -> None:
-    _check(
+def check_lemma(alpha: float, kappa: float, delta: float) -> None:
+    """The numbers that all lemmas share."""
+    check_ranges(
         alpha=(alpha, 0 < alpha < math.inf, "positive and finite"),
         kappa=(kappa, 1 <= kappa < math.inf, "at least 1"),
         delta=(delta, 0 < delta < 1, "in (0, 1)"),
     )
 
 
-def _check(**arguments: tuple[float, bool | np.bool_, str]) -> None:
+def check_ranges(**arguments: tuple[float, bool | np.bool_, str]) -> None:
+    """By name: the value, whether it is allowed, and what is."""
     for name, (value, holds, wanted) in arguments.items():
         if not holds:
             raise ValueError(f"{name} must be {wanted}; got {value!r}.")
