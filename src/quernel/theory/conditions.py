@@ -1,5 +1,8 @@
 """What the lemmas promise, with their constants, and how many features and rows they ask for.
 
+The numbers are the paper's. Behind them stands `lemD.5`, printed with log(2/delta) where an operator norm needs the
+logarithm of a dimension too; kernels with many equal eigenvalues need more (`feature_similarity_bound`).
+
 R bounds |h| in f* = L^r h, kappa bounds the features |phi(x, w)|, delta is the probability that the promise fails, and
 N, N_infinity are the dimensions of `quernel.theory.dimensions`, all at the same ridge weight.
 """
