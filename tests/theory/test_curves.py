@@ -225,8 +225,8 @@ def test_excess_risk_falls_at_least_as_fast_as_the_theorem_says(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MARGIN)
-def test_excess_risk_of_labels_falls_as_the_theorem_says(name):
-    """The same, with f* in (-1, 1); the hinge's is a step, whose source exponent is gamma/2."""
+def test_excess_risk_of_labels_falls_as_the_formula_says(name):
+    """The same, with f* in (-1, 1). The hinge's is a step: no theorem covers it, but the formula at gamma/2 fits."""
     r, gamma, given = (0.25, 0.5, {"likely": 0.9}) if name == "hinge" else (0.5, 0.25, {})
     law, sizes = theory.SplinePopulation(r, gamma, scale=0.25), [100, 1600]
 

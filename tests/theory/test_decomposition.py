@@ -46,6 +46,23 @@ def test_the_features_of_the_design_are_those_of_its_kernel(law):
     assert law.kappa == pytest.approx(1 + 2 * np.sum(k ** (-1 / (2 * GAMMA))))
 
 
+@pytest.mark.parametrize(("gamma", "bounded"), [(0.2, True), (0.4, True), (0.5, False), (1.0, False)])
+def test_the_splines_features_are_bounded_below_gamma_one_half_only(gamma, bounded):
+    """sup |phi| as the cut-off moves out: it settles, or grows at least like 2 log of the frequencies."""
+    short, long = (theory.SplinePopulation(0.5, gamma, count).kappa for count in (10_000, 1_000_000))
+    assert (long - short < 0.9) == bounded
+    assert bounded or long - short > 0.99 * 2 * np.log(100)
+
+
+@pytest.mark.parametrize("r", [0.2, 0.4])
+def test_the_splines_target_has_its_source_exponent_up_to_a_logarithm(r):
+    """|h|^2 = 1 + 2 (1 + 1/2 + 1/3 + ...) at r itself, and settles at a smaller exponent."""
+    short, long = (theory.SplinePopulation(r, 0.2, count) for count in (1000, 100_000))
+    assert long.radius**2 - short.radius**2 == pytest.approx(2 * np.log(100), rel=1e-3)
+    smaller = [np.sum((law.target_vector * law.eigenvalues ** -(r - 0.05)) ** 2) for law in (short, long)]
+    assert smaller[1] - smaller[0] < 0.2
+
+
 def test_the_tail_bound_of_the_target_holds_and_is_not_idle(law):
     longer = theory.SplinePopulation(R, GAMMA, 50_000)
     missing = np.sqrt(np.sum(longer.target_vector**2) - np.sum(law.target_vector**2))

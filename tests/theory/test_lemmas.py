@@ -76,6 +76,17 @@ def test_approximation_error_beyond_the_lemma():
     assert np.linalg.norm(ridge(np.diag(MU), f, 1e-3) - f) > radius * 1e-3**1.5
 
 
+@pytest.mark.parametrize("r", [0.1, 0.3])
+def test_the_kernels_norm_of_the_ridge_estimate_grows(r):
+    """lemA.2.6 (i) bounds it by R kappa^(2r), mixing norms; R alpha^(r - 1/2) holds, and suffices for the rate."""
+    f, radius = truth(r, seed=0)
+    norms = []
+    for alpha in (1e-1, 1e-4):
+        norms.append(np.linalg.norm(ridge(np.diag(MU), f, alpha) / np.sqrt(MU)))
+        assert norms[-1] <= radius * alpha ** (r - 1 / 2)
+    assert norms[-1] > radius * KAPPA ** (2 * r)
+
+
 # lemA.2.2 and lemA.2.3
 
 
@@ -105,28 +116,32 @@ def test_far_fewer_features_break_the_bound(case):
     assert np.mean(random_feature_errors(case, 1) > bound) > 2 * DELTA
 
 
-def empirical_errors(case, M, n, repeats):
+def empirical_error(L, n, f, alpha, rng):
     """|f_MD' - f_M|, with S(S'GS + alpha)^-1 S' = (L_M G + alpha)^-1 L_M on the rows' G."""
-    _, alpha, f, _, _, _ = case
-    rng = np.random.default_rng(1)
-    errors = []
-    for _ in range(repeats):
-        L, G = feature_operator(M, rng), mean_square(rng.random(n))
-        errors.append(np.linalg.norm(np.linalg.solve(L @ G + alpha * IDENTITY, L @ G @ f) - ridge(L, f, alpha)))
-    return np.array(errors)
+    G = mean_square(rng.random(n))
+    return np.linalg.norm(np.linalg.solve(L @ G + alpha * IDENTITY, L @ G @ f) - ridge(L, f, alpha))
 
 
 def test_enough_rows_keep_the_empirical_error_small(case):
-    r, alpha, _, radius, M, n = case
-    bound = theory.error_bounds(alpha, r, radius).empirical
-    assert np.mean(empirical_errors(case, M, n, 5) > bound) <= DELTA
+    """And the sum of the three: |f_MD' - f*| is within the total of propA.2.1."""
+    r, alpha, f, radius, M, n = case
+    bounds, rng = theory.error_bounds(alpha, r, radius), np.random.default_rng(1)
+    errors = [empirical_error(feature_operator(M, rng), n, f, alpha, rng) for _ in range(5)]
+    assert np.mean(np.array(errors) > bounds.empirical) <= DELTA
+    L, G = feature_operator(M, rng), mean_square(rng.random(n))
+    total = np.linalg.norm(np.linalg.solve(L @ G + alpha * IDENTITY, L @ G @ f) - f)
+    assert total <= bounds.total == bounds.approximation + bounds.random_feature + bounds.empirical
 
 
-def test_far_fewer_rows_break_the_bound(case):
-    r, alpha, _, radius, M, n = case
-    assert n > 10_000
-    bound = theory.error_bounds(alpha, r, radius).empirical
-    assert np.mean(empirical_errors(case, M, 2, REPEATS) > bound) > 2 * DELTA
+@pytest.mark.parametrize("r", [0.4, 0.75])
+def test_far_fewer_rows_break_the_bound(r):
+    """Two rows, and as many features as can be: L_M = L_K."""
+    alpha, rng = 2e-3, np.random.default_rng(1)
+    f, radius = truth(r)
+    bounds = theory.error_bounds(alpha, r, radius)
+    assert theory.sufficient_rows(alpha, kappa=KAPPA, delta=DELTA) > 10_000
+    errors = np.array([empirical_error(np.diag(MU), 2, f, alpha, rng) for _ in range(REPEATS)])
+    assert np.mean(errors > bounds.empirical) > 2 * DELTA
 
 
 # lemD.7
@@ -178,7 +193,9 @@ def test_constants():
     assert theory.features_for_dimension(0.5, max_dimension=2, kappa=2, delta=0.96) == np.ceil(40 * log(100))
     bounds = theory.error_bounds(0.25, 0.5, 3.0)
     assert (bounds.approximation, bounds.random_feature) == (1.5, 1.5)
-    assert bounds.empirical == pytest.approx(1.5 * (2 + np.sqrt(2)))
+    # |f_M - f*| is at most 2 R alpha^r = 3, and the lemma multiplies it by Q + Q^2 with Q = sqrt 2.
+    assert bounds.empirical == pytest.approx(3.0 * (2 + np.sqrt(2)))
+    assert bounds.total == pytest.approx(3 * 0.5 * (6 + 2 * np.sqrt(2)))
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,9 @@ TABLE = {
 }
 
 
+PAPERS_OWN = ("thm1", "thm2", "cor1", "thm3", "cor2", "cor3")
+
+
 def test_table_1_has_the_papers_rows_in_order():
     assert [key for key, method in METHODS.items() if method.in_table] == list(TABLE)
     assert set(METHODS) - set(TABLE) == {"exist_thm", "thm3", "cor2", "cor3"}
@@ -192,9 +195,21 @@ def test_agnostic_rows_and_logarithms():
     assert METHODS["thm2"].feature_exponent(0.25, 0.5, 0.75) == pytest.approx(0.75)
     assert METHODS["krr_rf_leverage_li"].covers(0.1, 0.1)
     assert not METHODS["thm1"].covers(0.1, 0.1)
-    assert [METHODS[key].rate_log for key in ("thm1", "thm2", "cor1", "thm3", "cor2", "cor3")] == [2, 2, 2, 1, 1, 1]
+    assert [METHODS[key].rate_log for key in PAPERS_OWN] == [2, 2, 2, 2, 2, 2]
     with pytest.raises(ValueError, match="compatibility"):
         METHODS["thm2"].feature_exponent(0.5, 0.5, 1.5)
+
+
+def test_ridge_weights_are_those_that_the_paper_states():
+    """n^(-1/(2r + gamma)) in its own theorems, 1/n in the one it quotes, and none in the rest of Table 1."""
+    stated = {key for key, method in METHODS.items() if method.ridge_exponent(0.5, 0.5) is not None}
+    assert stated == {*PAPERS_OWN, "exist_thm"}
+    for key in PAPERS_OWN:
+        assert METHODS[key].ridge_exponent(0.75, 0.5) == pytest.approx(1 / 2)
+        assert 1000 ** -METHODS[key].ridge_exponent(0.4, 0.7) == pytest.approx(theory.regularization(1000, 0.4, 0.7))
+    assert METHODS["exist_thm"].ridge_exponent(0.5, 0.2) == 1
+    with pytest.raises(ValueError, match="says nothing here"):
+        METHODS["thm1"].ridge_exponent(0.1, 0.1)
 
 
 def test_plan_gathers_the_formulas():

@@ -1,6 +1,11 @@
 """The paper's theory, to be computed with: rates, dimensions, error decomposition, and planning."""
 
-from quernel.theory.calibration import LocalConvexity, SelfCalibration, local_convexity, self_calibration
+from quernel.theory.calibration import (
+    CalibrationInequality,
+    SelfCalibration,
+    calibration_inequality,
+    self_calibration,
+)
 from quernel.theory.conditions import (
     DIMENSION_TOLERANCE,
     ErrorBounds,
@@ -9,14 +14,23 @@ from quernel.theory.conditions import (
     sufficient_features,
     sufficient_rows,
 )
+from quernel.theory.convexity import LocalConvexity, local_convexity, upper_quadratic_constant
 from quernel.theory.curves import ExcessRisk, excess_risk_curve
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
 from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
 from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
 from quernel.theory.laws import Labels, Noise, excess_risk
 from quernel.theory.methods import METHODS, Method
+from quernel.theory.operators import (
+    OperatorSimilarity,
+    feature_similarity,
+    feature_similarity_bound,
+    sample_similarity,
+    sample_similarity_bound,
+)
 from quernel.theory.planning import Exponents, Plan, estimate_exponents, plan
 from quernel.theory.populations import SampledPopulation, SplinePopulation
+from quernel.theory.rademacher import local_rademacher_complexity
 from quernel.theory.rates import (
     OutsideTheoryWarning,
     feature_exponent,
@@ -29,6 +43,7 @@ from quernel.theory.source import source_exponent
 __all__ = [
     "DIMENSION_TOLERANCE",
     "METHODS",
+    "CalibrationInequality",
     "ErrorBounds",
     "ErrorDecomposition",
     "ExcessRisk",
@@ -38,11 +53,13 @@ __all__ = [
     "LocalConvexity",
     "Method",
     "Noise",
+    "OperatorSimilarity",
     "OutsideTheoryWarning",
     "Plan",
     "SampledPopulation",
     "SelfCalibration",
     "SplinePopulation",
+    "calibration_inequality",
     "capacity_exponent",
     "compatibility_exponent",
     "effective_dimension",
@@ -52,16 +69,22 @@ __all__ = [
     "excess_risk",
     "excess_risk_curve",
     "feature_exponent",
+    "feature_similarity",
+    "feature_similarity_bound",
     "features_for_dimension",
     "features_needed",
     "learning_rate",
     "leverage_scores",
     "local_convexity",
+    "local_rademacher_complexity",
     "max_dimension",
     "plan",
     "regularization",
+    "sample_similarity",
+    "sample_similarity_bound",
     "self_calibration",
     "source_exponent",
     "sufficient_features",
     "sufficient_rows",
+    "upper_quadratic_constant",
 ]

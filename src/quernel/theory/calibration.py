@@ -1,7 +1,7 @@
-"""The constants of the assumptions on y given x, estimated from a sample: diagnostics, not proofs.
+"""The density of y given x near a quantile, and what it says of the check loss: `ass6` and `lemA.2.4`.
 
-A sample cannot show that an inequality holds at every distance, however small; increments are looked at over a stated
-distance, and directions are those that the caller gives.
+Estimates from a sample are diagnostics, not proofs: a sample cannot show that an inequality holds at every distance,
+however small, so that increments are looked at over a stated one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from quernel.losses import Loss, Pinball
 
 Array = NDArray[np.floating]
 
@@ -23,11 +21,14 @@ MIN_GROUP = 50
 class SelfCalibration:
     """`ass6`: the density of y given x is at most c1, and F(y + delta) - F(y) at least c2 |delta| near f*.
 
-    c2_error is the standard error of the increment at which c2 was found; radius and step are the epsilon and epsilon'
-    of the assumption. c2 = 0 says that some stretch near f* was empty: the condition is in doubt.
+    c1_error and c2_error are standard errors of the increments at which c1 and c2 were found. Being the largest and the
+    least of many, c1 is on average one to two errors too high and c2 too low: the truth lies between c1 - 3 c1_error
+    and c1 in 19 samples of 20. radius and step are the epsilon and epsilon' of the assumption. c2 = 0 says that some
+    stretch near f* was empty: the condition is in doubt.
     """
 
     c1: float
+    c1_error: float
     c2: float
     c2_error: float
     radius: float
@@ -35,15 +36,20 @@ class SelfCalibration:
 
 
 @dataclass(frozen=True)
-class LocalConvexity:
-    """`ass7`: the excess risk is at least c3 |f - f'|^2; with |f' - f*|^2 added, at least c4 |f - f'|^2.
+class CalibrationInequality:
+    """`lemA.2.4`: |f - f'|^2 <= risk_factor (E(f) - E(f')) + distance_factor |f' - f*|^2, for the check loss.
 
-    c4 is None where f* was not given. Negative values say that the inequality failed in some direction.
+    It holds where |f' - f*| <= epsilon and |f - f'| <= epsilon' at every x, with the two distances of `ass6`. The paper
+    asks for the first in the L2 norm only and not for the second; without it the lemma is false, because the check loss
+    grows linearly.
     """
 
-    c3: float
-    c4: float | None
-    radius: float
+    risk_factor: float
+    distance_factor: float
+
+    def bound(self, excess_risk: float, distance: float) -> float:
+        """The right-hand side, from E(f) - E(f') and |f' - f*|."""
+        return self.risk_factor * excess_risk + self.distance_factor * distance**2
 
 
 def self_calibration(
@@ -59,72 +65,40 @@ def self_calibration(
     groups : labels of shape (n,), such as deciles of the prediction: the condition is asked of each, because it must
         hold at every x. None takes all rows as one group
     """
-    residual = _vector("residual", residual)
+    residual = check_vector("residual", residual)
     labels = np.zeros(len(residual)) if groups is None else np.asarray(groups)
     if labels.shape != residual.shape:
         raise ValueError(f"groups must hold one label per residual, shape {residual.shape}; got {labels.shape}.")
     spread = float(np.subtract(*np.quantile(residual, [0.75, 0.25]))) / 5
-    radius, step = _distance("radius", radius, spread), _distance("step", step, spread)
-    dense, sparse, error = 0.0, np.inf, 0.0
+    radius, step = check_distance("radius", radius, spread), check_distance("step", step, spread)
+    near = np.linspace(-radius, radius, 41)
+    high, low = (-np.inf, 0.0), (np.inf, 0.0)  # increment and its standard error
     for label in np.unique(labels):
         values = np.sort(residual[labels == label])
         if len(values) < MIN_GROUP:
             raise ValueError(f"Group {label!r} has {len(values)} rows; at least {MIN_GROUP} are needed. Merge groups.")
-        near = np.linspace(-radius, radius, 41)
-        increment = np.concatenate([_share(values, near, step), _share(values, near - step, step)])
-        if increment.min() / step < sparse:
-            sparse = float(increment.min()) / step
-            error = float(np.sqrt(increment.min() * (1 - increment.min()) / len(values))) / step
-        dense = max(dense, float(_share(values, values, step).max()) / step)
-    return SelfCalibration(dense, sparse, error, radius, step)
+        around = np.concatenate([_share(values, near, step), _share(values, near - step, step)])
+        high = max(high, _with_error(_share(values, values, step).max(), len(values)))
+        low = min(low, _with_error(around.min(), len(values)))
+    (c1, c1_error), (c2, c2_error) = (np.divide(pair, step).tolist() for pair in (high, low))
+    return SelfCalibration(c1, c1_error, c2, c2_error, radius, step)
 
 
-def local_convexity(
-    y: ArrayLike,
-    prediction: ArrayLike,
-    directions: ArrayLike,
-    *,
-    radius: float,
-    loss: Loss | None = None,
-    truth: ArrayLike | None = None,
-) -> LocalConvexity:
-    """Estimate c3 and c4 of local strong convexity around f' = prediction, along the directions given.
-
-        c3 = min of (E(f' + t g) - E(f')) / t^2,   c4 the same with |f' - f*|^2 added,   over g and t = +-radius
-
-    with risks and norms taken as means over the rows and each g scaled to norm 1.
+def calibration_inequality(c1: float, c2: float) -> CalibrationInequality:
+    """The constants 4 / c2 and 4 c1^2 / c2^2 of `lemA.2.4` (its proof; the statement multiplies the second by another).
 
     Parameters
     ----------
-    y, prediction : arrays of shape (n,)
-    directions : array of shape (n, k), functions at the rows, such as features
-    radius : the distance |f - f'|; below about 10 / sqrt(n) of the spread of y the answer is mostly noise
-    loss : any of `quernel.losses`, of one column (labels y are -1 and +1 for one of the margin); None is the check loss
-        at level 1/2
-    truth : f* at the rows, shape (n,), for c4
+    c1, c2 : bounds on the density of y given x, above everywhere and below near f*, as in `SelfCalibration`
+
+    Examples
+    --------
+    >>> calibration_inequality(c1=1.0, c2=0.5)
+    CalibrationInequality(risk_factor=8.0, distance_factor=16.0)
     """
-    y, prediction = _vector("y", y), _vector("prediction", prediction)
-    loss = Pinball(np.array([0.5])) if loss is None else loss
-    G = np.asarray(directions, dtype=float)
-    if G.ndim != 2 or len(G) != len(y) or prediction.shape != y.shape:
-        raise ValueError(
-            f"prediction must have shape ({len(y)},) and directions ({len(y)}, k); got {prediction.shape}, {G.shape}."
-        )
-    size = np.sqrt(np.mean(G**2, axis=0))
-    if not np.all(size > 0):
-        raise ValueError("Every direction must be different from 0 at some row; leave out zero columns.")
-    radius = _distance("radius", radius, radius)
-    offset, sign = loss.frame(y[:, None])
-
-    def values(f: Array) -> Array:
-        return loss.value(offset - sign * f[:, None])
-
-    gains = [np.mean(values(prediction + t * g) - values(prediction)) for g in (G / size).T for t in (radius, -radius)]
-    c3 = float(np.min(gains)) / radius**2
-    if truth is None:
-        return LocalConvexity(c3, None, radius)
-    distance = float(np.mean((prediction - _vector("truth", truth)) ** 2))
-    return LocalConvexity(c3, float(np.min(gains) + distance) / radius**2, radius)
+    if not 0 < c2 <= c1 < np.inf:
+        raise ValueError(f"c1 and c2 must be positive and finite, c2 at most c1; got c1={c1!r}, c2={c2!r}.")
+    return CalibrationInequality(4 / c2, 4 * (c1 / c2) ** 2)
 
 
 def _share(values: Array, start: Array, step: float) -> Array:
@@ -133,14 +107,21 @@ def _share(values: Array, start: Array, step: float) -> Array:
     return counts / len(values)
 
 
-def _vector(name: str, values: ArrayLike) -> Array:
+def _with_error(share: float, n: int) -> tuple[float, float]:
+    """A share of n rows and its standard error."""
+    return float(share), float(np.sqrt(share * (1 - share) / n))
+
+
+def check_vector(name: str, values: ArrayLike) -> Array:
+    """At least 50 finite numbers in one axis."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1 or len(array) < MIN_GROUP or not np.isfinite(array).all():
         raise ValueError(f"{name} must hold at least {MIN_GROUP} finite numbers in one axis; got shape {array.shape}.")
     return array
 
 
-def _distance(name: str, value: float | None, default: float) -> float:
+def check_distance(name: str, value: float | None, default: float) -> float:
+    """A positive, finite distance; the default where none is given."""
     distance = default if value is None else value
     if not 0 < distance < np.inf:
         raise ValueError(f"{name} must be positive and finite; got {distance!r}. Is the residual constant?")

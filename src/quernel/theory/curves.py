@@ -57,7 +57,7 @@ def excess_risk_curve(
     noise : for a loss of the residual: quantile function of the noise, see `Noise`
     likely : for a loss of the margin: probability of the more likely label, see `Labels`. With it, and the hinge needs
         it, f* is no longer the population's function but a step, which lies outside the kernel's space: the curve is
-        measured all the same, but of the theorem's rates only that of r = gamma/2 applies
+        measured all the same, but no theorem gives its rate (see `Labels`)
     repetitions, random_state, tol : how many draws of rows and features, their seed, and the solver's tolerance
 
     Examples

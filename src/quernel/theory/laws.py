@@ -151,8 +151,9 @@ class Labels:
     between. No law makes another function its minimiser. Such a loss needs `likely`, and then p is `likely` where the
     target is 0 or more, and 1 - `likely` elsewhere; f* is a step between the best constants of the two. Where the step
     goes up and down on the circle, its Fourier coefficients fall like 1/k: it lies outside the kernel's space, and has
-    source exponents below gamma/2 whatever r the target has. So the theorem's rate at r does not apply; that at gamma/2
-    does, from gamma = 1/2 on (2r + gamma >= 1).
+    source exponents below gamma/2 whatever r the target has. No theorem speaks of the hinge: its risk is not locally
+    strongly convex (`ass7`), since it falls linearly on the way to f*, and 2r + gamma >= 1 with r below gamma/2 asks
+    for gamma > 1/2, where the spline's features are unbounded (`ass4`).
 
     Parameters
     ----------

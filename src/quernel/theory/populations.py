@@ -30,6 +30,10 @@ class Population(Protocol):
     def target_vector(self) -> Array:
         """f* as a vector, shape (p,)."""
 
+    @property
+    def operator(self) -> Array:
+        """L_K as a matrix (p, p): `def1`."""
+
     def shrunk_target(self, alpha: float) -> Array:
         """(L + alpha I)^-1 L f* as a vector: `defA1`'s f_lambda."""
 
@@ -80,13 +84,18 @@ class SplinePopulation:
         return self.scale * np.concatenate([[1.0], cosines, np.zeros_like(cosines)])
 
     @property
+    def operator(self) -> Array:
+        """L_K, diagonal in the basis."""
+        return np.diag(self.eigenvalues)
+
+    @property
     def radius(self) -> float:
         """|h| in f* = L^r h."""
         return float(np.linalg.norm(self.target_vector * self.eigenvalues**-self.r))
 
     @property
     def kappa(self) -> float:
-        """sup |phi| = Lambda_(q/2)(0, 0)."""
+        """sup |phi| = Lambda_(q/2)(0, 0). Without the cut-off it is infinite from gamma = 1/2 on, against `ass4`."""
         return float(1 + 2 * np.sum(self.frequencies ** (-1 / (2 * self.gamma))))
 
     @property
@@ -186,12 +195,13 @@ class SampledPopulation:
         return self.target(self.X) / np.sqrt(len(self.X))
 
     @cached_property
-    def _gram(self) -> Array:
+    def operator(self) -> Array:
+        """L_K, the Gram matrix of the sample over m."""
         return self.kernel.gram(self.X, self.X) / len(self.X)
 
     def shrunk_target(self, alpha: float) -> Array:
         """(K/m + alpha I)^-1 K/m f*, as f* minus what the ridge takes away."""
-        taken = np.linalg.solve(self._gram + alpha * np.eye(len(self.X)), alpha * self.target_vector)
+        taken = np.linalg.solve(self.operator + alpha * np.eye(len(self.X)), alpha * self.target_vector)
         return self.target_vector - taken
 
     def lift(self, feature_map: FeatureMap) -> Array:
