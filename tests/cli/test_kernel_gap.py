@@ -8,6 +8,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
+from quernel.tables import drawing
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_without_the_option_nothing_is_said_of_it(command, fitted):
     assert "Cost of the features" not in (fitted / "r.html").read_text()
 
 
-def test_other_data_are_refused_with_the_remedy_and_nothing_is_written(command, fitted):
+def test_other_data_are_refused_with_the_remedy_and_nothing_is_written(command, fitted, monkeypatch):
     table = csv.read_csv(fitted / "t.csv")
     csv.write_csv(table.slice(0, 150), fitted / "other.csv")
     ran = command("report", fitted / "m", fitted / "other.csv", "--out", fitted / "r.html", "--kernel-gap")
@@ -53,6 +54,7 @@ def test_other_data_are_refused_with_the_remedy_and_nothing_is_written(command, 
     assert "needs the data that the model was fitted to" in ran.stderr
     assert "without --conformal" in ran.stderr
     assert not (fitted / "r.html").exists()
+    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 100)
     ran = command(
         "report", fitted / "m", fitted / "t.csv", "--out", fitted / "r.html", "--kernel-gap", "--max-memory", "1KB"
     )
