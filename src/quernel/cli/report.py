@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from quernel.cli.console import counting, flag, note, working
+from quernel.cli.console import console, counting, fitting, flag, note, working
 from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
 from quernel.cli.outputs import check_outputs
 from quernel.cli.pages import check_page, judged_summary, tell, write_page
@@ -26,6 +26,7 @@ from quernel.tables.groups import JOINED
 from quernel.tables.reading import FAILED, nearest
 from quernel.tables.strangers import strangers_in
 from quernel.tables.values import kind_of, numbers
+from quernel.theory import KernelGap
 
 JUDGED_DATA = (
     "Data with the target too, best of rows that the model has not seen: a file, a folder or a quoted pattern."
@@ -38,6 +39,10 @@ def report(
     model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
     data: Annotated[Path, typer.Argument(help=JUDGED_DATA)],
     out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
+    kernel_gap: Annotated[
+        bool,
+        flag("--kernel-gap", "Prove what the random features cost beside the exact kernel; DATA is the training data."),
+    ] = False,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     force: Annotated[bool, flag("--force", "Replace an earlier file.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
@@ -59,16 +64,39 @@ def report(
     for sentence in strangers_in(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[there])
+    X = fitted.encoder.encode(sample.table.filter(there))
+    gap = _kernel_gap(fitted, X, y, data, whole=sample.whole) if kernel_gap else None
     with working(f"Judging the model on {there.sum():,} rows"):
-        X = fitted.encoder.encode(sample.table.filter(there))
         judged = judge_on(fitted, X, y, None if sample.whole else sample.n_counted)
         names = {"data": data.name, "model_file": model.name}
-        text = report_page(fitted, sample.table, judged, **names, sample=sample)
+        text = report_page(fitted, sample.table, judged, **names, sample=sample, kernel_gap=gap)
     write_page(text, out, force=force)
     if as_json:
-        typer.echo(json.dumps({"report": str(out)} | judged_summary(judged)))
-    else:
-        tell(judged, out)
+        bracket = {} if gap is None else {"kernel_gap": {"lower": gap.lower.tolist(), "upper": gap.upper.tolist()}}
+        typer.echo(json.dumps({"report": str(out)} | judged_summary(judged) | bracket))
+        return
+    if gap is not None:
+        console.print(str(gap), highlight=False)
+    tell(judged, out)
+
+
+def _kernel_gap(fitted: TableModel, X: Any, y: Any, data: Path, *, whole: bool) -> KernelGap:
+    """What the model's features cost on the rows that it was fitted to, which these must be."""
+    if not whole:
+        raise TableError(
+            f"--kernel-gap compares every training row with every other, and {data} does not fit in memory. "
+            "Raise --max-memory, or fit a model to a sample of the rows."
+        )
+    try:
+        with fitting(f"Comparing the features of {len(y):,} rows with the exact kernel"):
+            return fitted.model.kernel_gap(X, y)
+    except ValueError as error:
+        if "was fitted to" not in str(error):
+            raise
+        raise TableError(
+            f"--kernel-gap needs the data that the model was fitted to, all of it and without weights, and {data} is "
+            "not that. Of a model with calibrated intervals some rows were held out: fit one without --conformal."
+        ) from error
 
 
 def _sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:

@@ -12,7 +12,7 @@ from quernel.estimators.defaults import ALPHA, BANDWIDTH, spread
 from quernel.features import KernelValues, Nystroem
 from quernel.kernels import Linear
 from quernel.report.words import percent
-from quernel.theory import effective_dimension
+from quernel.theory import KernelGap, effective_dimension
 
 Array = NDArray[np.floating]
 
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     why: str
 
 
-def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
+def choices(model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: KernelGap | None = None) -> list[Choice]:
     """The choices of a fitted model; X and y, in its units, are rows to compute its effective dimension on."""
     tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 would break at its sign
     return [
@@ -36,6 +36,7 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array) -> list[Choice]:
         _bandwidth(model),
         _alpha(model),
         _components(model),
+        *_features_cost(kernel_gap),
         Choice(
             "Effective dimension",
             f"{dimension(model, X, y):.1f}",
@@ -110,6 +111,17 @@ def _components(model: KernelQuantileRegressor) -> Choice:
         return Choice("Features M", f"{model.n_components_:,}", "as many as the kernel itself needs")
     choice = getattr(model, "n_components_choice_", None)
     return Choice("Random features M", f"{model.n_components_:,}", "given" if choice is None else choice.reason)
+
+
+def _features_cost(gap: KernelGap | None) -> list[Choice]:
+    """What the features cost beside the exact kernel, where that was asked for."""
+    if gap is None:
+        return []
+    levels = "; ".join(
+        f"level {level:g}: {low} to {high}" for level, (low, high) in zip(gap.quantiles, gap.as_percent(), strict=True)
+    )
+    why = f"proved: so far the objective lies above the best that the exact kernel could reach ({levels})"
+    return [Choice("Cost of the features", f"at most {gap.as_percent()[int(gap.upper.argmax())][1]}", why)]
 
 
 def _crossing(model: KernelQuantileRegressor) -> str:

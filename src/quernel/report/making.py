@@ -18,6 +18,7 @@ from quernel.report.page import html
 from quernel.tables import TableModel
 from quernel.tables.drawing import Drawn
 from quernel.tables.values import numbers
+from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
 
@@ -26,7 +27,14 @@ MOST_FANS = 30
 
 
 def report_page(
-    model: TableModel, table: Any, judged: Judged, *, data: str, model_file: str, sample: Drawn | None = None
+    model: TableModel,
+    table: Any,
+    judged: Judged,
+    *,
+    data: str,
+    model_file: str,
+    sample: Drawn | None = None,
+    kernel_gap: KernelGap | None = None,
 ) -> str:
     """The page about a model, as HTML.
 
@@ -42,6 +50,8 @@ def report_page(
         What the files are called.
     sample : Drawn or None
         What the table is a sample of, if it is one.
+    kernel_gap : KernelGap or None
+        What the model's features cost beside the exact kernel, if that was computed.
     """
     target = numbers(table[model.target])
     place = np.flatnonzero(np.isfinite(target))
@@ -61,7 +71,7 @@ def report_page(
         drawn=None if sample is None or sample.whole else len(table),
         columns=summarize(model, table),
         y=y,
-        choices=choices(model.model, X, np.log(y) if model.log_target else y),
+        choices=choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
         calibration=CalibrationDisplay.of(judged.y, judged.curves, judged.levels),
         residuals=ResidualQuantileDisplay.of(judged.y, judged.curves, judged.levels),
         importance=importance,

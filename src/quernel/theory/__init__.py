@@ -19,6 +19,7 @@ from quernel.theory.curves import ExcessRisk, excess_risk_curve
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
 from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
 from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
+from quernel.theory.kernel_gap import KernelGap, kernel_gap
 from quernel.theory.laws import Labels, Noise, excess_risk
 from quernel.theory.methods import METHODS, Method
 from quernel.theory.operators import (
@@ -49,6 +50,7 @@ __all__ = [
     "ExcessRisk",
     "Exponent",
     "Exponents",
+    "KernelGap",
     "Labels",
     "LocalConvexity",
     "Method",
@@ -73,6 +75,7 @@ __all__ = [
     "feature_similarity_bound",
     "features_for_dimension",
     "features_needed",
+    "kernel_gap",
     "learning_rate",
     "leverage_scores",
     "local_convexity",

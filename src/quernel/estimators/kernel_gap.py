@@ -1,0 +1,90 @@
+"""From a fitted model and its training rows to what its random features cost: `KernelQuantileRegressor.kernel_gap`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.estimators.sources import in_memory, source_of
+from quernel.estimators.telling import print_progress
+from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
+from quernel.features import KernelValues
+from quernel.kernels import Linear
+from quernel.losses import Pinball
+from quernel.rows import ArrayRows, DaskRows
+from quernel.solvers.progress import listening
+from quernel.theory.kernel_gap import KernelGap, kernel_gap
+
+if TYPE_CHECKING:
+    from quernel.estimators.quantile import KernelQuantileRegressor
+
+Array = NDArray[np.floating]
+
+# An objective that differs by more than this share is not that of the rows of the fit.
+SAME_OBJECTIVE = 1e-5
+
+
+def compute_kernel_gap(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any) -> KernelGap:
+    """Check that these are the rows of the fit, and bracket what its features cost on them."""
+    if isinstance(model.kernel_, Linear):
+        raise ValueError("The linear kernel has its own features, which cost nothing: kernel_gap is for other kernels.")
+    model.kernel_.check_diagonal()
+    rows = _training_rows(model, X, y, sample_weight)
+    features = model.feature_map_
+    if isinstance(features, KernelValues):  # of a model file; its coefficients are those of the kernel at landmarks
+        features = features.making_the_kernel()
+    objective = _objective(model, rows)
+    if not np.allclose(objective, model.objective_, rtol=SAME_OBJECTIVE, atol=0):
+        raise ValueError(
+            f"kernel_gap needs the rows, targets and weights that the model was fitted to: on these {rows.n_rows:,} "
+            f"rows its objective is {objective.tolist()}, at the end of its fit it was {model.objective_.tolist()}."
+        )
+    with listening(print_progress) if model.verbose else nullcontext():
+        return kernel_gap(
+            rows,
+            model.kernel_,
+            features,
+            model.quantiles_,
+            model.alpha_,
+            objective,
+            fit_intercept=model.fit_intercept,
+            tol=model.tol,
+            max_iter=model.max_iter,
+            max_memory=model.max_memory,
+        )
+
+
+def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any) -> ArrayRows:
+    """The rows in memory, without those of weight 0; unlike those of a fit, they change nothing in the model."""
+    given = source_of(X, y, sample_weight)
+    if given is not None:
+        source = in_memory(given, model.max_memory)
+        if not isinstance(source, ArrayRows):
+            where = "stay where Dask has them" if isinstance(source, DaskRows) else "exceed max_memory"
+            raise ValueError(
+                f"kernel_gap compares every row with every other, in memory, but these {source.n_rows:,} rows {where}. "
+                "Give rows that fit in memory, or fit a model to a sample of them and ask that."
+            )
+        X, y, sample_weight = source.X, source.y, source.weight
+    X, y = check_rows(model, X, reset=False), check_target(y)
+    check_lengths(X, y)
+    if sample_weight is None:
+        return ArrayRows(X, y)
+    weight = check_weight(sample_weight, len(X))
+    counts = weight > 0
+    return ArrayRows(X[counts], y[counts], weight[counts])
+
+
+def _objective(model: KernelQuantileRegressor, rows: ArrayRows) -> Array:
+    """F of the model on these rows, shape (q,)."""
+    coef, features = model.coef_, model.feature_map_
+    curves = model._fitted_curves(rows.X)
+    if isinstance(features, KernelValues):
+        squared_norm = np.einsum("iq,ij,jq->q", coef, features.transform(features.landmarks_), coef)
+    else:
+        squared_norm = np.einsum("iq,iq->q", coef, coef)
+    mean_loss = rows.share() @ Pinball(model.quantiles_).value(rows.y[:, None] - curves)
+    return mean_loss + model.alpha_ * squared_norm

@@ -1,0 +1,263 @@
+"""What random features cost in one fit: a proved bracket for its objective minus the optimum of the exact kernel.
+
+The duals of a fit on random features are feasible for the exact kernel: the box [tau - 1, tau] and, with an intercept,
+the balance mean v = 0 know nothing of features. With s_i = w_i v_i / W, for every such v and every function f,
+
+    D_K(v) = s'y - s'K s / (4 alpha)   <=   min F_K   <=   F_K(f) = mean pinball(y - f - b) + alpha |f|_K^2,
+
+so that  F - F_K(f) <= F - min F_K <= F - D_K(v).  Two duals are tried, those of the fit itself and those of a fit on
+landmarks, and all mixtures of the two and 0; and three functions, K s / (2 alpha) of both duals and the fit on
+landmarks, which lies in the kernel's space. One pass over K, made block by block, serves all levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+
+from quernel._threads import right_sized, spread
+from quernel.certificate import balanced
+from quernel.features import Nystroem
+from quernel.kernels import Kernel
+from quernel.losses import Pinball
+from quernel.problem import Problem
+from quernel.rows import ArrayRows, LiftedRows
+from quernel.rows.lifted import FeatureMap
+from quernel.rows.watching import begin_pass
+from quernel.solvers import SOLVERS, Result
+
+Array = NDArray[np.floating]
+
+# Shares of the objective are summed to about 1e-14; both ends of the bracket are moved outwards by more than that.
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class KernelGapOptions:
+    """What the bracket may cost."""
+
+    # Landmarks of the second fit: as many as the first has features, within these. More make the bracket tighter.
+    min_landmarks: int = 300
+    max_landmarks: int = 1000
+    # The block of K that exists at a time: small enough for a processor's cache, larger ones take three times as long.
+    block_shape: tuple[int, int] = (256, 1024)
+    # Rows on which the operator similarity is computed, in cubic time, and the ridge weights at which it is.
+    similarity_rows: int = 500
+    similarity_alphas: int = 13
+
+
+@dataclass(frozen=True, eq=False)
+class KernelGap:
+    """A bracket per level for (F - min F_K) / F, what the features of a fit cost beside the exact kernel: print it.
+
+    F is the objective of the fit, and F_K that of the exact kernel with the same ridge weight and rows. A negative
+    number means that the features suit y better than the kernel does, as they may by chance.
+
+    Attributes
+    ----------
+    quantiles : ndarray of shape (q,)
+    lower, upper : ndarrays of shape (q,)
+        lower <= (F - min F_K) / F <= upper, proved.
+    similarity_bound : ndarray of shape (q,)
+        A bound from above on the same share, without a pass over the kernel, from how alike features and kernel are as
+        operators (`lemC.1`). Proved where `similarity_rows` is all rows, and otherwise an estimate from a sample.
+    objective : ndarray of shape (q,)
+        F.
+    n_components : int
+        Features of the fit.
+    similarity_rows : int
+    """
+
+    quantiles: Array
+    lower: Array
+    upper: Array
+    similarity_bound: Array
+    objective: Array
+    n_components: int
+    similarity_rows: int
+
+    def as_percent(self) -> list[tuple[str, str]]:
+        """The bracket of every level as text, rounded outwards, so that bounds stay bounds."""
+        brackets = zip(self.lower, self.upper, strict=True)
+        return [(_percent(low, ROUND_FLOOR), _percent(high, ROUND_CEILING)) for low, high in brackets]
+
+    def __str__(self) -> str:
+        brackets, worst = self.as_percent(), int(self.upper.argmax())
+        cost = f"cost at most {brackets[worst][1]} of the objective" if self.upper[worst] > 0 else "cost nothing"
+        lines = [f"M = {self.n_components:,} features {cost}, compared with the exact kernel:"]
+        lines += [
+            f"  level {level:g}: {low} to {high}" for level, (low, high) in zip(self.quantiles, brackets, strict=True)
+        ]
+        return "\n".join(lines)
+
+
+def _percent(share: float, rounding: str) -> str:
+    return f"{Decimal(100 * share).quantize(Decimal('0.001'), rounding=rounding)} %"
+
+
+def kernel_gap(
+    rows: ArrayRows,
+    kernel: Kernel,
+    feature_map: FeatureMap,
+    quantiles: Array,
+    alpha: float,
+    objective: Array,
+    *,
+    fit_intercept: bool = True,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+    max_memory: int | None = None,
+    options: KernelGapOptions | None = None,
+) -> KernelGap:
+    """Bracket what the features of a quantile fit cost beside the exact kernel.
+
+    Time grows like n^2 (100,000 rows of 5 columns, Gaussian kernel: about 20 processor seconds), memory like n d beside
+    the features, which `max_memory` limits.
+
+    Parameters
+    ----------
+    rows : the training rows, one target for all levels
+    kernel : with its bandwidth
+    feature_map : the features of the fit
+    quantiles : levels, shape (q,)
+    alpha, fit_intercept : of the fit
+    objective : F of the fit on these rows, shape (q,)
+    tol, max_iter, max_memory : for the solver, which finds the duals again
+    """
+    kernel.check_diagonal()
+    options = options or KernelGapOptions()
+    loss, share = Pinball(np.asarray(quantiles, dtype=float)), rows.share()
+    n_landmarks = min(max(feature_map.n_components_, options.min_landmarks), options.max_landmarks)
+    landmarks = Nystroem(kernel, n_landmarks, landmarks="distinct").fit(rows.X, sample_weight=rows.weight)
+    duals, objectives = [], []
+    for features in (feature_map, landmarks):
+        design = LiftedRows(rows, features, max_memory=max_memory)
+        found = _solve(Problem(design, loss, alpha, fit_intercept=fit_intercept), tol, max_iter)
+        duals.append(_feasible_duals(found.dual, loss, share, fit_intercept=fit_intercept))
+        objectives.append(found.objective)
+        del design  # before the next features are made
+    weighted = share[:, None, None] * np.stack(duals, axis=2)  # s, shape (n, q, 2)
+    images = _multiply_gram(kernel, rows.X, weighted.reshape(len(share), -1), options.block_shape)
+    images = images.reshape(weighted.shape)
+    linear = np.einsum("nqk,n->qk", weighted, rows.y)
+    quadratic = np.einsum("nqk,nql->qkl", weighted, images) / (4 * alpha)
+    dual_bound = np.array([_maximize_dual(*level) for level in zip(linear, quadratic, strict=True)])
+    primal_bounds = [objectives[1]]
+    for k in range(2):
+        mean_loss = _mean_loss(rows, loss, images[:, :, k] / (2 * alpha), fit_intercept=fit_intercept)
+        primal_bounds.append(mean_loss + quadratic[:, k, k])
+    similar = _dual_bound_by_similarity(rows, kernel, feature_map, duals[0], alpha, options)
+    objective = np.asarray(objective, dtype=float)
+
+    def relate(bound: Array) -> Array:
+        """(F - bound) / F; an F of 0 cannot be lowered."""
+        return np.divide(objective - bound, objective, out=np.zeros_like(objective), where=objective > 0)
+
+    return KernelGap(
+        quantiles=loss.levels,
+        lower=relate(np.min(primal_bounds, axis=0)) - ROUNDING,
+        upper=relate(dual_bound) + ROUNDING,
+        similarity_bound=relate(similar),
+        objective=objective,
+        n_components=feature_map.n_components_,
+        similarity_rows=min(options.similarity_rows, rows.n_rows),
+    )
+
+
+def _solve(problem: Problem, tol: float, max_iter: int) -> Result:
+    with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
+        return SOLVERS["newton"](problem, tol=tol, max_iter=max_iter)
+
+
+def _feasible_duals(dual: Array, loss: Pinball, share: Array, *, fit_intercept: bool) -> Array:
+    """In the box to the last bit and, with an intercept, balanced: the solver's are so up to rounding and `tol`."""
+    inside = np.clip(dual, *loss.domain)
+    return np.stack([balanced(column, share, 0.0) for column in inside.T], axis=1) if fit_intercept else inside
+
+
+def _multiply_gram(kernel: Kernel, X: Array, V: Array, block_shape: tuple[int, int]) -> Array:
+    """K V, shape (n, k), K = K(X, X) made block by block above the diagonal."""
+    n, product = len(X), np.zeros_like(V)
+    height, width = block_shape
+    count = begin_pass(n * (n + 1) // 2)
+    with right_sized(n, n) as threads:
+        for top in range(0, n, height):
+            strip = slice(top, min(top + height, n))
+
+            def multiply(block: slice, strip: slice = strip) -> Array:
+                gram = kernel.gram(X[strip], X[block])
+                product[block] += gram.T @ V[strip]  # no other thread has this block
+                return gram @ V[block]
+
+            on_diagonal = kernel.gram(X[strip], X[strip]) @ V[strip]
+            blocks = [slice(start, min(start + width, n)) for start in range(strip.stop, n, width)]
+            product[strip] += on_diagonal + sum(spread(multiply, blocks, threads))
+            size = strip.stop - strip.start
+            count(size * (size + 1) // 2 + size * (n - strip.stop))
+    return product
+
+
+def _maximize_dual(linear: Array, quadratic: Array) -> float:
+    """max of  linear'm - m'quadratic m  over mixtures m >= 0, sum m <= 1, of two feasible duals and 0."""
+
+    def along(start: Array, end: Array) -> Array:
+        step = end - start
+        slope, curvature = (linear - 2 * quadratic @ start) @ step, 2 * step @ quadratic @ step
+        return start + np.clip(slope / curvature if curvature > 0 else float(slope > 0), 0, 1) * step
+
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    candidates = [along(corners[i], corners[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
+    inner = np.linalg.lstsq(2 * quadratic, linear, rcond=None)[0]
+    if np.all(inner >= 0) and inner.sum() <= 1:
+        candidates.append(inner)
+    return max(float(linear @ m - m @ quadratic @ m) for m in candidates)
+
+
+def _mean_loss(rows: ArrayRows, loss: Pinball, curves: Array, *, fit_intercept: bool) -> Array:
+    """Mean pinball loss of the curves (n, q), each with its best constant where there is an intercept."""
+    residual, share = rows.y[:, None] - curves, rows.share()
+    if fit_intercept:
+        residual = residual - loss.best_constant(residual, share)
+    return share @ loss.value(residual)
+
+
+def _dual_bound_by_similarity(
+    rows: ArrayRows, kernel: Kernel, feature_map: FeatureMap, dual: Array, alpha: float, options: KernelGapOptions
+) -> Array:
+    """A bound on D_K from below, shape (q,), by the operator inequality between L (the kernel) and L_M (the features):
+
+        t = max eigenvalue of (L + a)^-1/2 (L - L_M) (L + a)^-1/2 < 1   gives   L <= (L_M + t a) / (1 - t),
+
+    hence  s'K s <= (s'K_M s + t a mean v^2) / (1 - t),  at the a of a grid that is best.
+    """
+    share = rows.share()
+    some = np.random.default_rng(0).permutation(rows.n_rows)[: options.similarity_rows]
+    root = np.sqrt(share[some] / share[some].sum())
+    gram = root[:, None] * kernel.gram(rows.X[some], rows.X[some]) * root
+    Phi = root[:, None] * feature_map.transform(rows.X[some])
+    difference, identity = gram - Phi @ Phi.T, np.eye(len(some))
+    own = _quadratic_of_features(rows, feature_map, share[:, None] * dual) / (4 * alpha)
+    size = share @ dual**2 / (4 * alpha)
+    linear = np.einsum("nq,n->q", share[:, None] * dual, rows.y)
+    best = np.zeros(dual.shape[1])
+    for a in np.trace(gram) * np.logspace(-6, 0, options.similarity_alphas):
+        t = float(eigh(difference, gram + a * identity, eigvals_only=True, subset_by_index=[len(some) - 1] * 2)[0])
+        if t < 1:
+            quadratic = (own + max(t, 0.0) * a * size) / (1 - max(t, 0.0))
+            scale = np.clip(linear / (2 * np.maximum(quadratic, np.finfo(float).tiny)), 0, 1)
+            best = np.maximum(best, scale * linear - scale**2 * quadratic)
+    return best
+
+
+def _quadratic_of_features(rows: ArrayRows, feature_map: FeatureMap, weighted: Array) -> Array:
+    """s'K_M s = |Phi's|^2 for every column s, some rows at a time."""
+    total: Any = 0.0
+    for start in range(0, rows.n_rows, 4096):
+        part = slice(start, start + 4096)
+        total = total + feature_map.transform(rows.X[part]).T @ weighted[part]
+    return np.sum(total**2, axis=0)
