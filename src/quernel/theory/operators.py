@@ -53,7 +53,7 @@ def feature_similarity(population: Population, feature_map: FeatureMap, *, alpha
     True
     """
     S = population.lift(feature_map)
-    return _compare(population.operator, S @ S.T, _one_alpha(alpha))
+    return compare_operators(population.operator, S @ S.T, _one_alpha(alpha))
 
 
 def sample_similarity(
@@ -64,7 +64,7 @@ def sample_similarity(
     difference is the paper's R_MD (`lemC.3`), ratio its Q_MD (`lemC.4`). Parameters are those of `feature_similarity`.
     """
     S, Phi = population.lift(feature_map), feature_map.transform(np.asarray(X, dtype=float))
-    return _compare(S.T @ S, Phi.T @ Phi / len(Phi), _one_alpha(alpha))
+    return compare_operators(S.T @ S, Phi.T @ Phi / len(Phi), _one_alpha(alpha))
 
 
 def feature_similarity_bound(
@@ -131,8 +131,8 @@ def sample_similarity_bound(
     return OperatorSimilarity(difference, None, _ratio_bound(difference))
 
 
-def _compare(A: Array, B: Array, alpha: float) -> OperatorSimilarity:
-    """In the eigenbasis of A, where its roots are diagonal."""
+def compare_operators(A: Array, B: Array, alpha: float) -> OperatorSimilarity:
+    """The three norms for positive A and B, in the eigenbasis of A, where its roots are diagonal."""
     mu, vectors = np.linalg.eigh(A)
     root = np.sqrt(np.maximum(mu, 0) + alpha)
     one_sided = vectors.T @ (A - B) @ vectors / root[:, None]
