@@ -153,9 +153,9 @@ def test_the_constant_is_farther_only_if_it_is(distance, holds):
     [
         (0.002, 0.0, True, "the loss is gone"),
         (0.002, -0.002, True, "the loss is gone"),
-        (0.002, 0.002, False, "still there"),
-        (0.002, 0.001, False, "still there"),
-        (0.0, 0.002, False, "still there"),
+        (0.002, 0.002, False, "still there."),
+        (0.004, 0.001, False, "still there, 2"),
+        (0.0, 0.002, False, "only with an intercept"),
         (0.0, 0.0, None, "no clear loss"),
         (-0.002, 0.0, None, "no clear loss"),
     ],
