@@ -138,13 +138,18 @@ def _judge_intercept(part: Table, M: int) -> Verdict:
         f"M = {M}: the excess risk of leverage minus that of uniform features is {describe(without)} without an "
         f"intercept and {describe(with_one)} with one"
     )
-    if is_below_zero(with_one) is False:
-        return Verdict(f"{text}: the loss is still there.", False)
     if is_below_zero(without) is not False:
-        return Verdict(f"{text}: there is no clear loss to explain.")
+        left = is_below_zero(with_one) is False
+        words = "a loss only with an intercept" if left else "no clear loss to explain"
+        return Verdict(f"{text}: {words}.", False if left else None)
     lost = [part.select(method=LEVERAGE).column(name) - part.select(method=UNIFORM).column(name) for name in EXCESS]
-    gone = is_below_zero(summarize(lost[1] - lost[0])) is True
-    return Verdict(f"{text}: the loss is {'gone' if gone else 'not clearly smaller'}.", gone or "undecided")
+    smaller = is_below_zero(summarize(lost[1] - lost[0])) is True
+    if is_below_zero(with_one) is False:
+        share = f", {with_one.mean / without.mean:.0%} of it" if smaller else ""
+        return Verdict(f"{text}: the loss is still there{share}.", False)
+    return Verdict(
+        f"{text}: the loss is {'gone, within the error' if smaller else 'not clearly smaller'}.", smaller or "undecided"
+    )
 
 
 def _figure(table: Table, sheet: Sheet) -> Item:

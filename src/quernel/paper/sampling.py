@@ -101,7 +101,7 @@ def present(simulation: str, table: Table, sheet: Sheet) -> Section:
             "validation chose for the median with uniform features.",
             'What leverage sampling means in theory is ours, and judged beside it: "leverage sampling (ours)" draws M '
             "features of a pool of 10 M with probability q and weights them by (M_pool q)^(-1/2), which keeps the "
-            'kernel on average. Where it loses, the item "Why leverage features lose without an intercept" says why. '
+            'kernel on average. The item "Why leverage features lose without an intercept" looks into its losses. '
             "Claims are judged by the excess risk: PQE minus Bayes risk, free of test noise.",
         ],
         items=[_figure(simulation, table, sheet), _numbers(simulation, table, sheet)],

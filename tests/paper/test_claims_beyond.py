@@ -1,0 +1,69 @@
+"""The verdicts on heavy tails and on cost: they follow the numbers, in both directions."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from quernel.paper import Table, cost_accuracy, heavy_tails
+
+
+def tails(factor, *, count=10, noise=0.1):
+    """Squared errors of KRR-RF `factor` times those of KQR-RF."""
+    rng = np.random.default_rng(0)
+    return Table(
+        [
+            {"noise": law, "n": n, "repetition": k, "method": method, "squared": float(scale * base * np.exp(draw))}
+            for law in heavy_tails.NOISES
+            for n in (500, 1000)
+            for k, base in enumerate(np.exp(rng.standard_normal(count)))
+            for (method, scale), draw in zip(
+                (("KQR-RF", 1.0), ("KRR-RF", factor if n == 1000 else 1 / factor)),
+                noise * rng.standard_normal(2),
+                strict=True,
+            )
+        ]
+    )
+
+
+@pytest.mark.parametrize(("factor", "holds"), [(3.0, True), (1 / 3, False), (1.0, "undecided")])
+def test_heavy_tails_favour_the_check_loss_only_if_they_do(factor, holds):
+    normal, *heavy = heavy_tails.verdicts(tails(factor))
+    assert normal.holds is None
+    assert [verdict.holds for verdict in heavy] == [holds, holds]
+    assert all("N = 1,000" in verdict.text for verdict in heavy)
+
+
+def test_one_repetition_decides_nothing():
+    assert heavy_tails.verdicts(tails(3.0, count=1))[1].holds == "undecided"
+
+
+def costs(risks, seconds, *, count=8):
+    """Excess risk and seconds by number of features, the exact ones under "exact"."""
+    rng = np.random.default_rng(0)
+    return Table(
+        [
+            {"kernel": "Gaussian", "n": 1000, "repetition": k, "features": features, "M": 100, "alpha": 1e-4}
+            | {"excess": risks[features], "seconds": float(seconds[features] * np.exp(0.05 * rng.standard_normal()))}
+            for k in range(count)
+            for features in risks
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("risks", "seconds", "holds", "words"),
+    [
+        ((0.02, 0.0105, 0.01), (0.01, 0.02, 0.1), True, "20 features come within 10% of exact KQR's excess risk, 5"),
+        ((0.0105, 0.0105, 0.01), (0.01, 0.02, 0.1), True, "5 features come"),
+        ((0.02, 0.0105, 0.01), (0.01, 0.2, 0.1), False, "times slower"),
+        ((0.02, 0.0120, 0.01), (0.01, 0.02, 0.1), False, "no number of features"),
+        ((0.02, 0.0105, 0.01), (0.01, 0.1, 0.1), "undecided", "20 features"),
+    ],
+)
+def test_features_are_cheap_if_few_are_near_and_cost_less(risks, seconds, holds, words):
+    names = ("5", "20", "exact")
+    table = costs(dict(zip(names, risks, strict=True)), dict(zip(names, seconds, strict=True)))
+    (verdict,) = cost_accuracy.verdicts(table)
+    assert verdict.holds is holds or verdict.holds == holds
+    assert words in verdict.text
