@@ -53,12 +53,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present(table: Table, sheet: Sheet) -> Section:
     """The terms against N, their slopes, and whether they fall as the theorem says."""
-    predicted = -float(learning_rate(R, GAMMA)) / 2
-    slopes = {
-        (constant, term): fit_slope(part, term)
-        for (constant,), part in table.groups("constant")
-        for term in (*TERMS, "total")
-    }
+    predicted, slopes = predicted_norm_slope(), all_slopes(table)
     figure = sheet.figure(
         _figure(table, predicted),
         "beyond-decomposition",
@@ -97,12 +92,26 @@ def present(table: Table, sheet: Sheet) -> Section:
         f"lambda = N^(-1/(2r + gamma)) and M = {CONSTANTS[0]} N^c or {CONSTANTS[1]} N^c with compatibility gamma. The "
         f"norms, not their squares, should fall like N^(-r/(2r + gamma)) = N^{predicted:.2f} up to logarithms.",
     ]
-    return Section(reported, [figure, numbers], verdicts(table, slopes, predicted))
+    return Section(reported, [figure, numbers], verdicts(table))
 
 
-def verdicts(table: Table, slopes: dict[tuple[Any, str], Slope], predicted: float) -> list[Verdict]:
+def predicted_norm_slope() -> float:
+    """-r/(2r + gamma), of norms and not of their squares."""
+    return -float(learning_rate(R, GAMMA)) / 2
+
+
+def all_slopes(table: Table) -> dict[tuple[int, str], Slope]:
+    """By constant and term."""
+    return {
+        (constant, term): fit_slope(part, term)
+        for (constant,), part in table.groups("constant")
+        for term in (*TERMS, "total")
+    }
+
+
+def verdicts(table: Table) -> list[Verdict]:
     """Whether the terms fall as the theorem allows, whether their sum bounds the error, and where few features show."""
-    sizes = table.values("n")
+    predicted, slopes, sizes = predicted_norm_slope(), all_slopes(table), table.values("n")
     # The theorem allows the norm a factor log N.
     allowed = allowed_slope(predicted, sizes, power=1)
     judged = {term: slopes[CONSTANTS[0], term].meets_bound(allowed) for term in (*TERMS, "total")}

@@ -351,7 +351,7 @@ def _main_figure(table: Table, found: Found, error: str) -> Any:
     with house_style():
         figure, axes = panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
         for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
-            slopes = [f"theorem {predicted_slope(r, gamma):.2f}"]
+            slopes = [f"{'formula' if outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
             for series, (ridge, words) in enumerate(RIDGES.items()):
                 key = (r, gamma, constant_of((r, gamma)), ridge)
                 if key not in found:
@@ -393,7 +393,7 @@ def _constants_figure(table: Table) -> Any:
 def _finish(ax: Any, table: Table, r: float, gamma: float) -> None:
     reason = ""
     if (r, gamma) in INSIDE:
-        reason = "not in the paper: agnostic, inside of the theorem"
+        reason = "not in the paper, inside of the theorem"
     elif outside(r, gamma):
         reason = f"no theorem: $2r + \\gamma {'<' if 2 * r + gamma < 1 - ROUNDING else '='} 1$"
         reason += "" if 2 * r + gamma < 1 - ROUNDING else ", $r$ not quite reached"

@@ -64,7 +64,7 @@ def label_decades(ax: Any, which: str = "y") -> None:
         ticks = ticks[(ticks >= low) & (ticks <= high)]
         if len(ticks) >= 2:
             break
-    ticks = far_apart(ticks, (low, high), least=0.05 if which == "y" else 0.1)
+    ticks = far_apart(ticks, (low, high), least=0.08 if which == "y" else 0.1)
     axis.set_ticks(ticks, labels=[_power(tick) if which == "y" else f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
 

@@ -27,7 +27,7 @@ POINTS = 200
 # With a pole at x = 0 and 1 the curve leaves every picture.
 CEILING = 8.0
 # E rho(e) at level 1/2 for e ~ N(0, NOISE^2): what the true median itself costs.
-BAYES = NOISE / np.sqrt(2 * np.pi)
+BAYES = NOISE / float(np.sqrt(2 * np.pi))
 # "Very well" is read as a mean excess risk of at most this share of the Bayes risk.
 WELL = 0.1
 # The share of all x, the worst ones, whose part of the excess risk is told.
