@@ -76,16 +76,21 @@ def test_the_constant_that_meets_a_printed_slope_is_named():
     table = fabricated(lambda own, features, _: -1.63 if own == pair and features == "1" else -0.7)
     (verdict,) = of_pair(rates.printed_verdicts(table), pair)
     assert verdict.holds is False
-    assert "these hold it: constant 1 and lambda from theory" in verdict.text
-    assert "constant 1 and lambda from validation" in verdict.text
+    assert "these hold the printed slope: constant 1, lambda from theory" in verdict.text
+    assert "constant 1, lambda from validation" in verdict.text
     assert "constant 20" not in verdict.text
+    assert "too few" not in verdict.text
+    table = fabricated(lambda own, features, _: -1.63 if own == pair and features == "1" else -2.5)
+    (verdict,) = of_pair(rates.printed_verdicts(table), pair)
+    assert "too few" in verdict.text  # 10,000^(2.5 - 1.63) times the risk
 
 
 def test_the_printed_numbers_are_judged_as_ratios_too():
     inside = fabricated(lambda pair, *_: -PRINTED.get(pair, 1.0) * THEORY[pair])
     for verdict in rates.printed_verdicts(inside):
         assert verdict.holds is False
-        assert verdict.text.count("lies inside it") == 1
+        assert verdict.text.count("outside of this interval") == 1
+        assert verdict.text.count("inside of this interval") == 1
     (verdict,) = of_pair(rates.printed_verdicts(inside), (0.4, 0.2))
     assert "1.21 x 0.80 = 0.97" in verdict.text
 

@@ -37,6 +37,8 @@ TEST = 2000
 # The constant in M = ceil(constant N^c); "exact" is the kernel itself, as with infinitely many features.
 MAIN, OTHERS, EXACT = "5", ("1", "20"), "exact"
 RIDGES = {"theory": "lambda from theory", "validation": "lambda from validation"}
+# Features are too few for a slope to say anything about rows if more of them divide the excess risk by this.
+TOO_FEW = 10
 # The power of log N in the theorem's bound.
 LOGARITHM = 2
 PRINTED: dict[str, Any] = {"color": "#7f7f7f", "linewidth": 1.3, "linestyle": (0, (7, 2))}
@@ -229,19 +231,22 @@ def printed_verdicts(table: Table) -> list[Verdict]:
             continue
         slope, rate = found[r, gamma, MAIN, "validation"]["excess"], -predicted_slope(r, gamma)
         text = (
-            f"(r, gamma) = ({r:g}, {gamma:g}), the paper's way (lambda from validation, M = ceil({MAIN} N^c)): the "
-            f"printed {printed:.2f}, as a slope -{printed:.2f}, {_placed(slope.meets_value(-printed))} our interval, "
-            f"{slope}; as a ratio to theory, {printed:.2f} x {rate:.2f} = {printed * rate:.2f}, it "
-            f"{_placed(slope.meets_value(-printed * rate))} it"
+            f"(r, gamma) = ({r:g}, {gamma:g}), the paper's way (lambda from validation, M = ceil({MAIN} N^c)): slope "
+            f"{slope}. The printed {printed:.2f}, as a slope -{printed:.2f}, lies {_placed(slope, -printed)}; as a "
+            f"ratio to theory, {printed:.2f} x {rate:.2f} = {printed * rate:.2f}, {_placed(slope, -printed * rate)}"
         ).replace(" -", " \u2212")
         others = _others_that_meet(table, found, r, gamma, -printed)
         verdicts.append(Verdict(f"{text}. {others}", slope.meets_value(-printed)))
     return verdicts
 
 
-def _placed(meets: Judgement) -> str:
-    words = {True: "lies inside", False: "lies outside of", "undecided": f"lies inside, but wider than {WIDEST:g} is"}
-    return words[meets]
+def _placed(slope: Slope, value: float) -> str:
+    words: dict[Judgement, str] = {
+        True: "inside of this interval",
+        False: "outside of this interval",
+        "undecided": f"inside of this interval, which is wider than {WIDEST:g} and confirms nothing",
+    }
+    return words[slope.meets_value(value)]
 
 
 def _others_that_meet(table: Table, found: Found, r: float, gamma: float, printed: float) -> str:
@@ -255,12 +260,20 @@ def _others_that_meet(table: Table, found: Found, r: float, gamma: float, printe
             continue
         own = table.select(r=r, gamma=gamma, features=features, ridge=ridge)
         name = "the kernel itself" if features == EXACT else f"constant {features}"
-        parts.append(
-            f"{name} and {RIDGES[ridge]} ({slope}{', too wide to tell' if slope.is_wide else ''}; M = "
-            f"{own.column('M').min():,} to {own.column('M').max():,}; excess risk at N = {last:,} "
-            f"{_geometric(own.select(n=last)) / main:.2g} times that of the paper's way)"
+        times = _geometric(own.select(n=last)) / main
+        few = (
+            f", but {times:,.0f} times the excess risk at N = {last:,}: M = {own.column('M').min()} to "
+            f"{own.column('M').max()} are too few"
         )
-    return f"Of our other runs, these hold it: {'; '.join(parts)}." if parts else "None of our other runs holds it."
+        parts.append(
+            f"{name}, {RIDGES[ridge]} ({slope}{', too wide to tell' if slope.is_wide else ''}"
+            f"{few if times > TOO_FEW else ''})"
+        )
+    return (
+        f"Of our other runs these hold the printed slope: {'; '.join(parts)}."
+        if parts
+        else "None of our other runs holds it."
+    )
 
 
 def theorem_verdicts(table: Table) -> list[Verdict]:
