@@ -10,7 +10,6 @@ pytest.importorskip("matplotlib")
 
 from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.paper import EXPERIMENTS, Sheet, Table
-from quernel.paper import learning_rate as rates
 from quernel.paper.heavy_tails import NOISES
 from quernel.paper.lipschitz import DESIGNS
 from quernel.paper.methods_table import FORMULAS
@@ -174,30 +173,6 @@ def test_a_measurement_repeats_with_its_seed_and_differs_with_another(name):
             row.pop("seconds", None)
     assert first == again
     assert first != other
-
-
-def fabricated(slope):
-    """Rows of fig_3 whose errors fall like n^slope with constant 5, and like the theorem otherwise."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for task in rates.tasks("quick"):
-        fall = slope if task["features"] == rates.MAIN else predicted_slope(task["r"], task["gamma"])
-        error = float(task["n"] ** fall * np.exp(1e-3 * rng.standard_normal()))
-        rows.append({**task, "M": 20, "alpha": 1e-3, "excess": error, "squared": error, rates.LEAST: error / 2})
-    return Table(rows)
-
-
-def test_the_verdicts_of_the_learning_rates_follow_the_slopes():
-    good = rates.verdicts(fabricated(-1.0))
-    assert {verdict.holds for verdict in good} == {True, None}
-    bad = rates.verdicts(fabricated(-0.3))
-    assert [verdict.holds for verdict in bad].count(False) == 6  # three pairs with a theorem, two ways to lambda
-    for verdict in bad:
-        if verdict.holds is False:
-            assert "kernel itself" in verdict.text
-            assert "which meets the theorem" in verdict.text
-    assert "(0.2, 0.1)" in bad[0].text
-    assert "no theorem" in bad[0].text
 
 
 @pytest.mark.parametrize("name", ["fig1", "tab1"])

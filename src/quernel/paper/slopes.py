@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.stats import t as student
 
 from quernel.paper.experiment import Table
+
+# A claim holds, does not, or the numbers are too few to tell.
+Judgement = bool | Literal["undecided"]
+# An interval that is wider than this tells too little of a slope between 0 and -1 to confirm anything.
+WIDEST = 0.5
 
 
 @dataclass(frozen=True)
@@ -23,8 +30,38 @@ class Slope:
         """Whether the whole interval does: the error falls too slowly. Steeper than the bound is allowed."""
         return self.low > bound
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval is wider than `WIDEST`: it may refute, but it confirms nothing."""
+        return self.high - self.low > WIDEST
+
+    def meets_bound(self, bound: float) -> Judgement:
+        """Whether the error falls at least as fast: the whole interval lies at or below the bound, or wholly above."""
+        if self.lies_above(bound):
+            return False
+        return "undecided" if self.is_wide or self.high > bound else True
+
+    def meets_value(self, value: float) -> Judgement:
+        """Whether the slope may be this one, two-sided: its interval holds it, or not."""
+        if not self.low <= value <= self.high:
+            return False
+        return "undecided" if self.is_wide else True
+
     def __str__(self) -> str:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]".replace("-", "\u2212")
+
+
+def all_hold(judgements: Sequence[Judgement]) -> Judgement:
+    """False if one is, undecided if one of the others is."""
+    if False in judgements:
+        return False
+    return "undecided" if "undecided" in judgements else True
+
+
+def allowed_slope(rate: float, sizes: Sequence[float], *, power: int) -> float:
+    """The slope of n^rate log^power n from the first to the last size: what a bound with such a factor allows."""
+    first, last = np.log(sizes[0]), np.log(sizes[-1])
+    return rate + power * float(np.log(last / first) / (last - first))
 
 
 def fit_slope(table: Table, error: str, *, against: str = "n", confidence: float = 0.95) -> Slope:
