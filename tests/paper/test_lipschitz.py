@@ -40,8 +40,8 @@ def test_convexity_decides_whether_the_theorem_judges():
     convex, not_convex = LocalConvexity(-0.1, 0.9, 0.05), LocalConvexity(-16.0, -15.0, 0.05)
     for slope, holds in ((steep, True), (flat, False), (wide, "undecided")):
         slopes = {"excess": slope, "squared": slope}
-        assert rate_verdict("hinge", slopes, -0.5, convex).holds == holds
-        assert rate_verdict("logistic", slopes, -0.5, not_convex).holds is None
+        assert rate_verdict("hinge", slopes, -0.5, -0.3, convex).holds == holds
+        assert rate_verdict("logistic", slopes, -0.5, -0.3, not_convex).holds is None
 
 
 def test_local_strong_convexity_of_the_designs_by_hand():

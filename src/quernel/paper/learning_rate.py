@@ -26,6 +26,7 @@ from quernel.paper.spline_design import (
 )
 from quernel.paper.validated import ALPHAS
 from quernel.plots import house_style
+from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING
 
 # The paper's four pairs, and minus the slopes that it prints.
@@ -40,7 +41,7 @@ RIDGES = {"theory": "lambda from theory", "validation": "lambda from validation"
 # Features are too few for a slope to say anything about rows if more of them divide the excess risk by this.
 TOO_FEW = 10
 # The power of log N in the theorem's bound.
-LOGARITHM = 2
+LOGARITHM = METHODS["thm2"].rate_log
 PRINTED: dict[str, Any] = {"color": "#7f7f7f", "linewidth": 1.3, "linestyle": (0, (7, 2))}
 # The excess risk with the weight of the grid that is best for it, which no method knows.
 LEAST = "least_excess"

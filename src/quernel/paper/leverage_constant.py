@@ -10,10 +10,10 @@ from quernel.losses import Pinball
 from quernel.paper.differences import describe, half_width, is_below_zero, paired_difference, summarize
 from quernel.paper.drawing import REFERENCE, errorbars, panels
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.log_axes import label_decades
+from quernel.paper.log_axes import label_decades, label_ticks
 from quernel.paper.printed import REPETITIONS
 from quernel.paper.risk import normal_excess_risk
-from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N, name_counts
+from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.simulated import KERNEL, Trial, make_trial
 from quernel.paper.validated import ALPHAS, pinball
@@ -169,7 +169,8 @@ def _figure(table: Table, sheet: Sheet) -> Item:
         left.set(yscale="log", ylabel="distance of the constant")
         right.set_ylabel("excess risk, leverage minus uniform")
         for ax in (left, right):
-            name_counts(ax, counts)
+            ax.set_xscale("log")
+            label_ticks(ax, counts)
             ax.set_xlabel("random features $M$")
             ax.legend(frameon=False)
         label_decades(left)

@@ -24,7 +24,7 @@ from quernel.paper.experiment import (
     repetitions,
     solver_of,
 )
-from quernel.paper.log_axes import label_decades
+from quernel.paper.log_axes import label_decades, label_ticks
 from quernel.paper.printed import REPETITIONS
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
@@ -219,7 +219,8 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
             _draw_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
             axes[0, k].set_title(f"level {level:g}", loc="left")
             axes[1, k].set(yscale="log", xlabel="random features $M$")
-            name_counts(axes[1, k], counts)
+            axes[1, k].set_xscale("log")
+            label_ticks(axes[1, k], counts, least=0.15)
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
         label_decades(axes[1, 0])
@@ -242,7 +243,8 @@ def _counts_figure(table: Table, sheet: Sheet) -> Item:
             row[0].set_ylabel(f"PQE, {simulation}")
         for ax in axes[1]:
             ax.set_xlabel("random features $M$")
-            name_counts(ax, table.values("M"))
+            ax.set_xscale("log")
+            label_ticks(ax, table.values("M"), least=0.15)
         shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, off the scale, stands in the corner. Figures 3 and 4 draw the excess risk of all M."
@@ -264,14 +266,6 @@ def _draw_pqe(ax: Any, table: Table, least: float) -> None:
         values = dict.fromkeys(f"{mean:.3f}" for mean in (min(means), max(means)))
         notes.append(f"M = {M}: {' to '.join(values)}")
     ax.text(0.98, 0.97, "\n".join(notes), transform=ax.transAxes, ha="right", va="top", fontsize=8)
-
-
-def name_counts(ax: Any, counts: list[int]) -> None:
-    """A logarithmic axis with a tick at every M; of two that are close the larger is named."""
-    ax.set_xscale("log")
-    names = ["" if k + 1 < len(counts) and counts[k + 1] < 2 * M else str(M) for k, M in enumerate(counts)]
-    ax.set_xticks(counts, names)
-    ax.minorticks_off()
 
 
 def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
