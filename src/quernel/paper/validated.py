@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quernel.losses import Pinball
 from quernel.paper.experiment import NEWTON
-from quernel.paper.grids import solve_grid
+from quernel.paper.grids import solve_each, solve_grid
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
@@ -57,10 +57,13 @@ def fit_and_choose(
     grid = solve_grid(problem, ALPHAS, tol=grid_tol, max_iter=MAX_ITER, solver=solver)
     held_out = y_validation if y_validation.ndim == 2 else y_validation[:, None]
     best = np.argmin(pinball(held_out - grid.predict(validation), np.asarray(levels)).mean(axis=1), axis=0)
+    if solver != NEWTON:
+        fits = solve_each(problem, ALPHAS[best], tol=tol, solver=solver)
+        return Chosen(ALPHAS[best], fits.coef, fits.relative_gap, grid.coef)
     parts = []
     for alpha, column in zip(ALPHAS[best], range(len(levels)), strict=True):
         own = _problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
-        parts.append(solve_grid(own, np.array([alpha]), tol=tol, max_iter=MAX_ITER, solver=solver))
+        parts.append(solve_grid(own, np.array([alpha]), tol=tol, max_iter=MAX_ITER))
     coef = np.stack([part.coef[0, :, 0] for part in parts], axis=1)
     return Chosen(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 
