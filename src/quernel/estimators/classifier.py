@@ -56,7 +56,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
     kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
     random_state, verbose :
-        as in `KernelQuantileRegressor`; the solver is "newton".
+        as in `KernelQuantileRegressor`.
     alpha : "auto" or float, default="auto"
         The weight of u'u; "auto" is a constant in units of the loss.
     multiclass : "auto", "ovr" or "multinomial", default="auto"
@@ -235,7 +235,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             )
         if self.multiclass == "multinomial" and self.solver != "newton":
             raise ValueError(
-                f"multiclass='multinomial' is for solver='newton'; got solver={self.solver!r}. Use multiclass='ovr', or "
+                f"multiclass='multinomial' is for solver='newton'; got solver={self.solver!r}. Use multiclass='ovr' or "
                 "solver='newton'."
             )
         if self.class_weight is not None and not isinstance(self.class_weight, dict):
