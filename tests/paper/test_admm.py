@@ -90,8 +90,9 @@ def test_the_simulations_come_out_alike_by_admm_and_by_newton(both, name):
     alike = same_fits(ours, theirs)
     assert len(alike) > len(ours) / 2
     assert max(abs(ours[key]["pqe"] - theirs[key]["pqe"]) for key in alike) < SAME
-    assert np.mean([row["gap"] <= 1e-6 for row in ours.values()]) > 0.9
-    assert max(row["gap"] for row in ours.values()) < 1e-3
+    # At weights of 1e-10 and few features ADMM does not come to 1e-6 in its rounds, and says so.
+    assert np.mean([row["gap"] <= 1e-6 for row in ours.values()]) > 2 / 3
+    assert max(row["gap"] for row in ours.values()) < 1e-4
     mine, other = cell_means(ours), cell_means(theirs)
     assert max(abs(mine[cell] - other[cell]) for cell in mine) < CLOSE
     (first, last) = sorted(
