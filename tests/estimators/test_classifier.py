@@ -13,7 +13,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier
-from quernel.losses import Hinge, Huber, SmoothedHinge
+from quernel.losses import Huber, SmoothedHinge
 
 NAMES = ["hinge", "squared_hinge", "smoothed_hinge", "logistic"]
 SMALL = {"n_components": 60, "random_state": 0}
@@ -310,14 +310,38 @@ def test_odd_labels_are_refused(moons, y, message):
         ({"class_weight": {5: 1.0}}, r"names classes that y does not have: \[5\]"),
         ({"class_weight": {0: -1.0}}, "class_weight must be positive numbers"),
         ({"calibration": "platt"}, "Unknown calibration 'platt'"),
-        ({"solver": "admm"}, "admm solver needs a loss of the residual"),
-        ({"loss": Hinge(), "solver": "admm"}, "Use solver='newton'"),
+        (
+            {"loss": "logistic", "multiclass": "multinomial", "solver": "admm"},
+            "is for solver='newton'; got solver='admm'. Use multiclass='ovr'",
+        ),
         ({"alpha": -1}, "alpha must be a positive"),
     ],
 )
 def test_unfit_settings_are_refused_before_any_work(moons, settings, message):
     with pytest.raises(ValueError, match=message):
         KernelClassifier(**{**SMALL, **settings}).fit(*moons)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_solver_finds_the_same_classifier(moons, name):
+    ours, exact = (
+        KernelClassifier(name, solver=solver, tol=1e-4, max_iter=5000, class_weight="balanced", **SMALL).fit(*moons)
+        for solver in ("admm", "newton")
+    )
+    assert ours.duality_gap_[0] <= 1e-4
+    assert exact.objective_[0] * (1 - 1e-4) <= ours.objective_[0] <= exact.objective_[0] * (1 + 1e-4)
+    assert np.mean(ours.predict(moons[0]) == exact.predict(moons[0])) > 0.98
+
+
+def test_the_papers_solver_takes_classes_one_against_the_rest():
+    X, y = load_iris(return_X_y=True)
+    one_by_one, auto = (
+        KernelClassifier("logistic", solver=solver, multiclass=way, tol=1e-4, **SMALL).fit(X, y)
+        for solver, way in (("newton", "ovr"), ("admm", "auto"))
+    )
+    assert auto.objective_.shape == (3,)
+    np.testing.assert_allclose(auto.objective_, one_by_one.objective_, rtol=2e-4)
+    assert auto.predict_proba(X).shape == (150, 3)
 
 
 def test_rows_of_weight_zero_are_left_out(moons):

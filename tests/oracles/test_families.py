@@ -7,6 +7,7 @@ import pytest
 
 from oracles.families import LENGTH, LEVEL, MARGIN, SPLITS, known_solver, objective, optimum
 from quernel import losses
+from quernel.certificate import certify, null_model
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.problem import Problem
@@ -30,6 +31,7 @@ MADE = {
 SEEDS = range(20)
 # What Clarabel leaves of its own problem, relative to the objective.
 ORACLE = 1e-8
+ADMM = {"tol": 1e-4, "max_iter": 20_000}
 
 
 def drawn(seed, name):
@@ -96,21 +98,72 @@ def test_the_gap_is_a_bound_wherever_the_solver_stops(name):
         assert early.gap[0] >= reached - best - ORACLE * best
 
 
-@pytest.mark.parametrize("name", [name for name in MADE if name not in MARGIN])
-def test_admm_takes_every_loss_of_the_residual(name):
-    features, y, _, weight, intercept = drawn(4, name)
-    found = solved(name, features, y, 1e-2, weight, intercept, SOLVERS["admm"], tol=1e-4, max_iter=20_000)
-    assert found.converged
-    best = min(optimum(name, features, y, 1e-2, weight, intercept))
-    assert found.objective[0] == pytest.approx(best, rel=2e-4)
-    assert found.gap[0] >= found.objective[0] - best - ORACLE * best
+@pytest.mark.parametrize("intercept", [False, True], ids=["without", "intercept"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["alike", "weighted"])
+@pytest.mark.parametrize("name", MADE)
+def test_admm_takes_every_loss(name, weighted, intercept):
+    features, y, _, weight, _ = drawn(4, name)
+    weight = weight if weighted else None
+    for alpha in (1e-2, 1e-4):
+        found = solved(name, features, y, alpha, weight, intercept, SOLVERS["admm"], **ADMM)
+        assert found.converged
+        assert intercept or found.intercept[0] == 0
+        reached = objective(name, features, y, alpha, found.coef[:, 0], float(found.intercept[0]), weight)
+        assert found.objective[0] == pytest.approx(reached, rel=1e-10), "F is what it says"
+        best = min(optimum(name, features, y, alpha, weight, intercept))
+        assert reached <= best * (1 + ADMM["tol"])
+        assert is_bound(found.gap[0], reached, best)
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("seed", [1, 5])
+def test_the_gap_of_admm_is_a_bound_after_any_number_of_rounds(name, seed):
+    """Duals of early rounds are far outside of their box, and unbalanced once they are moved into it."""
+    features, y, alpha, weight, _ = drawn(seed, name)
+    best = min(optimum(name, features, y, alpha, weight, intercept=True))
+    for rounds in (1, 3, 10, 30, 100):
+        early = solved(name, features, y, alpha, weight, True, SOLVERS["admm"], tol=1e-14, max_iter=rounds)
+        reached = objective(name, features, y, alpha, early.coef[:, 0], float(early.intercept[0]), weight)
+        assert np.isfinite(early.gap[0])
+        assert is_bound(early.gap[0], reached, best)
 
 
 @pytest.mark.parametrize("name", MARGIN)
-def test_admm_refuses_losses_of_the_margin_before_the_first_sweep(name):
-    features, y, alpha, weight, intercept = drawn(4, name)
-    with pytest.raises(ValueError, match=r"admm solver needs a loss of the residual.*Use solver='newton'"):
-        solved(name, features, y, alpha, weight, intercept, SOLVERS["admm"])
+def test_a_gap_that_is_too_small_by_a_hundredth_is_caught(name):
+    """Negative control of `is_bound`: with the best duals the gap of a point far away has nothing to give away."""
+    features, y, _, weight, _ = drawn(4, name)
+    exact = solved(name, features, y, 1e-2, weight, True)
+    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    problem = Problem(rows, MADE[name], 1e-2)
+    away, memory = exact.coef + 0.1, rows.new_memory(anchor=exact.dual)
+    problem.place(memory, away, exact.intercept)
+    known = certify(problem, memory, away, exact.intercept, null_model(problem))
+    reached = objective(name, features, y, 1e-2, away[:, 0], float(exact.intercept[0]), weight)
+    best = min(optimum(name, features, y, 1e-2, weight, intercept=True))
+    assert is_bound(known.gap[0], reached, best)
+    assert not is_bound(0.99 * known.gap[0], reached, best)
+
+
+@pytest.mark.parametrize("name", MARGIN)
+def test_admm_gives_columns_their_own_labels_and_weights(name):
+    """One against the rest, at two ridge weights: the same as each alone, though columns finish one by one."""
+    features, y, _, weight, _ = drawn(13, "squared")
+    codes = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    targets, alphas = np.where(codes[:, None] == np.arange(3), 1.0, -1.0), np.array([1e-1, 1e-2, 1e-3])
+    rows = LiftedRows(ArrayRows(features, targets, weight), features=features)
+    problem = Problem(rows, MADE[name].take(np.zeros(3, dtype=int)), alphas)
+    together = SOLVERS["admm"](problem, **ADMM)
+    assert together.converged
+    for k in range(3):
+        alone = solved(name, features, targets[:, k], alphas[k], weight, True)
+        assert alone.objective[0] * (1 - 1e-9) <= together.objective[k] <= alone.objective[0] + together.gap[k]
+        other = solved(name, features, targets[:, k - 1], alphas[k], weight, True)
+        assert abs(other.objective[0] - alone.objective[0]) > 10 * together.gap[k], "other labels would be noticed"
+
+
+def is_bound(gap, reached, best):
+    """Whether what was reached is no further from the best than the gap says."""
+    return gap >= reached - best - ORACLE * best
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -40,6 +40,9 @@ def reproduce(
     ),
     quick: Annotated[bool, flag("--quick", "Few repetitions and small sizes: about two minutes.")] = False,
     seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
+    solver: Annotated[
+        str, typer.Option(help="newton, the default, or admm, the algorithm of the paper: the same fits, more slowly.")
+    ] = "newton",
     jobs: Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.", min=1)] = None,
     used_cars: Annotated[
         Path | None, typer.Option(help="The UK used cars: CSV file, or the folder from Kaggle.")
@@ -61,9 +64,9 @@ def reproduce(
         return
     chosen = _find(items, EXPERIMENTS) if items else list(EXPERIMENTS)
     size = "quick" if quick else "full"
-    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _data(used_cars))  # type: ignore[arg-type]
+    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _data(used_cars), solver)  # type: ignore[arg-type]
     _check(plan, named=bool(items), force=force)
-    command = _command(items, quick=quick, seed=seed, used_cars=used_cars is not None)
+    command = _command(items, quick=quick, seed=seed, solver=solver, used_cars=used_cars is not None)
     work = plan.open(discard=force)
     workers = jobs or cores()
     try:
@@ -71,7 +74,7 @@ def reproduce(
             plan.measure(work, jobs=workers, listener=listener)
     except KeyboardInterrupt:
         fail(f"Interrupted. What is finished is kept in {out}: the same command goes on from there.")
-    heading = _heading(command, plan, workers)
+    heading = [*_heading(command, plan, workers), *plan.certified(work)]
     chapters = plan.present(work, heading)
     for chapter in chapters:
         console.print(f"{chapter.experiment.name}: {_told(chapter)}", highlight=False)
@@ -105,8 +108,11 @@ def _check(plan: Reproduction, *, named: bool, force: bool) -> None:
     from quernel.datasets.used_cars import ADVICE
     from quernel.paper.reproduction import MARKER
     from quernel.plots.style import require_matplotlib
+    from quernel.solvers import SOLVERS
 
     require_matplotlib()
+    if plan.solver not in SOLVERS:
+        fail(f"There is no solver {plan.solver!r}. Known: {', '.join(SOLVERS)}.")
     wanting = [one.name for one in plan.chosen if not plan.possible(one)]
     if wanting and named:
         fail(f"{wanting[0]} needs --used-cars PATH. {ADVICE}")
@@ -175,8 +181,9 @@ def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: 
         yield show
 
 
-def _command(items: list[str] | None, *, quick: bool, seed: int, used_cars: bool) -> str:
+def _command(items: list[str] | None, *, quick: bool, seed: int, solver: str, used_cars: bool) -> str:
     words = ["quernel", "reproduce", *(items or ()), *(["--quick"] if quick else []), "--seed", str(seed)]
+    words += [] if solver == "newton" else ["--solver", solver]
     return shlex.join(words) + (" --used-cars PATH" if used_cars else "")
 
 

@@ -26,7 +26,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
 from quernel.rows import ArrayRows, summary
-from quernel.solvers import NEEDS, Result, multinomial
+from quernel.solvers import Result, multinomial
 
 Array = NDArray[np.floating]
 
@@ -56,12 +56,12 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
     kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
     random_state, verbose :
-        as in `KernelQuantileRegressor`; the solver is "newton".
+        as in `KernelQuantileRegressor`.
     alpha : "auto" or float, default="auto"
         The weight of u'u; "auto" is a constant in units of the loss.
     multiclass : "auto", "ovr" or "multinomial", default="auto"
-        For three classes and more: one against the rest, or all together, which the logistic loss alone can. "auto" is
-        the second where it can be.
+        For three classes and more: one against the rest, or all together, which the logistic loss alone can, with
+        ``solver="newton"``. "auto" is the second where it can be.
     class_weight : None, "balanced" or dict, default=None
         Weight of each class, times `sample_weight`. "balanced" gives all classes the same sum of weights.
     calibration : None, "sigmoid" or "isotonic", default=None
@@ -233,14 +233,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 f"multiclass='multinomial' needs loss='logistic'; got {self.loss!r}. Use multiclass='ovr', or the "
                 "logistic loss."
             )
+        if self.multiclass == "multinomial" and self.solver != "newton":
+            raise ValueError(
+                f"multiclass='multinomial' is for solver='newton'; got solver={self.solver!r}. Use multiclass='ovr' or "
+                "solver='newton'."
+            )
         if self.class_weight is not None and not isinstance(self.class_weight, dict):
             check_choice("class_weight", self.class_weight, (None, "balanced"))
-        if self.solver in NEEDS:
-            NEEDS[self.solver](loss)
         return loss
 
     def _multinomial(self) -> bool:
-        return isinstance(self.loss_, Logistic) and self.multiclass != "ovr"
+        return isinstance(self.loss_, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
 
     def _class_factors(self, totals: Callable[[], Array]) -> Array | None:
         """What the weights of each class are multiplied by; `totals` gives their sums."""

@@ -25,7 +25,6 @@ from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
-from quernel.solvers import NEEDS
 
 Array = NDArray[np.floating]
 
@@ -126,8 +125,6 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         check_checkpoint(self, checkpoint)
         view = overview(self._training_rows(kernel, X, y, sample_weight))
         self.loss_ = loss_named(self.loss, view.spread) if isinstance(self.loss, str) else self.loss
-        if self.solver in NEEDS:
-            NEEDS[self.solver](self.loss_)
         self.alpha_ = self._ridge(lambda: alpha_for(self.loss_, view.spread, view.n_distinct))
         self._fit_columns(view, kernel, self.loss_, checkpoint=checkpoint)
         warn_if_short(self, [f"the {type(self.loss_).__name__} loss"])

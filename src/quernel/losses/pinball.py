@@ -61,6 +61,11 @@ class Pinball(Loss):
         inside &= line < high
         return dual, np.multiply(inside, 1 / np.asarray(width))
 
+    def prox(self, residual: Array, width: Array | float) -> Array:
+        """r minus what clip(r, width (level - 1), width level) takes from it."""
+        low, high = self.domain
+        return residual - np.clip(residual, width * low, width * high)
+
     def contact(self, dual: Array) -> Array:
         """0: every v of the box is a slope at the kink."""
         return np.zeros_like(dual)

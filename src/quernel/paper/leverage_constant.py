@@ -207,4 +207,5 @@ LEVERAGE_CONSTANT = Experiment(
     measure=measure,
     present=present,
     cost=_cost,
+    version=2,
 )

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task
+from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Table, Task
 
 STAMP, LINES = "stamp.json", "tasks.jsonl"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """One finished task, what it measured, and how long it took."""
+    """One finished task, what it measured, how long it took, and what ADMM, if it was asked for, certified.
+
+    gaps are, by tolerance, the number of fits, of those that stopped short of it, and the largest gap.
+    """
 
     task: Task
     seconds: float
     rows: list[Row]
+    gaps: dict[str, tuple[int, int, float]] = field(default_factory=dict)
 
 
 def key(task: Task) -> str:
@@ -66,7 +70,8 @@ class Results:
     def add(self, done: Finished) -> None:
         """Enter a task as soon as it is finished."""
         with (self.folder / LINES).open("a") as file:
-            file.write(json.dumps({"task": done.task, "seconds": done.seconds, "rows": done.rows}) + "\n")
+            gaps = {"gaps": done.gaps} if done.gaps else {}
+            file.write(json.dumps({"task": done.task, "seconds": done.seconds, "rows": done.rows, **gaps}) + "\n")
         self.finished[key(done.task)] = done
 
     def table(self, tasks: list[Task]) -> Table:
@@ -78,9 +83,10 @@ class Results:
         return sum(self.finished[key(task)].seconds for task in tasks)
 
 
-def stamp(experiment: Experiment, seed: int, size: Size, data: str | None) -> dict[str, Any]:
+def stamp(experiment: Experiment, seed: int, size: Size, data: str | None, solver: str = NEWTON) -> dict[str, Any]:
     """What results depend on besides their tasks; `data` identifies the content of a file."""
-    return {"experiment": experiment.name, "version": experiment.version, "seed": seed, "size": size, "data": data}
+    known = {"experiment": experiment.name, "version": experiment.version, "seed": seed, "size": size, "data": data}
+    return known if solver == NEWTON else {**known, "solver": solver}
 
 
 def replace_text(path: Path, text: str) -> None:

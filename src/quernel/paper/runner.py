@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from quernel.paper.experiment import Experiment, Row, Task
+from quernel.paper.experiment import NEWTON, Experiment, Row, Task
+from quernel.paper.grids import gaps_of_fits
 from quernel.paper.results import Finished, Results, key
 
 # Told after every task: the experiment, what was done, and what it was expected to cost.
@@ -35,9 +36,10 @@ def run(
     seed: int,
     jobs: int,
     data: dict[str, str],
+    solver: str = NEWTON,
     listener: Listener = lambda experiment, done, cost: None,  # noqa: ARG005
 ) -> None:
-    """Do what is not finished yet of all experiments together."""
+    """Do what is not finished yet of all experiments together; random numbers do not depend on the solver."""
     waiting = [
         (experiment, results, task)
         for experiment, results, tasks in work
@@ -56,6 +58,7 @@ def run(
                 while waiting and len(under_way) < AHEAD * workers:
                     experiment, results, task = waiting.pop(0)
                     extra = {experiment.data: data[experiment.data]} if experiment.data else {}
+                    extra |= {} if solver == NEWTON else {"solver": solver}
                     future = pool.submit(measured, experiment.name, experiment.measure, seed, task, extra)
                     under_way[future] = (experiment, results)
                 done, _ = wait(under_way, return_when=FIRST_COMPLETED)
@@ -78,9 +81,10 @@ def measured(
 ) -> Finished:
     """One task, its processor time, and its numbers as plain ones that JSON keeps to the last digit."""
     start = time.process_time()
-    rows = measure({**task, **extra}, generator(seed, name, task))
+    with gaps_of_fits() as gaps:
+        rows = measure({**task, **extra}, generator(seed, name, task))
     plain = [{column: _plain(value) for column, value in row.items()} for row in rows]
-    return Finished(task, time.process_time() - start, plain)
+    return Finished(task, time.process_time() - start, plain, gaps)
 
 
 def _plain(value: Any) -> Any:

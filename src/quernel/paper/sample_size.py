@@ -193,6 +193,7 @@ EXPERIMENTS = tuple(
         measure=measure,
         present=partial(present, simulation),
         cost=_cost,
+        version=2,
     )
     for simulation, label in (("homoscedastic", "tab.2"), ("heteroscedastic", "tab.3"))
 )

@@ -293,6 +293,7 @@ EXPERIMENTS = tuple(
         measure=measure,
         present=partial(present, simulation),
         cost=_cost,
+        version=2,
     )
     for simulation, label in (("homoscedastic", "fig3"), ("heteroscedastic", "fig4"))
 )

@@ -381,5 +381,5 @@ USED_CARS = Experiment(
     present=present,
     cost=_cost,
     data="used_cars",
-    version=2,
+    version=3,
 )

@@ -1,23 +1,27 @@
 """The paper's solver: alternating directions with the proximal operator of the loss (Boyd et al. 2011, section 3).
 
-Split off the residuals z = y - Phi u - b. With a penalty rho and scaled duals s, each round does
+Split off the residuals z = offset - sign f of f = Phi u + b: that is y - f or, for a loss of the margin, 1 - y f (see
+`Loss.frame`). With a penalty rho and scaled duals s, each round does
 
-    (u, b) = argmin  alpha u'u + (rho/2) mean (y - Phi u - b - z + s)^2          a ridge regression, factored once
-    r      = 1.6 (y - Phi u - b) - 0.6 z                                         over-relaxation
+    (u, b) = argmin  alpha u'u + (rho/2) mean (sign (offset - z + s) - f)^2          a ridge regression, factored once
+    r      = 1.6 (offset - sign f) - 0.6 z                                           over-relaxation
     z      = prox of loss/rho at r + s
     s      = s + r - z
 
-The eigendecomposition of the (centred) Gram matrix serves every penalty, so rho may adapt to the residuals at no cost.
-Weights enter the penalty as they enter the loss, so that the proximal step does not depend on them.
+The first step is that of the residuals, because sign^2 = 1. The eigendecomposition of the (centred) Gram matrix serves
+every column, ridge weight and penalty, so rho may adapt to the residuals at no cost. Weights enter the penalty as they
+enter the loss, so that the proximal step does not depend on them. A column is done when its certificate says so, and
+the others go on without it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.certificate import NullModel, certify, null_model
-from quernel.losses import Loss
 from quernel.problem import Problem
 from quernel.solvers.result import Ledger, Result
 
@@ -32,103 +36,135 @@ LONGER = 1.2
 
 
 class _Ridge:
-    """argmin over (u, b) of  ridge u'u + mean (target - Phi u - b)^2,  for many targets and ridges."""
+    """argmin over (u, b) of  ridge u'u + mean (target - Phi u - b)^2,  for many targets and ridges on the same rows."""
 
     def __init__(self, features: Array, share: Array, fit_intercept: bool) -> None:
         self.mean = share @ features if fit_intercept else np.zeros(features.shape[1])
-        self.features, self.share, self.fit_intercept = features, share, fit_intercept
-        self.root = np.sqrt(share)
-        centred = (features - self.mean) * self.root[:, None]
-        self.dual = centred.shape[0] < centred.shape[1]
-        gram = centred @ centred.T if self.dual else centred.T @ centred
+        self.share, self.fit_intercept, self.root = share, fit_intercept, np.sqrt(share)
+        self.centred = (features - self.mean) * self.root[:, None]
+        self.dual = self.centred.shape[0] < self.centred.shape[1]
+        gram = self.centred @ self.centred.T if self.dual else self.centred.T @ self.centred
         values, self.vectors = np.linalg.eigh(gram)
         self.values = np.maximum(values, 0)
+        self.centred *= 1.0 if self.dual else self.root[:, None]
 
     def solve(self, target: Array, ridge: Array) -> tuple[Array, Array]:
         """Coefficients (M, q) and intercepts (q,)."""
         middle = self.share @ target if self.fit_intercept else np.zeros(target.shape[1])
-        weighted = (target - middle) * self.share[:, None]
+        shrunk = self.values[:, None] + ridge
         if self.dual:
-            root = (target - middle) * self.root[:, None]
-            inner = self.vectors @ ((self.vectors.T @ root) / (self.values[:, None] + ridge))
-            inner *= self.root[:, None]
-            coef = self.features.T @ inner - np.outer(self.mean, inner.sum(axis=0))
-        else:
-            right = self.features.T @ weighted - np.outer(self.mean, weighted.sum(axis=0))
-            coef = self.vectors @ ((self.vectors.T @ right) / (self.values[:, None] + ridge))
+            inner = self.vectors @ ((self.vectors.T @ ((target - middle) * self.root[:, None])) / shrunk)
+            coef = self.centred.T @ inner
+        else:  # centred features times shares: the target's own mean does not matter to them
+            coef = self.vectors @ ((self.vectors.T @ (self.centred.T @ target)) / shrunk)
         return coef, middle - self.mean @ coef
 
 
-def check_loss(loss: Loss) -> None:
-    """Refuse a loss whose duals cannot be drawn towards zero from both sides, which the certificate needs."""
-    low, high = loss.domain
-    if not (np.all(low < 0) and np.all(high > 0)):
-        raise ValueError(
-            f"The admm solver needs a loss of the residual, with slopes of either sign; {type(loss).__name__} is a "
-            "loss of the margin. Use solver='newton'."
+@dataclass
+class _Columns:
+    """The columns still being worked on, and all that changes while they are; z and s are (n, q), rho (q,)."""
+
+    problem: Problem
+    null: NullModel
+    index: NDArray[np.intp]
+    z: Array
+    s: Array
+    rho: Array
+
+    def __post_init__(self) -> None:
+        target = self.problem.rows.target
+        self.offset, self.sign = self.problem.loss.frame(target if target.ndim == 2 else target[:, None])
+
+    def residual(self, prediction: Array) -> Array:
+        """offset - sign f, in place of f."""
+        prediction *= self.sign
+        return np.subtract(self.offset, prediction, out=prediction)
+
+    def take(self, columns: NDArray[np.intp]) -> _Columns:
+        """Some of them."""
+        return _Columns(
+            self.problem.take(columns),
+            self.null.take(columns),
+            self.index[columns],
+            self.z[:, columns],
+            self.s[:, columns],
+            self.rho[columns],
         )
 
 
 def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` rounds."""
-    check_loss(problem.loss)
-    rows = problem.rows
-    features = rows.resident("The admm solver keeps all features in memory")
+    features = problem.rows.resident("The admm solver keeps all features in memory")
     null = null_model(problem)
     ledger = Ledger(problem, null, tol)
-    index = np.flatnonzero(null.objective > 0)
-    if len(index) == 0:
+    ledger.sweeps = 2
+    at = _begin(problem, null)
+    if len(at.index) == 0:
         return ledger.result()
-    problem, null = problem.take(index), null.take(index)
-    loss, target, share = problem.loss, rows.target[:, None], rows.share
-    ridge = _Ridge(features, share, problem.fit_intercept)
-
-    rho = 1 / null.objective  # residuals are of the size of F0, duals of the size of one
-    z = target - np.tile(null.constant, (rows.n_rows, 1))
-    s = np.zeros_like(z)
-    ledger.sweeps, next_change = 2, 0.0
+    ridge, next_change = _Ridge(features, problem.rows.share, problem.fit_intercept), 0.0
     for iteration in range(1, max_iter + 1):
-        aim = target - z + s
-        coef, intercept = ridge.solve(aim, 2 * problem.alpha / rho)
-        residual = target - features @ coef - intercept
-        relaxed = RELAXATION * residual + (1 - RELAXATION) * z
-        before, z = z, loss.prox(relaxed + s, 1 / rho)
-        implied = rho * (residual - before + s)  # the duals of the ridge step: balanced, and Phi'(w v)/W = 2 alpha u
-        s = s + relaxed - z
+        aim = at.offset - at.z
+        aim += at.s
+        aim *= at.sign
+        coef, intercept = ridge.solve(aim, 2 * at.problem.alpha / at.rho)
+        residual = at.residual(features @ coef + intercept)
+        moved = RELAXATION * residual
+        moved += (1 - RELAXATION) * at.z
+        moved += at.s
+        before, s_before, at.z = at.z, at.s, at.problem.loss.prox(moved, 1 / at.rho)
+        at.s = np.subtract(moved, at.z, out=moved)
         ledger.sweeps += 2
-        if iteration % CHECK_EVERY == 0 or iteration == max_iter:
-            primal = np.sqrt(share @ (residual - z) ** 2) / np.sqrt(share @ z**2 + null.objective**2)
-            dual = np.sqrt(share @ (rho * (z - before)) ** 2)
-            if np.maximum(primal, dual).min() <= np.sqrt(tol) or iteration == max_iter:
-                _record(problem, null, ledger, index, coef, intercept, implied, iteration)
-                if np.all(ledger.relative_gap <= tol):
-                    break
-            if iteration >= next_change:
-                next_change = LONGER * iteration
-                scale = np.where(primal > IMBALANCE * dual, 2.0, np.where(dual > IMBALANCE * primal, 0.5, 1.0))
-                rho, s = rho * scale, s / scale
+        last = iteration == max_iter
+        if iteration % CHECK_EVERY != 0 and not last:
+            continue
+        primal, dual = _distances(at, residual, before)
+        ready = np.flatnonzero((np.maximum(primal, dual) <= np.sqrt(tol)) | last)
+        if len(ready):
+            # The duals of the ridge step: balanced, and Phi'(w sign v)/W = 2 alpha u.
+            implied = at.rho * (residual - before + s_before)
+            _record(at.take(ready), ledger, coef[:, ready], intercept[ready], implied[:, ready], iteration)
+        if iteration >= next_change:
+            next_change = LONGER * iteration
+            scale = np.where(primal > IMBALANCE * dual, 2.0, np.where(dual > IMBALANCE * primal, 0.5, 1.0))
+            at.rho, at.s = at.rho * scale, at.s / scale
+        if len(ready):
+            at = at.take(np.flatnonzero(ledger.relative_gap[at.index] > tol))
+        if len(at.index) == 0:
+            break
     return ledger.result()
 
 
-def _record(
-    problem: Problem,
-    null: NullModel,
-    ledger: Ledger,
-    index: NDArray[np.intp],
-    coef: Array,
-    intercept: Array,
-    implied: Array,
-    iteration: int,
-) -> None:
-    """Certify the point with the implied duals, drawn towards zero until all of them are inside their box.
+def _begin(problem: Problem, null: NullModel) -> _Columns:
+    """All columns but those that a constant fits exactly, each at its best constant."""
+    index = np.flatnonzero(null.objective > 0)
+    nothing = np.zeros((problem.rows.n_rows, len(index)))
+    # Residuals are of the size of F0, duals of the size of one.
+    at = _Columns(problem.take(index), null.take(index), index, nothing, nothing, 1 / null.objective[index])
+    at.z = at.residual(nothing + at.null.constant)
+    return at
+
+
+def _distances(at: _Columns, residual: Array, before: Array) -> tuple[Array, Array]:
+    """How far z is from the residuals, and how far it moved, on scales of their own."""
+    share = at.problem.rows.share
+    primal = np.sqrt(share @ (residual - at.z) ** 2) / np.sqrt(share @ at.z**2 + at.null.objective**2)
+    return primal, np.sqrt(share @ (at.rho * (at.z - before)) ** 2)
+
+
+def _record(at: _Columns, ledger: Ledger, coef: Array, intercept: Array, implied: Array, iteration: int) -> None:
+    """Certify the point with the implied duals, drawn towards zero until none of them is past an end of its box.
 
     Drawing them all by one factor keeps them balanced and parallel to u, which costs (1 - factor)^2 alpha u'u; clipping
-    the few that are outside would cost |change|^2 / (4 alpha), far more when alpha is tiny.
+    the few that are outside would cost |change|^2 / (4 alpha), far more when alpha is tiny. Where zero itself is an
+    end, as for losses of the margin, duals past it can only be clipped, and `certify` balances the others anew. The
+    change is no larger than the distance to the best duals, which are in the box, and vanishes with it.
     """
-    low, high = problem.loss.domain
-    inside = 1 / np.maximum(1, np.maximum(np.max(implied / high, axis=0), np.max(implied / low, axis=0)))
-    memory = problem.rows.new_memory(anchor=np.clip(implied * inside, low, high))
-    problem.place(memory, coef, intercept)
-    certificate = certify(problem, memory, coef, intercept, null)
-    ledger.enter(index, coef, intercept, memory, certificate, iteration)
+    low, high = at.problem.loss.domain
+    above = np.max(implied / high, axis=0)
+    below = np.max(np.divide(implied, low, out=np.zeros_like(implied), where=low < 0), axis=0)
+    anchor = np.clip(implied / np.maximum(1, np.maximum(above, below)), low, high)
+    memory = at.problem.rows.new_memory(anchor=anchor)
+    at.problem.place(memory, coef, intercept)
+    certificate = certify(at.problem, memory, coef, intercept, at.null)
+    ledger.enter(at.index, coef, intercept, memory, certificate, iteration)
     ledger.sweeps += memory.sweeps
