@@ -80,6 +80,14 @@ class Recommended:
     cost: Any
     command: str | None
 
+    def gap(self, n: int) -> tuple[float, tuple[float, float]] | None:
+        """The kernel gap that is promised, with its ends: none with the kernel itself, unknown without a pilot."""
+        if self.constant is None:
+            return None
+        if self.components == "exact":
+            return 0.0, (0.0, 0.0)
+        return self.constant.gap_at(n), self.constant.gap_interval(n)
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -352,18 +360,17 @@ def _summarized(
 
 def _plain(way: Recommended, n: int) -> dict[str, Any]:
     """One way of sampling, for machines: without a pilot, the constant and what follows from it are None."""
-    known, nothing = way.constant, (None, None)
-    low, high = known.features_interval(n) if known else nothing
+    known, gap = way.constant, way.gap(n)
     return {
         "n_components": way.components,
-        "n_components_interval": [low, high] if known else None,
+        "n_components_interval": list(known.features_interval(n)) if known else None,
         "exponent": way.exponent,
         "constant": known.value if known else None,
         "constant_interval": list(known.interval) if known else None,
         "pilot_rows": known.rows if known else None,
         "kernel_gap_of_pilot": known.gap if known else None,
-        "kernel_gap": known.gap_at(n) if known else None,
-        "kernel_gap_interval": list(known.gap_interval(n)) if known else None,
+        "kernel_gap": gap[0] if gap else None,
+        "kernel_gap_interval": list(gap[1]) if gap else None,
         "kernel_gap_scatter": known.scatter if known else None,
         "stored": bool(way.cost.stored),
         "peak_memory": way.cost.peak_memory,
@@ -403,9 +410,10 @@ def _recommendation(made: Plan, unit: float, ways: Sequence[Recommended]) -> Ric
     if known:
         ends = [one.features_interval(made.n) for one in known]
         table.add_row(f"  {known[0].confidence:.0%} interval", *[f"{low:,} to {high:,}" for low, high in ends])
-        table.add_row("kernel gap", *[f"{one.gap_at(made.n):.2%}" for one in known])
-        between = [[f"{100 * end:.2g}" for end in one.gap_interval(made.n)] for one in known]
-        table.add_row("  between", *[f"{low} and {high}%" for low, high in between])
+        promised = [gap for gap in (way.gap(made.n) for way in ways) if gap]
+        table.add_row("kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in promised])
+        between = [" and ".join(f"{100 * end:.2g}" for end in ends) for _, ends in promised]
+        table.add_row("  between", *[f"{ends}%" for ends in between])
     table.add_row("features stored", *[as_size(cost.features) if cost.stored else "no, recomputed" for cost in costs])
     table.add_row("memory of a fit, at its peak", *[as_size(cost.peak_memory) for cost in costs])
     table.add_row("time of a fit, about", *[as_duration(cost.seconds) for cost in costs])
