@@ -53,7 +53,7 @@ NO_GAP = 1e-12
 # Powers of M with which the gap may fall; what lies outside is noise.
 SLOPES = 0.5, 1.25
 # How the gap of M = C n^c moves with n: the pilot shows one power, the theory has another in the limit. From 500 to
-# 2,000 rows of simulated and real tables the power lay between the two, this much nearer to that of the pilot.
+# 2,000 rows of some simulated and real tables the power mostly lay between the two, about this far from the theory's.
 SHOWN = 2 / 3
 
 
