@@ -251,7 +251,8 @@ def test_the_command_line_page_states_the_limits():
 
 
 def test_the_command_line_page_names_options_that_exist():
-    source = "".join((ROOT / "src/quernel/cli" / name).read_text() for name in ("fit.py", "predict.py", "tune.py"))
+    commands = ("fit.py", "plan.py", "predict.py", "tune.py")
+    source = "".join((ROOT / "src/quernel/cli" / name).read_text() for name in commands)
     words = {re.escape(word) for word in re.findall(r"`(--[a-z-]+)", COMMAND_LINE)}
     assert len(words) > 8
     for word in words:

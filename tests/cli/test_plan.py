@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import quernel
 import quernel.rows.lifted
 from quernel import estimate_cost
 from quernel.cli import main
@@ -74,8 +76,9 @@ def folder(tmp_path_factory):
 def test_from_exponents(run):
     ran = run("--rows", 10_000, "--r", 0.5, "--gamma", 1)
     assert ran.returncode == 0, ran.stderr
-    for text in ("10,000 rows", "100 ", "8.0 MB", "1.00e-02", "n^-0.50", "worst case"):
+    for text in ("10,000 rows", "100 ", "8.0 MB", "1.00e-02", "n^-0.50", "worst case", "if C = 1", "C unknown"):
         assert text in ran.stdout, text
+    assert "quernel fit" not in ran.stdout
     better = run("--rows", 10_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.8)
     for text in ("136 ", "22 ", "11 MB", "1.8 MB", "n^-0.67"):
         assert text in better.stdout, text
@@ -113,7 +116,7 @@ def test_from_a_file_and_with_a_map(run, folder):
     plot = folder / "map.png"
     ran = run(folder / "data.parquet", "--target", "price", "--plot", plot)
     assert ran.returncode == 0, ran.stderr
-    for text in ("400 rows", "source r", "capacity gamma", "estimated", "interval", "alpha", "Map:"):
+    for text in ("400 rows", "source r", "capacity gamma", "estimated", "95% interval", "kernel gap", "alpha", "Map:"):
         assert text in ran.stdout, text
     assert "'name' is left out: it is 'a' everywhere" in ran.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -147,10 +150,71 @@ def planned(ran):
 
 def test_csv_and_parquet_are_read_alike(run, folder):
     plans = [planned(run(folder / name, "--target", "price", *QUICK)) for name in ("data.csv", "data.parquet")]
+    for made, name in zip(plans, ("data.csv", "data.parquet"), strict=True):
+        commands = [way.pop("command") for way in made["sampling"].values()]
+        assert all(shlex.split(one)[2] == str(folder / name) for one in commands)
     assert plans[0] == plans[1]
     assert plans[0]["rows"] == 400
     assert plans[0]["columns"] == 4  # one says where the first is missing
     assert plans[0]["notes"][0] == "Column 'name' is left out: it is 'a' everywhere."
+
+
+def test_the_constant_is_known_from_a_file_only(run, folder):
+    made = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 800))
+    for way in made["sampling"].values():
+        low, high = way["constant_interval"]
+        assert low < way["constant"] < high
+        least, most = way["n_components_interval"]
+        assert least < way["n_components"] < most
+        assert way["n_components"] == pytest.approx(way["constant"] * 800 ** way["exponent"], abs=1)
+        assert (way["pilot_rows"], way["kernel_gap_of_pilot"]) == (200, 0.01)
+        assert way["kernel_gap_interval"][0] < way["kernel_gap"] < way["kernel_gap_interval"][1]
+        assert way["kernel_gap_scatter"] > 0
+    looser = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 800, "--kernel-gap", 0.05))
+    for name, way in looser["sampling"].items():
+        assert way["n_components"] < made["sampling"][name]["n_components"] / 2
+    without = planned(run("--rows", 800, "--r", 0.5, "--gamma", 0.5, "--json"))
+    assert without["recommended"] is None
+    for way in without["sampling"].values():
+        assert way["constant"] is way["kernel_gap"] is way["command"] is None
+    assert without["sampling"]["leverage"]["n_components"] == 10  # 800^(1/3)
+
+
+def test_a_plan_is_repeatable(run, folder):
+    plans = [planned(run(folder / "data.csv", "--target", "price", *QUICK, "--seed", seed)) for seed in (1, 1, 2)]
+    assert plans[0] == plans[1]
+    assert plans[0]["sampling"] != plans[2]["sampling"]
+
+
+def test_the_command_that_is_printed_does_what_is_recommended(run, folder, command, tmp_path):
+    options = "--exclude", "second", "--categorical", "flag", "--kernel", "laplacian", "--level", 0.4
+    made = planned(run(folder / "data.csv", "--target", "price", *QUICK, *options, "--kernel-gap", 0.05))
+    best = made["sampling"][made["recommended"]]
+    assert best["n_components"] == min(way["n_components"] for way in made["sampling"].values())
+    for name, way in made["sampling"].items():
+        program, *words = shlex.split(way["command"])
+        assert program == "quernel"
+        assert words[words.index("MODEL.quernel") - 1] == "--model"
+        words[words.index("MODEL.quernel")] = tmp_path / name
+        ran = command(*words, "--json")
+        assert ran.returncode == 0, ran.stderr
+        fitted = json.loads(ran.stdout)
+        assert (fitted["n_components"], fitted["quantiles"]) == (way["n_components"], [0.4])
+        assert fitted["alpha"] == pytest.approx(made["alpha"], rel=0.01)
+        assert fitted["encoded_columns"] == made["columns"]
+        model = quernel.load(tmp_path / name).model
+        assert (model.kernel, model.sampling) == ("laplacian", name)
+    shown = run(folder / "data.csv", "--target", "price", "--subsample", 200, *options, "--kernel-gap", 0.05).stdout
+    assert f"To fit this: {best['command']}" in shown
+
+
+def test_where_features_are_no_fewer_than_rows_the_kernel_itself_is_recommended(run, folder):
+    made = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 30, "--kernel-gap", 0.001))
+    for way in made["sampling"].values():
+        assert (way["n_components"], way["kernel_gap"]) == ("exact", 0)
+        assert way["command"].endswith("--components exact")
+    shown = run(folder / "data.csv", "--target", "price", "--subsample", 200, "--rows", 30, "--kernel-gap", 0.001)
+    assert "no fewer than rows" in " ".join(shown.stdout.split())
 
 
 def test_a_file_is_read_as_fit_reads_it(run, folder, command, tmp_path):
@@ -193,6 +257,7 @@ def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(run, t
         (["data.csv", "--target", "name"], ["'name'", "string"]),
         (["data.csv", "--target", "price", "--kernel", "linear"], ["--kernel", "gaussian"]),
         (["data.csv", "--target", "price", "--level", "1.5"], ["--level", "1.5"]),
+        (["data.csv", "--target", "price", "--kernel-gap", "0"], ["--kernel-gap", "between 0.0001 and 0.5", "got 0."]),
         (["few.csv", "--target", "y"], ["30 rows with a target", "200"]),
         (["data.csv", "--target", "price", "--columns", "frist"], ["'frist'", "'first'"]),
         (["data.csv", "--target", "price", "--exclude", "frist"], ["'frist'", "'first'"]),

@@ -27,7 +27,7 @@ OPTIONS = {
     r", or method='cv\+'": "",
     r", or an object of quernel\.kernels": "",
     r"\bcalibration_size\b": "--calibration-share",
-    r"""\b(noncrossing|bandwidth|kernel)=["'](\w+)["']""": r"--\1 \2",
+    r"""\b(noncrossing|bandwidth|kernel|sampling|solver)=["'](\w+)["']""": r"--\1 \2",
     r"""\bn_components=["']?(\w+)["']?""": r"--components \1",
     r"\bn_components\b": "--components",
     r"\bmax_memory\b": "--max-memory",
@@ -35,7 +35,7 @@ OPTIONS = {
     r"\bcv=(0?\.\d+)": r"--validation \1",
     r"\bcv=(\d+)\b": r"--folds \1",
     r"\bcheckpoint='": "--checkpoint '",
-    r"^(alphas?|bandwidths?|kernel|coverage|checkpoint)\b": r"--\1",
+    r"^(alphas?|bandwidths?|kernel|coverage|checkpoint|tol)\b": r"--\1",
 }
 
 

@@ -7,8 +7,9 @@ import shlex
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,9 +39,11 @@ from quernel.cli.outputs import check_checkpoint, check_outputs
 from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
+from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.words import counted
+from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
@@ -50,6 +53,12 @@ LONG_TAIL = 3.0
 KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what suits; or one of {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
 NONCROSSING = ("rearrange", "joint", "none")
+SAMPLING = ("auto", *SAMPLINGS, "landmarks")
+SAMPLING_HELP = f"How features are drawn, one of {', '.join(SAMPLING)}; `quernel plan` compares uniform and leverage."
+SOLVER_HELP = 'Or "admm", the paper\'s, for comparison: for rows in memory, and with a --tol such as 1e-4.'
+TOL = 1e-6
+TOL_HELP = "Relative duality gap to reach."
+NO_INTERCEPT = "Leave out the constant that is not penalised, as the paper does."
 # Input columns that are printed one by one.
 MOST_SHOWN = 30
 
@@ -77,6 +86,10 @@ def fit(
     bandwidth: Annotated[
         str, typer.Option(help='"auto"; "learned", one for every column from the data, and alpha too; or a number.')
     ] = "auto",
+    sampling: Annotated[str, typer.Option(help=SAMPLING_HELP)] = "auto",
+    solver: Annotated[str, typer.Option(help=SOLVER_HELP)] = "newton",
+    tol: Annotated[float, typer.Option(help=TOL_HELP)] = TOL,
+    no_intercept: Annotated[bool, flag("--no-intercept", NO_INTERCEPT)] = False,
     noncrossing: Annotated[
         str, typer.Option(help='"rearrange" sorts the levels; "joint" fits levels that do not cross; or "none".')
     ] = "rearrange",
@@ -112,10 +125,15 @@ def fit(
         n_components=int(components) if components.isdigit() else components,
         alpha="auto" if alpha is None else alpha,
         bandwidth=bandwidth_from(bandwidth),
+        sampling=one_of("--sampling", sampling, SAMPLING),
+        solver=one_of("--solver", solver, tuple(SOLVERS)),
+        tol=tol,
+        fit_intercept=not no_intercept,
         noncrossing=_noncrossing_from(noncrossing),
         random_state=seed,
         max_memory=bytes_from(max_memory),
     )
+    check_together(estimator, dask)
     with in_options():
         estimator._check_parameters()
     if time_ordered and not conformal and report is None:
@@ -190,11 +208,42 @@ def levels_from(text: str) -> list[float]:
     return levels
 
 
+def one_of(option: str, text: str, known: Sequence[str]) -> str:
+    """A word that must be one of a few; where it is nearly one, the error says which."""
+    word = text.strip().lower()
+    if word not in known:
+        close = get_close_matches(word, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{option} must be one of {', '.join(known)}; got {text!r}.{hint}")
+    return word
+
+
+def check_together(estimator: KernelQuantileRegressor, dask: str | None) -> None:
+    """Refuse, before any work, options that have no meaning beside each other."""
+    if estimator.sampling != "auto":
+        for option, given in (("--components", estimator.n_components), ("--kernel", estimator.kernel)):
+            if given in ("exact", "linear"):
+                raise ValueError(
+                    f"--sampling {estimator.sampling} says how random features are drawn, and {option} {given} draws "
+                    "none. Leave one of them out."
+                )
+    if estimator.solver != "newton" and estimator.noncrossing == "joint":
+        raise ValueError(
+            f"--noncrossing joint has a solver of its own, not {estimator.solver}. Leave --solver out, or use "
+            "--noncrossing rearrange."
+        )
+    for what, instead in () if dask is None else estimator._needs_memory():
+        with in_options():
+            raise ValueError(
+                f"{what} needs all rows in memory, but with --dask they stay with the workers. Use {instead}, or leave "
+                "--dask out."
+            )
+
+
 def _noncrossing_from(text: str) -> str | None:
     """A word of NONCROSSING, None for "none"."""
-    if text.lower() not in NONCROSSING:
-        raise ValueError(f"--noncrossing must be one of {', '.join(NONCROSSING)}; got {text!r}.")
-    return None if text.lower() == "none" else text.lower()
+    word = one_of("--noncrossing", text, NONCROSSING)
+    return None if word == "none" else word
 
 
 def bandwidth_from(text: str) -> str | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, errors, fail, flag, note, working
+from quernel.cli.console import console, fail, flag, note, working
 from quernel.cli.data import (
     CATEGORICAL,
     COLUMNS,
@@ -39,7 +40,8 @@ from quernel.tables.streaming import draw_rows
 from quernel.tables.values import numbers
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
-from quernel.theory.rates import violations
+from quernel.theory.planning import FeatureConstant, calibrate_features
+from quernel.theory.rates import feature_exponent, violations
 
 MIN_ROWS = 200
 SUBSAMPLE = 1000
@@ -49,6 +51,10 @@ USUAL_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
 LEAST_SOURCE = 0.05
 # Columns where nobody says: they matter little beside the features.
 USUAL_WIDTH = 10
+KERNEL, LEVEL, GAP = "gaussian", 0.5, 0.01
+# A pilot cannot tell smaller gaps from none, and larger ones are those of features that tell little.
+LEAST_GAP, MOST_GAP = 1e-4, 0.5
+UNKNOWN = "M = C n^c with C unknown: the features shown are those of C = 1. Give a data file to calibrate it."
 PICTURES = (".png", ".pdf", ".svg")
 PLAN_DATA = f"{DATA} Without one, give --rows, --r and --gamma."
 
@@ -61,6 +67,26 @@ class Seen:
     y: NDArray[np.floating]
     n_rows: int
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """One way of sampling: M = C n^c with its constant, if a pilot found one, and what a fit with it costs."""
+
+    sampling: str
+    exponent: float
+    constant: FeatureConstant | None
+    components: int | str
+    cost: Any
+    command: str | None
+
+    def gap(self, n: int) -> tuple[float, tuple[float, float]] | None:
+        """The kernel gap that is promised, with its ends: none with the kernel itself, unknown without a pilot."""
+        if self.constant is None:
+            return None
+        if self.components == "exact":
+            return 0.0, (0.0, 0.0)
+        return self.constant.gap_at(n), self.constant.gap_interval(n)
 
 
 @dataclass(frozen=True)
@@ -92,9 +118,15 @@ def plan(
     compatibility: Annotated[
         float | None, typer.Option(help="Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case.")
     ] = None,
-    level: Annotated[float, typer.Option(help="Quantile level at which r is estimated.")] = 0.5,
-    kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = "gaussian",
-    subsample: Annotated[int, typer.Option(help="Rows of the file used for the estimates.", min=MIN_ROWS)] = SUBSAMPLE,
+    kernel_gap: Annotated[
+        float,
+        typer.Option(help="How much more than the kernel's own the objective may be, on the rows of the pilot."),
+    ] = GAP,
+    level: Annotated[float, typer.Option(help="Quantile level at which r and C are estimated.")] = LEVEL,
+    kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = KERNEL,
+    subsample: Annotated[
+        int, typer.Option(help="Rows of the file used for the estimates and the pilot.", min=MIN_ROWS)
+    ] = SUBSAMPLE,
     seed: Annotated[int, typer.Option(help="Makes the subsample repeatable.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write the map of the features needed here (.png, .pdf).")] = None,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
@@ -104,44 +136,58 @@ def plan(
     """Recommend the ridge weight and the number of random features, from exponents or from a data file.
 
     A file is read as `fit` reads it: columns of any kind, gaps and all. Of one that does not fit in memory a random
-    sample of the rows is looked at.
+    sample of the rows is looked at. The constant C in M = C n^c comes from a pilot, fits to some of its rows.
     """
-    _check_options(kernel, level, plot, force)
+    _check_options(kernel, level, kernel_gap, plot, force)
     told: tuple[str, ...] = ()
     reading = {"exclude": exclude, "missing": missing, "categorical": categorical}
+    constants: dict[str, FeatureConstant] = {}
+    fitting: list[str] = []
     if data is not None:
         seen = _seen(data, target, columns, reading, bytes_from(max_memory), subsample, seed)
-        exponents = _numbers(seen, r, gamma, compatibility, level, kernel, subsample, seed)
+        pilot = _Some(seen, kernel, level, subsample, seed)
+        exponents = pilot.exponents(r, gamma, compatibility)
         rows = seen.n_rows if rows is None else rows
         width = seen.X.shape[1] if width is None else width
         unit, told = spread(seen.y, np.full(len(seen.y), 1 / len(seen.y))), seen.notes
+        made, notes = _recommended(rows, exponents)
+        constants = pilot.constants(made, unit, kernel_gap)
+        assert target is not None
+        chosen = {"target": target, "columns": columns} | reading | {"max-memory": max_memory}
+        fitting = _fitting(data, chosen, kernel, level, made.alpha / unit)
     elif rows is None or r is None or gamma is None:
         fail("Give a data file with --target, or --rows, --r and --gamma.")
     else:
         width = _width(columns, reading, width)
         exponents, unit = _given(r, gamma, compatibility), 1.0
-    made, notes = _recommended(rows, exponents)
+        made, notes = _recommended(rows, exponents)
+    ways = [_way(made, name, constants.get(name), width, fitting) for name in ("uniform", "leverage")]
     if plot is not None:
         _draw(made, plot)
     if as_json:
-        typer.echo(json.dumps(_summarized(made, exponents, unit, width, [*told, *notes], plot)))
+        typer.echo(json.dumps(_summarized(made, exponents, unit, width, ways, [*told, *notes], plot)))
         return
     console.print(_exponents(exponents))
-    console.print(_recommendation(made, unit, width))
+    console.print(_recommendation(made, unit, ways))
     for sentence in notes:
         note(sentence)
-    console.print("Theory gives powers of n, not constants: read these as orders of magnitude to start from.")
+    _tell(ways, made)
     if plot is not None:
         console.print(f"Map: [bold]{escape(str(plot))}[/]")
 
 
-def _check_options(kernel: str, level: float, plot: Path | None, force: bool) -> None:
+def _check_options(kernel: str, level: float, gap: float, plot: Path | None, force: bool) -> None:
     """What can be said before any work."""
     able = [name for name, known in KERNELS.items() if issubclass(known, ShiftInvariantKernel)]
     if kernel not in able:
         fail(f"--kernel must be one of {', '.join(able)}; got {kernel!r}.")
     if not 0 < level < 1:
         fail(f"--level must lie strictly between 0 and 1; got {level:g}.")
+    if not LEAST_GAP <= gap <= MOST_GAP:
+        fail(
+            f"--kernel-gap is a share of the objective between {LEAST_GAP:g} and {MOST_GAP:g}, such as {GAP:g}; "
+            f"got {gap:g}."
+        )
     if plot is None:
         return
     require_matplotlib()
@@ -206,33 +252,31 @@ def _rows(training: Training | StreamedTraining, max_memory: int | None, subsamp
     return training.encoder.encode(sample.filter(there)), y[there]
 
 
-def _numbers(
-    seen: Seen,
-    r: float | None,
-    gamma: float | None,
-    compatibility: float | None,
-    level: float,
-    kernel: str,
-    subsample: int,
-    seed: int,
-) -> Numbers:
-    """What the user gave, and estimates for the rest."""
-    rng = np.random.default_rng(seed)
-    chosen = rng.permutation(len(seen.y))[:subsample]
-    X, y = seen.X[chosen], seen.y[chosen]
-    errors.print(f"Estimating exponents on {len(y):,} of {seen.n_rows:,} rows ...")
-    bandwidth = auto_bandwidth(X, np.full(len(y), 1 / len(y)))
-    found: Exponents = estimate_exponents(
-        X,
-        y,
-        resolve(kernel).with_bandwidth(bandwidth),
-        level=level,
-        random_state=rng,  # type: ignore[attr-defined]
-    )
-    source, first = _choose(r, found.source, USUAL_SOURCE, LEAST_SOURCE)
-    capacity, second = _choose(gamma, found.capacity, 1.0, 0.0)
-    fit, third = _choose(compatibility, found.compatibility, WORST_COMPATIBILITY, 0.0)
-    return Numbers(source, capacity, fit, (first, second, third))
+class _Some:
+    """Some rows of the file, in random order, and the kernel with the bandwidth that `fit` would have for them."""
+
+    def __init__(self, seen: Seen, kernel: str, level: float, subsample: int, seed: int) -> None:
+        self.rng, self.level = np.random.default_rng(seed), level
+        chosen = self.rng.permutation(len(seen.y))[:subsample]
+        self.X, self.y, self.n_rows = seen.X[chosen], seen.y[chosen], seen.n_rows
+        bandwidth = auto_bandwidth(self.X, np.full(len(self.y), 1 / len(self.y)))
+        self.kernel = resolve(kernel).with_bandwidth(bandwidth)  # type: ignore[attr-defined]
+
+    def exponents(self, r: float | None, gamma: float | None, compatibility: float | None) -> Numbers:
+        """What the user gave, and estimates for the rest."""
+        with working(f"Estimating exponents on {len(self.y):,} of {self.n_rows:,} rows"):
+            found: Exponents = estimate_exponents(self.X, self.y, self.kernel, level=self.level, random_state=self.rng)
+        source, first = _choose(r, found.source, USUAL_SOURCE, LEAST_SOURCE)
+        capacity, second = _choose(gamma, found.capacity, 1.0, 0.0)
+        fit, third = _choose(compatibility, found.compatibility, WORST_COMPATIBILITY, 0.0)
+        return Numbers(source, capacity, fit, (first, second, third))
+
+    def constants(self, made: Plan, unit: float, gap: float) -> dict[str, FeatureConstant]:
+        """C of M = C n^c for both ways of sampling."""
+        with working(f"Fitting a pilot to {len(self.y):,} of {self.n_rows:,} rows"):
+            return calibrate_features(
+                made, self.X, self.y, self.kernel, unit=unit, level=self.level, gap=gap, random_state=self.rng
+            )
 
 
 def _choose(given: float | None, found: Exponent, usual: float, least: float) -> tuple[float, str]:
@@ -257,20 +301,47 @@ def _recommended(rows: int, numbers: Numbers) -> tuple[Plan, list[str]]:
     return made, sorted({str(warning.message) for warning in caught})
 
 
+def _fitting(data: Path, chosen: dict[str, str | None], kernel: str, level: float, alpha: float) -> list[str]:
+    """The words of the command that fits what is recommended, but for the features."""
+    words = ["quernel", "fit", str(data)]
+    for name, given in chosen.items():
+        words += [] if given is None else [f"--{name}", given]
+    words += [] if kernel == KERNEL else ["--kernel", kernel]
+    return [*words, "--quantiles", f"{level:g}", "--alpha", f"{alpha:.3g}", "--model", "MODEL.quernel"]
+
+
+def _way(
+    made: Plan, sampling: str, constant: FeatureConstant | None, width: int, fitting: Sequence[str]
+) -> Recommended:
+    """As many features as this way of sampling needs; the kernel itself, where these are no fewer than the rows."""
+    compatibility = made.compatibility if sampling == "uniform" else made.gamma
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutsideTheoryWarning)  # said already
+        exponent = float(feature_exponent(made.r, made.gamma, compatibility, strict=False))
+    M: int = getattr(made, sampling) if constant is None else constant.features(made.n)
+    exact = constant is not None and made.n <= M
+    features = ["--components", "exact"] if exact else ["--components", str(M), "--sampling", sampling]
+    return Recommended(
+        sampling,
+        exponent,
+        constant,
+        "exact" if exact else M,
+        estimate_cost(made.n, width, min(M, made.n) if exact else M),
+        shlex.join([*fitting, *features]) if fitting else None,
+    )
+
+
 def _summarized(
-    made: Plan, numbers: Numbers, unit: float, width: int, notes: Sequence[str], plot: Path | None
+    made: Plan,
+    numbers: Numbers,
+    unit: float,
+    width: int,
+    ways: Sequence[Recommended],
+    notes: Sequence[str],
+    plot: Path | None,
 ) -> dict[str, Any]:
     """What is recommended, for machines."""
     names = ("r", "gamma", "compatibility")
-    sampling = {}
-    for name, M in (("uniform", made.uniform), ("leverage", made.leverage)):
-        cost = estimate_cost(made.n, width, M)
-        sampling[name] = {
-            "n_components": M,
-            "stored": bool(cost.stored),
-            "peak_memory": cost.peak_memory,
-            "seconds": cost.seconds,
-        }
     return {
         "rows": made.n,
         "columns": width,
@@ -278,12 +349,39 @@ def _summarized(
             name: {"value": getattr(numbers, name), "from": origin}
             for name, origin in zip(names, numbers.origins, strict=True)
         },
-        "sampling": sampling,
+        "sampling": {way.sampling: _plain(way, made.n) for way in ways},
+        "recommended": None if ways[0].constant is None else _best(ways).sampling,
         "alpha": made.alpha / unit,
         "rate": made.rate,
         "notes": list(notes),
         "plot": None if plot is None else str(plot),
     }
+
+
+def _plain(way: Recommended, n: int) -> dict[str, Any]:
+    """One way of sampling, for machines: without a pilot, the constant and what follows from it are None."""
+    known, gap = way.constant, way.gap(n)
+    return {
+        "n_components": way.components,
+        "n_components_interval": list(known.features_interval(n)) if known else None,
+        "exponent": way.exponent,
+        "constant": known.value if known else None,
+        "constant_interval": list(known.interval) if known else None,
+        "pilot_rows": known.rows if known else None,
+        "kernel_gap_of_pilot": known.gap if known else None,
+        "kernel_gap": gap[0] if gap else None,
+        "kernel_gap_interval": list(gap[1]) if gap else None,
+        "kernel_gap_scatter": known.scatter if known else None,
+        "stored": bool(way.cost.stored),
+        "peak_memory": way.cost.peak_memory,
+        "seconds": way.cost.seconds,
+        "command": way.command,
+    }
+
+
+def _best(ways: Sequence[Recommended]) -> Recommended:
+    """The one with fewer features; drawn uniformly, where these are as many."""
+    return min(ways, key=lambda way: np.inf if isinstance(way.components, str) else way.components)
 
 
 def _exponents(numbers: Numbers) -> RichTable:
@@ -299,14 +397,23 @@ def _exponents(numbers: Numbers) -> RichTable:
     return table
 
 
-def _recommendation(made: Plan, unit: float, width: int) -> RichTable:
+def _recommendation(made: Plan, unit: float, ways: Sequence[Recommended]) -> RichTable:
     """Two columns, one for each way of sampling; alpha falls with the unit of y. Costs are those of one level."""
     table = RichTable(title=f"Plan for {made.n:,} rows")
     table.add_column("")
-    for heading in ("uniform", "leverage"):
-        table.add_column(f"{heading} sampling", justify="right")
-    table.add_row("features M", f"{made.uniform:,}", f"{made.leverage:,}")
-    costs = [estimate_cost(made.n, width, M) for M in (made.uniform, made.leverage)]
+    for way in ways:
+        table.add_column(f"{way.sampling} sampling", justify="right")
+    known, costs = [way.constant for way in ways if way.constant], [way.cost for way in ways]
+    if known:
+        table.add_row("M = C n^c", *[f"{one.value:.3g} n^{one.exponent:.2f}" for one in known])
+    table.add_row("features M" if known else "features M, if C = 1", *[_counted(way.components) for way in ways])
+    if known:
+        ends = [one.features_interval(made.n) for one in known]
+        table.add_row(f"  {known[0].confidence:.0%} interval", *[f"{low:,} to {high:,}" for low, high in ends])
+        promised = [gap for gap in (way.gap(made.n) for way in ways) if gap]
+        table.add_row("kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in promised])
+        between = [" and ".join(f"{100 * end:.2g}" for end in ends) for _, ends in promised]
+        table.add_row("  between", *[f"{ends}%" for ends in between])
     table.add_row("features stored", *[as_size(cost.features) if cost.stored else "no, recomputed" for cost in costs])
     table.add_row("memory of a fit, at its peak", *[as_size(cost.peak_memory) for cost in costs])
     table.add_row("time of a fit, about", *[as_duration(cost.seconds) for cost in costs])
@@ -314,6 +421,33 @@ def _recommendation(made: Plan, unit: float, width: int) -> RichTable:
     table.add_row(f"alpha, for {of}", *[f"{made.alpha / unit:.2e}"] * 2)
     table.add_row("squared error falls like", *[f"n^-{made.rate:.2f}"] * 2)
     return table
+
+
+def _counted(components: int | str) -> str:
+    return components if isinstance(components, str) else f"{components:,}"
+
+
+def _tell(ways: Sequence[Recommended], made: Plan) -> None:
+    """What the figures mean, and the command that does what they recommend."""
+    best = _best(ways)
+    if best.constant is None:
+        console.print(UNKNOWN, highlight=False)
+        return
+    known = best.constant
+    console.print(
+        f"C is from a pilot on {known.rows:,} rows, where the objective is {known.gap:.2%} above that of the kernel "
+        f"itself, on average over draws of the features; a single draw is off by {known.scatter:.1%} either way.",
+        highlight=False,
+    )
+    for way in ways:
+        if way.components == "exact" and way.constant is not None:
+            console.print(
+                f"With {way.sampling} sampling this takes {way.constant.features(made.n):,} features, no fewer than "
+                "rows: the kernel itself (--components exact) costs no more.",
+                highlight=False,
+            )
+    console.print("alpha is a power of n without its constant: `quernel tune` looks for a better one.", highlight=False)
+    console.print(f"To fit this: {escape(best.command or '')}", highlight=False, soft_wrap=True)  # to be pasted
 
 
 def _draw(made: Plan, path: Path) -> None:

@@ -24,7 +24,21 @@ from quernel.cli.data import (
     how_read,
     opened_training,
 )
-from quernel.cli.fit import LEVELS, bandwidth_from, fit_quietly, levels_from, tell_model
+from quernel.cli.fit import (
+    LEVELS,
+    NO_INTERCEPT,
+    SAMPLING,
+    SAMPLING_HELP,
+    SOLVER_HELP,
+    TOL,
+    TOL_HELP,
+    bandwidth_from,
+    check_together,
+    fit_quietly,
+    levels_from,
+    one_of,
+    tell_model,
+)
 from quernel.cli.outputs import check_outputs
 from quernel.kernels import KERNELS
 from quernel.persistence import save
@@ -32,6 +46,7 @@ from quernel.report.words import counted
 from quernel.selection import KernelQuantileRegressorCV
 from quernel.selection.quantile import FACTORS
 from quernel.selection.splits import LastRows
+from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
@@ -74,6 +89,10 @@ def tune(
     components: Annotated[
         str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
     ] = "auto",
+    sampling: Annotated[str, typer.Option(help=SAMPLING_HELP)] = "auto",
+    solver: Annotated[str, typer.Option(help=f"{SOLVER_HELP} The search is made by newton.")] = "newton",
+    tol: Annotated[float, typer.Option(help=TOL_HELP)] = TOL,
+    no_intercept: Annotated[bool, flag("--no-intercept", NO_INTERCEPT)] = False,
     seed: Annotated[int, typer.Option(help="Makes the search repeatable.", min=0)] = 0,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     dask: Annotated[str | None, typer.Option(help=DASK)] = None,
@@ -90,9 +109,14 @@ def tune(
         one_standard_error=one_standard_error,
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
+        sampling=one_of("--sampling", sampling, SAMPLING),
+        solver=one_of("--solver", solver, tuple(SOLVERS)),
+        tol=tol,
+        fit_intercept=not no_intercept,
         random_state=seed,
         max_memory=bytes_from(max_memory),
     )
+    check_together(estimator, dask)
     with in_options():
         estimator._check_parameters()
     check_outputs({"--model": model}, data)
