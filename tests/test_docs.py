@@ -102,7 +102,7 @@ def test_the_coverage_example_covers_once_it_is_calibrated(capsys):
 
 
 def test_the_theory_example_prints_what_the_page_shows(capsys):
-    assert printed_as_shown(THEORY, capsys) == 40
+    assert printed_as_shown(THEORY, capsys) == 102
 
 
 def test_the_examples_of_the_losses_print_what_the_page_shows(capsys):

@@ -29,7 +29,14 @@ from quernel.theory.operators import (
     sample_similarity,
     sample_similarity_bound,
 )
-from quernel.theory.planning import Exponents, Plan, estimate_exponents, plan
+from quernel.theory.planning import (
+    Exponents,
+    FeatureConstant,
+    Plan,
+    calibrate_features,
+    estimate_exponents,
+    plan,
+)
 from quernel.theory.populations import SampledPopulation, SplinePopulation
 from quernel.theory.rademacher import local_rademacher_complexity
 from quernel.theory.rates import (
@@ -50,6 +57,7 @@ __all__ = [
     "ExcessRisk",
     "Exponent",
     "Exponents",
+    "FeatureConstant",
     "KernelGap",
     "Labels",
     "LocalConvexity",
@@ -61,6 +69,7 @@ __all__ = [
     "SampledPopulation",
     "SelfCalibration",
     "SplinePopulation",
+    "calibrate_features",
     "calibration_inequality",
     "capacity_exponent",
     "compatibility_exponent",
