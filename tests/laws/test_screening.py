@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from quernel import paths
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
@@ -98,3 +99,14 @@ def test_the_dual_belongs_to_the_rows(lifted):
     residual = y - Phi @ coef
     clear = np.abs(residual) > 0.01
     np.testing.assert_allclose(dual[clear], np.where(residual > 0, 0.3, -0.7)[clear], atol=1e-12)
+
+
+def test_a_ridge_weight_that_leaves_every_row_on_one_side_is_solved():
+    """Without an intercept, and with a large alpha among small ones, no row may be near the fit at all."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((40_000, 8)) / np.sqrt(8)
+    target = 20 + features[:, 0] + 0.01 * rng.standard_normal(40_000)
+    grid = paths.solve(problem((features, target), np.array([0.5]), 1.0), [1e-6, 10.0], tol=1e-6)
+    assert grid.relative_gap.max() <= 1e-6
+    # All duals are 1/2: 2 alpha u = mean of phi / 2.
+    np.testing.assert_allclose(grid.coef[1, :, 0], features.mean(axis=0) / (4 * 10.0), atol=1e-9)

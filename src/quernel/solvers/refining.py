@@ -93,7 +93,9 @@ def refine(
     for turn in range(MAX_ROUNDS):
         rough = turn == 0 and basis is None and not solved and not approached
         goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
-        while (stuck := _unbalanced(problem, settled, doubts, open_columns)).any() and not _crowded(problem, doubts):
+        while (stuck := _too_few_active(problem, settled, doubts, open_columns)).any() and not _crowded(
+            problem, doubts
+        ):
             band = np.where(stuck, 2 * band, band)
             settled, doubts = doubt_more(problem, memory, settled, doubts, np.where(stuck, band, -1.0), basis)
         if _crowded(problem, doubts):
@@ -297,12 +299,17 @@ def _crowded(problem: Problem, doubts: Doubts) -> bool:
     return bool(doubts.count.max() > CROWD * problem.rows.n_rows)
 
 
-def _unbalanced(problem: Problem, settled: Settled, doubts: Doubts, columns: Index) -> Mask:
-    """Columns whose doubtful rows are too few to balance the settled ones: their intercept would run away."""
+def _too_few_active(problem: Problem, settled: Settled, doubts: Doubts, columns: Index) -> Mask:
+    """Columns with no active row to solve for or, with an intercept, too few to balance the screened ones.
+
+    Without an intercept a large ridge weight may leave all rows far on one side of the fit; with one, the intercept
+    would run away.
+    """
     stuck = np.zeros(problem.n_columns, dtype=bool)
+    stuck[columns] = doubts.count[columns] == 0
     if problem.fit_intercept:
         ends = settled.balance + 0.9 * np.array([doubts.least, doubts.most])
-        stuck[columns] = (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
+        stuck[columns] |= (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
     return stuck
 
 
