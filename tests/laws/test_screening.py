@@ -102,11 +102,14 @@ def test_the_dual_belongs_to_the_rows(lifted):
 
 
 def test_a_ridge_weight_that_leaves_every_row_on_one_side_is_solved():
-    """Without an intercept, and with a large alpha among small ones, no row may be near the fit at all."""
+    """Without an intercept, and with large ridge weights among small ones, no row may be near the fit at all."""
     rng = np.random.default_rng(0)
-    features = rng.standard_normal((40_000, 8)) / np.sqrt(8)
-    target = 20 + features[:, 0] + 0.01 * rng.standard_normal(40_000)
-    grid = paths.solve(problem((features, target), np.array([0.5]), 1.0), [1e-6, 10.0], tol=1e-6)
-    assert grid.relative_gap.max() <= 1e-6
-    # All duals are 1/2: 2 alpha u = mean of phi / 2.
-    np.testing.assert_allclose(grid.coef[1, :, 0], features.mean(axis=0) / (4 * 10.0), atol=1e-9)
+    X = rng.random((40_000, 2))
+    features = np.cos(3 * X @ rng.standard_normal((2, 60))) / np.sqrt(60)
+    target = 20 + np.sin(6 * X[:, 0]) + 0.01 * rng.standard_normal(40_000)
+    alphas = 10.0 ** (0.5 * np.arange(-20, 5))
+    grid = paths.solve(problem((features, target), np.array([0.5]), 1.0), alphas, tol=1e-5)
+    assert grid.relative_gap.max() <= 1e-5
+    # At the largest, all duals are 1/2: F = mean y / 2 - |mean phi / 2|^2 / (4 alpha).
+    pull = features.mean(axis=0) / 2
+    assert grid.objective[-1, 0] == pytest.approx(target.mean() / 2 - pull @ pull / (4 * alphas[-1]), rel=1e-5)
