@@ -256,8 +256,9 @@ class _Pilot:
 
     def _gap(self, sampling: str, size: int, rng: np.random.Generator) -> tuple[float, float]:
         seed = int(rng.integers(2**63))
-        words = {"sampling": sampling, "leverage_alpha": self.leverage_alpha, "random_state": seed}
-        Phi = RandomFeatures(self.kernel, size, **words).fit(self.X).transform(self.X)
+        at = self.leverage_alpha
+        drawn = RandomFeatures(self.kernel, size, sampling=sampling, leverage_alpha=at, random_state=seed)
+        Phi = drawn.fit(self.X).transform(self.X)
         first = self._norm(Phi) - self.norm
         return float(self._fit(Phi).objective[0]) - self.least + first, first
 
