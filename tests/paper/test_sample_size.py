@@ -138,6 +138,7 @@ def test_differences_that_one_reused_test_set_explains_leave_it_undecided():
     verdict = verdicts.judge_numbers(HOMOSCEDASTIC, moved, printed.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds == "undecided"
     assert "0 still differ by more than 3" in verdict.text
+    assert verdict.text.endswith("The numbers do not agree, but that may be its luck.")
 
 
 def test_a_difference_has_the_standard_errors_of_both_and_of_rounding():
@@ -250,6 +251,11 @@ def test_our_gap_shrinks_stays_or_was_never_there():
         table(excess=lambda method, level, n: 2 / n + 0.001 * (method == RF) * (1 if n < 10_000 else -1))
     )
     assert turned.holds is False, "a gap that only changes sides does not shrink"
+    little = verdicts.judge_our_gap(
+        table(excess=lambda method, level, n: 2 / n + (0.00005 if n < 10_000 else 0.00004) * (method == RF), noise=0.02)
+    )
+    assert little.holds == "undecided"
+    assert little.text.endswith("That is too little to tell.")
 
 
 def test_exact_kqr_may_be_worse():

@@ -97,6 +97,8 @@ def test_a_curve_that_stops_at_50_or_is_all_noise_is_undecided():
     assert judge_flat(short, "homoscedastic").holds == "undecided"
     noisy = fabricate({2: 0.01, 50: 0.0095, 150: 0.005}, {UNIFORM: 1.0}, noise=2.0, count=3)
     assert judge_flat(noisy, "homoscedastic").holds != True  # noqa: E712
+    risen = fabricate({2: 0.0095, 50: 0.01, 150: 0.01}, {UNIFORM: 1.0}, noise=2.0, count=3)
+    assert judge_flat(risen, "homoscedastic").holds == "undecided", "a rise by chance refutes nothing"
     single = fabricate(FALLING, {UNIFORM: 1.0}, count=1)
     assert judge_flat(single, "homoscedastic").holds == "undecided"
 

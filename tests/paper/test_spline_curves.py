@@ -58,3 +58,12 @@ def test_no_deviation_between_the_drawn_points_is_lost():
     assert np.mean([row["risk"] for row in rows]) == pytest.approx(rows[0]["excess"])
     assert all(abs(row["largest"]) >= abs(row["estimate"] - row["truth"]) for row in rows)
     assert rows[0]["least_excess"] <= rows[0]["excess"] * (1 + 1e-12)
+
+
+def test_the_true_curves_are_refuted_by_rows_that_lie_elsewhere(tmp_path):
+    rows = [row for task in curves.true_tasks("quick") for row in curves.measure_true(task, np.random.default_rng(0))]
+    (verdict,) = curves.present_true(Table(rows), Sheet(tmp_path)).verdicts
+    assert verdict.holds is True
+    moved = [{**row, "y": row["y"] + 0.05 * (row["kind"] == "data" and row["gamma"] == 0)} for row in rows]
+    (verdict,) = curves.present_true(Table(moved), Sheet(tmp_path)).verdicts
+    assert verdict.holds is False

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from quernel import KernelQuantileRegressor
 from quernel.datasets import load_wind, make_heteroscedastic
 from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.features import RandomFeatures
@@ -174,6 +175,23 @@ def test_without_a_constant_the_promise_is_broken(name, sampling):
     assert not promised / 2 < gap < 2 * promised
 
 
+def test_leverage_features_of_the_pilot_are_those_of_the_fit_whatever_the_unit_of_y(monkeypatch):
+    """An estimator takes leverage scores at its own ridge weight, which falls with the unit of y."""
+    problem, seen = planned("kink"), set()
+
+    def draw(*given, **words):
+        seen.add(words["leverage_alpha"])
+        return RandomFeatures(*given, **words)
+
+    monkeypatch.setattr("quernel.theory.planning.RandomFeatures", draw)
+    X, y = problem.X[:200], 1000 * problem.y[:200]
+    calibrate_features(problem.made, X, y, problem.kernel, unit=1000.0, gap=0.05)
+    alpha = alpha_at(problem.made, 200) / 1000
+    model = KernelQuantileRegressor(kernel=problem.kernel, n_components=20, sampling="leverage", alpha=alpha).fit(X, y)
+    assert any(model.feature_map_.leverage_alpha == pytest.approx(one) for one in seen)
+    assert not any(alpha * 1000 == pytest.approx(one) for one in seen)
+
+
 def test_more_is_asked_for_a_smaller_gap_and_the_constant_does_not_know_the_unit_of_y():
     problem = planned("kink")
     X, y = problem.X[:250], problem.y[:250]
@@ -181,8 +199,8 @@ def test_more_is_asked_for_a_smaller_gap_and_the_constant_does_not_know_the_unit
     found = calibrate_features(problem.made, X, y, problem.kernel, unit=1.0, gap=0.02, **words)
     scaled = calibrate_features(problem.made, X, 1000 * y - 7, problem.kernel, unit=1000.0, gap=0.02, **words)
     finer = calibrate_features(problem.made, X, y, problem.kernel, unit=1.0, gap=0.005, **words)
+    assert scaled["uniform"].value == pytest.approx(found["uniform"].value, rel=0.01)
     for sampling, one in found.items():
-        assert scaled[sampling].value == pytest.approx(one.value, rel=0.01)
         assert finer[sampling].value > 2 * one.value
         assert one.interval[0] < one.value < one.interval[1]
         assert one.features_interval(1000)[0] < one.features(1000) < one.features_interval(1000)[1]

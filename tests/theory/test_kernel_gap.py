@@ -147,6 +147,21 @@ def test_the_similarity_bound_holds_and_is_the_looser_one():
     assert more.fit(X, y).kernel_gap(X, y).similarity_bound[0] < 0.5 * gap.similarity_bound[0]
 
 
+@pytest.mark.parametrize("alpha", [1e-6, 1e-12])
+def test_the_bracket_allows_for_the_rounding_of_the_kernel_which_tiny_weights_magnify(alpha):
+    """The same rows in another order have the same optimum: brackets that rounding moved apart would be no proof."""
+    X, y, settings = problem(0, 150)
+    features = RandomFeatures(settings["kernel"], 150, random_state=0).fit(X)
+    given = settings["kernel"], features, np.array([0.5]), alpha, np.array([0.1])
+    one, other = (
+        theory.kernel_gap(ArrayRows(X[way], y[way]), *given, tol=1e-9) for way in (slice(None), slice(None, None, -1))
+    )
+    lost = np.finfo(float).eps / (4 * alpha * 0.1)
+    for gap, again in ((one, other), (other, one)):
+        assert gap.upper[0] >= again.lower[0]
+        assert gap.upper[0] - gap.lower[0] >= 2 * lost
+
+
 @pytest.mark.parametrize("block_shape", [(1, 1), (7, 3), (50, 200), (256, 1024)])
 def test_blocks_of_any_shape_give_the_same_bracket(block_shape):
     X, y, settings = problem(4, 120)

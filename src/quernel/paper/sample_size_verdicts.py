@@ -26,6 +26,12 @@ FEWEST = 10
 # How unlikely a count, or a printed sd, must be before chance is ruled out.
 RARE = 0.01
 SMALL_ALPHA = 1e-9
+# What is said of a gap.
+FINDINGS: dict[Holds, str] = {
+    True: "It shrinks.",
+    False: "It does not shrink.",
+    "undecided": "That is too little to tell.",
+}
 
 
 class Difference(NamedTuple):
@@ -67,7 +73,11 @@ def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
         f"{found[lowest].value:+.4f} ({_name(lowest)}) to {found[highest].value:+.4f} ({_name(highest)}). If all "
         "repetitions of the paper shared one test set, whose luck its standard deviations do not show, "
         f"{len(beyond)} still differ by more than {IMPOSSIBLE:g}. "
-        + ("The numbers agree." if agree else "The numbers do not agree.")
+        + (
+            "The numbers agree."
+            if agree
+            else f"The numbers do not agree{'' if beyond else ', but that may be its luck'}."
+        )
     )
     return _verdict(table, text, holds)
 
@@ -99,11 +109,10 @@ def judge_printed_gap(paper: Cells) -> Verdict:
     fall, error = first - last, float(np.hypot(first_se, last_se))
     # Rounded, because sums of decimals that are equal may differ in the last bit.
     holds: Holds = True if fall > DIFFERS * error else "undecided" if round(fall, 6) > 0 else False
-    finding = {True: "It shrinks.", False: "It does not shrink.", "undecided": "That is too little to tell."}
     return Verdict(
         "Conclusion: KQR-RF comes near to exact KQR as N grows. In print the gap between them, the mean over the "
         f"levels, is {_along({n: gap for n, (gap, _) in gaps.items()})}: from the first to the last it changes by "
-        f"{-fall:+.4f}, with a standard error of {error:.4f} if all cells are independent. {finding[holds]}",
+        f"{-fall:+.4f}, with a standard error of {error:.4f} if all cells are independent. {FINDINGS[holds]}",
         holds,
     )
 
@@ -118,8 +127,9 @@ def judge_our_gap(table: Table) -> Verdict:
         holds: Holds = "undecided"
         finding = f"At N = {sizes[0]:,} there is no gap beyond {DIFFERS:g} standard errors that could shrink."
     else:
-        holds = first.mean - abs(last.mean) > DIFFERS * float(np.hypot(first.se, last.se))
-        finding = "It shrinks." if holds else "It does not shrink."
+        fall, error = first.mean - abs(last.mean), float(np.hypot(first.se, last.se))
+        holds = True if fall > DIFFERS * error else "undecided" if fall > 0 else False
+        finding = FINDINGS[holds]
     return _verdict(
         table,
         "The same conclusion in our numbers: the gap of the excess risks on the same rows, the mean over the levels, "

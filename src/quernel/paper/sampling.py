@@ -191,8 +191,8 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     before, after = subtract_means(at[turn], at[first]), subtract_means(at[last], at[turn])
     fell = is_below_zero(before)
     if fell is not True:
-        words = "does not fall" if before.mean >= 0 else "does not fall clearly"
-        return Verdict(f"{text}: up to M = {turn} it {words}.", False if before.mean >= 0 else "undecided")
+        words = "does not fall" if fell is False else "does not fall clearly"
+        return Verdict(f"{text}: up to M = {turn} it {words}.", fell)
     if last == turn:
         return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
     share, error = after.mean / -before.mean, half_width(after) / -before.mean

@@ -92,7 +92,7 @@ def present_true(table: Table, sheet: Sheet) -> Section:
         "We read |0|^-q in the spline sum as 1, and 0.01 as a variance. At r = 0 or gamma = 1 the orders are limits: "
         "the median is unbounded at whole x.",
     ]
-    return Section(reported, [picture, numbers], [Verdict(text, worst < 3.5)])
+    return Section(reported, [picture, numbers], [Verdict(text, bool(worst < 3.5))])
 
 
 def fitted_tasks(size: Size) -> list[Task]:

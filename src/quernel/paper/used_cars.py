@@ -38,8 +38,6 @@ BANDWIDTH = 1.0
 OTHERS = (0.5, 0.3, 0.2, 0.1)
 EXACT, LINEAR = "exact", "linear"
 NAMES = {EXACT: "exact KQR", **SAMPLED, LINEAR: "linear"}
-# Half a unit of the last printed digit.
-HALF_UNIT = 0.0005
 # The paper's cell that a method of ours is held against.
 PRINTED = {EXACT: "exact", UNIFORM: "uniform", LITERAL: "leverage", LEVERAGE: "leverage"}
 # What the factor of the exact kernel may leave out of its trace, and how many features it may have at most. At the
@@ -196,7 +194,7 @@ def _judge_nearer(own: Table, method: str) -> Verdict:
 def _judge_cell(own: Table, method: str) -> Verdict:
     """Whether the printed mean and ours agree: half a unit of the third decimal is nobody's difference."""
     ours, difference = own.select(method=method).summary("pqe"), _beside_print(own, method)
-    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), HALF_UNIT)
+    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), printed.HALF_UNIT)
     agrees = bool(abs(off) <= half_width(difference))
     words = "agrees with" if agrees else "is above" if off > 0 else "is below"
     mean, _ = printed.USED_CARS[PRINTED[method]]

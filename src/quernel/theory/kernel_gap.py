@@ -33,8 +33,9 @@ from quernel.theory.operators import compare_operators
 
 Array = NDArray[np.floating]
 
-# Shares of the objective are summed to about 1e-14; both ends of the bracket are moved outwards by more than that.
-ROUNDING = 1e-12
+# Shares of the objective are summed to about 1e-14, and s'K s, whose |s| add up to less than 1, to a few units of the
+# last place of K, which 1 / (4 alpha) multiplies. Both ends of the bracket are moved outwards by more than that.
+ROUNDING, LAST_PLACE = 1e-12, 4 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class KernelGap:
         lower <= (F - min F_K) / F <= upper, proved.
     similarity_bound : ndarray of shape (q,)
         A bound from above on the same share, without a pass over the kernel, from how alike features and kernel are as
-        operators (`lemC.1`). Proved where `similarity_rows` is all rows, and otherwise an estimate from a sample.
+        operators (`lemC.2`). Proved where `similarity_rows` is all rows, and otherwise an estimate from a sample.
     objective : ndarray of shape (q,)
         F.
     n_components : int
@@ -158,10 +159,11 @@ def kernel_gap(
         """(F - bound) / F; an F of 0 cannot be lowered."""
         return np.divide(objective - bound, objective, out=np.zeros_like(objective), where=objective > 0)
 
+    lost = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
     return KernelGap(
         quantiles=loss.levels,
-        lower=relate(np.min(primal_bounds, axis=0)) - ROUNDING,
-        upper=relate(dual_bound) + ROUNDING,
+        lower=relate(np.min(primal_bounds, axis=0) + lost) - ROUNDING,
+        upper=relate(dual_bound - lost) + ROUNDING,
         similarity_bound=relate(similar),
         objective=objective,
         n_components=feature_map.n_components_,

@@ -202,7 +202,7 @@ def calibrate_features(
         n = len(y[rows])
         # alpha = n^(-1 / (2r + gamma)), which the plan has for its own n; of y over its unit
         alpha = made.alpha * (made.n / n) ** (1 / (2 * made.r + made.gamma))
-        return _Pilot(X[rows], y[rows], kernel, loss, alpha, gap)
+        return _Pilot(X[rows], y[rows], kernel, loss, alpha, alpha / unit, gap)
 
     whole, parts = pilot(slice(None)), [pilot(slice(k, None, PARTS)) for k in range(PARTS)]
     found = {}
@@ -232,10 +232,16 @@ def calibrate_features(
 
 
 class _Pilot:
-    """Some rows, fitted by the kernel itself, against which fits with features are held."""
+    """Some rows, fitted by the kernel itself, against which fits with features are held.
 
-    def __init__(self, X: Array, y: Array, kernel: Kernel, loss: Pinball, alpha: float, gap: float) -> None:
+    `leverage_alpha` is the ridge weight of y in its own unit: an estimator takes leverage scores at that.
+    """
+
+    def __init__(
+        self, X: Array, y: Array, kernel: Kernel, loss: Pinball, alpha: float, leverage_alpha: float, gap: float
+    ) -> None:
         self.X, self.y, self.kernel, self.loss, self.alpha, self.tol = X, y, kernel, loss, alpha, gap / 100
+        self.leverage_alpha = leverage_alpha
         # What is cut off changes the objective by mean theta^2 E / (4 alpha) at most, and |theta| < 1.
         G = PivotedCholesky(kernel, tol=min(1e-10, alpha * self.tol)).fit_transform(X)
         exact = self._fit(G)
@@ -250,7 +256,8 @@ class _Pilot:
 
     def _gap(self, sampling: str, size: int, rng: np.random.Generator) -> tuple[float, float]:
         seed = int(rng.integers(2**63))
-        drawn = RandomFeatures(self.kernel, size, sampling=sampling, leverage_alpha=self.alpha, random_state=seed)
+        at = self.leverage_alpha
+        drawn = RandomFeatures(self.kernel, size, sampling=sampling, leverage_alpha=at, random_state=seed)
         Phi = drawn.fit(self.X).transform(self.X)
         first = self._norm(Phi) - self.norm
         return float(self._fit(Phi).objective[0]) - self.least + first, first
