@@ -57,9 +57,7 @@ def count_lines(text: str) -> Counter[str]:
             explaining |= set(range(body[0].lineno, body[0].end_lineno + 1))
     blank = {k for k, line in enumerate(text.splitlines(), 1) if not line.strip()} - explaining
     total = len(text.splitlines())
-    return Counter(
-        lines=total, explaining=len(explaining), blank=len(blank), code=total - len(explaining) - len(blank)
-    )
+    return Counter(lines=total, explaining=len(explaining), blank=len(blank), code=total - len(explaining) - len(blank))
 
 
 def _is_text(node: ast.stmt) -> bool:

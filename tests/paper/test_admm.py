@@ -25,7 +25,11 @@ from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
-ITEMS = {"tab.2": "sample_size_homoscedastic", "fig3": "sampling_homoscedastic"}
+ITEMS = {
+    label: f"{item}_{simulation}scedastic"
+    for item, labels in (("sample_size", ("tab.2", "tab.3")), ("sampling", ("fig3", "fig4")))
+    for label, simulation in zip(labels, ("homo", "hetero"), strict=True)
+}
 # Fits at the same weight on the same features: both are within 1e-6 of the least objective, or nearly, and what is left
 # on test rows is a tenth of the last digit that the paper prints.
 SAME = 1e-4
@@ -177,7 +181,7 @@ def test_a_grid_of_any_loss_is_that_of_newton_to_the_gap(loss):
     assert np.any(objectives(ours.coef[::-1]) > least * 1.01), "at other weights, other fits"
 
 
-@pytest.mark.parametrize("name", ["fig_2", "fig_3", "decomposition", "lipschitz", "heavy_tails"])
+@pytest.mark.parametrize("name", ["fig_2", "fig_3", "leverage_constant", "decomposition", "lipschitz", "heavy_tails"])
 def test_every_experiment_with_splines_or_tails_takes_the_solver(name):
     experiment = BY_NAME[name]
     task = min(experiment.tasks("quick"), key=experiment.cost)
@@ -185,20 +189,25 @@ def test_every_experiment_with_splines_or_tails_takes_the_solver(name):
         measured(name, experiment.measure, 0, task, extra) for extra in ({}, {"solver": "admm"}, {"solver": "admm"})
     )
     assert plain.gaps == {}
-    assert [short for _, short, _ in ours.gaps.values()] == [0]
+    # With 5 features and tiny weights, ADMM does not come to 1e-5 in its rounds; the page counts such fits.
+    ((fits, short, _),) = ours.gaps.values()
+    assert short <= (fits / 10 if name == "leverage_constant" else 0)
     assert ours.rows == again.rows
     for row, other in zip(ours.rows, plain.rows, strict=True):
         assert row.pop("solver", "admm") == "admm"
         assert row.keys() == other.keys()
     assert ours.rows != plain.rows, "it is another solver"
-    numbers = {key: [abs(row[key]) for row in ours.rows] for key in KEY[name]}
-    for key, values in numbers.items():
-        np.testing.assert_allclose(values, [abs(row[key]) for row in plain.rows], rtol=0.05, atol=1e-4)
+    # Leverage features, the second row there, are drawn at the weight that was chosen, which may be another.
+    rows = slice(1 if name == "leverage_constant" else None)
+    for key in KEY[name]:
+        values, others = ([abs(row[key]) for row in found.rows[rows]] for found in (ours, plain))
+        np.testing.assert_allclose(values, others, rtol=0.05, atol=1e-4)
 
 
 KEY = {
     "fig_2": ("excess", "spread"),
     "fig_3": ("excess", "squared"),
+    "leverage_constant": ("excess_intercept", "distance_span"),
     "decomposition": ("total", "least_squares"),
     "lipschitz": ("excess", "squared"),
     "heavy_tails": ("squared", "least"),

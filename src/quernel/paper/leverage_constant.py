@@ -9,7 +9,8 @@ from quernel.features import RandomFeatures
 from quernel.losses import Pinball
 from quernel.paper.differences import describe, half_width, is_below_zero, paired_difference, summarize
 from quernel.paper.drawing import REFERENCE, errorbars, panels
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
+from quernel.paper.grids import solve_grid
 from quernel.paper.log_axes import label_decades, label_ticks
 from quernel.paper.printed import REPETITIONS
 from quernel.paper.risk import normal_excess_risk
@@ -17,7 +18,6 @@ from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
 from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.simulated import KERNEL, Trial, make_trial
 from quernel.paper.validated import ALPHAS, pinball
-from quernel.paths import solve
 from quernel.plots import house_style
 from quernel.problem import Problem
 from quernel.rows import ArrayRows, LiftedRows
@@ -48,7 +48,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     As in `sampling`, leverage scores are taken at the ridge weight that validation chose for the median with uniform
     features and no intercept. At that weight both kinds of features have to represent the constant.
     """
-    trial, M = make_trial(SIMULATION, N, rng), int(task["M"])
+    trial, M = make_trial(SIMULATION, N, rng, solver_of(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
     uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
     features = [uniform.transform(part) for part in parts]
@@ -77,7 +77,8 @@ def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> t
     """The ridge weight that validation chooses for the median, and the excess risk of that fit on the test rows."""
     train, validation, test = features
     rows = LiftedRows(ArrayRows(train, trial.y[trial.train]), features=train)
-    grid = solve(Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept), ALPHAS, [LEVEL], tol=TOL)
+    problem = Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept)
+    grid = solve_grid(problem, ALPHAS, tol=TOL, solver=trial.solver)
     held_out = trial.y[trial.validation][:, None]
     best = int(np.argmin(pinball(held_out - grid.predict(validation), np.array([LEVEL])).mean(axis=1)[:, 0]))
     deviation = test @ grid.coef[best, :, 0] + grid.intercept[best, 0] - trial.truth[trial.test, MEDIAN]

@@ -29,7 +29,7 @@ SMALL_ALPHA = 1e-9
 # What is said of a gap.
 FINDINGS: dict[Holds, str] = {
     True: "It shrinks.",
-    False: "It does not shrink.",
+    False: "It shows no shrinking.",
     "undecided": "That is too little to tell.",
 }
 
@@ -148,11 +148,11 @@ def judge_exact(table: Table) -> Verdict:
     pairs = len(LEVELS) * len(table.values("n"))
     text = (
         f"Excess risk of exact KQR against KQR-RF, {pairs} pairs of level and N: larger by more than {DIFFERS:g} "
-        f"standard errors of the two means {worse or 'nowhere'} (at most {most:.1f} of them). Repetition by "
-        f"repetition, on the same rows, which sees more: {paired or 'nowhere'} (at most {most_paired:.1f} standard "
+        f"standard errors of the two means {_list_places(worse)} (at most {most:.1f} of them). Repetition by "
+        f"repetition, on the same rows, which sees more: {_list_places(paired)} (at most {most_paired:.1f} standard "
         f"errors; chance alone would give {pairs * norm.sf(DIFFERS):.1f} such pairs if both were equal). So compared, "
         "but with the weight of the grid that is best for the true risk instead of validation's choice: "
-        f"{at_best or 'nowhere'} (at most {most_at_best:.1f})."
+        f"{_list_places(at_best)} (at most {most_at_best:.1f})."
     )
     if worse or paired:
         exact, others = (np.mean(table.select(method=method).column("alpha") <= SMALL_ALPHA) for method in (EXACT, RF))
@@ -160,7 +160,8 @@ def judge_exact(table: Table) -> Verdict:
             f" Validation on 1,000 rows chose weights up to {SMALL_ALPHA:g}, which hardly regularise, in {exact:.1%} "
             f"of the exact fits and {others:.1%} of the others."
         )
-    return _verdict(table, text, not worse)
+    by_chance = _most_by_chance(pairs, float(norm.sf(DIFFERS)))
+    return _verdict(table, text, not worse and len(paired) <= by_chance)
 
 
 def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
@@ -276,7 +277,7 @@ def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
     return float(gap), float(np.sqrt(sum(variances))) / len(LEVELS)
 
 
-def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[str, float]:
+def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str], float]:
     """Where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
 
     The standard error is that of a difference of means or, paired, of the mean of differences on the same rows.
@@ -289,7 +290,11 @@ def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[str, float
         most = max(most, difference / error)
         if difference > DIFFERS * error:
             worse.append(f"level {level:g}, N = {n:,} (by {difference:.5f})")
-    return f"at {'; '.join(worse)}" if worse else "", float(most)
+    return worse, float(most)
+
+
+def _list_places(places: list[str]) -> str:
+    return f"at {'; '.join(places)}" if places else "nowhere"
 
 
 def _most_by_chance(cells: int, probability: float) -> int:

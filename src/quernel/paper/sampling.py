@@ -228,8 +228,9 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     return sheet.figure(
         figure,
         f"sampling_{simulation}",
-        f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; means of M = 2, off "
-        "the scale, stand in the corner. Below: excess risk with bars of one standard error, both axes logarithmic.",
+        f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; means of M = 2, if run, "
+        "are off the scale and stand in the corner. Below: excess risk with bars of one standard error, both axes "
+        "logarithmic.",
     )
 
 
@@ -247,7 +248,7 @@ def _counts_figure(table: Table, sheet: Sheet) -> Item:
             label_ticks(ax, table.values("M"), least=0.15)
         shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
-    caption += "mean of M = 2, off the scale, stands in the corner. Figures 3 and 4 draw the excess risk of all M."
+    caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
     return sheet.figure(figure, "feature_count", caption)
 
 

@@ -195,7 +195,8 @@ def verdicts_fitted(table: Table) -> list[Verdict]:
         errors = _errors(table.select(r=r, gamma=gamma))
         well = errors["relative"] <= WELL
         text = (
-            f"{case.capitalize()} (r = {r:g}, gamma = {gamma:g}): the mean excess risk {errors['excess']:.2g} is "
+            f"{case.capitalize()} (r = {r:g}, gamma = {gamma:g}), one fit as in the paper: the mean excess risk "
+            f"{errors['excess']:.2g} is "
             f"{errors['relative']:.2g} times the Bayes risk {BAYES:.4f}, "
             f"{'at most' if well else 'more than'} {WELL:.0%} of it; {errors['share']:.0%} of it falls on the worst "
             f"{WORST:.0%} of x. The estimate is {errors['spread'] / NOISE:.2g} standard deviations of the noise from "
