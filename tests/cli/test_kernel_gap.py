@@ -36,7 +36,8 @@ def test_the_page_and_the_terminal_say_what_the_features_cost(command, fitted):
     model = quernel.load(fitted / "m")
     table = csv.read_csv(fitted / "t.csv")
     gap = model.model.kernel_gap(model.encoder.encode(table), np.log(table["y"].to_numpy()))
-    assert said == {"lower": gap.lower.tolist(), "upper": gap.upper.tolist()}
+    ends = ("lower", "upper", "similarity_bound")
+    assert said == {end: getattr(gap, end).tolist() for end in ends}
     assert max(said["upper"]) > 0.01, "20 features do cost something"
 
 

@@ -208,6 +208,32 @@ def test_the_command_that_is_printed_does_what_is_recommended(run, folder, comma
     assert f"To fit this: {best['command']}" in shown
 
 
+@pytest.mark.slow
+def test_fits_by_the_printed_command_have_the_kernel_gap_that_was_promised(run, command, tmp_path):
+    """On average over draws, within a factor of two; and single draws scatter as much as the plan says."""
+    rng = np.random.default_rng(0)
+    X = rng.random((2000, 2))
+    y = np.sin(6 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(2000)
+    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), tmp_path / "t.parquet")
+    made = planned(run(tmp_path / "t.parquet", "--target", "y", "--subsample", 500, "--json"))
+    way = made["sampling"]["uniform"]
+    _, *words = shlex.split(way["command"])
+    proved = []
+    for seed in range(8):
+        ran = command(
+            *(tmp_path / "m" if word == "MODEL.quernel" else word for word in words), "--seed", seed, "--force"
+        )
+        assert ran.returncode == 0, ran.stderr
+        model = quernel.load(tmp_path / "m").model
+        proved.append(model.kernel_gap(X, y))
+    assert all(gap.upper[0] - gap.lower[0] < way["kernel_gap"] / 4 for gap in proved)
+    middles = np.array([(gap.upper[0] + gap.lower[0]) / 2 for gap in proved])
+    error = middles.std(ddof=1) / np.sqrt(len(middles))
+    assert way["kernel_gap"] / 2 - 2 * error <= middles.mean() <= 2 * way["kernel_gap"] + 2 * error
+    assert way["kernel_gap_scatter"] / 3 < middles.std(ddof=1) < 3 * way["kernel_gap_scatter"]
+    assert np.all(np.abs(middles - way["kernel_gap"]) < 4 * way["kernel_gap_scatter"])
+
+
 def test_where_features_are_no_fewer_than_rows_the_kernel_itself_is_recommended(run, folder):
     made = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 30, "--kernel-gap", 0.001))
     for way in made["sampling"].values():

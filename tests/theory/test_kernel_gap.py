@@ -143,6 +143,10 @@ def test_the_similarity_bound_holds_and_is_the_looser_one():
     gap = model.kernel_gap(X, y)
     assert gap.similarity_rows == 200
     assert gap.lower[0] <= gap.upper[0] <= gap.similarity_bound[0] < 1, "1 is what no features at all would give"
+    alone = model.kernel_gap(X, y, similarity_only=True)
+    assert alone.upper == pytest.approx(gap.similarity_bound, rel=1e-9)
+    assert np.all(np.isneginf(alone.lower))
+    assert "unknown to" in str(alone)
     more = KernelQuantileRegressor(**settings | {"n_components": 20_000, "sampling": "uniform", "alpha": 1e-3})
     assert more.fit(X, y).kernel_gap(X, y).similarity_bound[0] < 0.5 * gap.similarity_bound[0]
 

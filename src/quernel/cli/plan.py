@@ -371,7 +371,7 @@ def _plain(way: Recommended, n: int) -> dict[str, Any]:
         "kernel_gap_of_pilot": known.gap if known else None,
         "kernel_gap": gap[0] if gap else None,
         "kernel_gap_interval": list(gap[1]) if gap else None,
-        "kernel_gap_scatter": known.scatter if known else None,
+        "kernel_gap_scatter": known.scatter_at(n) if known else None,
         "stored": bool(way.cost.stored),
         "peak_memory": way.cost.peak_memory,
         "seconds": way.cost.seconds,
@@ -436,9 +436,16 @@ def _tell(ways: Sequence[Recommended], made: Plan) -> None:
     known = best.constant
     console.print(
         f"C is from a pilot on {known.rows:,} rows, where the objective is {known.gap:.2%} above that of the kernel "
-        f"itself, on average over draws of the features; a single draw is off by {known.scatter:.1%} either way.",
+        "itself, on average over draws of the features.",
         highlight=False,
     )
+    if best.components != "exact":
+        middle, off = known.gap_at(made.n), 2 * known.scatter_at(made.n)
+        console.print(
+            f"A single draw differs: `quernel report --kernel-gap` of the fit will mostly show {middle - off:.1%} to "
+            f"{middle + off:.1%}.",
+            highlight=False,
+        )
     for way in ways:
         if way.components == "exact" and way.constant is not None:
             console.print(

@@ -72,7 +72,8 @@ def report(
         text = report_page(fitted, sample.table, judged, **names, sample=sample, kernel_gap=gap)
     write_page(text, out, force=force)
     if as_json:
-        bracket = {} if gap is None else {"kernel_gap": {"lower": gap.lower.tolist(), "upper": gap.upper.tolist()}}
+        ends = ("lower", "upper", "similarity_bound")
+        bracket = {} if gap is None else {"kernel_gap": {end: getattr(gap, end).tolist() for end in ends}}
         typer.echo(json.dumps({"report": str(out)} | judged_summary(judged) | bracket))
         return
     if gap is not None:

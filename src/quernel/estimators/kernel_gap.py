@@ -27,7 +27,9 @@ Array = NDArray[np.floating]
 SAME_OBJECTIVE = 1e-5
 
 
-def compute_kernel_gap(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any) -> KernelGap:
+def compute_kernel_gap(
+    model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any, *, similarity_only: bool
+) -> KernelGap:
     """Check that these are the rows of the fit, and bracket what its features cost on them."""
     if isinstance(model.kernel_, Linear):
         raise ValueError("The linear kernel has its own features, which cost nothing: kernel_gap is for other kernels.")
@@ -54,6 +56,7 @@ def compute_kernel_gap(model: KernelQuantileRegressor, X: Any, y: Any, sample_we
             tol=model.tol,
             max_iter=model.max_iter,
             max_memory=model.max_memory,
+            similarity_only=similarity_only,
         )
 
 

@@ -329,7 +329,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         constant = share @ loss.value(y[:, None] - loss.best_constant(y, share))
         return float(np.mean(np.where(constant > 0, 1 - ours / np.where(constant > 0, constant, 1), ours == 0)))
 
-    def kernel_gap(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> KernelGap:
+    def kernel_gap(
+        self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
+    ) -> KernelGap:
         """What the random features cost in this fit, beside the exact kernel: a proved bracket per level. Print it.
 
         The optimum of the exact kernel lies between a dual bound and the objective of functions in the kernel's space,
@@ -339,6 +341,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Parameters
         ----------
         X, y, sample_weight : what the model was fitted to, to the last row; other rows are refused
+        similarity_only : bool, default=False
+            Whether to leave the pass over the kernel out: `upper` is then the far looser bound from the similarity of
+            features and kernel on some rows, and `lower` is -inf. Time grows like n.
 
         Returns
         -------
@@ -357,7 +362,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         True
         """
         check_is_fitted(self)
-        return compute_kernel_gap(self, X, y, sample_weight)
+        return compute_kernel_gap(self, X, y, sample_weight, similarity_only=similarity_only)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

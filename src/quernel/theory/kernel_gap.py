@@ -98,6 +98,8 @@ class KernelGap:
 
 
 def _percent(share: float, rounding: str) -> str:
+    if not np.isfinite(share):
+        return "unknown"
     return f"{Decimal(100 * share).quantize(Decimal('0.001'), rounding=rounding)} %"
 
 
@@ -113,6 +115,7 @@ def kernel_gap(
     tol: float = 1e-6,
     max_iter: int = 1000,
     max_memory: int | None = None,
+    similarity_only: bool = False,
     options: KernelGapOptions | None = None,
 ) -> KernelGap:
     """Bracket what the features of a quantile fit cost beside the exact kernel.
@@ -129,46 +132,72 @@ def kernel_gap(
     alpha, fit_intercept : of the fit
     objective : F of the fit on these rows, shape (q,)
     tol, max_iter, max_memory : for the solver, which finds the duals again
+    similarity_only : whether to leave the pass over the kernel out; `upper` is then `similarity_bound`, `lower` -inf
     """
     kernel.check_diagonal()
     options = options or KernelGapOptions()
-    loss, share = Pinball(np.asarray(quantiles, dtype=float)), rows.share()
-    n_landmarks = min(max(feature_map.n_components_, options.min_landmarks), options.max_landmarks)
-    landmarks = Nystroem(kernel, n_landmarks, landmarks="distinct").fit(rows.X, sample_weight=rows.weight)
-    duals, objectives = [], []
-    for features in (feature_map, landmarks):
-        design = LiftedRows(rows, features, max_memory=max_memory)
-        found = _solve(Problem(design, loss, alpha, fit_intercept=fit_intercept), tol, max_iter)
-        duals.append(_feasible_duals(found.dual, loss, share, fit_intercept=fit_intercept))
-        objectives.append(found.objective)
-        del design  # before the next features are made
-    weighted = share[:, None, None] * np.stack(duals, axis=2)  # s, shape (n, q, 2)
-    images = _multiply_gram(kernel, rows.X, weighted.reshape(len(share), -1), options.block_shape)
-    images = images.reshape(weighted.shape)
-    linear = np.einsum("nqk,n->qk", weighted, rows.y)
-    quadratic = np.einsum("nqk,nql->qkl", weighted, images) / (4 * alpha)
-    dual_bound = np.array([_maximize_dual(*level) for level in zip(linear, quadratic, strict=True)])
-    primal_bounds = [objectives[1]]
-    for k in range(2):
-        mean_loss = _mean_loss(rows, loss, images[:, :, k] / (2 * alpha), fit_intercept=fit_intercept)
-        primal_bounds.append(mean_loss + quadratic[:, k, k])
-    similar = _dual_bound_by_similarity(rows, kernel, feature_map, duals[0], alpha, options)
-    objective = np.asarray(objective, dtype=float)
+    loss, share, objective = (
+        Pinball(np.asarray(quantiles, dtype=float)),
+        rows.share(),
+        np.asarray(objective, dtype=float),
+    )
+
+    def solve(features: FeatureMap) -> tuple[Array, Array]:
+        """Feasible duals (n, q) and the objective (q,) of the fit on these features."""
+        problem = Problem(LiftedRows(rows, features, max_memory=max_memory), loss, alpha, fit_intercept=fit_intercept)
+        found = _solve(problem, tol, max_iter)
+        return _feasible_duals(found.dual, loss, share, fit_intercept=fit_intercept), found.objective
 
     def relate(bound: Array) -> Array:
         """(F - bound) / F; an F of 0 cannot be lowered."""
         return np.divide(objective - bound, objective, out=np.zeros_like(objective), where=objective > 0)
 
-    lost = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
+    dual, _ = solve(feature_map)
+    similarity_bound = relate(_dual_bound_by_similarity(rows, kernel, feature_map, dual, alpha, options))
+    lower, upper = np.full_like(objective, -np.inf), similarity_bound
+    if not similarity_only:
+        n_landmarks = min(max(feature_map.n_components_, options.min_landmarks), options.max_landmarks)
+        landmarks = Nystroem(kernel, n_landmarks, landmarks="distinct").fit(rows.X, sample_weight=rows.weight)
+        second, in_kernel_space = solve(landmarks)
+        bounds = _bound_optimum(
+            rows, kernel, loss, alpha, np.stack([dual, second], axis=2), options, fit_intercept=fit_intercept
+        )
+        lost = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
+        lower = relate(np.minimum(bounds[1], in_kernel_space) + lost) - ROUNDING
+        upper = relate(bounds[0] - lost) + ROUNDING
     return KernelGap(
         quantiles=loss.levels,
-        lower=relate(np.min(primal_bounds, axis=0) + lost) - ROUNDING,
-        upper=relate(dual_bound - lost) + ROUNDING,
-        similarity_bound=relate(similar),
+        lower=lower,
+        upper=upper,
+        similarity_bound=similarity_bound,
         objective=objective,
         n_components=feature_map.n_components_,
         similarity_rows=min(options.similarity_rows, rows.n_rows),
     )
+
+
+def _bound_optimum(
+    rows: ArrayRows,
+    kernel: Kernel,
+    loss: Pinball,
+    alpha: float,
+    duals: Array,
+    options: KernelGapOptions,
+    *,
+    fit_intercept: bool,
+) -> tuple[Array, Array]:
+    """Bounds on min F_K from below and above, (q,) each, from two duals (n, q, 2) and one pass over the kernel."""
+    weighted = rows.share()[:, None, None] * duals  # s
+    images = _multiply_gram(kernel, rows.X, weighted.reshape(rows.n_rows, -1), options.block_shape)
+    images = images.reshape(weighted.shape)
+    linear = np.einsum("nqk,n->qk", weighted, rows.y)
+    quadratic = np.einsum("nqk,nql->qkl", weighted, images) / (4 * alpha)
+    below = np.array([_maximize_dual(*level) for level in zip(linear, quadratic, strict=True)])
+    above = [
+        _mean_loss(rows, loss, images[:, :, k] / (2 * alpha), fit_intercept=fit_intercept) + quadratic[:, k, k]
+        for k in range(2)
+    ]
+    return below, np.minimum(*above)
 
 
 def _solve(problem: Problem, tol: float, max_iter: int) -> Result:

@@ -110,7 +110,8 @@ class FeatureConstant:
 
     There M = C rows^c features have the kernel gap `gap`, which falls like M^-slope. `interval` is that of C, from
     the draws of the pilot, with this confidence; the exponent c is taken as known. With M = C n^c the gap moves with
-    the rows like n^drift, where drift = (what the theory has in the limit, what is taken, what the pilot shows).
+    the rows like n^drift, where drift = (what the theory has in the limit, what is taken, what the pilot shows), the
+    last with the standard error `drift_error`.
     `scatter` is the standard deviation of the gap of a single draw of the features, on the pilot's rows.
     """
 
@@ -123,6 +124,7 @@ class FeatureConstant:
     gap: float
     slope: float
     drift: tuple[float, float, float]
+    drift_error: float
     scatter: float
 
     def features(self, n: int) -> int:
@@ -139,10 +141,16 @@ class FeatureConstant:
         return float(self.gap * (n / self.rows) ** self.drift[1])
 
     def gap_interval(self, n: int) -> tuple[float, float]:
-        """The same with C at the ends of its interval, and the drift of the theory or of the pilot."""
-        (few, many), moved = self.interval, [(n / self.rows) ** power for power in self.drift]
+        """The same with C at the ends of its interval; drift: the theory's, or the pilot's give or take 2 s.e."""
+        shown, error = self.drift[-1], 2 * self.drift_error
+        powers = (*self.drift, shown - error, shown + error)
+        (few, many), moved = self.interval, [(n / self.rows) ** power for power in powers]
         low, high = min(moved) * (few / self.value) ** self.slope, max(moved) * (many / self.value) ** self.slope
         return float(self.gap * low), float(self.gap * high)
+
+    def scatter_at(self, n: int) -> float:
+        """About the standard deviation of the gap of a single draw of M = C n^c features, for n rows."""
+        return self.scatter * math.sqrt(self.features(self.rows) / self.features(n))
 
 
 def estimate_exponents(
@@ -210,6 +218,7 @@ def calibrate_features(
         line, scatter = _solve_for(whole, sampling, gap, rng)
         fewer = np.concatenate([part.gaps(sampling, line.middle, LOOKS, rng)[0] for part in parts])
         moved = math.log(line.gap / max(float(fewer.mean()), NO_GAP)) / math.log(PARTS)
+        relative_error = float(fewer.std(ddof=1)) / max(float(fewer.mean()), NO_GAP) / math.sqrt(len(fewer))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OutsideTheoryWarning)  # the plan has said so
             c = float(feature_exponent(made.r, made.gamma, compatibility, strict=False))
@@ -226,6 +235,7 @@ def calibrate_features(
             gap=gap,
             slope=line.slope,
             drift=(limit, (1 - SHOWN) * limit + SHOWN * shown, shown),
+            drift_error=math.hypot(relative_error, line.gap_error) / math.log(PARTS),
             scatter=scatter / math.exp(line.log_features / 2),
         )
     return found
@@ -274,13 +284,17 @@ class _Pilot:
 
 @dataclass(frozen=True)
 class _Line:
-    """log gap over log M: through (middle, gap) with this slope, and the log M at which it meets the gap wanted."""
+    """log gap over log M: through (middle, gap) with this slope, and the log M at which it meets the gap wanted.
+
+    error and gap_error are the standard errors of that log M and of the log gap in the middle.
+    """
 
     middle: int
     gap: float
     slope: float
     log_features: float
     error: float
+    gap_error: float
 
 
 def _solve_for(pilot: _Pilot, sampling: str, gap: float, rng: np.random.Generator) -> tuple[_Line, float]:
@@ -303,4 +317,4 @@ def _line(sizes: NDArray[np.intp], gaps: Array, wanted: float) -> _Line:
     away = math.log(at_middle / wanted) / slope  # from the middle to the M wanted, in log M
     variance = float(np.sum(gaps.var(axis=1, ddof=1) / mean**2)) / gaps.shape[1]  # of log mean[0] - log mean[1]
     error = math.sqrt(variance * (1 / 4 + (away / span) ** 2)) / slope
-    return _Line(middle, at_middle, slope, math.log(middle) + away, error)
+    return _Line(middle, at_middle, slope, math.log(middle) + away, error, math.sqrt(variance) / 2)
