@@ -220,7 +220,7 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
             axes[0, k].set_title(f"level {level:g}", loc="left")
             axes[1, k].set(yscale="log", xlabel="random features $M$")
             axes[1, k].set_xscale("log")
-            label_ticks(axes[1, k], counts, least=0.15)
+            label_ticks(axes[1, k], counts, least=0.12)
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
         label_decades(axes[1, 0])
@@ -245,7 +245,7 @@ def _counts_figure(table: Table, sheet: Sheet) -> Item:
         for ax in axes[1]:
             ax.set_xlabel("random features $M$")
             ax.set_xscale("log")
-            label_ticks(ax, table.values("M"), least=0.15)
+            label_ticks(ax, table.values("M"), least=0.12)
         shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
@@ -260,7 +260,7 @@ def _draw_pqe(ax: Any, table: Table, least: float) -> None:
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
         means, sds = [cell.mean for cell in cells], [cell.sd for cell in cells]
         errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
-    ax.axhline(least, **REFERENCE, label="Bayes risk: the least possible")
+    ax.axhline(least, **REFERENCE, label="Bayes risk: the least expected PQE")
     notes = []
     for M in sorted(set(table.values("M")) - set(shown)):
         means = [table.select(method=method, M=M).summary("pqe").mean for method in methods]
