@@ -66,7 +66,7 @@ def _cores() -> int:
 
 
 @contextmanager
-def right_sized(n_rows: int, n_features: int) -> Iterator[int]:
+def single_threaded_blas(n_rows: int, n_features: int) -> Iterator[int]:
     """BLAS on one thread; yields how many threads should share the row blocks."""
     allowed = _limit.enter()
     try:

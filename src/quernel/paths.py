@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel._threads import right_sized
-from quernel.certificate import null_model
+from quernel._threads import single_threaded_blas
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, screening
-from quernel.solvers.compression import directions
-from quernel.solvers.result import Result, recertified
+from quernel.objective import Problem
+from quernel.objective.duality_gap import null_model
+from quernel.solvers import newton
+from quernel.solvers.result import Result, recertify
+from quernel.solvers.screening import driver
+from quernel.solvers.screening.low_rank import directions
 
 Array = NDArray[np.floating]
 
@@ -83,7 +84,7 @@ def solve(
     loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
     order = np.argsort(-weights, kind="stable")
     walk = _way(problem)
-    with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
+    with single_threaded_blas(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
         cells, sweeps = walk(problem.rows, loss, weights[order], problem.fit_intercept, tol, max_iter)
     back = np.argsort(order)
     coef, intercept, objective, gap, relative_gap, iterations = (
@@ -101,7 +102,7 @@ def solve_folds(
     source = problem.rows.source
     for fold in folds:
         weight = None if source.weight is None else source.weight[fold]
-        rows = LiftedRows(ArrayRows(everything[fold], source.y[fold], weight), features=everything[fold])
+        rows = InMemoryDesign(ArrayRows(everything[fold], source.y[fold], weight), features=everything[fold])
         part = Problem(rows, problem.loss, problem.alpha, fit_intercept=problem.fit_intercept)
         yield solve(part, alphas, levels, **options)  # type: ignore[arg-type]
 
@@ -112,11 +113,11 @@ def _way(problem: Problem) -> Callable[..., tuple[list[Result], float]]:
         return _follow
     if problem.rows.n_rows < FEW_ROWS * problem.rows.n_features:
         return _abreast
-    return _follow if screening.is_small(problem) else _together
+    return _follow if driver.is_small(problem) else _together
 
 
 def _follow(
-    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
     """One weight after the other, from the largest."""
     turned = _Turned(rows)
@@ -128,7 +129,7 @@ def _follow(
 
 
 def _abreast(
-    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
     """All weights at once, each from the best constant."""
     turned = _Turned(rows)
@@ -143,7 +144,7 @@ def _abreast(
 class _Turned:
     """Rows whose features are turned into the directions that matter, the most important first."""
 
-    def __init__(self, rows: LiftedRows) -> None:
+    def __init__(self, rows: InMemoryDesign) -> None:
         features = rows.pick(np.arange(rows.n_rows))
         self._rows, self._found = rows, directions(features, rows.share)
         self._features = features @ self._found.basis
@@ -153,11 +154,11 @@ class _Turned:
         null = null_model(whole)
         k = self._found.needed(whole, self._rows.n_rows, tol, null.objective)
         features, basis = np.ascontiguousarray(self._features[:, :k]), self._found.basis[:, :k]
-        few = LiftedRows(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
+        few = InMemoryDesign(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
         small = Problem(few, whole.loss, whole.alpha, fit_intercept=whole.fit_intercept)
         start = None if before is None else _warm_start(small, replace(before, coef=basis.T @ before.coef))
         answer = newton.solve(small, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
-        cell = recertified(whole, replace(answer, coef=basis @ answer.coef), tol)
+        cell = recertify(whole, replace(answer, coef=basis @ answer.coef), tol)
         work = answer.sweeps * k / self._rows.n_features
         if np.any(cell.relative_gap > tol) and answer.converged:  # directions were left out that do matter
             begin = newton.Start(cell.coef, cell.intercept, cell.dual, _widths(whole, cell), null)
@@ -169,32 +170,32 @@ class _Turned:
 def _warm_start(problem: Problem, guess: Result) -> newton.Start | None:
     """From the fit at the weight before, as smooth as the way to go is long."""
     width = _widths(problem, guess)
-    return screening.warm_start(problem, guess, width) if np.all(width > 0) else None
+    return driver.warm_start(problem, guess, width) if np.all(width > 0) else None
 
 
 def _widths(problem: Problem, guess: Result) -> Array:
     some = slice(None, None, max(problem.rows.n_rows // WARM_ROWS, 1))
     memory = problem.rows.new_memory()
-    problem.place(memory, guess.coef, guess.intercept)
-    distance = problem.loss.distance(memory.collect("residual")[some])
+    problem.set_coefficients(memory, guess.coef, guess.intercept)
+    distance = problem.loss.distance_to_knot(memory.collect("residual")[some])
     if not np.isfinite(distance).all():  # a loss without knots is smooth by itself
         return np.zeros(problem.loss.n_columns)
     return np.quantile(distance, WARM_SHARE, axis=0)
 
 
 def _together(
-    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
     """Groups of weights as columns of one problem each."""
     cells, sweeps = [], 0.0
     for group in _groups(alphas, max(1, GROUP_SIZE // (3 * rows.n_rows * loss.n_columns))):
-        answer = screening.solve(_columns(rows, loss, group, fit_intercept), tol=tol, max_iter=max_iter)
+        answer = driver.solve(_columns(rows, loss, group, fit_intercept), tol=tol, max_iter=max_iter)
         cells += _cells(answer, len(group))
         sweeps += answer.sweeps
     return cells, sweeps
 
 
-def _columns(rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool) -> Problem:
+def _columns(rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool) -> Problem:
     """One problem with a column for every pair: all levels at the first weight, then at the next."""
     levels = np.tile(np.arange(loss.n_columns), len(alphas))
     return Problem(rows, loss.take(levels), np.repeat(alphas, loss.n_columns), fit_intercept=fit_intercept)

@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from quernel.calibration.scores import Scores, reach, rows_needed
+from quernel.conformal.scores import Scores, reach, rows_needed
 
 LEVELS = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.975", "0.99", "0.07"]
 

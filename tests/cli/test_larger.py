@@ -13,11 +13,11 @@ from scipy.stats import chisquare
 
 import quernel
 from cli.test_streams import QUICK, alike, fitted, in_files
-from quernel.calibration import conformal
-from quernel.report import judging
-from quernel.rows import SelectedRows
-from quernel.selection import quantile
-from quernel.tables import drawing, reading
+from quernel.conformal import regressor
+from quernel.data import SelectedRows
+from quernel.estimators import quantile_cv
+from quernel.report import evaluation
+from quernel.tables import reading, reservoir_sample
 from report.made_page import read as read_page
 from tables.made import sales
 
@@ -73,9 +73,9 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(command, tmp_path, 
 
 
 def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 300)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 300)
     seen, judges = [], []
-    refit, judge = judging.selected, judging._judged
+    refit, judge = evaluation.selected, evaluation._judged
 
     def selecting(rows, chosen):
         some = refit(rows, chosen)
@@ -87,8 +87,8 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
         judges.append((y[splits[0][0]], y[splits[0][1]]))
         return judge(model, X, y, splits, how, **more)
 
-    monkeypatch.setattr(judging, "selected", selecting)
-    monkeypatch.setattr(judging, "_judged", judged)
+    monkeypatch.setattr(evaluation, "selected", selecting)
+    monkeypatch.setattr(evaluation, "_judged", judged)
     folder = in_files(tmp_path / "data", sales(1000))
     page = tmp_path / "r.html"
     made = fitted(command, folder, "price", tmp_path / "m", *QUICK, *LITTLE, "--report", page)[0]
@@ -146,7 +146,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
 
 
 def test_samples_with_too_few_targets_are_refused(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 1)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 1)
     folder = in_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = command(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
@@ -163,7 +163,7 @@ def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(command, tmp_path,
     whole = told(command(*arguments))
     assert told(command(*arguments, *LITTLE)) == whole
     assert whole["rows"] < 900
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 500)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 500)
     ran = command(*arguments, *LITTLE)
     sampled = told(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])
@@ -200,13 +200,13 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_
     folder = in_files(tmp_path / "data", table)
     common = ("--components", "10", "--quantiles", "0.5", "--alphas", "1e-3", "--bandwidths", "1", "--json")
     arguments = ("tune", folder, "--target", "y", *common, "--max-memory", "10kB", "--model")
-    splits, search = [], quantile.search
+    splits, search = [], quantile_cv.search
 
     def keep(source, lifts, loss, alphas, found, **more):
         splits.append([(source.X[train], source.X[test]) for train, test in found])
         return search(source, lifts, loss, alphas, found, **more)
 
-    monkeypatch.setattr(quantile, "search", keep)
+    monkeypatch.setattr(quantile_cv, "search", keep)
     for number, options in enumerate((["--folds", "3"], ["--validation", "0.25"])):
         ran = command(*arguments, tmp_path / f"time{number}", "--time-ordered", "--exclude", "group", *options)
         assert (told(ran)["read"], len(splits[-1])) == ("streamed", 3 - 2 * number)
@@ -273,4 +273,4 @@ def test_checkpoints_are_for_the_fit_of_one_model():
     X, y = np.zeros((50, 1)), np.arange(50.0)
     for words, said in (({"method": "cv+"}, "several models"), ({"estimator": object(), "method": "prefit"}, "none")):
         with pytest.raises(ValueError, match=f"here {said} will be fitted"):
-            conformal.ConformalQuantileRegressor(**words).fit(X, y, checkpoint="c")
+            regressor.ConformalQuantileRegressor(**words).fit(X, y, checkpoint="c")

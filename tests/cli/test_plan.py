@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import quernel
-import quernel.rows.lifted
+import quernel.data.design_matrix
 from quernel import estimate_cost
 from quernel.cli import main
 from quernel.estimators.cost import as_size
@@ -103,7 +103,7 @@ def test_memory_and_time_are_those_of_the_fit_that_is_recommended(run, folder):
 
 
 def test_features_that_memory_cannot_store_are_said_to_be_recomputed(run, monkeypatch):
-    monkeypatch.setattr(quernel.rows.lifted, "available_memory", lambda: 2 * 10**9)
+    monkeypatch.setattr(quernel.data.design_matrix, "available_memory", lambda: 2 * 10**9)
     many = run("--rows", 1_000_000, "--r", 0.5, "--gamma", 0.5)
     stored = cells(many.stdout, "features stored")
     assert stored[0] == "no, recomputed"

@@ -14,9 +14,9 @@ from pyarrow import csv
 
 import quernel
 from quernel.cli.data import bytes_from
+from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
-from quernel.rows.streamed import StreamedRows
-from quernel.solvers import screening
+from quernel.solvers.screening import driver
 from quernel.tables import read
 from tables.made import sales
 
@@ -59,14 +59,14 @@ def read_shared(name):
 @pytest.fixture
 def swept(monkeypatch):
     """How often rows of files were swept; tables as small as those here would be gathered instead."""
-    monkeypatch.setattr(screening, "SMALL", 10_000)
-    sweeps, fold = [], StreamedRows.fold
+    monkeypatch.setattr(driver, "SMALL", 10_000)
+    sweeps, fold = [], StreamedDesign.map_reduce
 
     def counted(self, *args, **more):
         sweeps.append(self.n_rows)
         return fold(self, *args, **more)
 
-    monkeypatch.setattr(StreamedRows, "fold", counted)
+    monkeypatch.setattr(StreamedDesign, "fold", counted)
     return sweeps
 
 

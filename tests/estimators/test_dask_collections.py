@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.estimators.overview import FarOverview, Overview
-from quernel.rows import ArrayRows, DaskRows
+from quernel.data import ArrayRows, DaskRows
+from quernel.tuning.data_summary import DataSummary, StreamedSummary
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -48,8 +48,8 @@ def test_a_fit_of_dask_arrays_is_that_of_arrays(weighted, data):
 def test_the_overview_of_a_dask_collection_is_that_of_arrays(data):
     X, y, weight = data
     counts = weight > 0
-    near = Overview(ArrayRows(X[counts], y[counts], weight[counts]))
-    far = FarOverview(DaskRows(da.from_array(X, chunks=3000), da.from_array(y, chunks=3000), weight))
+    near = DataSummary(ArrayRows(X[counts], y[counts], weight[counts]))
+    far = StreamedSummary(DaskRows(da.from_array(X, chunks=3000), da.from_array(y, chunks=3000), weight))
     assert far.n_rows == near.n_rows
     assert far.spread == near.spread
     for name in ("mean", "scales", "range", "bandwidth"):

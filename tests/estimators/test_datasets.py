@@ -263,5 +263,5 @@ def test_files_that_are_no_used_cars_are_refused_with_advice(tmp_path, text, wor
 
 
 def test_the_example_of_make_spline():
-    failed, tried = doctest.testmod(importlib.import_module("quernel.datasets.spline"))
+    failed, tried = doctest.testmod(importlib.import_module("quernel.datasets.simulations"))
     assert (failed, tried) == (0, 2)

@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import EpsilonInsensitive, Hinge, Pinball, SmoothedPinball
-from quernel.problem import Problem
-from quernel.problem.doubt import Bands, narrow, screen
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, screening
-from quernel.solvers.correction import Correction, tells_curvature
+from quernel.objective import Problem
+from quernel.solvers import newton
+from quernel.solvers.screening import driver
+from quernel.solvers.screening.active_set import ScreeningBands, narrow, screen
+from quernel.solvers.screening.subsampled_newton import Correction, tells_curvature
 
 N, M, SIZE = 60_000, 40, 6_000
 LOSSES = [Pinball([0.3, 0.8]), EpsilonInsensitive(0.2, n_columns=2), Hinge(n_columns=2)]
@@ -28,12 +29,12 @@ def lifted():
 def problem(lifted, loss, alpha=1e-6, n=N, fit_intercept=True):
     Phi, y = lifted[0][:n], lifted[1][:n]
     target = np.sign(y - np.median(lifted[1])) if loss.margin else y
-    rows = LiftedRows(ArrayRows(Phi, target), features=Phi, shuffled=True)
+    rows = InMemoryDesign(ArrayRows(Phi, target), features=Phi, shuffled=True)
     return Problem(rows, loss, alpha, fit_intercept=fit_intercept)
 
 
 def bands(q, band):
-    return Bands.alike(np.full(q, band), M)
+    return ScreeningBands.alike(np.full(q, band), M)
 
 
 def fits(apart):
@@ -75,10 +76,10 @@ def test_of_rows_in_doubt_nothing_is_lost_and_the_settled_ones_stay(lifted, loss
     assert np.all(known | ~doubt)
     np.testing.assert_array_equal(dual[~known], before[~known])
     assert 0 < fewer.count.min() <= fewer.count.max() < doubts.count.min()
-    offset, sign = loss.frame(whole.rows.target[:, None])
-    residual = offset - sign * (whole.rows.resident("") @ second[0] + second[1])
+    offset, sign = loss.margin_transform(whole.rows.target[:, None])
+    residual = offset - sign * (whole.rows.as_array("") @ second[0] + second[1])
     slopes = np.where(known, loss.slope(residual), before) * sign / N
-    np.testing.assert_allclose(after.force + fewer.force, whole.rows.resident("").T @ slopes, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(after.force + fewer.force, whole.rows.as_array("").T @ slopes, rtol=0, atol=1e-12)
     np.testing.assert_allclose(after.balance + fewer.balance, slopes.sum(axis=0), rtol=0, atol=1e-12)
 
 
@@ -86,11 +87,11 @@ def test_every_row_is_in_doubt_within_an_error_of_its_own(lifted):
     whole, rng = problem(lifted, Pinball([0.5])), np.random.default_rng(0)
     coef, intercept, memory = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_memory()
     errors, shifts = rng.normal(0, 0.1, (1, 5, M)), rng.normal(0, 0.1, (1, 5))
-    Phi = whole.rows.resident("")
+    Phi = whole.rows.as_array("")
     reach = np.sqrt(np.sum((Phi @ errors[0].T + shifts[0]) ** 2, axis=1))
     narrowest, widest = np.quantile(reach, [[0.2], [0.8]])
     screen(whole, memory, coef, intercept, np.array([np.inf]), None)
-    narrow(whole, memory, None, coef, intercept, Bands(widest, narrowest, errors, shifts), None)
+    narrow(whole, memory, None, coef, intercept, ScreeningBands(widest, narrowest, errors, shifts), None)
     doubt = np.abs(memory.collect("residual")[:, 0]) <= np.clip(reach, narrowest, widest)
     np.testing.assert_array_equal(memory.collect("doubt")[:, 0], doubt)
     assert 0 < doubt.mean() < 1
@@ -101,7 +102,7 @@ def test_every_row_is_in_doubt_within_an_error_of_its_own(lifted):
 def test_a_step_takes_most_of_the_error_and_tells_what_is_left(lifted, loss):
     whole, few = problem(lifted, loss), problem(lifted, loss, n=SIZE)
     best, guess = (newton.solve(one, tol=1e-7, polish=False) for one in (whole, few))
-    Phi = whole.rows.resident("")
+    Phi = whole.rows.as_array("")
 
     def errors(coef, intercept):
         return (Phi @ (coef - best.coef) + intercept - best.intercept)[:, 0]
@@ -126,7 +127,7 @@ def test_steps_lead_to_the_own_fit_of_a_sample(lifted):
     first, sample = (problem(lifted, Pinball([0.3, 0.7]), n=n) for n in (1_000, SIZE))
     guess, best = (newton.solve(one, tol=1e-8, polish=False) for one in (first, sample))
     coef, intercept, residual = Correction(sample, None, 20).own_fit(guess.coef, guess.intercept)
-    Phi, y = sample.rows.resident(""), sample.rows.target[:, None]
+    Phi, y = sample.rows.as_array(""), sample.rows.target[:, None]
     np.testing.assert_allclose(residual, y - Phi @ coef - intercept, atol=1e-10)
 
     def off(coef, intercept):
@@ -149,9 +150,9 @@ def test_a_sample_must_have_the_rows_to_tell(lifted):
 @pytest.mark.parametrize("levels", [[0.5], [0.1, 0.5, 0.9]])
 def test_fewer_rows_are_solved_for_and_no_more_sweeps_are_made(lifted, levels, intercept, monkeypatch):
     whole = problem(lifted, Pinball(levels), 1e-7, fit_intercept=intercept)
-    corrected = screening.solve(whole)
-    monkeypatch.setattr(screening, "CORRECTED", np.inf)
-    plain = screening.solve(whole)
+    corrected = driver.solve(whole)
+    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    plain = driver.solve(whole)
     assert corrected.converged
     assert plain.converged
     np.testing.assert_allclose(corrected.objective, plain.objective, rtol=2e-6)
@@ -164,8 +165,8 @@ def test_fewer_rows_are_solved_for_and_no_more_sweeps_are_made(lifted, levels, i
 def test_targets_with_many_ties_are_solved_too(lifted, step):
     """Rounded to few values, most rows of a column may lie on the fit."""
     Phi, y = lifted[0], np.round(lifted[1] / step) * step
-    rows = LiftedRows(ArrayRows(Phi, y), features=Phi)
-    result = screening.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
+    rows = InMemoryDesign(ArrayRows(Phi, y), features=Phi)
+    result = driver.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
     assert result.converged
 
 
@@ -177,16 +178,16 @@ def test_losses_that_are_curved_somewhere_or_of_the_margin_are_not_corrected(lif
     cases = ((SmoothedPinball(width=0.05, levels=[0.5]), False), (Hinge(), False), (Pinball([0.5]), True))
     for loss, corrected in cases:
         taken.clear()
-        assert screening.solve(problem(lifted, loss, 1e-7)).converged
+        assert driver.solve(problem(lifted, loss, 1e-7)).converged
         assert bool(taken) == corrected
 
 
 def test_where_no_step_can_be_taken_no_more_rows_are_solved_for(lifted, monkeypatch):
     whole = problem(lifted, Pinball([0.2, 0.5]), 1e-7)
     monkeypatch.setattr(Correction, "step", lambda *args: None)
-    without_steps = screening.solve(whole)
-    monkeypatch.setattr(screening, "CORRECTED", np.inf)
-    plain = screening.solve(whole)
+    without_steps = driver.solve(whole)
+    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    plain = driver.solve(whole)
     assert without_steps.doubtful == plain.doubtful
     np.testing.assert_allclose(without_steps.objective, plain.objective, rtol=1e-9)
 
@@ -201,7 +202,7 @@ def test_a_step_whose_band_is_no_band_is_not_taken(lifted, number, monkeypatch):
         return replace(real(*args), band=np.array([number]))
 
     monkeypatch.setattr(Correction, "step", broken)
-    assert screening.solve(whole).converged
+    assert driver.solve(whole).converged
     assert len(tried) == 1
 
 
@@ -209,7 +210,7 @@ def test_a_step_whose_band_is_no_band_is_not_taken(lifted, number, monkeypatch):
 def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monkeypatch):
     """Bands that are far too narrow, or a fit that was thrown far away."""
     whole, real = problem(lifted, Pinball([0.5]), 1e-7), Correction.step
-    right = screening.solve(whole)
+    right = driver.solve(whole)
 
     def misled(self, coef, intercept, *args):
         step = real(self, coef, intercept, *args)
@@ -219,7 +220,7 @@ def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monke
         return replace(step, bands=bands)
 
     monkeypatch.setattr(Correction, "step", misled)
-    result = screening.solve(whole)
+    result = driver.solve(whole)
     assert result.converged
     np.testing.assert_allclose(result.objective, right.objective, rtol=2e-6)
     assert result.sweeps > right.sweeps
@@ -237,12 +238,12 @@ def test_rows_of_all_kinds_are_corrected(lifted, case, monkeypatch):
     elif case == "targets":
         y = np.column_stack([y, y**2])
     else:
-        monkeypatch.setattr("quernel.solvers.compression.COST", 300.0)
-    whole = Problem(LiftedRows(ArrayRows(Phi, y, weight), features=Phi), Pinball(levels), 1e-6)
+        monkeypatch.setattr("quernel.solvers.screening.low_rank.COST", 300.0)
+    whole = Problem(InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi), Pinball(levels), 1e-6)
     taken, step = [], Correction.step
     monkeypatch.setattr(Correction, "step", lambda *args: taken.append(1) or step(*args))
-    result = screening.solve(whole)
+    result = driver.solve(whole)
     assert taken
     assert result.converged
-    monkeypatch.setattr(screening, "CORRECTED", np.inf)
-    np.testing.assert_allclose(result.objective, screening.solve(whole).objective, rtol=2e-6)
+    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    np.testing.assert_allclose(result.objective, driver.solve(whole).objective, rtol=2e-6)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import LOSSES, Absolute, Hinge, Pinball
-from quernel.problem import Problem, kinked
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem, piecewise
 
 N, M = 3000, 7
 KINKS = {"pinball": Pinball([0.1, 0.5, 0.97]), "absolute": Absolute(n_columns=2), "hinge": Hinge(n_columns=2)}
@@ -17,13 +17,13 @@ def make(loss, weighted):
     if loss.margin:
         y = np.where(rng.random((N, loss.n_columns)) < 0.5, -1.0, 1.0)
     weight = rng.integers(0, 3, N).astype(float) if weighted else None
-    problem = Problem(LiftedRows(ArrayRows(Phi, y, weight), features=Phi), loss, 1e-3)
+    problem = Problem(InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi), loss, 1e-3)
     low, high = loss.domain
     anchor = np.asfortranarray(rng.uniform(low, high, (N, loss.n_columns)))
     anchor[::3] = np.where(rng.random(anchor[::3].shape) < 0.5, low, high)
     memory = problem.rows.new_memory(anchor=anchor)
-    problem.place(memory, rng.normal(size=(M, loss.n_columns)), rng.normal(size=loss.n_columns))
-    problem.aim(memory, rng.normal(size=(M, loss.n_columns)), rng.normal(size=loss.n_columns))
+    problem.set_coefficients(memory, rng.normal(size=(M, loss.n_columns)), rng.normal(size=loss.n_columns))
+    problem.set_direction(memory, rng.normal(size=(M, loss.n_columns)), rng.normal(size=loss.n_columns))
     return problem, memory, rng.uniform(0.1, 1, loss.n_columns)
 
 
@@ -31,23 +31,23 @@ def steps(problem, memory, width):
     """All that a solver reads of the rows, twice, with a step in between."""
     seen = []
     for share_of_step in (0.01, 0.5):
-        pull = problem.pull(memory, width)
+        pull = problem.smoothed_gradient(memory, width)
         seen += [pull.force, pull.balance, pull.positive, pull.negative, pull.loss, pull.slack, pull.active]
-        seen += problem.probe(memory, width, np.full(len(width), share_of_step))
+        seen += problem.eval_along_direction(memory, width, np.full(len(width), share_of_step))
         for anchored in (np.zeros(len(width), bool), np.ones(len(width), bool)):
             for few in (np.zeros(len(width), bool), np.ones(len(width), bool)):
                 for curvature in problem.curvature(memory, width, few, anchored):
                     seen += [curvature.surplus, curvature.rows, curvature.h, curvature.gram, curvature.cross]
-        problem.advance(memory, np.full(len(width), share_of_step))
+        problem.step(memory, np.full(len(width), share_of_step))
     return [part for part in seen if part is not None]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", KINKS)
 def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
-    monkeypatch.setattr(kinked, "COMPILED_ROWS", N + 1)
+    monkeypatch.setattr(piecewise, "COMPILED_ROWS", N + 1)
     plain = steps(*make(KINKS[name], weighted))
-    monkeypatch.setattr(kinked, "COMPILED_ROWS", 0)
+    monkeypatch.setattr(piecewise, "COMPILED_ROWS", 0)
     compiled = steps(*make(KINKS[name], weighted))
     assert len(plain) == len(compiled)
     for ours, theirs in zip(compiled, plain, strict=True):
@@ -55,7 +55,7 @@ def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
 
 
 def test_the_comparison_would_see_a_wrong_step(monkeypatch):
-    monkeypatch.setattr(kinked, "COMPILED_ROWS", 0)
+    monkeypatch.setattr(piecewise, "COMPILED_ROWS", 0)
     problem, memory, width = make(KINKS["pinball"], False)
     right, (again, remembered, _) = steps(problem, memory, width), make(KINKS["pinball"], False)
     wrong = steps(again, remembered, 1.001 * width)
@@ -65,15 +65,15 @@ def test_the_comparison_would_see_a_wrong_step(monkeypatch):
 @pytest.mark.parametrize("share", [0.0, 1.0])  # never and always from the last force
 def test_a_force_from_what_changed_is_the_force(share, monkeypatch):
     problem, memory, width = make(KINKS["pinball"], True)
-    monkeypatch.setattr(kinked, "FEW_CHANGED", share)
-    first = problem.pull(memory, width).force
-    problem.advance(memory, np.full(3, 0.02))
-    second = problem.pull(memory, width).force
+    monkeypatch.setattr(piecewise, "FEW_CHANGED", share)
+    first = problem.smoothed_gradient(memory, width).force
+    problem.step(memory, np.full(3, 0.02))
+    second = problem.smoothed_gradient(memory, width).force
     memory.blocks[0].pop("force")
-    np.testing.assert_allclose(second, problem.pull(memory, width).force, rtol=1e-11, atol=1e-14)
+    np.testing.assert_allclose(second, problem.smoothed_gradient(memory, width).force, rtol=1e-11, atol=1e-14)
     assert not np.allclose(first, second, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_only_two_lines_that_meet_at_zero_are_a_kink(name):
-    assert LOSSES[name]().is_kink == (name in KINKS)
+    assert LOSSES[name]().is_two_piece == (name in KINKS)

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Hinge, Pinball
-from quernel.problem import Problem
-from quernel.problem.doubt import doubt_more, screen, write_back
-from quernel.problem.verdict import reassess, verify
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import refining, screening
+from quernel.objective import Problem
+from quernel.solvers.screening import driver, rounds
+from quernel.solvers.screening.active_set import expand_active, scatter_duals, screen
+from quernel.solvers.screening.kkt_check import recheck_changed, verify
 
 N, M = 5_000, 6
 
@@ -21,7 +21,7 @@ def problem(loss):
     y = Phi[:, 0] + noise
     weight = rng.integers(1, 4, N).astype(float)
     target = np.sign(y) if isinstance(loss, Hinge) else y
-    rows = LiftedRows(ArrayRows(Phi, target, weight), features=Phi)
+    rows = InMemoryDesign(ArrayRows(Phi, target, weight), features=Phi)
     return Problem(rows, loss, 1e-3)
 
 
@@ -37,12 +37,12 @@ def test_it_is_what_another_sweep_would_say(loss):
         rows = [
             replace(part, anchor=rng.uniform(low[k], high[k], len(part.anchor))) for k, part in enumerate(doubts.rows)
         ]
-        return write_back(rows, starts)
+        return scatter_duals(rows, starts)
 
     first = verify(whole, memory, coef + move, intercept, drawn())
-    _, doubts = doubt_more(whole, memory, settled, doubts, np.array([0.05, 0.05]), None)
+    _, doubts = expand_active(whole, memory, settled, doubts, np.array([0.05, 0.05]), None)
     duals, sweeps = drawn(), memory.sweeps
-    found = reassess(whole, memory, first, duals)
+    found = recheck_changed(whole, memory, first, duals)
     assert memory.sweeps == sweeps
     again = verify(whole, memory, coef + move, intercept, duals)
     for name in ("slack", "force", "balance"):
@@ -57,18 +57,18 @@ def test_a_near_miss_is_certified_without_another_sweep(monkeypatch):
     rng = np.random.default_rng(0)
     Phi = rng.standard_normal((100_000, 30))
     y = Phi[:, 0] + rng.standard_normal(100_000)
-    large = Problem(LiftedRows(ArrayRows(Phi, y), features=Phi), Pinball([0.5]), 1e-4, fit_intercept=False)
+    large = Problem(InMemoryDesign(ArrayRows(Phi, y), features=Phi), Pinball([0.5]), 1e-4, fit_intercept=False)
     tried = []
-    real = refining.reassess
-    monkeypatch.setattr(refining, "reassess", lambda *args: tried.append(1) or real(*args))
+    real = rounds.recheck_changed
+    monkeypatch.setattr(rounds, "recheck_changed", lambda *args: tried.append(1) or real(*args))
     for cost in (3.0, 10.0, 30.0, 100.0):
-        monkeypatch.setattr("quernel.solvers.uncertainty.COST", cost)
-        with_it = screening.solve(large, tol=1e-5)
+        monkeypatch.setattr("quernel.solvers.screening.sampling_error.COST", cost)
+        with_it = driver.solve(large, tol=1e-5)
         if tried:
             break
     assert tried
     assert with_it.converged
-    monkeypatch.setattr(refining, "NEARLY", 0)
-    without = screening.solve(large, tol=1e-5)
+    monkeypatch.setattr(rounds, "NEARLY", 0)
+    without = driver.solve(large, tol=1e-5)
     assert without.converged
     assert with_it.sweeps < without.sweeps - 0.5

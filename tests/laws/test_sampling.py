@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from quernel.features import SAMPLINGS, RandomFeatures
-from quernel.features.sampling.draw import shares
+from quernel.features.sampling.draw import orthogonal_normals, shares
 from quernel.features.sampling.leverage import inclusion, leverage_scores, without_replacement
-from quernel.features.sampling.orthogonal import orthogonal_normals
 from quernel.kernels import (
     ArcCosine,
     Cauchy,

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from quernel.losses import Pinball
-from quernel.problem.sweeps import sort_rows, sort_rows_together
+from quernel.objective.numba_kernels import screen_rows, sort_rows_together
 
 
 def sorted_by(sweep, levels, apart, band, dtype=float):
     """What a sweep finds: residual, dual, doubt; force of settled and doubtful rows, and their balance; level, loss."""
     rng, n, M, q = np.random.default_rng(0), 500, 40, len(levels)
     loss = Pinball(levels)
-    knots, slopes = loss.lines
+    knots, slopes = loss.segments
     features = rng.standard_normal((n, M)).astype(dtype)
     coef = np.outer(np.ones(q), rng.standard_normal(M)) + apart * rng.standard_normal((q, M))
     y = features @ coef[0] + rng.standard_normal(n)
@@ -24,7 +24,7 @@ def sorted_by(sweep, levels, apart, band, dtype=float):
         np.zeros((2, q)),
     )
     offset = np.broadcast_to(y, (q, n))
-    frame = (offset, np.broadcast_to(1.0, (q, n))) if sweep is sort_rows else (offset,)
+    frame = (offset, np.broadcast_to(1.0, (q, n))) if sweep is screen_rows else (offset,)
     lines = knots, slopes, loss.conjugate(slopes.T).T.copy()
     fit = coef, np.sort(rng.standard_normal(q)), *lines
     sweep(features, *frame, share, *fit, np.full(q, band), residual, dual, doubt, *_paired(forces, balances), *sums)
@@ -41,7 +41,7 @@ def _paired(forces, balances):
 @pytest.mark.parametrize("apart", [0.0, 1.0], ids=["in order", "crossing"])
 @pytest.mark.parametrize("levels", [[0.1, 0.5, 0.9], [0.9, 0.1, 0.5, 0.2], [0.5, 0.5, 0.5]])
 def test_columns_together_are_columns_alone(levels, apart, band, dtype):
-    alone, together = (sorted_by(sweep, levels, apart, band, dtype) for sweep in (sort_rows, sort_rows_together))
+    alone, together = (sorted_by(sweep, levels, apart, band, dtype) for sweep in (screen_rows, sort_rows_together))
     for one, other in zip(alone[1:3], together[1:3], strict=True):
         np.testing.assert_array_equal(other, one)
     for one, other in zip((alone[0], *alone[3:]), (together[0], *together[3:]), strict=True):

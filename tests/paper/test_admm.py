@@ -10,19 +10,17 @@ pytest.importorskip("matplotlib")
 
 from paper.test_reproduce import SEED, run
 from paper.tiny import TINY
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Hinge, Logistic, Pinball, Squared
+from quernel.objective import Problem
 from quernel.paper import EXPERIMENTS
-from quernel.paper.grids import ROUNDS, gaps_of_fits, solve_grid
+from quernel.paper.holdout_fit import LEVELS, ROUNDS, fit_and_choose, fit_each, gaps_of_fits, solve_grid
 from quernel.paper.reproduction import Reproduction
 from quernel.paper.results import Finished, Results, stamp
-from quernel.paper.ridge_grid import fit_each
 from quernel.paper.runner import measured
 from quernel.paper.simulated import KERNEL, make_trial
 from quernel.paper.spline_design import spline_features
-from quernel.paper.validated import LEVELS, fit_and_choose
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 ITEMS = {
@@ -171,7 +169,7 @@ def test_a_grid_of_any_loss_is_that_of_newton_to_the_gap(loss):
     assert gaps["1e-05"][:2] == (3, 0)
 
     def objectives(coef):
-        offset, sign = loss.frame(y[:, None])
+        offset, sign = loss.margin_transform(y[:, None])
         values = loss.value(offset - sign * (features.transform(X) @ coef.T))
         return values.mean(axis=0) + alphas * np.sum(coef**2, axis=1)
 
@@ -245,10 +243,10 @@ def test_the_heading_counts_the_fits_that_stopped_short(tmp_path):
 
 
 def test_fits_that_stop_short_are_counted_where_they_are_made(monkeypatch):
-    monkeypatch.setattr("quernel.paper.grids.ROUNDS", 3)
+    monkeypatch.setattr("quernel.paper.holdout_fit.ROUNDS", 3)
     rng = np.random.default_rng(0)
     features, y = rng.standard_normal((60, 5)), rng.standard_normal(60)
-    rows = LiftedRows(ArrayRows(features, y), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y), features=features)
     with gaps_of_fits() as gaps:
         grid = solve_grid(
             Problem(rows, Pinball(0.5), 1.0, fit_intercept=False), np.array([1e-8, 1e-4]), tol=1e-6, solver="admm"

@@ -6,8 +6,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from quernel.paper.drawing import SERIES, errorbars, panels
-from quernel.paper.log_axes import far_apart, label_decades, label_ticks, log_log
+from quernel.paper.figures import SERIES, errorbars, far_apart, label_decades, label_ticks, log_log, panels
 
 
 @pytest.mark.parametrize("x", [[1000, 2000, 10_000], [100, 150], [2, 150]])

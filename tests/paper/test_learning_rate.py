@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.paper import Sheet, Table
-from quernel.paper import four_errors as errors
+from quernel.paper import error_decomposition as errors
 from quernel.paper import learning_rate as rates
 from quernel.paper.slopes import Slope, all_hold, allowed_slope
 

@@ -11,9 +11,9 @@ pytest.importorskip("matplotlib")
 
 from quernel.paper import EXPERIMENTS, Sheet, Table
 from quernel.paper import leverage_constant as constant
-from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, judge_flat, present, present_counts, verdicts
 from quernel.paper.simulated import make_trial
+from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 COUNTS = (2, 5, 10, 50, 100, 150)

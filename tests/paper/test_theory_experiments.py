@@ -11,10 +11,10 @@ pytest.importorskip("matplotlib")
 from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.paper import EXPERIMENTS, Sheet, Table
 from quernel.paper.heavy_tails import NOISES
+from quernel.paper.holdout_fit import fit_each
 from quernel.paper.lipschitz import DESIGNS
 from quernel.paper.methods_table import FORMULAS
-from quernel.paper.ridge_grid import fit_each
-from quernel.paper.risk import normal_excess_risk
+from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import fit_slope
 from quernel.paper.spline_design import (
     features_of_theorem,

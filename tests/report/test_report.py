@@ -17,12 +17,12 @@ import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
 from quernel.report import charts, held_out_rows, judge_by_refitting, judge_on, report_page
-from quernel.report.choices import choices
 from quernel.report.content import intervals
+from quernel.report.evaluation import linear, rivals, unconditional
 from quernel.report.fans import column_fans
-from quernel.report.rivals import linear, rivals, unconditional
+from quernel.report.model_choices import choices
+from quernel.report.number_format import number, short
 from quernel.report.svg import Chart, ticks
-from quernel.report.words import number, short
 from report.made_page import LEVELS, as_number, fitted, made, pinball, read
 from tables.made import sales
 
@@ -378,8 +378,8 @@ def test_linear_quantile_regression_is_that_of_scikit_learn():
 
 def test_rivals_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
     _, model, training, _, _ = made()
-    monkeypatch.setattr("quernel.report.rivals.MOST_ROWS", 50)
-    monkeypatch.setattr("quernel.report.judging.MOST_ROWS", 50)
+    monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
+    monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
     judged = judge_by_refitting(model, training)
     train, _ = held_out_rows(len(training.y))
     curves = judged.rivals["Unconditional quantiles"]

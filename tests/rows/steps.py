@@ -84,4 +84,4 @@ def describe(rows):
 
 def content(rows):
     """Of a sample: its features, targets and shares."""
-    return None, (np.array(rows.resident("A sample")), rows.target, rows.share, rows.shuffled)
+    return None, (np.array(rows.as_array("A sample")), rows.target, rows.share, rows.shuffled)

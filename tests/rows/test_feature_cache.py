@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel.data import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedDesign, feature_cache, sources, total
+from quernel.data.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, in_memory, new_cache
+from quernel.data.progress import watching
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.rows import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedRows, feature_cache, sources, total
-from quernel.rows.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, in_memory, new_cache
-from quernel.rows.watching import watching
-from quernel.solvers import refining
+from quernel.solvers.screening import rounds
 from rows.steps import halves, join_halves, value_and_gradient
 
 N, M = 60_000, 40
@@ -76,11 +76,11 @@ class Watched(MemmapRows):
 
 def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=float):
     words = {"max_memory": max_memory, "threads": threads, "dtype": dtype}
-    return StreamedRows(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **words)
+    return StreamedDesign(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **words)
 
 
 def sweep(rows, coef, memory=None):
-    return rows.fold(value_and_gradient, rows.new_memory() if memory is None else memory, coef, join=total)
+    return rows.map_reduce(value_and_gradient, rows.new_memory() if memory is None else memory, coef, join=total)
 
 
 def policies(folder):
@@ -133,7 +133,7 @@ def test_rows_that_stay_are_raw_where_features_are_cached(data):
         rows = streamed(data, cache)
         memory = rows.new_memory()
         sweep(rows, np.ones((M, 1)), memory)
-        found.append(rows.fold_apart(halves, memory, 0.5, join=join_halves))
+        found.append(rows.map_reduce_split(halves, memory, 0.5, join=join_halves))
         assert rows.feature_map.lifted == (2 * N if cache == "recompute" else N)
         rows.close()
     (plain, raw), (cached, raw_beside_cache) = found
@@ -151,7 +151,7 @@ def test_a_sweep_that_failed_leaves_what_it_had(data):
         return (block.start,)
 
     with pytest.raises(ArithmeticError):
-        rows.fold(deadly, rows.new_memory(), join=total)
+        rows.map_reduce(deadly, rows.new_memory(), join=total)
     before = rows.feature_map.lifted
     assert N // 2 < before < N
     sweep(rows, np.zeros((M, 1)))
@@ -182,7 +182,7 @@ def test_rounded_features_are_those_of_every_sweep(which, threads, data, tmp_pat
     cache, max_memory = policies(tmp_path)[which]
     coef = np.random.default_rng(1).standard_normal((M, 2))
     plain = streamed(data, "recompute", threads=threads)
-    rounded = StreamedRows(plain.source, RoundedByHand(), total=N, largest=1.0, max_memory=ROOM, threads=threads)
+    rounded = StreamedDesign(plain.source, RoundedByHand(), total=N, largest=1.0, max_memory=ROOM, threads=threads)
     rows = streamed(data, cache, max_memory=max_memory, threads=threads, dtype=np.float32)
     assert not rows.rounded
     for k in range(3):
@@ -192,7 +192,7 @@ def test_rounded_features_are_those_of_every_sweep(which, threads, data, tmp_pat
     assert rows.feature_map.lifted == N
     (_, gradient, *_), exact = sweep(rows, coef), sweep(plain, coef)
     assert 0 < np.abs(gradient - exact[1]).max() < 1e-6, "control: rounding shows"
-    after = rows.unrounded()
+    after = rows.as_float64()
     for one, other in zip(sweep(after, coef), exact, strict=True):
         np.testing.assert_array_equal(one, other)
     assert not after.rounded
@@ -277,7 +277,7 @@ def test_nothing_is_left_after_an_error(data, tmp_path, monkeypatch):
         held.extend(open_files(tmp_path))
         raise ArithmeticError
 
-    monkeypatch.setattr(refining, "verify", fail)
+    monkeypatch.setattr(rounds, "verify", fail)
     with pytest.raises(ArithmeticError):
         fitted(MemmapRows(*data, cache=tmp_path))
     assert held
@@ -287,7 +287,7 @@ def test_nothing_is_left_after_an_error(data, tmp_path, monkeypatch):
 KILLED = """
 import sys
 import numpy as np
-from quernel.rows.feature_cache import DiskCache
+from quernel.data.feature_cache import DiskCache
 cache = DiskCache(sys.argv[1], [slice(0, 1000)], 100)
 cache.put(0, np.ones((1000, 100)))
 assert cache.complete
@@ -425,14 +425,14 @@ def test_disk_is_chosen_where_features_are_dear(data):
 
 def test_what_counts_is_reading_rows_and_lifting_them(data, monkeypatch):
     rows = streamed(data, "auto", seconds=0.05)
-    assert 0.05 / 1024 <= rows._seconds_anew() <= 0.5 / 1024
+    assert 0.05 / 1024 <= rows._estimate_recompute_cost() <= 0.5 / 1024
     rows.threads = 2
-    lifting = rows._seconds_anew() - rows._shared.reading
+    lifting = rows._estimate_recompute_cost() - rows._shared.reading
     assert 0.05 / 1024 / 2 <= lifting <= 0.4 / 1024
     slow = streamed(data, "auto")
     stream = slow.source.stream
     monkeypatch.setattr(slow.source, "stream", lambda *args, **words: (time.sleep(0.3), stream(*args, **words))[1])
-    assert slow._seconds_anew() >= 0.3 / N
+    assert slow._estimate_recompute_cost() >= 0.3 / N
 
 
 def test_disk_pays_from_a_cost_that_grows_with_the_features():

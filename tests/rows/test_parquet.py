@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.rows import MemmapRows, ParquetRows, RowsError, parquet_files, sources
-from quernel.rows.reading_ahead import THREAD_NAME
+from quernel.data import MemmapRows, ParquetRows, RowsError, parquet_files, sources
+from quernel.data.prefetch import THREAD_NAME
 
 N = 5000
 

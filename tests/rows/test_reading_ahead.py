@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from quernel.rows.reading_ahead import THREAD_NAME, read_ahead
+from quernel.data.prefetch import THREAD_NAME, read_ahead
 
 
 def readers():

@@ -76,7 +76,7 @@ def listed(text: str) -> list[str]:
 
 
 @contextmanager
-def in_options() -> Iterator[None]:
+def cli_error_names() -> Iterator[None]:
     """Complaints of estimators in words of the command line: their arguments are options here."""
     try:
         yield

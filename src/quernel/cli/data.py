@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from quernel.cli.console import listed, note, working
+from quernel.data import DaskRows, memory_budget
 from quernel.estimators.validation import LARGEST, SMALLEST
-from quernel.report.words import counted
-from quernel.rows import DaskRows, allowance
+from quernel.report.number_format import counted
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
-from quernel.tables.clusters import ClusterTable, cluster_rows, connected
-from quernel.tables.converted import bytes_of, copied
-from quernel.tables.facts import MOST_LEVELS
-from quernel.tables.groups import ParquetTable, open_parquet
+from quernel.tables.arrow_casts import kind_of
+from quernel.tables.column_stats import MOST_LEVELS
+from quernel.tables.csv_to_parquet import bytes_of, copied
+from quernel.tables.dask_tables import ClusterTable, cluster_rows, connected
+from quernel.tables.multi_file import Needed, files_of
+from quernel.tables.parquet_row_groups import ParquetTable, open_parquet
 from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
-from quernel.tables.several import Needed, files_of
-from quernel.tables.unmet import unmet
-from quernel.tables.values import kind_of
+from quernel.tables.unused_missing_markers import unmet
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
 COLUMNS = "Input columns, separated by commas, names with a comma in double quotes; all by default."
@@ -62,7 +62,7 @@ def bytes_from(text: str | None) -> int | None:
 
 
 @contextmanager
-def opened_training(
+def load_training_data(
     data: Path,
     target: str,
     columns: str | None,
@@ -120,7 +120,7 @@ def _noted(training: Any, data: Path, words: list[str]) -> Any:
     return replace(training, notes=(*training.notes, *notes))
 
 
-def tell_training(training: Training | StreamedTraining) -> None:
+def print_training(training: Training | StreamedTraining) -> None:
     """What a person should know of the rows before they are used."""
     for sentence in training.notes:
         note(sentence)
@@ -142,7 +142,7 @@ def in_parts(
     data: Path, max_memory: int | None, dask: str | None, how: CsvReading, needed: Needed
 ) -> Iterator[ParquetTable | None]:
     """The files as a table that is read in parts, if it may not fit in memory or a cluster is to read it; else None."""
-    files, room = files_of(data), allowance(max_memory)
+    files, room = files_of(data), memory_budget(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
         table = open_parquet(data, needed=needed)
         yield table if dask is not None or _size(table) > room else None

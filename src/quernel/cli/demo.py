@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table
 
-from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, fail, fitting, flag
-from quernel.cli.pages import write_page
+from quernel.cli.report_file import write_page
+from quernel.conformal import ConformalQuantileRegressor
 from quernel.datasets import load_wind
+from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import judge_on, report_page
-from quernel.selection import KernelQuantileRegressorCV
 from quernel.tables import TableModel, prepare
 
 Array = NDArray[np.float64]

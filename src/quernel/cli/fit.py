@@ -18,9 +18,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.calibration import ConformalQuantileRegressor
-from quernel.calibration.checks import check_parameters
-from quernel.cli.console import console, errors, fitting, flag, in_options, listed, note
+from quernel.cli.console import cli_error_names, console, errors, fitting, flag, listed, note
 from quernel.cli.data import (
     CATEGORICAL,
     COLUMNS,
@@ -32,17 +30,19 @@ from quernel.cli.data import (
     READ,
     bytes_from,
     how_read,
-    opened_training,
-    tell_training,
+    load_training_data,
+    print_training,
 )
-from quernel.cli.outputs import check_checkpoint, check_outputs
-from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
+from quernel.cli.output_checks import check_checkpoint, check_outputs
+from quernel.cli.report_file import check_page, judged_summary, refitted_page, tell, write_page
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.validation import check_parameters
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.persistence import save
-from quernel.report.words import counted
+from quernel.report.number_format import counted
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
@@ -134,7 +134,7 @@ def fit(
         max_memory=bytes_from(max_memory),
     )
     check_together(estimator, dask)
-    with in_options():
+    with cli_error_names():
         estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
@@ -144,14 +144,14 @@ def fit(
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
         check_page(report, force=force)
-    with opened_training(
+    with load_training_data(
         data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"
         text = f"{doing} {counted(len(estimator.quantiles), 'quantile level')} on {training.n_rows:,} rows"
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
-        seconds = fit_quietly(interval or estimator, training, text, **more)
+        seconds = fit_with_progress(interval or estimator, training, text, **more)
         fitted = interval.estimators_[0] if interval else estimator
         whole = TableModel(training.encoder, fitted, target, log_target, interval)
         save(whole, model, overwrite=force)
@@ -232,8 +232,8 @@ def check_together(estimator: KernelQuantileRegressor, dask: str | None) -> None
             f"--noncrossing joint has a solver of its own, not {estimator.solver}. Leave --solver out, or use "
             "--noncrossing rearrange."
         )
-    for what, instead in () if dask is None else estimator._needs_memory():
-        with in_options():
+    for what, instead in () if dask is None else estimator._in_memory_only():
+        with cli_error_names():
             raise ValueError(
                 f"{what} needs all rows in memory, but with --dask they stay with the workers. Use {instead}, or leave "
                 "--dask out."
@@ -285,19 +285,19 @@ def _interval(
         time_ordered=time_ordered,
         random_state=estimator.random_state,
     )
-    with in_options():
+    with cli_error_names():
         check_parameters(interval)
     return interval
 
 
-def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
+def fit_with_progress(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
     """Fit, show how it goes, and turn warnings into notes; returns the seconds it took."""
-    tell_training(training)
+    print_training(training)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", ExtrapolationWarning)  # of rows that calibrate: they say how far it matters
-        with in_options(), fitting(text):
+        with cli_error_names(), fitting(text):
             if isinstance(training, StreamedTraining):
                 estimator.fit(training.rows, **more)
             else:

@@ -25,23 +25,23 @@ from quernel.cli.data import (
     MAX_MEMORY,
     MISSING,
     bytes_from,
-    opened_training,
-    tell_training,
+    load_training_data,
+    print_training,
 )
+from quernel.data import memory_budget
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
-from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.rows import allowance
 from quernel.tables import StreamedTraining, Training
-from quernel.tables.drawing import rows_to_draw
-from quernel.tables.streaming import draw_rows
-from quernel.tables.values import numbers
+from quernel.tables.arrow_casts import numbers
+from quernel.tables.reservoir_sample import rows_to_draw
+from quernel.tables.streaming_training import draw_rows
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
+from quernel.tuning.defaults import auto_bandwidth, spread
 
 MIN_ROWS = 200
 SUBSAMPLE = 1000
@@ -229,13 +229,13 @@ def _seen(
 ) -> Seen:
     if target is None:
         fail("Name the column to predict with --target.")
-    with opened_training(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
+    with load_training_data(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
         if training.n_rows < MIN_ROWS:
             fail(
                 f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "
                 "exponents. Give them with --rows, --r and --gamma instead."
             )
-        tell_training(training)
+        print_training(training)
         X, y = _rows(training, max_memory, subsample, seed)
         return Seen(X, y, training.n_rows, training.notes)
 
@@ -244,7 +244,7 @@ def _rows(training: Training | StreamedTraining, max_memory: int | None, subsamp
     """X and y of all rows with a target or, where they are not in memory, of a random sample."""
     if isinstance(training, Training):
         return training.X, training.y
-    most = max(subsample, rows_to_draw(len(training.encoder.names), allowance(max_memory)))
+    most = max(subsample, rows_to_draw(len(training.encoder.names), memory_budget(max_memory)))
     with working(f"Drawing {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
         sample = draw_rows(training, most, seed).table
     y = numbers(sample[training.roles.target])

@@ -15,16 +15,15 @@ from rich.markup import escape
 from quernel.cli.console import console, counting, flag, listed, note
 from quernel.cli.data import DATA
 from quernel.cli.fit import levels_from
-from quernel.cli.keeping import Keeping, keeping
-from quernel.cli.outputs import check_outputs
-from quernel.cli.writing import table_writer
+from quernel.cli.output_checks import check_outputs
+from quernel.cli.passthrough_columns import Keeping, keeping, table_writer
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
-from quernel.report.words import counted
+from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.files import check_free, written_whole
 from quernel.tables.reading import Batches, ending_of, nearest
-from quernel.tables.strangers import Strangers
+from quernel.tables.unseen_categories import UnseenCategories
 
 
 def predict(
@@ -46,7 +45,7 @@ def predict(
     levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
     kept = keeping(list(dict.fromkeys(listed(keep or ""))), fitted.encoder, data, out)
     names = [_named(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
-    strangers = Strangers(fitted.encoder)
+    strangers = UnseenCategories(fitted.encoder)
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_reading()) as batches:
         _check(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, table_writer(part, out) as write:
@@ -114,7 +113,7 @@ def _predicted(
     batches: Batches,
     levels: list[float],
     kept: Keeping,
-    strangers: Strangers,
+    strangers: UnseenCategories,
     names: list[str],
     write: Callable[[Any], None],
 ) -> tuple[int, int, int, Counter[str]]:

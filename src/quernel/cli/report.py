@@ -13,19 +13,19 @@ import typer
 
 from quernel.cli.console import console, counting, fitting, flag, note, working
 from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
-from quernel.cli.outputs import check_outputs
-from quernel.cli.pages import check_page, judged_summary, tell, write_page
+from quernel.cli.output_checks import check_outputs
 from quernel.cli.predict import table_model
+from quernel.cli.report_file import check_page, judged_summary, tell, write_page
+from quernel.data import memory_budget
 from quernel.report import judge_on, report_page
-from quernel.report.judging import check_target
-from quernel.report.words import counted
-from quernel.rows import allowance
+from quernel.report.evaluation import check_target
+from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
-from quernel.tables.drawing import Drawn, drawn, join_drawn, rows_to_draw
-from quernel.tables.groups import JOINED
+from quernel.tables.arrow_casts import kind_of, numbers
+from quernel.tables.parquet_row_groups import JOINED
 from quernel.tables.reading import FAILED, nearest
-from quernel.tables.strangers import strangers_in
-from quernel.tables.values import kind_of, numbers
+from quernel.tables.reservoir_sample import Drawn, drawn, join_drawn, rows_to_draw
+from quernel.tables.unseen_categories import describe_unseen
 from quernel.theory import KernelGap
 
 JUDGED_DATA = (
@@ -54,14 +54,14 @@ def report(
     check_outputs({"--out": out}, data, model)
     check_page(out, force=force)
     fitted = table_model(model)
-    sample = _sample(fitted, data, allowance(bytes_from(max_memory)))
+    sample = _sample(fitted, data, memory_budget(bytes_from(max_memory)))
     target = numbers(sample.table[fitted.target])
     there = np.isfinite(target)
     if there.sum() < FEWEST_ROWS:
         among = "" if sample.whole else f" among {len(there):,} that were drawn"
         raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
     _tell_infinite(fitted, sample.table, target)
-    for sentence in strangers_in(fitted.encoder, sample.table):
+    for sentence in describe_unseen(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[there])
     X = fitted.encoder.encode(sample.table.filter(there))

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
-from quernel.cli.console import console, errors, flag, in_options, listed, note
+from quernel.cli.console import cli_error_names, console, errors, flag, listed, note
 from quernel.cli.data import (
     CATEGORICAL,
     COLUMNS,
@@ -22,7 +22,7 @@ from quernel.cli.data import (
     MISSING,
     bytes_from,
     how_read,
-    opened_training,
+    load_training_data,
 )
 from quernel.cli.fit import (
     LEVELS,
@@ -34,18 +34,17 @@ from quernel.cli.fit import (
     TOL_HELP,
     bandwidth_from,
     check_together,
-    fit_quietly,
+    fit_with_progress,
     levels_from,
     one_of,
     tell_model,
 )
-from quernel.cli.outputs import check_outputs
+from quernel.cli.output_checks import check_outputs
+from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
+from quernel.estimators.splits import LastRows
 from quernel.kernels import KERNELS
 from quernel.persistence import save
-from quernel.report.words import counted
-from quernel.selection import KernelQuantileRegressorCV
-from quernel.selection.quantile import FACTORS
-from quernel.selection.splits import LastRows
+from quernel.report.number_format import counted
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
@@ -117,18 +116,18 @@ def tune(
         max_memory=bytes_from(max_memory),
     )
     check_together(estimator, dask)
-    with in_options():
+    with cli_error_names():
         estimator._check_parameters()
     check_outputs({"--model": model}, data)
     if model is not None:
         check_free(model, overwrite=force, remedy="--force")
-    with opened_training(
+    with load_training_data(
         data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (_, training):  # fmt: skip
         _check_groups(groups, training, folds, validation)
         text = f"Searching {counted(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
-        seconds = fit_quietly(estimator, training, text, groups=training.groups)
+        seconds = fit_with_progress(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
     summary = _summarized(estimator, training, data, target, model, seconds)

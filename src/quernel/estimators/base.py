@@ -11,33 +11,32 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._threads import right_sized, spread
-from quernel.estimators.beginning import Beginning, continues
+from quernel._threads import single_threaded_blas, spread
+from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks
+from quernel.data.schedulers import current
+from quernel.estimators.checkpoint import WarmStart, can_warm_start
+from quernel.estimators.convergence import print_progress
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.defaults import SIZES, auto_landmarks
-from quernel.estimators.exact import solve_exactly
 from quernel.estimators.extrapolation import warn_again, warn_if_far
-from quernel.estimators.growth import ComponentsChoice, choose_components
-from quernel.estimators.learning import BandwidthChoice, learn_bandwidth
-from quernel.estimators.overview import SAMPLE as MOST_SAMPLED
-from quernel.estimators.overview import FarOverview, Overview
-from quernel.estimators.ridge import AlphaChoice, choose_alpha
-from quernel.estimators.sources import training_rows
-from quernel.estimators.telling import print_progress
+from quernel.estimators.full_kernel import solve_full_kernel
+from quernel.estimators.inputs import training_rows
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_large, refuse_missing
-from quernel.estimators.wherever import wherever
-from quernel.features import SAMPLINGS, KernelValues, Nystroem, RandomFeatures, ReadyFeatures
-from quernel.features.distinct import distinct_rows
+from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, PrecomputedFeatures, RandomFeatures
+from quernel.features.hash_sample import distinct_rows
 from quernel.features.random import as_generator
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
-from quernel.problem import NotFiniteError, Problem
-from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, StreamedRows, blocks
-from quernel.rows.schedulers import current
+from quernel.objective import NotFiniteError, Problem
 from quernel.solvers import SOLVERS, Result
-from quernel.solvers.guess import Guess
 from quernel.solvers.progress import listening
-from quernel.solvers.result import after, recertified
+from quernel.solvers.result import InitialPoint, after, recertify
+from quernel.tuning.alpha import AlphaChoice, choose_alpha
+from quernel.tuning.bandwidth import BandwidthChoice, learn_bandwidth
+from quernel.tuning.data_summary import SAMPLE as MOST_SAMPLED
+from quernel.tuning.data_summary import DataSummary, StreamedSummary
+from quernel.tuning.defaults import SIZES, auto_landmarks
+from quernel.tuning.n_components import ComponentsChoice, choose_components
 
 Array = NDArray[np.floating]
 
@@ -86,7 +85,7 @@ class KernelEstimator(BaseEstimator):
             raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
         if not isinstance(self.warm_start, bool | np.bool_):
             raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
-        for what, instead in self._needs_memory() if self.warm_start else ():
+        for what, instead in self._in_memory_only() if self.warm_start else ():
             raise ValueError(f"warm_start=True is not for {what}, which begins from nothing. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
@@ -101,7 +100,7 @@ class KernelEstimator(BaseEstimator):
                 return kernel
         if not kernel.takes_bandwidth:
             raise ValueError(f"The {kernel.name} kernel has no bandwidth; leave bandwidth at 'auto'.")
-        if not kernel.bandwidth_is_open:
+        if not kernel.has_free_bandwidth:
             raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
         if isinstance(self.bandwidth, str):
             for _, part in kernel.parts:
@@ -125,20 +124,20 @@ class KernelEstimator(BaseEstimator):
         """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
         return training_rows(self, X, y, sample_weight, read_target, finite=not self._finds_missing(kernel))
 
-    def _needs_memory(self) -> Iterator[tuple[str, str]]:
+    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
         """What was asked for that needs all rows in memory, and what to use instead; nothing else can begin midway."""
         if self.solver != "newton":
             yield f"solver={self.solver!r}", "solver='newton'"
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
             yield 'n_components="exact"', "random features, such as n_components=1000"
 
-    def _with_bandwidth(self, kernel: Kernel, view: Overview, loss: Loss) -> Kernel:
+    def _with_bandwidth(self, kernel: Kernel, view: DataSummary, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
         self.bandwidth_choice_: BandwidthChoice | None = None
         self.alpha_choice_: AlphaChoice | None = None
-        if kernel.bandwidth_is_open and self.bandwidth == "auto":
+        if kernel.has_free_bandwidth and self.bandwidth == "auto":
             kernel = kernel.with_bandwidth(view.bandwidth)
-        elif kernel.bandwidth_is_open:
+        elif kernel.has_free_bandwidth:
             kernels = LEARNED_KERNELS if self.kernel == "auto" else (kernel,)
             chosen = self._learn(kernels, view, loss)
             self.alpha_ = chosen.alpha
@@ -151,7 +150,7 @@ class KernelEstimator(BaseEstimator):
             self.bandwidth_ = np.array(self.bandwidth_choice_.bandwidth)
         return kernel
 
-    def _choose_alpha(self, kernel: Kernel, view: Overview, loss: Loss) -> None:
+    def _choose_alpha(self, kernel: Kernel, view: DataSummary, loss: Loss) -> None:
         """The ridge weight by held-out loss, where it is open and the rows can tell."""
         most = view.n_rows if isinstance(self.n_components, str) else int(self.n_components)
         if self.alpha == "auto":
@@ -162,7 +161,7 @@ class KernelEstimator(BaseEstimator):
         if self.alpha_choice_ is not None:
             self.alpha_ = self.alpha_choice_.alpha
 
-    def _learn(self, kernels: Sequence[Kernel], view: Overview, loss: Loss) -> BandwidthChoice:
+    def _learn(self, kernels: Sequence[Kernel], view: DataSummary, loss: Loss) -> BandwidthChoice:
         """Learned bandwidths for one of these kernels, unless the automatic ones for the first are better."""
         choice = learn_bandwidth(
             view, kernels, loss, self.alpha_, alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept
@@ -170,7 +169,7 @@ class KernelEstimator(BaseEstimator):
         self.bandwidth_choice_ = choice
         return choice
 
-    @wherever
+    @blockwise
     def outside(self, X: Any) -> NDArray[np.bool_]:
         """Which rows have a column outside the range that it had in the training rows, shape (n,)."""
         check_is_fitted(self)
@@ -182,26 +181,28 @@ class KernelEstimator(BaseEstimator):
         """Whether the solver meets X itself, and so finds NaN and infinity without a pass of its own."""
         return isinstance(kernel, Linear) and self.solver == "newton"
 
-    def _solve(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning) -> Result:
+    def _solve(
+        self, view: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: WarmStart
+    ) -> Result:
         warn_again(self)
         # A linear fit goes on outside as it is inside, and ready-made features need no pass of their own for this.
         everywhere = np.tile([[-np.inf], [np.inf]], view.n_columns)
         self.input_range_ = everywhere if isinstance(kernel, Linear) else view.range
         try:
             with listening(print_progress) if self.verbose else nullcontext():
-                return self._lift_and_solve(view, kernel, loss, rng, begin)
+                return self._map_and_solve(view, kernel, loss, rng, begin)
         except NotFiniteError:
             if view.near:
                 refuse_missing(self, view.source.X)
             raise
 
-    def _lift_and_solve(
-        self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: Beginning
+    def _map_and_solve(
+        self, view: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: WarmStart
     ) -> Result:
         if begin.again:
             pass  # the features are those of the last fit
         elif isinstance(kernel, Linear):
-            self.feature_map_ = ReadyFeatures().fit(view.sample.X)
+            self.feature_map_ = PrecomputedFeatures().fit(view.sample.X)
         elif self.n_components == "exact":
             return self._solve_exactly(view.source, kernel, loss)
         elif self._by_landmarks(kernel):
@@ -211,18 +212,18 @@ class KernelEstimator(BaseEstimator):
         else:
             self.feature_map_ = self._draw(view, kernel, loss, rng)
         if self.dtype == "float32" and not isinstance(kernel, Linear):
-            return self._solve_in_single(view, loss, begin.words(self, view))
+            return self._solve_float32(view, loss, begin.words(self, view))
         return self._solve_and_close(self._lifted(view), loss, **begin.words(self, view))
 
-    def _lifted(self, view: Overview, dtype: Any = float) -> Any:
+    def _lifted(self, view: DataSummary, dtype: Any = float) -> Any:
         """The rows, wherever they are, seen through the feature map."""
         words = {"max_memory": self.max_memory, "dtype": dtype}
         if view.near:
-            return LiftedRows(view.source, self.feature_map_, **words)
+            return InMemoryDesign(view.source, self.feature_map_, **words)
         if isinstance(view.source, DaskRows):
-            return DistributedRows(view.source, self.feature_map_, **words)
-        assert isinstance(view, FarOverview)
-        return StreamedRows(view.source, self.feature_map_, total=view.total, largest=view.largest, **words)
+            return DaskDesign(view.source, self.feature_map_, **words)
+        assert isinstance(view, StreamedSummary)
+        return StreamedDesign(view.source, self.feature_map_, total=view.total, largest=view.largest, **words)
 
     def _by_landmarks(self, kernel: Kernel) -> bool:
         """Whether features are the kernel seen through some of the rows, as rough kernels want it: see `sampling`."""
@@ -231,9 +232,9 @@ class KernelEstimator(BaseEstimator):
         learned = isinstance(self.bandwidth, str) and self.bandwidth == "learned"
         return learned and any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
 
-    def _draw(self, view: Overview, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
+    def _draw(self, view: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
-        features = self._undrawn(view.mean, kernel, int(rng.integers(2**63)))
+        features = self._unfitted_features(view.mean, kernel, int(rng.integers(2**63)))
 
         def draw(n_components: int, rows: ArrayRows) -> RandomFeatures:
             return clone(features).set_params(n_components=n_components).fit(rows.X, sample_weight=rows.weight)
@@ -242,7 +243,7 @@ class KernelEstimator(BaseEstimator):
             return draw(self._choose_components(features, draw, view, loss), view.sample)
         return draw(int(self.n_components), view.sample)
 
-    def _undrawn(self, center: Array, kernel: Kernel, seed: int) -> RandomFeatures:
+    def _unfitted_features(self, center: Array, kernel: Kernel, seed: int) -> RandomFeatures:
         """The random features of rows with this mean, not drawn yet."""
         features = self._random_features(kernel).set_params(center=center, random_state=seed)
         return features if features.leverage_alpha is not None else features.set_params(leverage_alpha=self.alpha_)
@@ -251,7 +252,7 @@ class KernelEstimator(BaseEstimator):
         self,
         features: RandomFeatures,
         draw: Callable[[int, ArrayRows], RandomFeatures],
-        view: Overview,
+        view: DataSummary,
         loss: Loss,
     ) -> int:
         """As many as effective dimension and held-out loss ask for."""
@@ -262,33 +263,33 @@ class KernelEstimator(BaseEstimator):
         if features.pool_size is not None and features.pool_size < most:
             most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
         self.n_components_choice_ = choose_components(
-            view.sample, draw, self._judged_by(loss), self.alpha_,
+            view.sample, draw, self._selection_loss(loss), self.alpha_,
             fit_intercept=self.fit_intercept, most=most, limited_by=limited_by,
         )  # fmt: skip
         return self.n_components_choice_.n_components
 
-    def _judged_by(self, loss: Loss) -> Loss:
+    def _selection_loss(self, loss: Loss) -> Loss:
         """The loss by which the number of features is chosen: that of the fit."""
         return loss
 
-    def _solve_in_single(self, view: Overview, loss: Loss, words: dict[str, Any]) -> Result:
+    def _solve_float32(self, view: DataSummary, loss: Loss, words: dict[str, Any]) -> Result:
         """Solved on rounded features, which are half the size, and certified on those that predict."""
         rows = self._lifted(view, np.float32)
         result = self._solve_and_close(rows, loss, **words)
         if view.near:
             del rows
-            exact = LiftedRows(view.source, self.feature_map_, max_memory=0)
+            exact = InMemoryDesign(view.source, self.feature_map_, max_memory=0)
             problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
-            with right_sized(exact.n_rows, exact.n_features) as exact.threads:
-                return recertified(problem, result, self.tol)
+            with single_threaded_blas(exact.n_rows, exact.n_features) as exact.threads:
+                return recertify(problem, result, self.tol)
         if not rows.rounded:
             return result
         # Duals of far rows are not at hand: they are found again, and the fit goes on where they do not prove it.
-        guess = Guess.solution(result.coef, result.intercept, view.n_rows, result.parameters, self.tol)
-        return after(result, self._solve_on(rows.unrounded(), loss, self.tol, **words | {"guess": guess}))
+        guess = InitialPoint.solution(result.coef, result.intercept, view.n_rows, result.parameters, self.tol)
+        return after(result, self._solve_on(rows.as_float64(), loss, self.tol, **words | {"guess": guess}))
 
     def _solve_and_close(self, rows: Any, loss: Loss, **words: Any) -> Result:
-        with closing(rows) if isinstance(rows, StreamedRows) else nullcontext():
+        with closing(rows) if isinstance(rows, StreamedDesign) else nullcontext():
             return self._solve_on(rows, loss, self.tol, **words)
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
@@ -301,12 +302,12 @@ class KernelEstimator(BaseEstimator):
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
     def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:
-        def solve(rows: LiftedRows, tol: float) -> Result:
+        def solve(rows: InMemoryDesign, tol: float) -> Result:
             # What the factor leaves out is more than rounding, so that a solution to rounding is worth little.
             large = rows.n_rows * rows.n_features > POLISHED and self._solver() is SOLVERS["newton"]
             return self._solve_on(rows, loss, tol, **({"polish": False} if large else {}))
 
-        self.feature_map_, result = solve_exactly(
+        self.feature_map_, result = solve_full_kernel(
             source,
             kernel,
             self.alpha_,
@@ -318,8 +319,8 @@ class KernelEstimator(BaseEstimator):
 
     def _solve_on(self, rows: Any, loss: Loss, tol: float, **words: Any) -> Result:
         problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
-        with right_sized(rows.n_rows, rows.n_features) as threads:
-            if not isinstance(rows, DistributedRows):
+        with single_threaded_blas(rows.n_rows, rows.n_features) as threads:
+            if not isinstance(rows, DaskDesign):
                 rows.threads = threads
             return self._solver()(problem, tol=tol, max_iter=self.max_iter, **words)
 
@@ -330,14 +331,14 @@ class KernelEstimator(BaseEstimator):
         """The ridge weight: what the constructor says, what the last fit had if this one goes on from it, or chosen."""
         if self.alpha != "auto":
             return float(self.alpha)
-        return self.alpha_ if continues(self, self.n_features_in_, n_fits) else chosen()
+        return self.alpha_ if can_warm_start(self, self.n_features_in_, n_fits) else chosen()
 
     def _fit_columns(
         self,
-        view: Overview,
+        view: DataSummary,
         kernel: Kernel,
         loss: Loss,
-        choose: Callable[[Kernel, Overview, Loss], Kernel] | None = None,
+        choose: Callable[[Kernel, DataSummary, Loss], Kernel] | None = None,
         checkpoint: Any = None,
     ) -> None:
         """Fit every column of the loss to the rows, and keep what was found.
@@ -356,7 +357,7 @@ class KernelEstimator(BaseEstimator):
             )
         if not isinstance(kernel, Linear):
             refuse_large(self, view.range)
-        begin = Beginning.of(self, view, loss, checkpoint)
+        begin = WarmStart.of(self, view, loss, checkpoint)
         if not begin.again:
             kernel = (choose or self._with_bandwidth)(kernel, view, loss)
             self.n_components_choice_: ComponentsChoice | None = None
@@ -373,21 +374,21 @@ class KernelEstimator(BaseEstimator):
         self.duality_gap_, self.objective_ = result.relative_gap, result.objective
         self.n_iter_ = int(result.iterations.max(initial=1))
 
-    def _shipped(self, state: dict[str, Any]) -> dict[str, Any]:
+    def _export_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """What a model file holds of this state: of landmarks and coefficients only what predictions need."""
         if not isinstance(state.get("feature_map_"), Nystroem):
             return state
-        with right_sized(0, 0):  # as when predicting, so that rounding is the same
-            feature_map, coef = KernelValues.of(state["feature_map_"], state["coef_"])
+        with single_threaded_blas(0, 0):  # as when predicting, so that rounding is the same
+            feature_map, coef = LandmarkPredictor.of(state["feature_map_"], state["coef_"])
         no_fit = {"_fitted_as": ""}  # from these none goes on
         return state | {"feature_map_": feature_map, "coef_": coef} | no_fit
 
     def _raw_curves(self, X: Array) -> Array:
         """Phi u + b for every column, with a warning where rows are far outside."""
         warn_if_far(self, X)
-        return self._curves_inside(X)
+        return self._decision_function(X)
 
-    def _curves_inside(self, X: Array) -> Array:
+    def _decision_function(self, X: Array) -> Array:
         """Phi u + b for every column, block by block."""
         curves = np.empty((len(X), self.coef_.shape[1]))
         # Some maps have a shorter way than their features.
@@ -398,6 +399,6 @@ class KernelEstimator(BaseEstimator):
 
         if hasattr(self.feature_map_, "prepare"):
             self.feature_map_.prepare(len(X))
-        with right_sized(len(X), self.n_components_) as threads:
+        with single_threaded_blas(len(X), self.n_components_) as threads:
             spread(fill, blocks(len(X), self.n_components_), threads)
         return curves

@@ -10,13 +10,16 @@ import json
 import os
 import secrets
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quernel.estimators.overview import Overview
-from quernel.solvers.guess import Guess
+from quernel.losses import Loss
+from quernel.solvers import Result
+from quernel.solvers.result import InitialPoint
+from quernel.tuning.data_summary import DataSummary
 
 # Raised when files are written that an older quernel would misread.
 FORMAT = 1
@@ -30,7 +33,7 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any]) -> None:
         self.path, self.fingerprint = Path(path), fingerprint
 
-    def read(self) -> Guess | None:
+    def read(self) -> InitialPoint | None:
         """What an earlier fit of the same rows and settings wrote, or None if there is no file."""
         if not self.path.exists():
             return None
@@ -46,7 +49,7 @@ class Checkpoint:
             )
         return guess
 
-    def write(self, guess: Guess) -> None:
+    def write(self, guess: InitialPoint) -> None:
         """Put this guess in place of the last one: a reader finds the old file or the new one, never half of it."""
         header = {
             "format": FORMAT,
@@ -72,13 +75,15 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def read_checkpoint(path: Path) -> tuple[Guess, dict[str, Any]]:
+def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
     """The guess in a file, and what the file says of the fit that wrote it; ValueError if no fit did."""
     try:
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
             band = file["band"] if len(file["band"]) else None
-            guess = Guess(file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band)
+            guess = InitialPoint(
+                file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band
+            )
             return guess, {"fingerprint": dict(header["fingerprint"]), "format": int(header["format"])}
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a checkpoint of a fit. Give another path.") from error
@@ -97,11 +102,11 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
             "A fit goes on from its checkpoint only with the same random features: checkpoint needs an integer as "
             f"random_state; got {estimator.random_state!r}."
         )
-    for what, instead in estimator._needs_memory():
+    for what, instead in estimator._in_memory_only():
         raise ValueError(f"checkpoint is not for {what}, which begins from nothing. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, view: Overview) -> dict[str, Any]:
+def fingerprint(estimator: Any, view: DataSummary) -> dict[str, Any]:
     """What a fit is known by: rows by their number and statistics, settings by what they are."""
     sample = view.sample
     settings = {name: _shown(value) for name, value in estimator.get_params(deep=False).items() if name not in FREE}
@@ -125,3 +130,46 @@ def _shown(value: Any) -> str:
     if isinstance(value, np.ndarray | list | tuple | float) and np.asarray(value).dtype.kind in "fi":
         return ", ".join(_digits(value))
     return repr(value)
+
+
+@dataclass
+class WarmStart:
+    """What an earlier fit left: `again` says that its features are used, `guess` is its solution."""
+
+    again: bool
+    guess: InitialPoint | None
+    path: Any
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def of(cls, model: Any, view: DataSummary, loss: Loss, path: Any) -> WarmStart:
+        """For a fit of this model to these rows."""
+        if not can_warm_start(model, view.n_columns, loss.n_columns):
+            return cls(False, None, path)
+        guess = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
+        return cls(True, guess, path)
+
+    def words(self, model: Any, view: DataSummary) -> dict[str, Any]:
+        """What the solver is told of it, once the features are known."""
+        if self.path is None:
+            return {} if self.guess is None else {"guess": self.guess}
+        self.checkpoint = Checkpoint(self.path, fingerprint(model, view))
+        return {"guess": self.checkpoint.read() or self.guess, "keep": self.checkpoint.write}
+
+    def finish(self, model: Any, view: DataSummary, result: Result) -> None:
+        """Remember what the next fit may begin from."""
+        model._fitted_as = _settings(model, view.n_columns, result.coef.shape[1])
+        model._n_rows, model._parameters = view.n_rows, float(result.parameters)
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
+
+
+def can_warm_start(model: Any, n_columns: int, n_fits: int) -> bool:
+    """Whether a fit goes on from the model's last one: `warm_start`, and nothing changed that features depend on."""
+    if not model.warm_start or not hasattr(model, "coef_"):
+        return False
+    return getattr(model, "_fitted_as", None) == _settings(model, n_columns, n_fits)
+
+
+def _settings(model: Any, n_columns: int, n_fits: int) -> str:
+    return repr((model.kernel, model.bandwidth, model.n_components, model.sampling, n_columns, n_fits))

@@ -12,21 +12,21 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from quernel.data import ArrayRows, streaming_summary
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import alpha_for
-from quernel.estimators.labelled import class_weights, labelled, signs
-from quernel.estimators.overview import overview
+from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.inputs import require_in_memory
+from quernel.estimators.one_vs_rest import class_weights, labelled, signs
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.probabilities import ProbabilityCurves
-from quernel.estimators.sources import refuse_far
-from quernel.estimators.telling import warn_if_short
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
-from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
-from quernel.rows import ArrayRows, summary
 from quernel.solvers import Result, multinomial
+from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.defaults import alpha_for
 
 Array = NDArray[np.floating]
 
@@ -136,7 +136,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
+            Or rows with their target, an object of `quernel.data`, without y and sample_weight; or a Dask collection.
             The labels of rows that are not in memory are numbers.
         y : array-like of shape (n,), labels of at least two classes
         sample_weight : array-like of shape (n,) or None
@@ -158,14 +158,14 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
         self._together = n_columns > 1 and self._multinomial()
         if not near:
-            refuse_far(self, rows)  # which classes there are is known only now
+            require_in_memory(self, rows)  # which classes there are is known only now
         elif self._together and (self.warm_start or checkpoint is not None):
             raise ValueError(
                 "The multinomial model has no warm_start and no checkpoint: it begins from nothing. Use "
                 "multiclass='ovr'."
             )
-        self._fit_columns(overview(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
-        warn_if_short(self, self._names())
+        self._fit_columns(summarize_rows(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
+        warn_not_converged(self, self._names())
         if self.calibration is not None:
             self.calibrated_ = self._calibrate(rows.X, rows.y, rows.weight)
         return self
@@ -182,28 +182,28 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             weight = factor[codes] if weight is None else weight * factor[codes]
         return ArrayRows(rows.X, signs(codes, n_columns), weight)
 
-    def _needs_memory(self) -> Iterator[tuple[str, str]]:
-        yield from super()._needs_memory()
+    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
+        yield from super()._in_memory_only()
         if self.calibration is not None:
             yield f"calibration={self.calibration!r}", "loss='logistic' and calibration=None"
         if getattr(self, "_together", False):
             yield "The multinomial model", "multiclass='ovr'"
 
-    @wherever
+    @blockwise
     def decision_function(self, X: Any) -> Array:
         """f(x): shape (n,) for two classes, positive for the second, and (n, K) for more."""
         check_is_fitted(self)
         scores = self._raw_curves(check_rows(self, X, reset=False))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    @wherever
+    @blockwise
     def predict(self, X: Any) -> NDArray[Any]:
         """The class with the largest decision function."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     @available_if(_gives_probabilities)
-    @wherever
+    @blockwise
     def predict_proba(self, X: Any) -> Array:
         """The probability of every class, shape (n, K)."""
         check_is_fitted(self)
@@ -218,7 +218,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return each / each.sum(axis=1, keepdims=True)
 
     @available_if(_gives_probabilities)
-    @wherever
+    @blockwise
     def predict_log_proba(self, X: Any) -> Array:
         """log of `predict_proba`."""
         return np.log(self.predict_proba(X))
@@ -275,7 +275,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
 def _classes_of(source: Any) -> NDArray[Any]:
     """The labels of rows that are far away."""
-    classes = summary.labels(source, MOST_CLASSES)
+    classes = streaming_summary.labels(source, MOST_CLASSES)
     if len(classes) > MOST_CLASSES:
         raise ValueError(
             f"The target has more than {MOST_CLASSES:,} different values. For numbers to be predicted as such use "

@@ -8,13 +8,13 @@ from functools import cache
 
 import numpy as np
 
-from quernel._threads import right_sized
-from quernel.estimators.defaults import N_COMPONENTS, SIZES
+from quernel._threads import single_threaded_blas
+from quernel.data import available_memory, memory_budget
 from quernel.estimators.validation import check_choice, check_positive
 from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
 from quernel.kernels import Kernel, Linear, resolve
-from quernel.rows import allowance, available_memory
 from quernel.solvers import SOLVERS
+from quernel.tuning.defaults import N_COMPONENTS, SIZES
 
 NUMBER, SINGLE = 8, 4  # bytes: everything is double precision, except stored features if the user says so
 
@@ -114,8 +114,8 @@ def estimate_cost(
     M = d if linear else most if n_components == "auto" else int(n_components)
     check_choice("dtype", dtype, ("float64", "float32"))
     features = 0 if linear else (SINGLE if dtype == "float32" else NUMBER) * n * M  # the linear kernel's are X itself
-    stored = linear or features <= allowance(max_memory)
-    with right_sized(n, M) as threads:
+    stored = linear or features <= memory_budget(max_memory)
+    with single_threaded_blas(n, M) as threads:
         held = features if stored else threads * _block(n, M)
         memory = held + _rows(n, n_levels)
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
@@ -129,7 +129,7 @@ def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | Non
     Newton recomputes features that do not fit, which is slow: that is worth it for the usual number, not for more. The
     admm solver keeps them all, and a copy.
     """
-    room = allowance(max_memory) / (NUMBER * n)
+    room = memory_budget(max_memory) / (NUMBER * n)
     if solver == "admm":
         rows = _rows(n, n_levels)
         room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
@@ -163,7 +163,7 @@ def refuse_if_too_large(
     if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
         return
     M = SIZES[0] if n_components == "auto" else int(n_components)
-    features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, allowance(max_memory)
+    features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, memory_budget(max_memory)
     what = f"{n:,} rows x {M:,} features need {as_size(features)}"
     if solver == "admm" and features > allowed:
         raise ValueError(

@@ -13,7 +13,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.rows.moments import column_range
+from quernel.data.statistics import column_range
 
 Array = NDArray[np.floating]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.estimators.sources import in_memory, source_of
-from quernel.estimators.telling import print_progress
+from quernel.data import ArrayRows, DaskRows
+from quernel.estimators.convergence import print_progress
+from quernel.estimators.inputs import in_memory, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
-from quernel.features import KernelValues
+from quernel.features import LandmarkPredictor
 from quernel.kernels import Linear
 from quernel.losses import Pinball
-from quernel.rows import ArrayRows, DaskRows
 from quernel.solvers.progress import listening
 from quernel.theory.kernel_gap import KernelGap, kernel_gap
 
@@ -36,7 +36,9 @@ def compute_kernel_gap(
     model.kernel_.check_diagonal()
     rows = _training_rows(model, X, y, sample_weight)
     features = model.feature_map_
-    if isinstance(features, KernelValues):  # of a model file; its coefficients are those of the kernel at landmarks
+    if isinstance(
+        features, LandmarkPredictor
+    ):  # of a model file; its coefficients are those of the kernel at landmarks
         features = features.making_the_kernel()
     objective = _objective(model, rows)
     if not np.allclose(objective, model.objective_, rtol=SAME_OBJECTIVE, atol=0):
@@ -85,7 +87,7 @@ def _objective(model: KernelQuantileRegressor, rows: ArrayRows) -> Array:
     """F of the model on these rows, shape (q,)."""
     coef, features = model.coef_, model.feature_map_
     curves = model._fitted_curves(rows.X)
-    if isinstance(features, KernelValues):
+    if isinstance(features, LandmarkPredictor):
         squared_norm = np.einsum("iq,ij,jq->q", coef, features.transform(features.landmarks_), coef)
     else:
         squared_norm = np.einsum("iq,iq->q", coef, coef)

@@ -37,12 +37,6 @@ def check_levels(quantiles: Any) -> tuple[Array, bool]:
     return levels, single
 
 
-def middle_levels(levels: Array) -> Array:
-    """The middle level, or the two in the middle: turning the levels over changes nothing."""
-    ordered = np.sort(levels)
-    return np.unique(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
-
-
 def rearranged(curves: Array, levels: Array) -> Array:
     """Each row's values sorted into the order of the levels: no crossing, and no farther from the true quantiles."""
     order = np.argsort(levels)

@@ -11,14 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel.estimators.atoms import NEAR, snapped
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import auto_alpha
+from quernel.estimators.convergence import warn_not_converged
 from quernel.estimators.kernel_gap import compute_kernel_gap
-from quernel.estimators.levels import QuantileFunction, check_levels, middle_levels, rearranged
-from quernel.estimators.overview import Overview, overview
-from quernel.estimators.telling import warn_if_short
+from quernel.estimators.levels import QuantileFunction, check_levels, rearranged
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.validation import (
     check_choice,
     check_lengths,
@@ -28,15 +26,18 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
-from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
-from quernel.solvers import Result, joint
-from quernel.solvers.ordered import forgiven
+from quernel.solvers import Result
+from quernel.solvers.noncrossing import driver
+from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.theory.kernel_gap import KernelGap
+from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses, summarize_rows
+from quernel.tuning.defaults import auto_alpha
+from quernel.tuning.holdout import middle_levels
 
 Array = NDArray[np.floating]
 
@@ -224,7 +225,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.rows`, such as ``ParquetRows("trips/*.parquet",
+            Or rows with their target, an object of `quernel.data`, such as ``ParquetRows("trips/*.parquet",
             target="delay")``; y and sample_weight are then left out. Or a Dask array or data frame.
         y : array-like of shape (n,); beside a Dask collection a Dask array or series, or a column's name
         sample_weight : array-like of shape (n,) or None
@@ -237,7 +238,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             removed when the fit is done.
         """
         self._fit(X, y, sample_weight, noncrossing_points, checkpoint=checkpoint)
-        warn_if_short(self, [f"{level:g}" for level in self.quantiles_], of="level ")
+        warn_not_converged(self, [f"{level:g}" for level in self.quantiles_], of="level ")
         return self
 
     def _fit(
@@ -246,21 +247,21 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         y: Any,
         sample_weight: ArrayLike | None,
         noncrossing_points: Any = None,
-        choose: Callable[[Kernel, Overview, Loss], Kernel] | None = None,
+        choose: Callable[[Kernel, DataSummary, Loss], Kernel] | None = None,
         checkpoint: Any = None,
     ) -> None:
         """Fit all levels, with the kernel and the ridge weight that `choose` settles on, if it is given."""
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
         check_checkpoint(self, checkpoint)
-        view = overview(self._training_rows(kernel, X, y, sample_weight))
+        view = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
         self._points = self._check_points(noncrossing_points)
         self.alpha_ = self._ridge(lambda: auto_alpha(view.spread, view.n_distinct), len(levels))
         self._fit_columns(view, kernel, Pinball(levels), choose, checkpoint)
         del self._points
         self._keep(levels, view)
 
-    @wherever
+    @blockwise
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
 
@@ -278,7 +279,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         curves = self._curves(X) if wanted is None else self._distribution(X).at(wanted)
         return curves[:, 0] if single else curves
 
-    @wherever
+    @blockwise
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
         """Lower and upper end of the central interval with this nominal coverage, shape (n, 2)."""
         check_is_fitted(self)
@@ -298,7 +299,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return self.predict(X, quantiles=[tail, 1 - tail])
 
-    @wherever
+    @blockwise
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
         """P(Y <= y | x) for each row of X and its entry of y (or one y for all), shape (n,).
 
@@ -326,7 +327,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
         share, loss = weight / weight.sum(), Pinball(self.quantiles_)
         ours = share @ loss.value(y[:, None] - self._curves(X))
-        constant = share @ loss.value(y[:, None] - loss.best_constant(y, share))
+        constant = share @ loss.value(y[:, None] - loss.fit_constant(y, share))
         return float(np.mean(np.where(constant > 0, 1 - ours / np.where(constant > 0, constant, 1), ours == 0)))
 
     def kernel_gap(
@@ -380,12 +381,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return super()._check_parameters()
 
-    def _needs_memory(self) -> Iterator[tuple[str, str]]:
-        yield from super()._needs_memory()
+    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
+        yield from super()._in_memory_only()
         if self.noncrossing == "joint":
             yield 'noncrossing="joint"', 'noncrossing="rearrange"'
 
-    def _judged_by(self, loss: Loss) -> Loss:
+    def _selection_loss(self, loss: Loss) -> Loss:
         """The middle of the levels, where held-out loss is known best."""
         assert isinstance(loss, Pinball)
         return Pinball(middle_levels(loss.levels))
@@ -404,27 +405,31 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     def _solver(self) -> Callable[..., Result]:
         if self.noncrossing != "joint":
             return super()._solver()
-        return partial(joint.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
+        return partial(driver.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
 
-    def _keep(self, levels: Array, view: Overview) -> None:
+    def _keep(self, levels: Array, view: DataSummary) -> None:
         self.quantiles_ = levels
         self.frequent_values_, self._near = view.frequent, NEAR * view.spread
         self.crossing_rate_ = 0.0
         if len(levels) > 1:
-            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._curves_inside)
+            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._decision_function)
             tolerance = ROUNDING * view.spread
             if self.noncrossing == "joint" and not self.fit_intercept:
-                tolerance = forgiven(view.source.y, view.source.share())
+                tolerance = crossing_tolerance(view.source.y, view.source.share())
             self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
 
     def _fitted_curves(self, X: Array) -> Array:
         """Phi u + b as fitted, before point masses of y are predicted as such."""
-        return super()._curves_inside(X)
+        return super()._decision_function(X)
 
-    def _curves_inside(self, X: Array) -> Array:
+    def _decision_function(self, X: Array) -> Array:
         curves = self._fitted_curves(X)
         # Model files from before frequent values were kept know of none.
-        return snapped(curves, self.frequent_values_, self._near) if hasattr(self, "frequent_values_") else curves
+        return (
+            snap_to_point_masses(curves, self.frequent_values_, self._near)
+            if hasattr(self, "frequent_values_")
+            else curves
+        )
 
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""

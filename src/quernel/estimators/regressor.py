@@ -11,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import alpha_for, loss_named
-from quernel.estimators.overview import overview
-from quernel.estimators.telling import warn_if_short
+from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.validation import (
     check_lengths,
     check_loss,
@@ -21,10 +20,11 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
-from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
+from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.defaults import alpha_for, scaled_loss
 
 Array = NDArray[np.floating]
 
@@ -114,7 +114,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
+            Or rows with their target, an object of `quernel.data`, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
             A weight of 2 counts like the row given twice, and 0 like leaving it out.
@@ -123,14 +123,14 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
         check_checkpoint(self, checkpoint)
-        view = overview(self._training_rows(kernel, X, y, sample_weight))
-        self.loss_ = loss_named(self.loss, view.spread) if isinstance(self.loss, str) else self.loss
+        view = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
+        self.loss_ = scaled_loss(self.loss, view.spread) if isinstance(self.loss, str) else self.loss
         self.alpha_ = self._ridge(lambda: alpha_for(self.loss_, view.spread, view.n_distinct))
         self._fit_columns(view, kernel, self.loss_, checkpoint=checkpoint)
-        warn_if_short(self, [f"the {type(self.loss_).__name__} loss"])
+        warn_not_converged(self, [f"the {type(self.loss_).__name__} loss"])
         return self
 
-    @wherever
+    @blockwise
     def predict(self, X: Any) -> Array:
         """Phi u + b, shape (n,)."""
         check_is_fitted(self)
@@ -144,7 +144,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
         share = weight / weight.sum()
         ours = float(share @ self.loss_.value(y[:, None] - self._raw_curves(X))[:, 0])
-        constant = float(share @ self.loss_.value(y[:, None] - self.loss_.best_constant(y, share))[:, 0])
+        constant = float(share @ self.loss_.value(y[:, None] - self.loss_.fit_constant(y, share))[:, 0])
         return 1 - ours / constant if constant > 0 else float(ours == 0)
 
     def __sklearn_tags__(self) -> Any:

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from quernel._threads import right_sized, spread
+from quernel._threads import single_threaded_blas, spread
+from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
-from quernel.rows import blocks
 
 Array = NDArray[np.floating]
 
@@ -186,7 +186,7 @@ def _sum(X: Array) -> float:
 def refuse_missing(estimator: Any, X: Array) -> None:
     """Say which columns hold NaN or infinity, and how many."""
     names = getattr(estimator, "feature_names_in_", None)
-    with right_sized(*X.shape) as threads:  # one cheap pass decides almost always; a sum may overflow, though
+    with single_threaded_blas(*X.shape) as threads:  # one cheap pass decides almost always; a sum may overflow, though
         if np.isfinite(spread(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
             return
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)

@@ -1,10 +1,9 @@
 """Feature maps phi: rows of X become rows of Phi, so that phi(x)'phi(z) is the kernel, or close to it."""
 
 from quernel.features.cholesky import PivotedCholesky
-from quernel.features.identity import ReadyFeatures
-from quernel.features.kernel_values import KernelValues
-from quernel.features.nystroem import Nystroem
+from quernel.features.nystroem import LandmarkPredictor, Nystroem
+from quernel.features.precomputed import PrecomputedFeatures
 from quernel.features.random import RandomFeatures
 from quernel.features.sampling import SAMPLINGS
 
-__all__ = ["SAMPLINGS", "KernelValues", "Nystroem", "PivotedCholesky", "RandomFeatures", "ReadyFeatures"]
+__all__ = ["SAMPLINGS", "LandmarkPredictor", "Nystroem", "PivotedCholesky", "PrecomputedFeatures", "RandomFeatures"]

@@ -10,7 +10,7 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpstrf
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import right_sized
+from quernel._threads import single_threaded_blas
 from quernel.kernels import Kernel, resolve
 
 Array = NDArray[np.floating]
@@ -62,7 +62,7 @@ class PivotedCholesky(TransformerMixin, BaseEstimator):
 
     def fit_transform(self, X: Array, y: Any = None, sample_weight: ArrayLike | None = None) -> Array:  # noqa: ARG002
         """Choose the landmarks and return G, shape (n, rank)."""
-        with right_sized(len(X), CANDIDATES):
+        with single_threaded_blas(len(X), CANDIDATES):
             return self._factor(np.asarray(X), sample_weight)
 
     def _factor(self, X: Array, sample_weight: ArrayLike | None) -> Array:

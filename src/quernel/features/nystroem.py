@@ -10,7 +10,7 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel.features.blocks import strips
-from quernel.features.distinct import spread_rows
+from quernel.features.hash_sample import hash_sample_indices
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, resolve
 
@@ -71,7 +71,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
         if self.landmarks == "uniform":
             chosen = rng.choice(len(X), size, replace=False, p=weight / weight.sum())
         elif self.landmarks == "distinct":
-            chosen = spread_rows(X, size)
+            chosen = hash_sample_indices(X, size)
         elif self.landmarks == "greedy":
             chosen = _greedy(kernel, X, size)
         else:
@@ -159,3 +159,34 @@ def row_leverage(
     system = kernel.gram(landmarks, landmarks) + alpha * np.diag(chance / landmark_weight)
     explained = np.einsum("ij,ji->i", across, cho_solve(cho_factor(system), across.T))
     return weight * np.maximum(kernel.diagonal(X) - explained, 1e-15) / alpha
+
+
+class LandmarkPredictor(BaseEstimator):
+    """phi(x) = K(P, x) for landmarks P.
+
+    Unlike the features of `Nystroem`, of which these are a linear map, they do not make the kernel: they are for
+    predictions, not for fits. But they need no matrix of landmarks x landmarks, which would be most of a model file.
+
+    Attributes
+    ----------
+    landmarks_ : ndarray of shape (n_components_, n_columns)
+    n_components_ : int
+    """
+
+    def __init__(self, kernel: str | Kernel = "gaussian") -> None:
+        self.kernel = kernel
+
+    @classmethod
+    def of(cls, features: Nystroem, coef: Array) -> tuple[LandmarkPredictor, Array]:
+        """The same curves: their features, and coefficients for these."""
+        values = cls(features.kernel)
+        values.landmarks_, values.n_components_ = features.landmarks_, len(features.landmarks_)
+        return values, features.projection_ @ coef
+
+    def transform(self, X: Array) -> Array:
+        """K(x, P), shape (n, n_components_)."""
+        return resolve(self.kernel).gram(np.asarray(X, dtype=float), self.landmarks_)
+
+    def making_the_kernel(self) -> Nystroem:
+        """Features of the same landmarks that make the kernel."""
+        return Nystroem(self.kernel, self.n_components_, landmarks="distinct").fit(self.landmarks_)

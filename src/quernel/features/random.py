@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import right_sized, spread
+from quernel._threads import single_threaded_blas, spread
 from quernel.features.blocks import blocks, strips
 from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw, leverage
-from quernel.kernels import KERNELS, IntegralKernel, Kernel, ShiftInvariantKernel, resolve
+from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
 
 # Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
 COMPILE_FROM = 3_000_000
@@ -107,8 +107,8 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             if given not in known:
                 raise ValueError(f"Unknown {name} {given!r}. Known: {', '.join(repr(one) for one in known)}.")
         for _, part in kernel.parts:
-            if not isinstance(part, IntegralKernel):
-                able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, IntegralKernel))
+            if not isinstance(part, RandomFeatureKernel):
+                able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, RandomFeatureKernel))
                 raise ValueError(
                     f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
                     f'Use one of {able}, or the kernel itself with n_components="exact".'
@@ -180,7 +180,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         def lift(block: slice) -> None:
             self._lift(X[block] if order is None else X[order[block]], Phi[block])
 
-        with right_sized(*Phi.shape) as threads:
+        with single_threaded_blas(*Phi.shape) as threads:
             spread(lift, blocks(*Phi.shape), threads)
         return Phi
 

@@ -4,11 +4,9 @@ A kernel is named by a string, or is an object with its own parameters; objects 
 numbers.
 """
 
-from quernel.kernels.arccosine import ArcCosine
-from quernel.kernels.base import IntegralKernel, Kernel
-from quernel.kernels.fourier import Cauchy, Gaussian, Laplacian, Matern, ShiftInvariantKernel
-from quernel.kernels.linear import Linear
-from quernel.kernels.spectral import SpectralKernel
+from quernel.kernels.arccosine import ArcCosine, Linear
+from quernel.kernels.base import Kernel, RandomFeatureKernel
+from quernel.kernels.fourier import Cauchy, Gaussian, Laplacian, Matern, ShiftInvariantKernel, SpectralKernel
 from quernel.kernels.spline import PeriodicSpline
 from quernel.kernels.sums import Sum
 
@@ -17,12 +15,12 @@ __all__ = [
     "ArcCosine",
     "Cauchy",
     "Gaussian",
-    "IntegralKernel",
     "Kernel",
     "Laplacian",
     "Linear",
     "Matern",
     "PeriodicSpline",
+    "RandomFeatureKernel",
     "ShiftInvariantKernel",
     "SpectralKernel",
     "Sum",

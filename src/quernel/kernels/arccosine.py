@@ -10,11 +10,26 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import ndtri
 
-from quernel.kernels.base import Array, IntegralKernel
+from quernel.kernels.base import Array, Kernel, RandomFeatureKernel
 
 
 @dataclass(frozen=True)
-class ArcCosine(IntegralKernel):
+class Linear(Kernel):
+    """K(x, z) = x'z: the columns are the features, as they are."""
+
+    name: ClassVar[str] = "linear"
+
+    def gram(self, X: Array, Z: Array) -> Array:
+        """K(x, z) = x'z."""
+        return np.asarray(X) @ np.asarray(Z).T
+
+    def diagonal(self, X: Array) -> Array:
+        """K(x, x) = |x|^2."""
+        return np.einsum("ij,ij->i", X, X)
+
+
+@dataclass(frozen=True)
+class ArcCosine(RandomFeatureKernel):
     """K(x, z) = (|x||z|)^order kappa_order(t), with t the angle between x and z.
 
     kappa_0(t) = 1 - t/pi,  kappa_1(t) = (sin t + (pi - t) cos t) / pi.  The features are those of a network's hidden

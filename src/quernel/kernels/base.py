@@ -62,7 +62,7 @@ class Kernel(ABC):
         return False
 
     @property
-    def bandwidth_is_open(self) -> bool:
+    def has_free_bandwidth(self) -> bool:
         """Whether a bandwidth is left for the estimator to choose."""
         return False
 
@@ -82,7 +82,7 @@ def stream(rng: np.random.Generator) -> np.random.Generator:
     return np.random.default_rng(rng.integers(2**63))
 
 
-class IntegralKernel(Kernel):
+class RandomFeatureKernel(Kernel):
     """K(x, z) = E phi(x, w) phi(z, w): the paper's integral representation, from which random features are drawn.
 
     A feature is given by its frequency w, a column, and by its phase, a number. A frequency is made of normal numbers

@@ -9,6 +9,7 @@ by its bandwidth.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.special import chdtri, ndtri
 
-from quernel.kernels.base import IntegralKernel
+from quernel.kernels.base import RandomFeatureKernel
 
 Array = NDArray[np.floating]
 
@@ -26,7 +27,7 @@ DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftInvariantKernel(IntegralKernel):
+class ShiftInvariantKernel(RandomFeatureKernel):
     """K(x, z) = k((x - z) / bandwidth) with k(0) = 1.
 
     Parameters
@@ -68,7 +69,7 @@ class ShiftInvariantKernel(IntegralKernel):
         return True
 
     @property
-    def bandwidth_is_open(self) -> bool:
+    def has_free_bandwidth(self) -> bool:
         """Whether the bandwidth is None."""
         return self.bandwidth is None
 
@@ -140,13 +141,13 @@ class RadialKernel(ShiftInvariantKernel):
     """A function of the squared distance s's alone, where s = (x - z) / bandwidth."""
 
     @abstractmethod
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         """-2 dK / d(s's)."""
 
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """dK / dlog bandwidth_j = -2 dK / d(s's) s_j^2."""
         scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
-        falling = squareform(pairs(weight) * self._fall(pdist(scaled, "sqeuclidean")), checks=False)
+        falling = squareform(pairs(weight) * self._radial_derivative(pdist(scaled, "sqeuclidean")), checks=False)
         scaled -= scaled.mean(axis=0)  # (a - b)^2 = a^2 + b^2 - 2ab loses digits far from 0
         return falling.sum(axis=0) @ scaled**2 - np.sum(scaled * (falling @ scaled), axis=0)
 
@@ -163,7 +164,7 @@ class Gaussian(RadialKernel):
         squared *= -0.5
         return np.exp(squared, out=squared)
 
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         return np.exp(-squared / 2)
 
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:  # noqa: ARG002
@@ -225,7 +226,7 @@ class Matern(RadialKernel):
         polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[self.nu]
         return polynomial * np.exp(-s)
 
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         s = np.sqrt(2 * self.nu * squared)
         if self.nu == 0.5:  # where rows are equal it counts nothing, whatever it is
             return np.divide(np.exp(-s), s, out=np.zeros_like(s), where=s > 0)
@@ -250,7 +251,7 @@ class Cauchy(RadialKernel):
         """1 / (1 + |x - z|^2) at bandwidth 1."""
         return 1 / (1 + self._distance(X, Z, "sqeuclidean"))
 
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         return 2 / (1 + squared) ** 2
 
     def n_mixing(self, n_columns: int) -> int:  # noqa: ARG002
@@ -260,3 +261,80 @@ class Cauchy(RadialKernel):
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
         # 1/(1 + d^2) = E exp(-s d^2) with s exponential, and exp(-s d^2) is Gaussian with frequency variance 2s.
         return normal * np.sqrt(-2 * np.log1p(-mixing))
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralKernel(ShiftInvariantKernel):
+    """K(x, z) = E cos(w'(x - z) / bandwidth), with w from a sampler that the user gives.
+
+    Parameters
+    ----------
+    bandwidth : float, one float per column, or None
+        As in every shift-invariant kernel.
+    sampler : callable
+        ``sampler(rng, n_components, n_columns)`` returns independent draws of w, shape (n_columns, n_components), from
+        a law that is symmetric about 0. Use the generator it is given, and a function that can be pickled.
+    function : callable or None
+        ``function(X, Z)`` returns K(x, z) at bandwidth 1 for all pairs of rows, if it is known: needed for
+        ``n_components="exact"``.
+
+    A sampler gives "uniform" and "leverage" sampling. For the other kinds, write a subclass of
+    `quernel.kernels.ShiftInvariantKernel` that makes frequencies of normal numbers, as the library's own kernels do.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def box(rng, n_components, n_columns):
+    ...     return rng.uniform(-1, 1, (n_columns, n_components))
+    >>> sinc = SpectralKernel(2.0, box, lambda X, Z: np.sinc((X[:, None] - Z[None]) / np.pi).prod(axis=2))
+    >>> sinc.gram(np.zeros((1, 1)), np.array([[1.0]])).round(4)
+    array([[0.9589]])
+    """
+
+    name: ClassVar[str] = "spectral"
+    refused_samplings: ClassVar[dict[str, str]] = {
+        sampling: f"sampling={sampling!r} must know how frequencies are made of normal or uniform numbers; a "
+        "SpectralKernel knows a sampler only. Use 'uniform' or 'leverage', or write a subclass of "
+        "quernel.kernels.ShiftInvariantKernel."
+        for sampling in ("orthogonal", "qmc")
+    }
+    sampler: Callable[[np.random.Generator, int, int], Array] | None = None
+    function: Callable[[Array, Array], Array] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, given in (("sampler", self.sampler), ("function", self.function)):
+            if not callable(given) and not (given is None and name == "function"):
+                raise ValueError(f"{name} must be a function; got {given!r}.")
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.sampler, self.function))
+
+    def gram(self, X: Array, Z: Array) -> Array:
+        """The user's function at bandwidth 1."""
+        self.check_diagonal()
+        assert self.function is not None
+        scale = self.scale(X.shape[1])
+        return np.asarray(self.function(np.asarray(X, dtype=float) / scale, np.asarray(Z, dtype=float) / scale))
+
+    def check_diagonal(self) -> None:
+        """Complain if the function is not known."""
+        if self.function is None:
+            raise ValueError(
+                "This SpectralKernel knows its sampler only, so it has random features but no Gram matrix. Give it "
+                "function=..., or use a number of random features."
+            )
+
+    def frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
+        """The user's draws, divided by the bandwidth of each column."""
+        assert self.sampler is not None
+        drawn = np.asarray(self.sampler(rng, n_components, n_columns), dtype=float)
+        if drawn.shape != (n_columns, n_components) or not np.all(np.isfinite(drawn)):
+            raise ValueError(
+                f"The sampler of a SpectralKernel must return finite numbers of shape (n_columns, n_components) = "
+                f"({n_columns}, {n_components}); it returned shape {drawn.shape}."
+            )
+        return drawn / self.scale(n_columns)[:, None]
+
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
+        raise NotImplementedError

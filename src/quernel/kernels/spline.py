@@ -3,14 +3,154 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from functools import lru_cache
+from math import factorial, prod
 from numbers import Real
 from typing import ClassVar
 
 import numpy as np
+from numpy.polynomial import Chebyshev, Polynomial
+from numpy.typing import NDArray
+from scipy.special import digamma, exprel, gamma, gammaln, polygamma, zetac
 
-from quernel.kernels.base import Array, IntegralKernel
-from quernel.kernels.periodic import periodic_sum
+from quernel.kernels.base import RandomFeatureKernel
+
+Array = NDArray[np.floating]
+
+# From this order on, terms of the series up to k = 7 are enough.
+DIRECT_FROM = 20
+TERMS = 40
+DEGREE = 16
+# zeta(1 + e) - 1/e = sum_n (-1)^n STIELTJES[n] e^n / n!
+STIELTJES = (
+    0.57721566490153286,
+    -0.072815845483676725,
+    -0.0096903631928723185,
+    0.0020538344203033459,
+    0.0023253700654673000,
+    0.00079332381730106270,
+    -0.00023876934543019961,
+)
+# Within this distance of an odd order, differences are taken by series.
+NEAR = 0.02
+TINY = 1e-300
+
+
+def periodic_sum(order: float, t: Array, *, nearest: float = 0.0) -> Array:
+    """Lambda_order(t), of the shape of t; infinite at whole t for orders up to 1, unless kept away from them."""
+    t = np.asarray(t, dtype=float)
+    angle = t - np.rint(t)
+    np.abs(angle, out=angle)
+    if nearest:
+        np.maximum(angle, nearest, out=angle)
+    angle *= 2 * np.pi
+    if order >= DIRECT_FROM:
+        return np.polynomial.chebyshev.chebval(np.cos(angle), direct_coefficients(order))
+    form = expansion(float(order))
+    result = _horner(form.smooth, angle * angle * (2 / np.pi**2) - 1)
+    result += form.singular.at(angle)
+    if order <= 1:
+        result[angle == 0] = np.inf
+    return result
+
+
+def direct_coefficients(order: float) -> list[float]:
+    """1 + 2 sum_{k <= 7} k^-order cos(k a), as a Chebyshev series in cos(a)."""
+    return [1.0, 2.0, *(2.0 * float(k) ** -order for k in range(2, 8))]
+
+
+@dataclass(frozen=True)
+class Power:
+    """coefficient a^(order - 1), far from odd orders."""
+
+    order: float
+    coefficient: float
+
+    def at(self, angle: Array) -> Array:
+        """The term at these angles."""
+        if self.order == 2:  # the features of periodic cubic splines: no power is needed
+            return self.coefficient * angle
+        return self.coefficient * np.maximum(angle, TINY) ** (self.order - 1)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """front a^(2m) [zeta - (g a^e - 1) / e] with log g = e slope, near the odd order 2m + 1 and at it.
+
+    zeta is zeta(1 + e) - 1/e.
+    """
+
+    m: int
+    e: float
+    front: float
+    zeta: float
+    slope: float
+
+    def at(self, angle: Array) -> Array:
+        """The term at these angles."""
+        angle = np.maximum(angle, TINY)
+        exponent = self.slope + np.log(angle)  # g a^e = exp(e exponent)
+        bracket = self.zeta - exponent * exprel(self.e * exponent)
+        return self.front * angle ** (2 * self.m) * bracket if self.m else self.front * bracket
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Lambda(a) = smooth(2 a^2 / pi^2 - 1) + singular(a), the first a polynomial given by its coefficients."""
+
+    smooth: tuple[float, ...]
+    singular: Power | Pair
+
+
+@lru_cache(maxsize=64)
+def expansion(order: float) -> Expansion:
+    """The two terms of Lambda_order."""
+    m = int(order // 2)
+    e = order - (2 * m + 1)  # in [-1, 1)
+    if abs(e) < 0.5:
+        pair = Pair(m, e, 2 * (-1) ** m / factorial(2 * m), _zeta_without_pole(e), _log_g_over_e(m, e))
+        return Expansion(_smooth(order, leave_out=m), pair)
+    power = Power(order, float(np.pi / (gamma(order) * np.cos(np.pi * order / 2))))  # 2 A
+    return Expansion(_smooth(order, leave_out=None), power)
+
+
+def _smooth(order: float, leave_out: int | None) -> tuple[float, ...]:
+    """1 + 2 sum_j (-1)^j zeta(s - 2j) a^(2j) / (2j)! as a polynomial in z = 2 a^2 / pi^2 - 1, between -1 and 1."""
+    kept = [j for j in range(TERMS) if j != leave_out]
+    coefficients = np.zeros(TERMS)
+    coefficients[kept] = [(-1) ** j * (1 + zetac(order - 2 * j)) / factorial(2 * j) * np.pi ** (2 * j) for j in kept]
+    power_series = Polynomial(2 * coefficients)
+    # The series converges for a < 2 pi only slowly; interpolated between 0 and pi it needs far fewer terms.
+    fitted = Chebyshev.interpolate(lambda z: 1 + power_series((z + 1) / 2), DEGREE).convert(kind=Polynomial).coef
+    return tuple(fitted.tolist())
+
+
+def _horner(coefficients: tuple[float, ...], z: Array) -> Array:
+    """The polynomial with these coefficients, lowest first."""
+    result = np.full_like(z, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        result *= z
+        result += coefficient
+    return result
+
+
+def _zeta_without_pole(e: float) -> float:
+    """zeta(1 + e) - 1/e."""
+    if abs(e) >= NEAR:
+        return float(1 + zetac(1 + e) - 1 / e)
+    return sum((-1) ** n * c * e**n / factorial(n) for n, c in enumerate(STIELTJES))
+
+
+def _log_g_over_e(m: int, e: float) -> float:
+    """log(g) / e, with g as above."""
+    n = 2 * m + 1
+    if abs(e) >= NEAR:
+        return float((gammaln(n) - gammaln(n + e) + np.log(np.pi * e / 2 / np.sin(np.pi * e / 2))) / e)
+    x = np.pi * e / 2
+    sine = np.pi / 2 * (x / 6 + x**3 / 180 + x**5 / 2835)  # log(x / sin x) / e
+    log_gamma = digamma(n) + sum(polygamma(k, n) * e**k / factorial(k + 1) for k in range(1, 9))
+    return float(sine - log_gamma)
+
 
 # A feature of order up to 1 has a pole at its knot. Rows fall on it with probability 0, but data and knots that were
 # drawn from the same seed do: closer than this counts as this far.
@@ -18,7 +158,7 @@ NEAREST = 1e-12
 
 
 @dataclass(frozen=True)
-class PeriodicSpline(IntegralKernel):
+class PeriodicSpline(RandomFeatureKernel):
     """K(x, z) = prod_j Lambda_q(x_j - z_j),  Lambda_q(t) = 1 + 2 sum_k k^-q cos(2 pi k t): functions of period 1.
 
     The features are  prod_j Lambda_{q/2}(x_j - w_j)  with w uniform on the unit cube, for the kernels convolve:

@@ -42,9 +42,9 @@ class Sum(Kernel):
         return any(kernel.takes_bandwidth for _, kernel in self.summands)
 
     @property
-    def bandwidth_is_open(self) -> bool:
+    def has_free_bandwidth(self) -> bool:
         """Whether a summand's is."""
-        return any(kernel.bandwidth_is_open for _, kernel in self.summands)
+        return any(kernel.has_free_bandwidth for _, kernel in self.summands)
 
     @property
     def bandwidth(self) -> tuple[Any, ...]:
@@ -53,7 +53,7 @@ class Sum(Kernel):
 
     def with_bandwidth(self, bandwidth: ArrayLike) -> Sum:
         """The same sum, its open bandwidths filled in; those that are given stay."""
-        filled = (k.with_bandwidth(bandwidth) if k.bandwidth_is_open else k for _, k in self.summands)
+        filled = (k.with_bandwidth(bandwidth) if k.has_free_bandwidth else k for _, k in self.summands)
         return Sum(tuple(zip((c for c, _ in self.summands), filled, strict=True)))
 
     def check_columns(self, n_columns: int) -> None:

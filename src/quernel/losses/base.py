@@ -10,7 +10,7 @@ is  max over v of  v r - conjugate(v) - d (v - v0)^2 / 2,  and
 - `value`, `conjugate`   give the certificate, because  value(r) + conjugate(v) - v r >= 0  for every v (Fenchel-Young).
 
 Columns are fits: r has shape (n, q), and a loss may differ from column to column. The residual of a target y and a
-prediction f is  r = offset - sign f,  where `frame(y)` is (offset, sign): (y, 1) or, for a loss of the margin y f with
+prediction f is  r = offset - sign f,  where `margin_transform(y)` is (offset, sign): (y, 1) or, for a loss of the margin y f with
 labels y = -1 and +1, (1, y).
 """
 
@@ -35,7 +35,7 @@ MOST_STEPS = 200
 class Loss:
     """A convex loss for q columns at once; parameters are one number for all columns, or one per column.
 
-    A subclass gives `value`, `slope`, `dual`, `curvature`, `conjugate`, `contact` and `domain`. `quernel.losses.Smooth`
+    A subclass gives `value`, `slope`, `dual`, `curvature`, `conjugate`, `inverse_subgradient` and `domain`. `quernel.losses.Smooth`
     and `quernel.losses.Piecewise` derive most of these from less.
     """
 
@@ -85,7 +85,7 @@ class Loss:
         """max over r of  v r - loss(r);  inf outside the domain."""
         raise NotImplementedError
 
-    def contact(self, dual: Array) -> Array:
+    def inverse_subgradient(self, dual: Array) -> Array:
         """A residual at which v is a slope of the loss."""
         raise NotImplementedError
 
@@ -95,12 +95,12 @@ class Loss:
         raise NotImplementedError
 
     @property
-    def own_width(self) -> Array:
+    def smoothing_width(self) -> Array:
         """The width by which the loss is smooth by itself: 1 / its largest curvature, 0 where it has kinks; (q,)."""
         raise NotImplementedError
 
     @property
-    def lines(self) -> tuple[Array, Array]:
+    def segments(self) -> tuple[Array, Array]:
         """Knots (q, p) in rising order, and the loss's slope (q, p + 1) before, between and after them.
 
         Where the loss is no line the slope is nan.
@@ -108,9 +108,9 @@ class Loss:
         return np.empty((self.n_columns, 0)), np.full((self.n_columns, 1), np.nan)
 
     @cached_property
-    def is_kink(self) -> bool:
+    def is_two_piece(self) -> bool:
         """Whether the loss is two lines that meet at 0, in every column."""
-        knots, slopes = self.lines
+        knots, slopes = self.segments
         return knots.shape[1] == 1 and not knots.any() and not np.isnan(slopes).any()
 
     def prox(self, residual: Array, width: Array | float) -> Array:
@@ -122,31 +122,31 @@ class Loss:
         ends = self.domain if np.isinf(bound) else self.slope(np.full((2, self.n_columns), [[-bound], [bound]]))
         return np.max(np.abs(ends), axis=0)
 
-    def distance(self, residual: Array) -> Array:
+    def distance_to_knot(self, residual: Array) -> Array:
         """How far r is from the nearest knot."""
-        knots, _ = self.lines
+        knots, _ = self.segments
         far = np.full(residual.shape, np.inf)
         return np.min([far, *(np.abs(residual - knot) for knot in knots.T)], axis=0)
 
-    def interior(self, dual: Array) -> Mask:
+    def strictly_inside(self, dual: Array) -> Mask:
         """Where v is no end of the domain: the rows that a fit bends to."""
         low, high = self.domain
         margin = 1e-9 * np.minimum(high - low, 1)
         return (dual > low + margin) & (dual < high - margin)
 
-    def room(self, residual: Array, dual: Array) -> tuple[Array, Array]:
+    def subgradient_interval(self, residual: Array, dual: Array) -> tuple[Array, Array]:
         """The least and the largest s for which v is still a slope of the loss at r - s."""
         low, high = self.domain
-        away = residual - self.contact(dual)
+        away = residual - self.inverse_subgradient(dual)
         return np.where(dual >= high, -np.inf, away), np.where(dual <= low, np.inf, away)
 
-    def frame(self, target: Array) -> tuple[Array | float, Array | float]:
+    def margin_transform(self, target: Array) -> tuple[Array | float, Array | float]:
         """(offset, sign) of  r = offset - sign f."""
         return target, 1.0
 
-    def best_constant(self, target: Array, share: Array) -> Array:
+    def fit_constant(self, target: Array, share: Array) -> Array:
         """argmin over b of  sum share loss(r at f = b),  shape (q,)."""
-        return balance_point(self, target, share)
+        return stationary_constant(self, target, share)
 
     def take(self, columns: NDArray[np.intp]) -> Self:
         """The loss of some of the columns."""
@@ -154,7 +154,7 @@ class Loss:
         return replace(self, n_columns=len(columns), **chosen)
 
 
-def balance_point(loss: Loss, target: Array, share: Array) -> Array:
+def stationary_constant(loss: Loss, target: Array, share: Array) -> Array:
     """The constant at which the slopes of a smooth loss balance."""
     anchor = np.zeros((len(target), loss.n_columns))
 
@@ -163,10 +163,10 @@ def balance_point(loss: Loss, target: Array, share: Array) -> Array:
         return -(share @ loss.slope(residual)), share @ loss.curvature(residual, anchor, 0.0)
 
     low, high = np.full(loss.n_columns, target.min()), np.full(loss.n_columns, target.max())
-    return increasing_root(heaviness, low, high, np.full(loss.n_columns, share @ target / share.sum()))
+    return monotone_root(heaviness, low, high, np.full(loss.n_columns, share @ target / share.sum()))
 
 
-def increasing_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, start: Array) -> Array:
+def monotone_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, start: Array) -> Array:
     """Where an increasing function, which gives its value and derivative, passes zero between low and high; entrywise.
 
     Newton's method while its steps become half as long each time, and bisection otherwise.

@@ -24,11 +24,11 @@ class Margin(Loss):
 
     margin: ClassVar[bool] = True
 
-    def frame(self, target: Array) -> tuple[Array | float, Array | float]:
+    def margin_transform(self, target: Array) -> tuple[Array | float, Array | float]:
         """(1, y)."""
         return 1.0, target
 
-    def best_constant(self, target: Array, share: Array) -> Array:
+    def fit_constant(self, target: Array, share: Array) -> Array:
         """From the share of the label +1, which is all that counts."""
         positive = share @ (target > 0) / share.sum()
         return self.constant_for(np.broadcast_to(positive, (self.n_columns,)))
@@ -70,7 +70,7 @@ class SquaredHinge(Margin, Piecewise):
         return np.zeros(self.n_columns), np.full(self.n_columns, np.inf)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """1/2: the slope is 2 r."""
         return np.full(self.n_columns, 0.5), np.full(self.n_columns, 0.5)
 
@@ -100,7 +100,7 @@ class SmoothedHinge(Margin, Piecewise):
         return np.zeros(self.n_columns), np.ones(self.n_columns)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """The width."""
         return self.width, self.width
 
@@ -120,7 +120,7 @@ class Logistic(Margin, Smooth):
     """log(1 + exp(-m)):  logistic regression, without the factor 1 / log 2."""
 
     ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    flatness: ClassVar[float] = 4.0
+    inverse_smoothness: ClassVar[float] = 4.0
 
     def value(self, residual: Array) -> Array:
         """log(1 + exp(r - 1))."""
@@ -130,7 +130,7 @@ class Logistic(Margin, Smooth):
         """1 / (1 + exp(1 - r)):  the probability that the model gives to the other label."""
         return expit(residual - 1)
 
-    def bend(self, residual: Array) -> Array:
+    def second_derivative(self, residual: Array) -> Array:
         """p (1 - p)."""
         return expit(residual - 1) * expit(1 - residual)
 
@@ -139,7 +139,7 @@ class Logistic(Margin, Smooth):
         v = np.clip(dual, 0, 1)
         return np.where(dual == v, v + xlogy(v, v) + xlog1py(1 - v, -v), np.inf)
 
-    def contact(self, dual: Array) -> Array:
+    def inverse_subgradient(self, dual: Array) -> Array:
         """1 + log(v / (1 - v)), cut where the numbers end."""
         v = np.clip(dual, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
         return 1 + np.log(v) - np.log1p(-v)

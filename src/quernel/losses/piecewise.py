@@ -13,13 +13,13 @@ Array = NDArray[np.floating]
 class Piecewise(Loss):
     """A loss whose conjugate is  bend v^2 / 2 + tube |v|  on a box [low, high] that holds 0.
 
-    So the loss is 0 up to a distance `tube` from 0, then a parabola whose slope rises by 1 over a length `bend`, and a
+    So the loss is 0 up to a distance `tube` from 0, then a parabola whose slope rises by 1 over a length `second_derivative`, and a
     line from where the slope has come to the end of its box. A subclass gives `value` and `domain` and, where they are
-    not 0, `bends` (for negative and positive v) and `tube`.
+    not 0, `second_derivatives` (for negative and positive v) and `tube`.
     """
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """The length over which the slope changes by 1, for negative and for positive slopes; 0 at a kink."""
         return np.zeros(self.n_columns), np.zeros(self.n_columns)
 
@@ -29,7 +29,7 @@ class Piecewise(Loss):
         return None
 
     def _bend(self, sign: Array) -> Array:
-        below, above = self.bends
+        below, above = self.second_derivatives
         return above if np.array_equal(below, above) else np.where(sign < 0, below, above)
 
     def _free(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
@@ -48,9 +48,9 @@ class Piecewise(Loss):
             return np.where(flat, 0.0, (residual - bend * anchor) / length + anchor), length
 
     @property
-    def own_width(self) -> Array:
+    def smoothing_width(self) -> Array:
         """The shortest bend."""
-        return np.minimum(*self.bends)
+        return np.minimum(*self.second_derivatives)
 
     def slope(self, residual: Array) -> Array:
         """The dual of width 0; at a kink, 0."""
@@ -77,31 +77,31 @@ class Piecewise(Loss):
             inside = inside + self.tube * np.abs(dual)
         return np.where((dual >= low) & (dual <= high), inside, np.inf)
 
-    def contact(self, dual: Array) -> Array:
+    def inverse_subgradient(self, dual: Array) -> Array:
         """bend v + tube sign(v)."""
         point = self._bend(dual) * dual
         return point if self.tube is None else point + self.tube * np.sign(dual)
 
-    def room(self, residual: Array, dual: Array) -> tuple[Array, Array]:
+    def subgradient_interval(self, residual: Array, dual: Array) -> tuple[Array, Array]:
         """In the tube, as far as it reaches."""
-        least, largest = super().room(residual, dual)
+        least, largest = super().subgradient_interval(residual, dual)
         if self.tube is None:
             return least, largest
         flat = dual == 0
         return np.where(flat, residual - self.tube, least), np.where(flat, residual + self.tube, largest)
 
-    def interior(self, dual: Array) -> Mask:
+    def strictly_inside(self, dual: Array) -> Mask:
         """Where v is neither an end of the box nor, with a tube, 0."""
-        inside = super().interior(dual)
+        inside = super().strictly_inside(dual)
         return inside if self.tube is None else inside & (np.abs(dual) > 1e-9)
 
     @property
-    def lines(self) -> tuple[Array, Array]:
+    def segments(self) -> tuple[Array, Array]:
         """The ends of the parabola, those of the tube, or the kink."""
         low, high = self.domain
-        if np.any(self.bends):
+        if np.any(self.second_derivatives):
             curved = np.full(self.n_columns, np.nan)
-            below, above = self.bends
+            below, above = self.second_derivatives
             return np.column_stack([below * low, above * high]), np.column_stack([low, curved, high])
         if self.tube is not None:
             return np.column_stack([-self.tube, self.tube]), np.column_stack([low, np.zeros(self.n_columns), high])

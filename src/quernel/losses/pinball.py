@@ -25,7 +25,7 @@ class Pinball(Loss):
         super().__post_init__()
 
     @property
-    def own_width(self) -> Array:
+    def smoothing_width(self) -> Array:
         """0: there is a kink."""
         return np.zeros(self.n_columns)
 
@@ -66,7 +66,7 @@ class Pinball(Loss):
         low, high = self.domain
         return residual - np.clip(residual, width * low, width * high)
 
-    def contact(self, dual: Array) -> Array:
+    def inverse_subgradient(self, dual: Array) -> Array:
         """0: every v of the box is a slope at the kink."""
         return np.zeros_like(dual)
 
@@ -80,15 +80,15 @@ class Pinball(Loss):
         return conjugate
 
     @property
-    def lines(self) -> tuple[Array, Array]:
+    def segments(self) -> tuple[Array, Array]:
         """level - 1 before 0, level after it."""
         return np.zeros((self.n_columns, 1)), np.column_stack(self.domain)
 
-    def distance(self, residual: Array) -> Array:
+    def distance_to_knot(self, residual: Array) -> Array:
         """|r|."""
         return np.abs(residual)
 
-    def best_constant(self, target: Array, share: Array) -> Array:
+    def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted quantile at each level; the middle where a whole interval is optimal."""
         if target.ndim == 2:  # a column of its own for each level
             own = zip(target.T, self.levels, strict=True)

@@ -30,7 +30,7 @@ class Absolute(Piecewise):
         """[-1, 1]."""
         return -np.ones(self.n_columns), np.ones(self.n_columns)
 
-    def best_constant(self, target: Array, share: Array) -> Array:
+    def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted median."""
         return weighted_quantiles(target, share, np.full(self.n_columns, 0.5))
 
@@ -59,7 +59,7 @@ class EpsilonInsensitive(Piecewise):
         """epsilon."""
         return self.epsilon
 
-    def best_constant(self, target: Array, share: Array) -> Array:
+    def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted median of y - epsilon and y + epsilon together, for the loss is the mean of two |.| there."""
         twice = np.tile(share, 2)
         ends = [np.concatenate([target - e, target + e]) for e in self.epsilon]
@@ -87,7 +87,7 @@ class Huber(Piecewise):
         return -self.threshold, self.threshold
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """1: the slope is r."""
         return np.ones(self.n_columns), np.ones(self.n_columns)
 
@@ -115,7 +115,7 @@ class SmoothedPinball(Piecewise):
         return self.levels - 1, self.levels
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """The width."""
         return self.width, self.width
 
@@ -140,7 +140,7 @@ class Expectile(Piecewise):
         return np.full(self.n_columns, -np.inf), np.full(self.n_columns, np.inf)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """1 / loss'' on either side."""
         return 1 / (2 * (1 - self.level)), 1 / (2 * self.level)
 
@@ -159,11 +159,11 @@ class Squared(Piecewise):
         return np.full(self.n_columns, -np.inf), np.full(self.n_columns, np.inf)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def second_derivatives(self) -> tuple[Array, Array]:
         """1/2: the slope is 2 r."""
         return np.full(self.n_columns, 0.5), np.full(self.n_columns, 0.5)
 
-    def best_constant(self, target: Array, share: Array) -> Array:
+    def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted mean."""
         return np.full(self.n_columns, share @ target / share.sum())
 
@@ -172,7 +172,7 @@ class Squared(Piecewise):
 class LogCosh(Smooth):
     """scale^2 log cosh(r / scale):  r^2 / 2 near 0 and lines of slope scale far away, without a seam."""
 
-    flatness: ClassVar[float] = 1.0
+    inverse_smoothness: ClassVar[float] = 1.0
     scale: Parameter = 1.0
 
     def __post_init__(self) -> None:
@@ -189,7 +189,7 @@ class LogCosh(Smooth):
         """scale tanh(r / scale)."""
         return self.scale * np.tanh(residual / self.scale)
 
-    def bend(self, residual: Array) -> Array:
+    def second_derivative(self, residual: Array) -> Array:
         """1 / cosh(r / scale)^2."""
         return 1 / np.cosh(np.clip(residual / self.scale, -300, 300)) ** 2
 
@@ -205,7 +205,7 @@ class LogCosh(Smooth):
         entropy = (xlog1py(1 + inside, inside) + xlog1py(1 - inside, -inside)) / 2
         return np.where(np.abs(u) <= 1, self.scale**2 * entropy, np.inf)
 
-    def contact(self, dual: Array) -> Array:
+    def inverse_subgradient(self, dual: Array) -> Array:
         """scale artanh(v / scale), cut where the numbers end."""
         near_one = 1 - np.finfo(float).epsneg
         return self.scale * np.arctanh(np.clip(dual / self.scale, -near_one, near_one))

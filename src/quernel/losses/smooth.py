@@ -7,20 +7,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.losses.base import Loss, increasing_root
+from quernel.losses.base import Loss, monotone_root
 
 Array = NDArray[np.floating]
 
 
 class Smooth(Loss):
-    """A loss given by `value`, `slope`, `bend` (its second derivative), `conjugate`, `contact` and `ends`."""
+    """A loss given by `value`, `slope`, `second_derivative` (its second derivative), `conjugate`, `inverse_subgradient` and `ends`."""
 
     # The range of the slope, the same in every column.
     ends: ClassVar[tuple[float, float]]
     # 1 / the largest second derivative.
-    flatness: ClassVar[float]
+    inverse_smoothness: ClassVar[float]
 
-    def bend(self, residual: Array) -> Array:
+    def second_derivative(self, residual: Array) -> Array:
         """loss''(r)."""
         raise NotImplementedError
 
@@ -31,9 +31,9 @@ class Smooth(Loss):
         return np.full(self.n_columns, low), np.full(self.n_columns, high)
 
     @property
-    def own_width(self) -> Array:
+    def smoothing_width(self) -> Array:
         """1 / max loss''."""
-        return np.full(self.n_columns, self.flatness)
+        return np.full(self.n_columns, self.inverse_smoothness)
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """The slope at the point z whose own residual is r:  z + width (slope(z) - anchor) = r."""
@@ -41,7 +41,7 @@ class Smooth(Loss):
 
     def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
         """loss''(z) / (1 + width loss''(z))."""
-        bend = self.bend(self._moved(residual, anchor, width))
+        bend = self.second_derivative(self._moved(residual, anchor, width))
         return bend / (1 + width * bend)
 
     def _moved(self, residual: Array, anchor: Array, width: Array | float) -> Array:
@@ -50,8 +50,8 @@ class Smooth(Loss):
             return residual
         goal = residual + width * anchor
         low, high = self.domain
-        return increasing_root(
-            lambda z: (z + width * self.slope(z) - goal, 1 + width * self.bend(z)),
+        return monotone_root(
+            lambda z: (z + width * self.slope(z) - goal, 1 + width * self.second_derivative(z)),
             goal - width * high,
             goal - width * low,
             goal,

@@ -2,8 +2,8 @@
 
 from quernel.paper import (
     cost_accuracy,
+    error_decomposition,
     feature_exponents,
-    four_errors,
     heavy_tails,
     learning_rate,
     leverage_constant,
@@ -16,7 +16,7 @@ from quernel.paper import (
     used_cars,
 )
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.output import Item, Section, Sheet, Verdict
 
 __all__ = [
     "EXPERIMENTS",
@@ -48,7 +48,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     prices.PRICES,
     used_cars.USED_CARS,
     spline_curves.FIG_TRUE,
-    four_errors.FOUR_ERRORS,
+    error_decomposition.FOUR_ERRORS,
     lipschitz.LIPSCHITZ,
     heavy_tails.HEAVY_TAILS,
     cost_accuracy.COST,

@@ -12,14 +12,12 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Pinball
-from quernel.paper.differences import is_below_zero, summarize
-from quernel.paper.drawing import SERIES, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.log_axes import label_decades
-from quernel.paper.ridge_grid import VALIDATION, fit_each
-from quernel.paper.risk import normal_excess_risk
-from quernel.paper.sheet import Section, Sheet, Verdict
-from quernel.paper.validated import ALPHAS
+from quernel.paper.figures import SERIES, label_decades, panels, shared_legend
+from quernel.paper.holdout_fit import ALPHAS, VALIDATION, fit_each
+from quernel.paper.output import Section, Sheet, Verdict
+from quernel.paper.simulated import normal_excess_risk
+from quernel.paper.slopes import is_below_zero, summarize
 from quernel.plots import house_style
 
 KERNELS: dict[str, Kernel] = {"Gaussian": Gaussian(1.0), "Laplacian": Laplacian(1.0)}

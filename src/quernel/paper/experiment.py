@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from quernel.paper.sheet import Section, Sheet
+    from quernel.paper.output import Section, Sheet
 
 Size = Literal["quick", "full"]
 Value = int | float | str

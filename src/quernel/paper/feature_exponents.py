@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.output import Section, Sheet, Verdict
 from quernel.plots import exponent_grid, feature_map
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING

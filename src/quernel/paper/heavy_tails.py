@@ -12,13 +12,11 @@ from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Loss, Pinball, Squared
-from quernel.paper.differences import is_below_zero, paired_difference
-from quernel.paper.drawing import errorbars, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.log_axes import log_log
-from quernel.paper.ridge_grid import VALIDATION, fit_each
-from quernel.paper.sheet import Section, Sheet, Verdict
-from quernel.paper.slopes import typical
+from quernel.paper.figures import errorbars, log_log, panels, shared_legend
+from quernel.paper.holdout_fit import VALIDATION, fit_each
+from quernel.paper.output import Section, Sheet, Verdict
+from quernel.paper.slopes import is_below_zero, paired_difference, typical
 from quernel.plots import house_style
 
 NOISES = {"normal": norm, "Student t, 2 degrees": student(2), "Cauchy": cauchy}

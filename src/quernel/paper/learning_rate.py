@@ -9,12 +9,11 @@ import numpy as np
 from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
-from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.log_axes import log_log
-from quernel.paper.ridge_grid import VALIDATION, fit_each
-from quernel.paper.risk import normal_excess_risk
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.figures import REFERENCE, SERIES, errorbars, log_log, panels, shared_legend
+from quernel.paper.holdout_fit import ALPHAS, VALIDATION, fit_each
+from quernel.paper.output import Section, Sheet, Verdict
+from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import WIDEST, Judgement, Slope, all_hold, allowed_slope, fit_slope, typical
 from quernel.paper.spline_design import (
     features_of_theorem,
@@ -24,7 +23,6 @@ from quernel.paper.spline_design import (
     spline_features,
     spline_kernel,
 )
-from quernel.paper.validated import ALPHAS
 from quernel.plots import house_style
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING

@@ -5,22 +5,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
-from quernel.paper.differences import describe, half_width, is_below_zero, paired_difference, summarize
-from quernel.paper.drawing import REFERENCE, errorbars, panels
+from quernel.objective import Problem
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.grids import solve_grid
-from quernel.paper.log_axes import label_decades, label_ticks
-from quernel.paper.printed import REPETITIONS
-from quernel.paper.risk import normal_excess_risk
+from quernel.paper.figures import REFERENCE, errorbars, label_decades, label_ticks, panels
+from quernel.paper.holdout_fit import ALPHAS, pinball, solve_grid
+from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
-from quernel.paper.simulated import KERNEL, Trial, make_trial
-from quernel.paper.validated import ALPHAS, pinball
+from quernel.paper.simulated import KERNEL, Trial, make_trial, normal_excess_risk
+from quernel.paper.slopes import describe, half_width, is_below_zero, paired_difference, summarize
 from quernel.plots import house_style
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
 
 Array = NDArray[np.floating]
 
@@ -76,7 +73,7 @@ def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess:
 def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> tuple[float, float]:
     """The ridge weight that validation chooses for the median, and the excess risk of that fit on the test rows."""
     train, validation, test = features
-    rows = LiftedRows(ArrayRows(train, trial.y[trial.train]), features=train)
+    rows = InMemoryDesign(ArrayRows(train, trial.y[trial.train]), features=train)
     problem = Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept)
     grid = solve_grid(problem, ALPHAS, tol=TOL, solver=trial.solver)
     held_out = trial.y[trial.validation][:, None]

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.datasets.spline import SplineQuantile
+from quernel.datasets.simulations import SplineQuantile
 from quernel.losses import Hinge, Logistic
-from quernel.paper.drawing import REFERENCE, errorbars, panels
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.log_axes import log_log
-from quernel.paper.ridge_grid import TOL, fit_each
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.figures import REFERENCE, errorbars, log_log, panels
+from quernel.paper.holdout_fit import FIT_TOL, fit_each
+from quernel.paper.output import Section, Sheet, Verdict
 from quernel.paper.slopes import WIDEST, Slope, all_hold, allowed_slope, fit_slope, typical
 from quernel.paper.spline_design import (
     CONSTANT,
@@ -83,7 +82,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     y = design.law.draw(design.function(X), rng)
     alpha = ridge_of_theorem(n, design.r, design.gamma)
     features = spline_features(design.gamma, M, X, rng)
-    fits = fit_each(features, X, y, design.law.loss, np.array([alpha]), tol=TOL, solver=solver_of(task))
+    fits = fit_each(features, X, y, design.law.loss, np.array([alpha]), tol=FIT_TOL, solver=solver_of(task))
     f, function = fits.predict(midpoints(TEST))[:, 0], design.function(midpoints(TEST))
     squared = float(np.mean((f - design.law.minimiser(function)) ** 2))
     return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.output import Section, Sheet, Verdict
 from quernel.theory import METHODS
 from quernel.theory.methods import Method
 from quernel.theory.rates import ROUNDING

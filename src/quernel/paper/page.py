@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from quernel.paper.experiment import Experiment
-from quernel.paper.sheet import Item, Section
+from quernel.paper.output import Item, Section
 
 STYLE = """
 :root { --ink: #222; --quiet: #595959; --line: #d0d0d0; --blue: #08306b; --orange: #b34700; }

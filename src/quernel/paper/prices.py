@@ -8,9 +8,9 @@ import numpy as np
 from scipy.stats import kurtosis, skew
 
 from quernel.datasets import load_used_cars
-from quernel.paper.drawing import panels
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.figures import panels
+from quernel.paper.output import Item, Section, Sheet, Verdict
 from quernel.plots import house_style
 from quernel.plots.style import BAND_DARK, LINE
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from quernel import __version__
 from quernel.paper.experiment import NEWTON, Experiment, Size, Table, Task
-from quernel.paper.grids import ROUNDS, Gaps, joined
+from quernel.paper.holdout_fit import ROUNDS, Gaps, joined
+from quernel.paper.output import Sheet
 from quernel.paper.page import Chapter, page
 from quernel.paper.results import Results, key, replace_text, stamp
 from quernel.paper.runner import Listener, fingerprint, run
-from quernel.paper.sheet import Sheet
 
 # Its presence says that a folder is ours to write into.
 MARKER = "reproduction.json"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from quernel.paper.experiment import NEWTON, Experiment, Row, Task
-from quernel.paper.grids import gaps_of_fits
+from quernel.paper.holdout_fit import gaps_of_fits
 from quernel.paper.results import Finished, Results, key
 
 # Told after every task: the experiment, what was done, and what it was expected to cost.

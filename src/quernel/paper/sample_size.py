@@ -8,16 +8,24 @@ from typing import Any
 import numpy as np
 
 from quernel.features import PivotedCholesky, RandomFeatures
-from quernel.paper import printed
+from quernel.paper import paper_numbers
 from quernel.paper import sample_size_verdicts as verdicts
-from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.log_axes import label_decades, log_log
-from quernel.paper.printed import EXACT, RF
+from quernel.paper.figures import (
+    REFERENCE,
+    SERIES,
+    errorbars,
+    label_decades,
+    log_log,
+    panels,
+    share_scale,
+    shared_legend,
+)
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.paper_numbers import EXACT, RF
 from quernel.paper.sample_size_verdicts import compare, summarise_cell
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
 from quernel.paper.simulated import KERNEL, Trial, bayes_risk, bound, make_trial
-from quernel.paper.validated import LEVELS
 from quernel.plots import house_style
 
 M = 50
@@ -43,7 +51,7 @@ LAWS = {
 
 def tasks(simulation: str, size: Size) -> list[Task]:
     """Sizes and repetitions; the quick ones are a part of the full ones."""
-    sizes, count = ((500, 2000), 3) if size == "quick" else (printed.SIZES, printed.REPETITIONS)
+    sizes, count = ((500, 2000), 3) if size == "quick" else (paper_numbers.SIZES, paper_numbers.REPETITIONS)
     return [task for n in sizes for task in repetitions(count, simulation=simulation, n=n)]
 
 
@@ -71,7 +79,7 @@ def _exact(trial: Trial, method: str, cut: float) -> list[Row]:
 def present(simulation: str, table: Table, sheet: Sheet) -> Section:
     """The paper's table beside ours, the risks as curves, and what they say."""
     label = {"homoscedastic": "2", "heteroscedastic": "3"}[simulation]
-    paper = printed.sample_size_cells(simulation)
+    paper = paper_numbers.sample_size_cells(simulation)
     run = {cell: entry for cell, entry in paper.items() if cell[2] in table.values("n")}
     return Section(
         reported=[
@@ -127,7 +135,7 @@ def _draw(simulation: str, table: Table, sheet: Sheet) -> Item:
                 cells = [summarise_cell(table, (method, level, n), "pqe") for n in sizes]
                 errorbars(above, sizes, [c.mean for c in cells], [c.sd for c in cells], series=series, label=method)
                 ours = {"color": SERIES[series]["color"], "marker": SERIES[series]["marker"], "markersize": 5}
-                paper = [printed.sample_size(simulation, method, level, n)[0] for n in sizes]
+                paper = [paper_numbers.sample_size(simulation, method, level, n)[0] for n in sizes]
                 above.plot(
                     sizes, paper, linestyle="none", **ours, markerfacecolor="white", label=f"{method}, as printed"
                 )
@@ -156,7 +164,7 @@ def _tabulate_as_printed(simulation: str, table: Table, sheet: Sheet) -> Item:
     for level in LEVELS:
         for method in (RF, EXACT):
             ours = [summarise_cell(table, (method, level, n), "pqe") for n in sizes]
-            paper = [printed.sample_size(simulation, method, level, n)[0] for n in sizes]
+            paper = [paper_numbers.sample_size(simulation, method, level, n)[0] for n in sizes]
             cells = [f"{o.mean:.4f} ({o.sd:.4f}) / {p:.3f}" for o, p in zip(ours, paper, strict=True)]
             rows.append([f"{level:g}", method, *cells, bayes_risk(simulation, level)])
     columns = {"level": "", "method": "", **{f"N = {n:,}": "" for n in sizes}, "Bayes risk": ".4f"}
@@ -164,7 +172,7 @@ def _tabulate_as_printed(simulation: str, table: Table, sheet: Sheet) -> Item:
     return sheet.table(columns, rows, f"sample_size_{simulation}_as_printed", caption)
 
 
-def _tabulate_all(simulation: str, table: Table, paper: printed.Cells, sheet: Sheet) -> Item:
+def _tabulate_all(simulation: str, table: Table, paper: paper_numbers.Cells, sheet: Sheet) -> Item:
     rows: list[list[Any]] = []
     for cell in paper:
         (method, level, n), (mean, sd), (risk, test_sd) = cell, paper[cell], bound(simulation, cell[1])

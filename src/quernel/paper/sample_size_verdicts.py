@@ -13,10 +13,10 @@ import numpy as np
 from scipy.stats import binom, chi2, norm
 
 from quernel.paper.experiment import Summary, Table
-from quernel.paper.printed import EXACT, HALF_UNIT, REPETITIONS, RF, ROUNDING_SD, Cell, Cells
-from quernel.paper.sheet import Holds, Verdict
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import Holds, Verdict
+from quernel.paper.paper_numbers import EXACT, HALF_UNIT, REPETITIONS, RF, ROUNDING_SD, Cell, Cells
 from quernel.paper.simulated import Bound, bound, bound_with_row_betas
-from quernel.paper.validated import LEVELS
 
 METHODS = (RF, EXACT)
 # Standard errors beyond which two means differ, and standard deviations beyond which one test set is no excuse.

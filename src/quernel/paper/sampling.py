@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
-from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
-from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import (
     Experiment,
     Row,
@@ -24,11 +22,12 @@ from quernel.paper.experiment import (
     repetitions,
     solver_of,
 )
-from quernel.paper.log_axes import label_decades, label_ticks
-from quernel.paper.printed import REPETITIONS
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.figures import REFERENCE, errorbars, label_decades, label_ticks, panels, share_scale, shared_legend
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
-from quernel.paper.validated import LEVELS
+from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]

@@ -14,10 +14,35 @@ from scipy.stats import norm
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.kernels import Gaussian
 from quernel.paper.experiment import NEWTON, Row
-from quernel.paper.risk import normal_excess_risk, normal_loss_moments
-from quernel.paper.validated import LEVELS, Chosen, fit_and_choose, pinball
+from quernel.paper.holdout_fit import LEVELS, Chosen, fit_and_choose, pinball
 
 Array = NDArray[np.floating]
+
+
+def normal_excess_risk(deviation: Array, scale: float | Array, level: float | Array) -> Array:
+    """E rho(s (e - z) - d) - E rho(s (e - z)) for e standard normal, z its quantile at the level, d = f - f*:
+
+    s [F'(t) - F'(z) + t (F(t) - tau)]  with  t = z + d / s.
+    """
+    z = ndtri(level)
+    t = z + deviation / scale
+    return scale * (_density(t) - _density(z) + t * (ndtr(t) - level))
+
+
+def normal_loss_moments(quantile: float | Array, level: float) -> tuple[Array, Array]:
+    """E rho(e - t) and E rho(e - t)^2 for e standard normal:
+
+    F'(t) + t (F(t) - tau)  and  tau^2 [(1 + t^2) (1 - F(t)) - t F'(t)] + (1 - tau)^2 [(1 + t^2) F(t) + t F'(t)].
+    """
+    t = np.asarray(quantile)
+    below, density, square = ndtr(t), _density(t), 1 + np.square(t)
+    second = level**2 * (square * (1 - below) - t * density) + (1 - level) ** 2 * (square * below + t * density)
+    return density + t * (below - level), second
+
+
+def _density(z: Array | float) -> Array:
+    return np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
+
 
 SIMULATIONS = ("homoscedastic", "heteroscedastic")
 VALIDATION, TEST = 1000, 10_000

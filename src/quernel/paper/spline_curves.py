@@ -8,12 +8,11 @@ import numpy as np
 
 from quernel.datasets import make_spline
 from quernel.losses import Pinball
-from quernel.paper.drawing import REFERENCE, panels, share_scale, shared_legend
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, solver_of
-from quernel.paper.log_axes import label_decades
-from quernel.paper.ridge_grid import VALIDATION, fit_each
-from quernel.paper.risk import normal_excess_risk
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.figures import REFERENCE, label_decades, panels, share_scale, shared_legend
+from quernel.paper.holdout_fit import VALIDATION, fit_each
+from quernel.paper.output import Section, Sheet, Verdict
+from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.spline_design import features_of_theorem, midpoints, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT

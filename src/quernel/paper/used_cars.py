@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 from quernel.datasets import UsedCars, load_used_cars
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.paper import printed
-from quernel.paper.differences import (
+from quernel.paper import paper_numbers
+from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Summary, Table, Task, repetitions, solver_of
+from quernel.paper.figures import REFERENCE, errorbars, panels, shared_legend
+from quernel.paper.holdout_fit import ALPHAS, fit_and_choose, pinball
+from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
+from quernel.paper.sampling import NAMES as SAMPLED
+from quernel.paper.slopes import (
     describe,
     half_width,
     is_below_zero,
@@ -21,12 +27,6 @@ from quernel.paper.differences import (
     subtract_means,
     summarize,
 )
-from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
-from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Summary, Table, Task, repetitions, solver_of
-from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
-from quernel.paper.sampling import NAMES as SAMPLED
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
-from quernel.paper.validated import ALPHAS, fit_and_choose, pinball
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
@@ -52,8 +52,8 @@ def tasks(size: Size) -> list[Task]:
     """Random splits at the paper's bandwidth, and a fifth as many at each of the others."""
     if size == "quick":
         return [*repetitions(3, bandwidth=BANDWIDTH), *repetitions(2, bandwidth=OTHERS[-1])]
-    others = [task for width in OTHERS for task in repetitions(printed.REPETITIONS // 5, bandwidth=width)]
-    return [*repetitions(printed.REPETITIONS, bandwidth=BANDWIDTH), *others]
+    others = [task for width in OTHERS for task in repetitions(paper_numbers.REPETITIONS // 5, bandwidth=width)]
+    return [*repetitions(paper_numbers.REPETITIONS, bandwidth=BANDWIDTH), *others]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
@@ -194,10 +194,10 @@ def _judge_nearer(own: Table, method: str) -> Verdict:
 def _judge_cell(own: Table, method: str) -> Verdict:
     """Whether the printed mean and ours agree: half a unit of the third decimal is nobody's difference."""
     ours, difference = own.select(method=method).summary("pqe"), _beside_print(own, method)
-    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), printed.HALF_UNIT)
+    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), paper_numbers.HALF_UNIT)
     agrees = bool(abs(off) <= half_width(difference))
     words = "agrees with" if agrees else "is above" if off > 0 else "is below"
-    mean, _ = printed.USED_CARS[PRINTED[method]]
+    mean, _ = paper_numbers.USED_CARS[PRINTED[method]]
     return Verdict(
         f"{_begin(method)}: the mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}) {words} the printed "
         f"{mean:.3f} ({difference.mean / difference.se:+.1f} standard errors).",
@@ -211,8 +211,8 @@ def _begin(method: str) -> str:
 
 
 def _beside_print(own: Table, method: str) -> Summary:
-    mean, sd = printed.USED_CARS[PRINTED[method]]
-    theirs = Summary(mean, sd, sd / np.sqrt(printed.REPETITIONS), printed.REPETITIONS)
+    mean, sd = paper_numbers.USED_CARS[PRINTED[method]]
+    theirs = Summary(mean, sd, sd / np.sqrt(paper_numbers.REPETITIONS), paper_numbers.REPETITIONS)
     return subtract_means(own.select(method=method).summary("pqe"), theirs)
 
 
@@ -221,7 +221,7 @@ def _remark_spread(own: Table) -> Verdict:
     exact = own.select(method=EXACT)
     pqe, alpha = exact.summary("pqe"), exact.column("alpha")
     least = np.mean(alpha <= ALPHAS[0] * 1.01)
-    off = (pqe.mean - printed.USED_CARS["exact"][0]) / pqe.sd
+    off = (pqe.mean - paper_numbers.USED_CARS["exact"][0]) / pqe.sd
     return Verdict(
         "What moves these numbers: the hundredth of the test cars that exact KQR misses most makes "
         f"{exact.summary('worst').mean / pqe.mean:.0%} of its PQE, and the largest single loss of a split is "
@@ -298,7 +298,7 @@ def _numbers(own: Table, sheet: Sheet) -> Item:
     for method, name in NAMES.items():
         cell = own.select(method=method)
         ours = cell.summary("pqe")
-        mean, sd = printed.USED_CARS[PRINTED[method]] if method in PRINTED else (np.nan, np.nan)
+        mean, sd = paper_numbers.USED_CARS[PRINTED[method]] if method in PRINTED else (np.nan, np.nan)
         beside = _beside_print(own, method) if method in PRINTED else None
         off = beside.mean / beside.se if beside else np.nan
         features, alpha = (float(np.median(cell.column(column))) for column in ("features", "alpha"))
@@ -343,7 +343,7 @@ def _bandwidth_figure(table: Table, sheet: Sheet) -> Item:
             if cells:
                 x, pqe = [cell.values("bandwidth")[0] for cell in cells], [cell.summary("pqe") for cell in cells]
                 errorbars(ax, x, [c.mean for c in pqe], [half_width(c) for c in pqe], series=k, label=label)
-        ax.axhline(printed.USED_CARS["exact"][0], **REFERENCE, label="exact KQR, as printed")
+        ax.axhline(paper_numbers.USED_CARS["exact"][0], **REFERENCE, label="exact KQR, as printed")
         ax.set(xscale="log", xlabel="bandwidth (columns scaled to [0, 1])", ylabel="PQE of the log price")
         ax.set_xticks(widths, [f"{width:g}" for width in widths])
         ax.minorticks_off()

@@ -14,23 +14,23 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from quernel import kernels, losses
-from quernel.calibration import ConformalQuantileRegressor
-from quernel.calibration.models import thawed
-from quernel.calibration.scores import Scores
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import unwrap_frozen
+from quernel.conformal.scores import Scores
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.growth import ComponentsChoice, Trial
-from quernel.estimators.learning import BandwidthChoice, Round
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
-from quernel.estimators.ridge import AlphaChoice
-from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
+from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
+from quernel.estimators.splits import LastRows
+from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
-from quernel.persistence.trial import try_out
-from quernel.selection import KernelQuantileRegressorCV
-from quernel.selection.splits import LastRows
+from quernel.persistence.smoke_test import try_out
 from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
+from quernel.tuning.alpha import AlphaChoice
+from quernel.tuning.bandwidth import BandwidthChoice, Round
+from quernel.tuning.n_components import ComponentsChoice, Trial
 
 # Raised when files are written that an older quernel would misread.
 FORMAT = 1
@@ -47,7 +47,7 @@ SPLITTERS = tuple(
     for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
 )
 PARTS: tuple[type, ...] = (
-    *(RandomFeatures, PivotedCholesky, Nystroem, KernelValues, ReadyFeatures),
+    *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
     *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
     *dict.fromkeys(LOSSES.values()),
@@ -158,7 +158,7 @@ def _parts(model: Any) -> list[Any]:
     if isinstance(model, TableModel):
         inside = [model.model, *([] if model.interval is None else [model.interval])]
     if isinstance(model, ConformalQuantileRegressor):
-        inside = [thawed(one) for one in getattr(model, "estimators_", [])]
+        inside = [unwrap_frozen(one) for one in getattr(model, "estimators_", [])]
     return [model, *(part for one in inside for part in _parts(one))]
 
 
@@ -211,7 +211,7 @@ def _check_words(model: TableModel) -> None:
 def _check_scores(model: ConformalQuantileRegressor) -> None:
     """Every group's scores are of one length, and each was made by a model that is there."""
     predicting_ends = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
-    if not all(isinstance(thawed(inner), predicting_ends) for inner in model.estimators_):
+    if not all(isinstance(unwrap_frozen(inner), predicting_ends) for inner in model.estimators_):
         raise ValueError("what it calibrates is no model of quantiles")
     for scores in model.calibration_.values():
         lengths = {len(part) for part in (scores.below, scores.above, scores.model, scores.weight)}

@@ -5,15 +5,15 @@ only, and `plot` draws it (again): the axes are then in `ax_` and the figure in 
 """
 
 from quernel.plots.calibration import CalibrationDisplay
-from quernel.plots.column import QuantileFanDisplay
-from quernel.plots.components import FeatureCountDisplay
 from quernel.plots.fan import fan_chart
+from quernel.plots.fan_display import QuantileFanDisplay
 from quernel.plots.importance import PermutationImportanceDisplay
+from quernel.plots.interval_width_display import IntervalWidthDisplay
+from quernel.plots.n_components_display import FeatureCountDisplay
 from quernel.plots.plan import exponent_grid, feature_map
 from quernel.plots.residuals import ResidualQuantileDisplay
 from quernel.plots.style import house_style, save_figure
 from quernel.plots.tuning import ImportanceDisplay, PathDisplay
-from quernel.plots.widths import IntervalWidthDisplay
 
 __all__ = [
     "CalibrationDisplay",

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from quernel.metrics import pinball_loss
 from quernel.plots.checks import Floats, checked_predictions
-from quernel.plots.columns import columns_of
 from quernel.plots.models import predicted_levels
 from quernel.plots.style import BAND_DARK, LINE, dress, house_style, new_axes
+from quernel.plots.table_access import columns_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

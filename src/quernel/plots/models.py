@@ -9,7 +9,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from quernel.calibration import ConformalQuantileRegressor
+from quernel.conformal import ConformalQuantileRegressor
 from quernel.plots.checks import Floats
 from quernel.tables import TableModel
 

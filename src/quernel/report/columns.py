@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots.style import cut
-from quernel.report.words import number, percent
+from quernel.report.number_format import number, percent
 from quernel.tables import DateColumn, TableModel, TextColumn, TimeColumn
+from quernel.tables.arrow_casts import as_words, numbers
 from quernel.tables.columns import Column
-from quernel.tables.values import as_words, numbers
 
 Array = NDArray[np.floating]
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
 from quernel.plots.checks import binomial_band, rows_on
 from quernel.plots.fan import arrange
-from quernel.report.choices import Choice
 from quernel.report.columns import ColumnSummary
+from quernel.report.evaluation import Evaluation
 from quernel.report.fans import ColumnFan
-from quernel.report.judging import Judged
+from quernel.report.model_choices import Choice
 from quernel.tables import TableModel
 
 Array = NDArray[np.floating]
@@ -31,7 +31,7 @@ class Page:
     data: str
     model_file: str
     model: TableModel
-    judged: Judged
+    judged: Evaluation
     n_rows: int
     dropped: int
     drawn: int | None
@@ -68,7 +68,7 @@ class Interval:
         return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
 
 
-def intervals(judged: Judged) -> list[Interval]:
+def intervals(judged: Evaluation) -> list[Interval]:
     """The calibrated interval, if there is one, then the central ones between pairs of levels, the widest first."""
     found = _calibrated(judged)
     for a, b in arrange(judged.levels).bands:
@@ -87,7 +87,7 @@ def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibra
     return Interval(nominal, float(held), float(inner), float(band[0]), float(band[1]), width, calibrated)
 
 
-def _calibrated(judged: Judged) -> list[Interval]:
+def _calibrated(judged: Evaluation) -> list[Interval]:
     if judged.model.interval is None or judged.ends is None:
         return []
     nominal = judged.model.interval.coverage_

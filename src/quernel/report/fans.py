@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.columns import ENDS, FEW_VALUES, date_grid
+from quernel.plots.table_access import ENDS, FEW_VALUES, date_grid
 from quernel.tables import DateColumn, TableModel, TextColumn
 from quernel.tables.columns import BooleanColumn, Column
 

@@ -17,8 +17,8 @@ from quernel.report import charts
 from quernel.report.columns import day, time_of_day
 from quernel.report.content import Page, intervals
 from quernel.report.elements import Cell, figure, head, right, table, verdict
-from quernel.report.judging import Judged
-from quernel.report.words import counted, number, percent
+from quernel.report.evaluation import Evaluation
+from quernel.report.number_format import counted, number, percent
 from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
 
@@ -101,7 +101,7 @@ def losses(page: Page) -> str:
     return f"<p{warning}>{escape(judged.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
 
 
-def _beside(judged: Judged, name: str | None) -> str:
+def _beside(judged: Evaluation, name: str | None) -> str:
     """By how much the loss differs from the model's, with the standard error of the difference."""
     if name is None:
         return NONE

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.style import cut
-from quernel.report.words import short
+from quernel.report.number_format import short
 
 Array = NDArray[np.floating]
 Ticks = Sequence[tuple[float, str]]

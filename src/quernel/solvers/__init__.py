@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from quernel.solvers import admm, screening
+from quernel.solvers import admm
 from quernel.solvers.result import Result, Status
+from quernel.solvers.screening import driver
 
-SOLVERS: dict[str, Callable[..., Result]] = {"newton": screening.solve, "admm": admm.solve}
+SOLVERS: dict[str, Callable[..., Result]] = {"newton": driver.solve, "admm": admm.solve}
 
 __all__ = ["SOLVERS", "Result", "Status"]

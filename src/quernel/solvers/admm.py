@@ -1,7 +1,7 @@
 """The paper's solver: alternating directions with the proximal operator of the loss (Boyd et al. 2011, section 3).
 
 Split off the residuals z = offset - sign f of f = Phi u + b: that is y - f or, for a loss of the margin, 1 - y f (see
-`Loss.frame`). With a penalty rho and scaled duals s, each round does
+`Loss.margin_transform`). With a penalty rho and scaled duals s, each round does
 
     (u, b) = argmin  alpha u'u + (rho/2) mean (sign (offset - z + s) - f)^2          a ridge regression, factored once
     r      = 1.6 (offset - sign f) - 0.6 z                                           over-relaxation
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import NullModel, certify, null_model
-from quernel.problem import Problem
-from quernel.solvers.result import Ledger, Result
+from quernel.objective import Problem
+from quernel.objective.duality_gap import NullModel, certify, null_model
+from quernel.solvers.result import BestIterate, Result
 
 Array = NDArray[np.floating]
 
@@ -73,7 +73,7 @@ class _Columns:
 
     def __post_init__(self) -> None:
         target = self.problem.rows.target
-        self.offset, self.sign = self.problem.loss.frame(target if target.ndim == 2 else target[:, None])
+        self.offset, self.sign = self.problem.loss.margin_transform(target if target.ndim == 2 else target[:, None])
 
     def residual(self, prediction: Array) -> Array:
         """offset - sign f, in place of f."""
@@ -94,9 +94,9 @@ class _Columns:
 
 def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` rounds."""
-    features = problem.rows.resident("The admm solver keeps all features in memory")
+    features = problem.rows.as_array("The admm solver keeps all features in memory")
     null = null_model(problem)
-    ledger = Ledger(problem, null, tol)
+    ledger = BestIterate(problem, null, tol)
     ledger.sweeps = 2
     at = _begin(problem, null)
     if len(at.index) == 0:
@@ -151,7 +151,7 @@ def _distances(at: _Columns, residual: Array, before: Array) -> tuple[Array, Arr
     return primal, np.sqrt(share @ (at.rho * (at.z - before)) ** 2)
 
 
-def _record(at: _Columns, ledger: Ledger, coef: Array, intercept: Array, implied: Array, iteration: int) -> None:
+def _record(at: _Columns, ledger: BestIterate, coef: Array, intercept: Array, implied: Array, iteration: int) -> None:
     """Certify the point with the implied duals, drawn towards zero until none of them is past an end of its box.
 
     Drawing them all by one factor keeps them balanced and parallel to u, which costs (1 - factor)^2 alpha u'u; clipping
@@ -164,7 +164,7 @@ def _record(at: _Columns, ledger: Ledger, coef: Array, intercept: Array, implied
     below = np.max(np.divide(implied, low, out=np.zeros_like(implied), where=low < 0), axis=0)
     anchor = np.clip(implied / np.maximum(1, np.maximum(above, below)), low, high)
     memory = at.problem.rows.new_memory(anchor=anchor)
-    at.problem.place(memory, coef, intercept)
+    at.problem.set_coefficients(memory, coef, intercept)
     certificate = certify(at.problem, memory, coef, intercept, at.null)
     ledger.enter(at.index, coef, intercept, memory, certificate, iteration)
     ledger.sweeps += memory.sweeps

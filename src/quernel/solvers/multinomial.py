@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from quernel.certificate import null_model, relative
+from quernel.data import RowState
 from quernel.losses import Logistic
-from quernel.problem import Problem
-from quernel.problem.classes import ClassProblem, ClassPull
-from quernel.rows import Memory
-from quernel.solvers.compression import principal_basis
+from quernel.objective import Problem
+from quernel.objective.duality_gap import null_model, relative
+from quernel.objective.multinomial import ClassProblem, ClassPull
 from quernel.solvers.progress import Progress, report
 from quernel.solvers.result import Result, statuses
+from quernel.solvers.screening.low_rank import principal_basis
 
 Array = NDArray[np.floating]
 Point = tuple[Array, Array]
@@ -66,14 +66,14 @@ class _Descent:
 
     def __init__(self, problem: ClassProblem, start: Point, tol: float, max_iter: int) -> None:
         self.problem, (self.coef, self.intercept) = problem, start
-        self.memory: Memory = problem.rows.new_memory()
+        self.memory: RowState = problem.rows.new_memory()
         shares = problem.shares()
         self.null = float(-shares @ np.log(shares)) if problem.fit_intercept else float(np.log(len(shares)))
         small = problem.rows.n_rows * self.coef.size <= SMALL
         steps, left, solver = 0, POLISH_STEPS if small else 0, None
         for steps in range(max_iter + 1):
-            problem.place(self.memory, self.coef, self.intercept)
-            pull = problem.pull(self.memory)
+            problem.set_coefficients(self.memory, self.coef, self.intercept)
+            pull = problem.smoothed_gradient(self.memory)
             if self._stray(pull) <= 0.9 * tol * self._scale(pull) or steps == max_iter:
                 self._certify(pull)
                 report(Progress(steps, len(shares), self.gap / self._scale(pull)))
@@ -103,7 +103,7 @@ class _Descent:
             part = float(np.max(-pull.balance / np.maximum(mean, np.finfo(float).tiny)))
             if part > 0:
                 part = min(part * (1 + 1e-12), 1.0)
-                pull = self.problem.pull(self.memory, (part, np.maximum(mean + pull.balance / part, 0)))
+                pull = self.problem.smoothed_gradient(self.memory, (part, np.maximum(mean + pull.balance / part, 0)))
         self.gap = max(pull.slack, 0.0) + self._stray(pull) + np.finfo(float).eps * self.objective
 
     def _step(self, pull: ClassPull, solver: Callable[[Point], Point]) -> None:
@@ -112,7 +112,7 @@ class _Descent:
         fall = (pull.force - 2 * problem.alpha * self.coef, slope)  # minus the gradient
         move, shift = _direction(problem, memory, fall, solver)
         shift = shift - shift.mean()  # a constant added to all scores changes nothing
-        problem.aim(memory, move, shift)
+        problem.set_direction(memory, move, shift)
         step = _exact_step(problem, memory, self.coef, move, _dot(fall, (move, shift)))
         self.coef, self.intercept = self.coef + step * move, self.intercept + step * shift
 
@@ -133,7 +133,7 @@ def _preconditioner(gram: Array, bend: float, problem: ClassProblem) -> Callable
     return solve
 
 
-def _direction(problem: ClassProblem, memory: Memory, fall: Point, solver: Callable[[Point], Point]) -> Point:
+def _direction(problem: ClassProblem, memory: RowState, fall: Point, solver: Callable[[Point], Point]) -> Point:
     """The Newton direction, by preconditioned conjugate gradients."""
     x: Point = (np.zeros_like(fall[0]), np.zeros_like(fall[1]))
     r, z = fall, solver(fall)
@@ -153,12 +153,12 @@ def _direction(problem: ClassProblem, memory: Memory, fall: Point, solver: Calla
     return x
 
 
-def _exact_step(problem: ClassProblem, memory: Memory, coef: Array, move: Array, first: float) -> float:
+def _exact_step(problem: ClassProblem, memory: RowState, coef: Array, move: Array, first: float) -> float:
     """The step length at which the slope of F along the direction vanishes, by Newton's method inside a bracket."""
     along, square = float(np.sum(coef * move)), float(np.sum(move**2))
     low, high, step = 0.0, np.inf, 1.0
     for _ in range(MAX_PROBES):
-        slope, bend = problem.probe(memory, step)
+        slope, bend = problem.eval_along_direction(memory, step)
         slope += 2 * problem.alpha * (along + step * square)
         if abs(slope) <= FLAT * abs(first):
             break

@@ -24,14 +24,47 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import NullModel, certify, dual_variance, null_model, relative, stray
-from quernel.problem import Problem, Pull
-from quernel.rows import Memory
-from quernel.solvers.linesearch import exact_step
-from quernel.solvers.result import Ledger, Result
-from quernel.solvers.system import NewtonSystem
+from quernel.data import RowState
+from quernel.objective import DualSums, Problem
+from quernel.objective.duality_gap import NullModel, certify, dual_variance, null_model, relative, stray
+from quernel.solvers.linear_system import NewtonSystem
+from quernel.solvers.result import BestIterate, Result
 
 Array = NDArray[np.floating]
+
+# A slope this much flatter than the model's first one counts as zero; the next Newton step removes the rest.
+FLAT = 1e-2
+MAX_PROBES = 60
+
+
+def exact_step(
+    problem: Problem, memory: RowState, width: Array, coef: Array, move: Array, shift: Array, first_slope: Array
+) -> Array:
+    """Step lengths t >= 0, one per column, at which the slope along the remembered change vanishes.
+
+    The slope is increasing and piecewise linear in t, and a probe costs O(n): Newton's method on it, kept inside the
+    bracket by doubling and bisection, finds the root in a few probes.
+    """
+    along, square = np.einsum("ij,ij->j", coef, move), np.einsum("ij,ij->j", move, move)
+    settled = problem.settled_slope(move, shift)
+    low, high = np.zeros(problem.n_columns), np.full(problem.n_columns, np.inf)
+    step = np.ones(problem.n_columns)
+    for _ in range(MAX_PROBES):
+        slope, bend = problem.eval_along_direction(memory, width, step)
+        slope = slope + settled + 2 * problem.alpha * (along + step * square)
+        bend = bend + 2 * problem.alpha * square
+        found = np.abs(slope) <= FLAT * first_slope
+        if found.all():
+            break
+        low = np.where(slope < 0, step, low)
+        high = np.where(slope < 0, high, step)
+        newton = step - np.divide(slope, bend, out=np.full_like(slope, np.nan), where=bend > 0)
+        inside = (newton > low) & (newton < high)
+        halfway = np.where(np.isfinite(high), (low + high) / 2, 2 * step)
+        step = np.where(found, step, np.where(inside, newton, halfway))
+    return step
+
+
 Mask = NDArray[np.bool_]
 
 SHRINK = 0.5
@@ -54,7 +87,7 @@ class _Columns:
     problem: Problem
     null: NullModel
     index: NDArray[np.intp]
-    memory: Memory
+    memory: RowState
     coef: Array
     intercept: Array
     width: Array
@@ -113,15 +146,15 @@ def solve(
     """
     start = start if start is not None else _cold_start(problem)
     null = start.null
-    ledger = Ledger(problem, null, tol)
+    ledger = BestIterate(problem, null, tol)
     columns = _begin(problem, start, tol, polish)
     for iteration in range(max_iter):
         if len(columns.index) == 0:
             break
-        pull = columns.problem.pull(columns.memory, columns.width)
+        pull = columns.problem.smoothed_gradient(columns.memory, columns.width)
         settled = _settled(columns, pull)
         if settled.any():
-            columns.problem.settle(columns.memory, columns.width, settled)
+            columns.problem.update_multipliers(columns.memory, columns.width, settled)
             _certify(columns, pull, settled, ledger, iteration)
             columns.width = np.where(settled, _next_width(columns), columns.width)
         columns.polish = columns.polish - (columns.goal == ROUNDING)
@@ -136,14 +169,14 @@ def solve(
             if keep is not None:
                 keep(*_all_columns(columns, ledger))
     if len(columns.index):  # out of steps: say how far it got
-        pull = columns.problem.pull(columns.memory, columns.width)
-        columns.problem.settle(columns.memory, columns.width, np.ones(len(columns.index), dtype=bool))
+        pull = columns.problem.smoothed_gradient(columns.memory, columns.width)
+        columns.problem.update_multipliers(columns.memory, columns.width, np.ones(len(columns.index), dtype=bool))
         _record(columns, pull.active == 0, ledger, max_iter)
     ledger.sweeps += columns.memory.sweeps
     return ledger.result()
 
 
-def _all_columns(columns: _Columns, ledger: Ledger) -> tuple[Array, Array]:
+def _all_columns(columns: _Columns, ledger: BestIterate) -> tuple[Array, Array]:
     """Where all columns are: those at work, and those that are finished."""
     coef, intercept = ledger.coef.copy(), ledger.intercept.copy()
     coef[:, columns.index], intercept[columns.index] = columns.coef, columns.intercept
@@ -164,13 +197,13 @@ def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns
     same = start.anchor.ndim == 1
     memory = problem.rows.new_memory() if same else problem.rows.new_memory(anchor=start.anchor)
     if same:
-        problem.anchor(memory, start.anchor)
-    problem.place(memory, start.coef, start.intercept)
+        problem.set_multipliers(memory, start.anchor)
+    problem.set_coefficients(memory, start.coef, start.intercept)
     floor = CONDITION * problem.size() * problem.rows.largest_share / (2 * problem.alpha)
     width = _needed(problem, start.width)
     columns = _Columns(
         problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), width,
-        np.where(problem.loss.own_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
+        np.where(problem.loss.smoothing_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
         np.full(q, POLISH_STEPS if polish and small else 0), [None] * q,
     )  # fmt: skip
     # Where the best constant fits exactly there is nothing to do: F0 = 0 is the minimum.
@@ -179,26 +212,26 @@ def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns
 
 def _needed(problem: Problem, width: Array) -> Array:
     """The width, or 0 where the loss is about as smooth by itself."""
-    return np.where(width > OWN_WIDTHS * problem.loss.own_width, width, 0.0)
+    return np.where(width > OWN_WIDTHS * problem.loss.smoothing_width, width, 0.0)
 
 
 def _next_width(columns: _Columns) -> Array:
     return np.maximum(_needed(columns.problem, SHRINK * columns.width), columns.floor)
 
 
-def _gradient(columns: _Columns, pull: Pull) -> tuple[Array, Array]:
+def _gradient(columns: _Columns, pull: DualSums) -> tuple[Array, Array]:
     """Of the smoothed objective, in (coef, intercept)."""
     slope = -pull.balance if columns.problem.fit_intercept else np.zeros_like(pull.balance)
     return 2 * columns.problem.alpha * columns.coef - pull.force, slope
 
 
-def _even(columns: _Columns, pull: Pull) -> Mask:
+def _even(columns: _Columns, pull: DualSums) -> Mask:
     """Columns whose duals balance well enough for the intercept."""
     heavier = np.maximum(pull.positive, pull.negative)
     return np.abs(pull.balance) <= 0.1 * columns.goal * heavier if columns.problem.fit_intercept else heavier >= 0
 
 
-def _settled(columns: _Columns, pull: Pull) -> Mask:
+def _settled(columns: _Columns, pull: DualSums) -> Mask:
     """Columns whose inner problem is solved: to a share of the slack or, once that is within the goal, to the goal."""
     gradient, slope = _gradient(columns, pull)
     decrement = np.full(len(columns.index), np.inf)
@@ -214,7 +247,7 @@ def _settled(columns: _Columns, pull: Pull) -> Mask:
     return np.where(pull.slack <= 0.5 * goal, close | lost, (decrement <= ENOUGH * pull.slack) | lost)
 
 
-def _certify(columns: _Columns, pull: Pull, settled: Mask, ledger: Ledger, iteration: int) -> None:
+def _certify(columns: _Columns, pull: DualSums, settled: Mask, ledger: BestIterate, iteration: int) -> None:
     """Certify the columns that look finished; those that are get a negative `polish`."""
     objective = columns.problem.objective(pull, columns.coef, columns.intercept)
     guess = relative(pull.slack + stray(columns.problem, columns.coef, pull.force), objective, columns.null.objective)
@@ -225,21 +258,21 @@ def _certify(columns: _Columns, pull: Pull, settled: Mask, ledger: Ledger, itera
         columns.goal = np.where(reached, ROUNDING, columns.goal)
 
 
-def _record(columns: _Columns, loose: Mask, ledger: Ledger, iteration: int) -> Array:
+def _record(columns: _Columns, loose: Mask, ledger: BestIterate, iteration: int) -> Array:
     """Certify all columns as they are, and enter those that are better than what the ledger has.
 
     Where the intercept is loose, no row being at the kink, a whole interval of intercepts is optimal: take its middle.
     """
     # Residuals were updated step by step; what is certified are those of the coefficients.
-    columns.problem.place(columns.memory, columns.coef, columns.intercept)
+    columns.problem.set_coefficients(columns.memory, columns.coef, columns.intercept)
     if columns.problem.fit_intercept:
-        columns.intercept = columns.intercept + columns.problem.center(columns.memory, loose)
+        columns.intercept = columns.intercept + columns.problem.center_intercept(columns.memory, loose)
     certificate = certify(columns.problem, columns.memory, columns.coef, columns.intercept, columns.null)
     ledger.enter(columns.index, columns.coef, columns.intercept, columns.memory, certificate, iteration)
     return certificate.relative
 
 
-def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
+def _step(columns: _Columns, pull: DualSums, settled: Mask) -> None:
     """One Newton step of every column."""
     problem, memory = columns.problem, columns.memory
     gradient, slope = _gradient(columns, pull)
@@ -250,7 +283,7 @@ def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
     for k, curvature in enumerate(curvatures):
         if stuck[k]:  # no row holds the intercept: move it alone, until one does
             columns.systems[k], gradient[:, k] = None, 0
-            shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.own_width[k])
+            shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.smoothing_width[k])
             continue
         columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
         if anchored[k]:
@@ -258,9 +291,9 @@ def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
             gradient[:, k] -= force
             slope[k] -= balance if problem.fit_intercept else 0
         move[:, k], shift[k] = system.direction(gradient[:, k], slope[k])
-    problem.aim(memory, move, shift)
+    problem.set_direction(memory, move, shift)
     first_slope = np.abs(np.einsum("ij,ij->j", gradient, move) + slope * shift)
     step = exact_step(problem, memory, columns.width, columns.coef, move, shift, first_slope)
-    problem.advance(memory, step)
+    problem.step(memory, step)
     columns.coef += step * move
     columns.intercept += step * shift

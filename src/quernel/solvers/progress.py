@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from quernel.rows.watching import Pass, watching
+from quernel.data.progress import Pass, watching
 
 # Passes over rows of files that a fit takes, as a rule: to summarise them, to draw a sample, and to sort and verify all
 # of them once or twice.

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import Certificate, NullModel, certify, null_model
-from quernel.problem import Problem
-from quernel.rows import Memory
+from quernel.data import RowState
+from quernel.objective import Problem
+from quernel.objective.duality_gap import Certificate, NullModel, certify, null_model
 from quernel.solvers.progress import Progress, report
 
 Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class InitialPoint:
+    """Coefficients (M, q) and intercepts (q,), found on `n_rows` rows with about so many parameters in use.
+
+    From these follows how far it may be from the solution; where that is known better, `band` (q,) is the size of
+    residual below which rows are in doubt. One that is `solved` needs only to be proved, if it can be: it was found for
+    features that are nearly these.
+    """
+
+    coef: Array
+    intercept: Array
+    n_rows: int
+    parameters: float
+    band: Array | None = None
+    solved: bool = False
+
+    @classmethod
+    def solution(cls, coef: Array, intercept: Array, n_rows: int, parameters: float, tol: float) -> InitialPoint:
+        """One that lacks no more than a share `tol` of F, about what a fit to `parameters / tol` rows lacks."""
+        return cls(coef, intercept, max(n_rows, int(parameters / tol)), parameters, solved=True)
+
+
+# Is told how far a solve has come, to write it down.
+Keep = Callable[[InitialPoint], None]
 
 
 class Status(Enum):
@@ -65,10 +92,10 @@ def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
     return tuple(Status.CONVERGED if gap <= tol else Status.ITERATION_LIMIT for gap in relative_gap)
 
 
-def recertified(problem: Problem, result: Result, tol: float) -> Result:
+def recertify(problem: Problem, result: Result, tol: float) -> Result:
     """The same fits and duals, with the certificate that this problem gives them."""
     memory = problem.rows.new_memory(anchor=result.dual)
-    problem.place(memory, result.coef, result.intercept)
+    problem.set_coefficients(memory, result.coef, result.intercept)
     known = certify(problem, memory, result.coef, result.intercept, null_model(problem))
     return replace(
         result,
@@ -92,7 +119,7 @@ def after(first: Result | None, then: Result) -> Result:
     )
 
 
-class Ledger:
+class BestIterate:
     """The best certified point of every column so far; it starts with the constant fit where that is the minimum."""
 
     def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
@@ -114,7 +141,7 @@ class Ledger:
         index: NDArray[np.intp],
         coef: Array,
         intercept: Array,
-        memory: Memory,
+        memory: RowState,
         certificate: Certificate,
         iteration: int,
     ) -> None:

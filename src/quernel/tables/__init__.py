@@ -3,11 +3,11 @@
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
 from quernel.tables.model import TableModel
+from quernel.tables.multi_file import in_batches, read
 from quernel.tables.reading import TableError
-from quernel.tables.several import in_batches, read
-from quernel.tables.strangers import UnknownWordsWarning
-from quernel.tables.streaming import StreamedTraining, TableRows, prepare_streamed
-from quernel.tables.training import Training, prepare
+from quernel.tables.streaming_training import StreamedTraining, TableRows, prepare_streamed
+from quernel.tables.training_data import Training, prepare
+from quernel.tables.unseen_categories import UnknownWordsWarning
 
 __all__ = [
     "BooleanColumn",

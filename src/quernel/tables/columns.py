@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.values import as_words, clock, kind_of, numbers, parsed, seconds, undone
-from quernel.tables.words import NUMBER, spellings
+from quernel.tables.arrow_casts import as_words, clock, kind_of, numbers, parsed, seconds, undone
+from quernel.tables.missing_values import NUMBER, spellings
 
 Array = NDArray[np.floating]
 

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.calibration import ConformalQuantileRegressor
-from quernel.calibration.models import MayBeCalibrated
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import HasInterval
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
 from quernel.tables.encoder import TableEncoder, as_arrow
-from quernel.tables.strangers import UnknownWordsWarning, strangers_in
+from quernel.tables.unseen_categories import UnknownWordsWarning, describe_unseen
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableModel(MayBeCalibrated):
+class TableModel(HasInterval):
     """What `quernel fit` writes and `quernel.load` gives back: it predicts from data frames and Arrow tables.
 
     Parameters
@@ -115,7 +115,7 @@ class TableModel(MayBeCalibrated):
         """Mean D^2 over the levels, as `KernelQuantileRegressor.score`: of the target itself, not of its logarithm."""
         levels, curves, y = self.quantiles_, self.predict(table).reshape(-1, len(self.quantiles_)), check_target(y)
         weight = np.ones(len(y)) if sample_weight is None else check_weight(sample_weight, len(y))
-        constant = np.tile(Pinball(levels).best_constant(y, weight / weight.sum()), (len(y), 1))
+        constant = np.tile(Pinball(levels).fit_constant(y, weight / weight.sum()), (len(y), 1))
         ours, theirs = (pinball_loss(y, each, levels, sample_weight=weight) for each in (curves, constant))
         return float(np.mean(np.where(theirs > 0, 1 - ours / np.where(theirs > 0, theirs, 1), ours == 0)))
 
@@ -123,7 +123,7 @@ class TableModel(MayBeCalibrated):
         """The matrix of a table, with a warning if a column holds words none of which the model knows."""
         table = as_arrow(table, self.encoder.inputs)
         X = self.encoder.encode(table)
-        for sentence in strangers_in(self.encoder, table):
+        for sentence in describe_unseen(self.encoder, table):
             warnings.warn(sentence, UnknownWordsWarning, stacklevel=3)
         return X
 

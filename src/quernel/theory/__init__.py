@@ -1,12 +1,12 @@
 """The paper's theory, to be computed with: rates, dimensions, error decomposition, and planning."""
 
-from quernel.theory.calibration import (
-    CalibrationInequality,
-    SelfCalibration,
-    calibration_inequality,
-    self_calibration,
-)
-from quernel.theory.conditions import (
+from quernel.theory.convexity import LocalConvexity, local_convexity, upper_quadratic_constant
+from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
+from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
+from quernel.theory.excess_risk_curves import ExcessRisk, excess_risk_curve
+from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
+from quernel.theory.kernel_gap import KernelGap, kernel_gap
+from quernel.theory.lemma_bounds import (
     DIMENSION_TOLERANCE,
     ErrorBounds,
     error_bounds,
@@ -14,14 +14,14 @@ from quernel.theory.conditions import (
     sufficient_features,
     sufficient_rows,
 )
-from quernel.theory.convexity import LocalConvexity, local_convexity, upper_quadratic_constant
-from quernel.theory.curves import ExcessRisk, excess_risk_curve
-from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
-from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
-from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
-from quernel.theory.kernel_gap import KernelGap, kernel_gap
-from quernel.theory.laws import Labels, Noise, excess_risk
 from quernel.theory.methods import METHODS, Method
+from quernel.theory.noise_conditions import (
+    CalibrationInequality,
+    SelfCalibration,
+    calibration_inequality,
+    self_calibration,
+)
+from quernel.theory.noise_models import Labels, Noise, excess_risk
 from quernel.theory.operators import (
     OperatorSimilarity,
     feature_similarity,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.losses import Loss, Pinball
-from quernel.theory.calibration import check_distance, check_vector
+from quernel.theory.noise_conditions import check_distance, check_vector
 
 Array = NDArray[np.floating]
 
@@ -90,7 +90,7 @@ def _rises(y: Array, center: Array, directions: ArrayLike, radius: float, loss: 
     size = np.sqrt(np.mean(G**2, axis=0))
     if not np.all(size > 0):
         raise ValueError("Every direction must be different from 0 at some row; leave out zero columns.")
-    offset, sign = loss.frame(y[:, None])
+    offset, sign = loss.margin_transform(y[:, None])
 
     def values(f: Array) -> Array:
         return loss.value(offset - sign * f[:, None])

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel.data import ArrayRows, InMemoryDesign
+from quernel.data.design_matrix import FeatureMap
 from quernel.losses import Loss, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.rows.lifted import FeatureMap
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS, Result
 from quernel.theory.dimensions import check_alpha
 from quernel.theory.populations import Population
@@ -109,7 +109,7 @@ def _fit(
 ) -> Array:
     """The coefficients (M,) of the fitted loss."""
     loss = Pinball(np.array([0.5])) if loss is None else loss
-    problem = Problem(LiftedRows(ArrayRows(X, y), features=Phi), loss, alpha, fit_intercept=False)
+    problem = Problem(InMemoryDesign(ArrayRows(X, y), features=Phi), loss, alpha, fit_intercept=False)
     if problem.n_columns != 1:
         raise ValueError(f"The loss must have one column; got {problem.n_columns}. Decompose one level at a time.")
     return solver(problem, tol=tol, max_iter=max_iter).coef[:, 0]

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import right_sized, spread
-from quernel.certificate import balanced
+from quernel._threads import single_threaded_blas, spread
+from quernel.data import ArrayRows, InMemoryDesign
+from quernel.data.design_matrix import FeatureMap
+from quernel.data.progress import begin_pass
 from quernel.features import Nystroem
 from quernel.kernels import Kernel
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.rows.lifted import FeatureMap
-from quernel.rows.watching import begin_pass
+from quernel.objective import Problem
+from quernel.objective.duality_gap import balanced
 from quernel.solvers import SOLVERS, Result
 from quernel.theory.operators import compare_operators
 
@@ -144,7 +144,9 @@ def kernel_gap(
 
     def solve(features: FeatureMap) -> tuple[Array, Array]:
         """Feasible duals (n, q) and the objective (q,) of the fit on these features."""
-        problem = Problem(LiftedRows(rows, features, max_memory=max_memory), loss, alpha, fit_intercept=fit_intercept)
+        problem = Problem(
+            InMemoryDesign(rows, features, max_memory=max_memory), loss, alpha, fit_intercept=fit_intercept
+        )
         found = _solve(problem, tol, max_iter)
         return _feasible_duals(found.dual, loss, share, fit_intercept=fit_intercept), found.objective
 
@@ -201,7 +203,7 @@ def _bound_optimum(
 
 
 def _solve(problem: Problem, tol: float, max_iter: int) -> Result:
-    with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
+    with single_threaded_blas(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
         return SOLVERS["newton"](problem, tol=tol, max_iter=max_iter)
 
 
@@ -216,7 +218,7 @@ def _multiply_gram(kernel: Kernel, X: Array, V: Array, block_shape: tuple[int, i
     n, product = len(X), np.zeros_like(V)
     height, width = block_shape
     count = begin_pass(n * (n + 1) // 2)
-    with right_sized(n, n) as threads:
+    with single_threaded_blas(n, n) as threads:
         for top in range(0, n, height):
             strip = slice(top, min(top + height, n))
 
@@ -253,7 +255,7 @@ def _mean_loss(rows: ArrayRows, loss: Pinball, curves: Array, *, fit_intercept: 
     """Mean pinball loss of the curves (n, q), each with its best constant where there is an intercept."""
     residual, share = rows.y[:, None] - curves, rows.share()
     if fit_intercept:
-        residual = residual - loss.best_constant(residual, share)
+        residual = residual - loss.fit_constant(residual, share)
     return share @ loss.value(residual)
 
 
@@ -274,7 +276,7 @@ def _dual_bound_by_similarity(
     own = _quadratic_of_features(rows, feature_map, share[:, None] * dual) / (4 * alpha)
     size, linear = share @ dual**2 / (4 * alpha), (share * rows.y) @ dual
     best = np.zeros(dual.shape[1])
-    with right_sized(0, 0):
+    with single_threaded_blas(0, 0):
         for a in np.trace(gram) * np.logspace(-6, 0, options.similarity_alphas):
             ratio = compare_operators(gram, Phi @ Phi.T, a).ratio ** 2
             quadratic = np.maximum(ratio * own + (ratio - 1) * a * size, np.finfo(float).tiny)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.rows.lifted import FeatureMap
-from quernel.theory.conditions import check_lemma, check_ranges
+from quernel.data.design_matrix import FeatureMap
 from quernel.theory.dimensions import check_alpha
+from quernel.theory.lemma_bounds import check_lemma, check_ranges
 from quernel.theory.populations import Population
 
 Array = NDArray[np.floating]

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS, Result
 from quernel.theory.exponents import Exponent, capacity_exponent, check_confidence, compatibility_exponent
 from quernel.theory.rates import (
@@ -278,7 +278,7 @@ class _Pilot:
         return float(pull @ pull) / (4 * self.alpha)
 
     def _fit(self, Phi: Array) -> Result:
-        rows = LiftedRows(ArrayRows(self.X, self.y), features=Phi)
+        rows = InMemoryDesign(ArrayRows(self.X, self.y), features=Phi)
         return SOLVERS["newton"](Problem(rows, self.loss, self.alpha), tol=self.tol, max_iter=1000)
 
 

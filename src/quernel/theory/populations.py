@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.data.design_matrix import FeatureMap
 from quernel.kernels import Kernel, resolve
-from quernel.rows.lifted import FeatureMap
 from quernel.theory.dimensions import check_alpha
 
 Array = NDArray[np.floating]

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.theory.exponents import FLOOR, Exponent, check_confidence, check_matrices, undecided
 
@@ -99,7 +99,7 @@ def _eigenbasis(Phi: Array | None, K: Array | None, count: int) -> tuple[Array, 
 def _coefficients(basis: Array, y: Array, loss: Pinball) -> Array:
     """The quantile fit by eigenfunctions; the ridge is there for uniqueness only."""
     scale = float(np.mean(np.abs(y - np.median(y)))) or 1.0
-    problem = Problem(LiftedRows(ArrayRows(basis, y), features=basis), loss, 1e-6 / scale, fit_intercept=False)
+    problem = Problem(InMemoryDesign(ArrayRows(basis, y), features=basis), loss, 1e-6 / scale, fit_intercept=False)
     return SOLVERS["newton"](problem, tol=1e-6, max_iter=1000).coef[:, 0]
 
 

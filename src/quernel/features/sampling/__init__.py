@@ -1,10 +1,7 @@
 """How random features are drawn: every strategy meets the kernel on average, some with less error than others."""
 
-from quernel.features.sampling.draw import Draw, Strategy, draw
+from quernel.features.sampling.draw import Draw, Strategy, draw, orthogonal, quasi, uniform
 from quernel.features.sampling.leverage import SCORES, leverage
-from quernel.features.sampling.orthogonal import orthogonal
-from quernel.features.sampling.quasi import quasi
-from quernel.features.sampling.uniform import uniform
 
 __all__ = ["SAMPLINGS", "SCORES", "STRATEGIES", "Draw", "draw", "leverage"]
 

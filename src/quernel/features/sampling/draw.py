@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import qmc
 
-from quernel.kernels import IntegralKernel, Kernel, ShiftInvariantKernel
+from quernel.kernels import Kernel, RandomFeatureKernel, ShiftInvariantKernel
+from quernel.kernels.base import stream
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 # Frequencies (d, M) and phases (M,) of one kernel: how a strategy draws.
-Strategy = Callable[[IntegralKernel, np.random.Generator, int, int], tuple[Array, Array]]
+Strategy = Callable[[RandomFeatureKernel, np.random.Generator, int, int], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +87,8 @@ def shares(coefficients: Array, n_components: int) -> Index:
     return counts + 1
 
 
-def _integral(kernel: Kernel) -> IntegralKernel:
-    assert isinstance(kernel, IntegralKernel)
+def _integral(kernel: Kernel) -> RandomFeatureKernel:
+    assert isinstance(kernel, RandomFeatureKernel)
     return kernel
 
 
@@ -94,3 +96,63 @@ def in_pairs(frequencies: Array, phases: Array, n_components: int) -> tuple[Arra
     """Every frequency twice, with phases a quarter turn apart: cosine and sine, whose products hold no phase at all."""
     phases = np.column_stack([phases, phases - np.pi / 2]).ravel()
     return np.repeat(frequencies, 2, axis=1)[:, :n_components], phases[:n_components]
+
+
+def uniform(
+    kernel: RandomFeatureKernel, rng: np.random.Generator, n_components: int, n_columns: int
+) -> tuple[Array, Array]:
+    """Frequencies and phases, all independent; under one seed, those for M are the first M of those for more."""
+    frequencies = kernel.frequencies(stream(rng), n_components, n_columns)
+    return frequencies, kernel.phases_at(stream(rng).random(n_components))
+
+
+def orthogonal(
+    kernel: RandomFeatureKernel, rng: np.random.Generator, n_components: int, n_columns: int
+) -> tuple[Array, Array]:
+    """Frequencies of block-orthogonal normals; cosine and sine of each where the kernel has both."""
+    n_frequencies = (n_components + 1) // 2 if kernel.paired else n_components
+    normal = orthogonal_normals(rng, n_columns, n_frequencies)
+    frequencies = kernel.frequencies_from(normal, rng.random((kernel.n_mixing(n_columns), n_frequencies)))
+    phases = kernel.phases_at(rng.random(n_frequencies))
+    return in_pairs(frequencies, phases, n_components) if kernel.paired else (frequencies, phases)
+
+
+def orthogonal_normals(rng: np.random.Generator, n_columns: int, n_frequencies: int) -> Array:
+    """Columns that are standard normal each, and orthogonal to the others of their block; shape (d, M)."""
+    sizes = [min(n_columns, n_frequencies - start) for start in range(0, n_frequencies, n_columns)]
+    directions = np.hstack([_directions(rng, n_columns, size) for size in sizes])
+    return directions * np.sqrt(rng.chisquare(n_columns, n_frequencies))
+
+
+def _directions(rng: np.random.Generator, n_columns: int, size: int) -> Array:
+    """`size` columns of a random rotation."""
+    Q, R = np.linalg.qr(rng.standard_normal((n_columns, size)))
+    return Q * np.sign(np.diag(R))  # without the signs the law of Q would depend on how QR is computed
+
+
+BITS = 52
+
+
+def quasi(
+    kernel: RandomFeatureKernel, rng: np.random.Generator, n_components: int, n_columns: int
+) -> tuple[Array, Array]:
+    """Frequencies at points of the sequence; cosine and sine of each where the kernel has both."""
+    if kernel.paired:
+        n_frequencies = (n_components + 1) // 2
+        points = sobol(rng, n_frequencies, kernel.cube_dimension(n_columns))
+        phases = kernel.phases_at(rng.random(n_frequencies))
+        return in_pairs(kernel.frequencies_at(points, n_columns), phases, n_components)
+    *cube, last = sobol(rng, n_components, kernel.cube_dimension(n_columns) + 1)
+    return kernel.frequencies_at(np.array(cube), n_columns), kernel.phases_at(last)
+
+
+def sobol(rng: np.random.Generator, n_points: int, dimension: int) -> Array:
+    """The first points of a scrambled Sobol sequence in the open unit cube, shape (dimension, n_points)."""
+    if dimension > qmc.Sobol.MAXDIM:
+        raise ValueError(
+            f"sampling='qmc' needs a sequence in {dimension} dimensions, and {qmc.Sobol.MAXDIM} is the most there is. "
+            "Use sampling='orthogonal'."
+        )
+    sequence = qmc.Sobol(dimension, scramble=True, bits=BITS, seed=rng)
+    points = sequence.random_base2(int(n_points - 1).bit_length())[:n_points]
+    return np.clip(points.T, 2.0 ** -(BITS + 1), 1 - 2.0 ** -(BITS + 1))

@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import cholesky, solve, solve_triangular
 
-from quernel.features.distinct import distinct_rows
-from quernel.features.sampling.draw import Array, Draw, Index, draw
-from quernel.features.sampling.uniform import uniform
+from quernel.features.hash_sample import distinct_rows
+from quernel.features.sampling.draw import Array, Draw, Index, draw, uniform
 from quernel.kernels import Kernel
 
 SCORES = ("features", "gram")

@@ -1,0 +1,132 @@
+"""Columns that `predict` copies: those of a CSV file letter by letter, whatever the model makes of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from quernel.tables import NumberColumn, TableEncoder, TableError
+from quernel.tables.arrow_casts import kind_of, parsed, plain
+from quernel.tables.multi_file import files_of
+from quernel.tables.reading import ARROW, CSV, CsvReading, ending_of
+
+
+@contextmanager
+def table_writer(part: Path, out: Path) -> Iterator[Callable[[Any], None]]:
+    """A function that writes tables to `part`, one after the other, in the format of the ending of `out`."""
+    import pyarrow as pa
+
+    ending, compression = ending_of(out)
+    with ExitStack() as files:
+        stream = files.enter_context(pa.output_stream(str(part), compression=compression))
+        opened: list[Any] = []
+
+        def write(table: Any) -> None:
+            if not opened:
+                opened.append(files.enter_context(open_writer(stream, ending, table.schema)))
+            opened[0].write_table(table)
+
+        yield write
+
+
+def open_writer(stream: Any, ending: str, schema: Any) -> Any:
+    """Arrow's writer of tables with this schema."""
+    import pyarrow as pa
+
+    if ending in CSV:
+        from pyarrow import csv
+
+        return csv.CSVWriter(
+            stream, schema, write_options=csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",")
+        )
+    if ending in ARROW:
+        return pa.ipc.new_file(stream, schema)
+    import pyarrow.parquet as pq
+
+    return pq.ParquetWriter(stream, schema)
+
+
+@dataclass(frozen=True, eq=False)
+class Keeping:
+    """The columns to copy by name, the encoder that reads the others, what is read and where the copies go.
+
+    `as_text`: the data are CSV files, of which copied columns are read as text, for numbers would lose their zeros.
+    """
+
+    names: Sequence[str]
+    encoder: TableEncoder
+    data: Path
+    out: Path
+    as_text: bool
+
+    def csv_reading(self) -> CsvReading:
+        """How CSV files are read: what is copied as text, in which the words that stand for gaps stay."""
+        import pyarrow as pa
+
+        how = self.encoder.csv_reading()
+        if not self.as_text:
+            return how
+        return replace(how, types=how.types | dict.fromkeys(self.names, pa.string()), gaps_in_text=False)
+
+    def inputs(self, piece: Any) -> Any:
+        """A piece as it is when nothing is copied: with the gaps, and with numbers and truth values for their text."""
+        import pyarrow.compute as pc
+
+        if not self.as_text:
+            return piece
+        table = self.encoder.without_marks(piece)
+        for column in self.encoder.columns:
+            if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "text":
+                text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
+                values = parsed(text, column.name, column.kind)
+                table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
+        return table
+
+    def columns(self, piece: Any) -> dict[str, Any]:
+        """The copies by name, without Arrow's dictionaries, which may differ from piece to piece."""
+        import pyarrow.compute as pc
+
+        copies = {name: plain(piece[name]) for name in self.names}
+        if self.as_text:  # an empty field stays one, also in formats that tell it from empty text
+            copies = {name: pc.if_else(pc.equal(copy, ""), None, copy) for name, copy in copies.items()}
+        return copies
+
+    def check(self, table: Any) -> None:
+        """Complain, before any work, about a column whose type cannot be written."""
+        self._refuse_unwritable(self.columns(table))
+
+    @contextmanager
+    def complaints(self, copies: Mapping[str, Any]) -> Iterator[None]:
+        """What Arrow cannot write, in one line that names the column."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except pa.ArrowException:
+            self._refuse_unwritable(copies)
+            raise
+
+    def _refuse_unwritable(self, copies: Mapping[str, Any]) -> None:
+        import pyarrow as pa
+
+        ending, _ = ending_of(self.out)
+        for name, copy in copies.items():
+            alone = pa.table({name: copy})
+            try:
+                with open_writer(io.BytesIO(), ending, alone.schema) as writer:
+                    writer.write_table(alone)
+            except pa.ArrowException as error:
+                raise TableError(
+                    f"Column {name!r} of {self.data} holds {copy.type}, which cannot be copied to {self.out}. Leave it "
+                    "out of --keep, or write a file with the ending .arrow."
+                ) from error
+
+
+def keeping(names: Sequence[str], encoder: TableEncoder, data: Path, out: Path) -> Keeping:
+    """What is copied of these data."""
+    as_text = bool(names) and any(ending_of(path)[0] in CSV for path in files_of(data))
+    return Keeping(names, encoder, data, out, as_text)

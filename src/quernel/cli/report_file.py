@@ -1,0 +1,85 @@
+"""Writing the page of a report: what `quernel fit --report` and `quernel report` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from quernel.cli.console import console, fitting, working
+from quernel.data import memory_budget
+from quernel.report import Evaluation, judge_by_refitting, judge_streamed, report_page
+from quernel.report.content import intervals
+from quernel.report.number_format import number
+from quernel.tables import StreamedTraining, TableModel, Training
+from quernel.tables.files import check_free, written_whole
+from quernel.tables.reservoir_sample import rows_to_draw
+from quernel.tables.streaming_training import draw_rows
+
+
+def check_page(out: Path, *, force: bool) -> None:
+    """Complain, before any work, about a page that cannot be written."""
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"The page {out} must end in .html.")
+    check_free(out, overwrite=force, remedy="--force")
+
+
+def refitted_page(
+    model: TableModel,
+    table: Any,
+    training: Training | StreamedTraining,
+    *,
+    seed: int,
+    time_ordered: bool,
+    **names: str,
+) -> tuple[Evaluation, str]:
+    """The page about a model, judged by one of its kind on training rows that are held out from that; `names` of files.
+
+    `table` is that of the training rows, where it is in memory.
+    """
+    if isinstance(training, Training):
+        with working("Judging the model on held-out rows"):
+            judged = judge_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
+            return judged, report_page(model, table, judged, **names)
+    with working("Drawing rows for the report"):
+        most = rows_to_draw(len(model.encoder.names), memory_budget(model.model.max_memory))
+        sample = draw_rows(training, most, seed)
+    with fitting("Judging the model on held-out rows"):
+        judged = judge_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)
+    return judged, report_page(model, sample.table, judged, **names, sample=sample)
+
+
+def write_page(text: str, out: Path, *, force: bool) -> None:
+    """The page, whole or not at all."""
+    with written_whole(out, overwrite=force) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def judged_summary(judged: Evaluation) -> dict[str, Any]:
+    """The losses and intervals on the page, for machines."""
+    return {
+        "rows_judged": len(judged.y),
+        "sample_of": judged.out_of,
+        "unseen": judged.unseen,
+        "rows_outside": int(judged.outside.sum()),
+        "quantiles": judged.levels.tolist(),
+        "pinball_loss": judged.losses().tolist(),
+        "rivals": {name: judged.losses(name).tolist() for name in judged.rivals},
+        "intervals": [
+            {"coverage": one.nominal, "observed": one.observed, "mean_width": one.width, "calibrated": one.calibrated}
+            for one in intervals(judged)
+        ],
+    }
+
+
+def tell(judged: Evaluation, out: Path) -> None:
+    """One sentence on how well the model does, and where the page is."""
+    ours = number(judged.losses().mean())
+    beside = ", ".join(f"{name} {number(judged.losses(name).mean())}" for name in judged.rivals)
+    drawn = "" if judged.out_of is None else f", a random sample of {judged.out_of:,},"
+    console.print(f"Pinball loss on {len(judged.y):,} rows{drawn} {ours} ({beside}).", highlight=False)
+    for one in intervals(judged)[:1]:
+        kind = "calibrated interval" if one.calibrated else "interval"
+        console.print(f"The {one.nominal:.0%} {kind} holds {one.observed:.1%} of them.", highlight=False)
+    console.print(f"Report: [bold]{escape(str(out))}[/]", highlight=False)

@@ -1,0 +1,199 @@
+"""Rows that users hand in as objects of `quernel.data` or as Dask collections rather than as arrays."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, memory_budget
+from quernel.data.sources import is_stream
+from quernel.estimators.validation import check_training
+
+Index = NDArray[np.intp]
+
+
+def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
+    """Pairs of train and test, checked, as positions among the rows that count.
+
+    Splitters see all rows, also those of weight 0 that are left out of any fit: positions are those of the table.
+    """
+    place, found = np.cumsum(counts) - 1, []
+    for k, pair in enumerate(splits):
+        train, test = (place[part[counts[part]]] for part in (_checked(part, len(counts)) for part in pair))
+        if len(train) == 0 or len(test) == 0:
+            raise ValueError(
+                f"Split {k} of cv has {len(train)} rows to fit and {len(test)} to judge by; none may be 0."
+            )
+        found.append((train, test))
+    if not found:
+        raise ValueError("cv gives no split at all.")
+    return found
+
+
+def _checked(part: Any, n_rows: int) -> Index:
+    part = np.atleast_1d(part)
+    if part.size == 0:
+        return np.empty(0, dtype=np.intp)
+    if part.dtype == bool and part.shape == (n_rows,):
+        return np.flatnonzero(part)
+    whole = part.dtype.kind in "iu" and part.ndim == 1
+    if not whole or not -n_rows <= part.min() <= part.max() < n_rows:
+        raise ValueError(f"cv must give positions among {n_rows} rows; got {part!r}.")
+    return part % n_rows
+
+
+Array = NDArray[np.floating]
+
+NUMBER = 8  # bytes
+
+
+def is_dask(X: Any) -> bool:
+    """Whether this is a Dask array or data frame; Dask is not imported to find out."""
+    return hasattr(X, "__dask_graph__")
+
+
+def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowSource | None:
+    """The rows that X stands for, with their target; None where X is a table in memory."""
+    if is_dask(X):
+        if y is None:
+            raise ValueError(
+                "A Dask collection needs y: a Dask array or series of as many rows, or the name of a column of the "
+                "data frame. Rows with their target are quernel.data.DaskRows(X, y)."
+            )
+        return DaskRows(X, y, sample_weight)
+    if is_dask(y) or is_dask(sample_weight):
+        raise ValueError(
+            f"y or sample_weight is a Dask collection, but X is a {type(X).__name__}. Give X as one, too, or compute "
+            "them first."
+        )
+    if not (isinstance(X, ArrayRows | DaskRows) or is_stream(X)):
+        return None
+    for name, given, role in (("y", y, "target"), ("sample_weight", sample_weight, "weight")):
+        if given is not None:
+            raise ValueError(
+                f"{name} was given beside {type(X).__name__}, which has its own {role}. Leave {name} out, and name the "
+                f"{role} where the rows are made."
+            )
+    if getattr(X, "y", True) is None:
+        raise ValueError(f"{type(X).__name__} has no target. Make it with one.")
+    return X
+
+
+def training_rows(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    read_target: Callable[[Any], NDArray[Any]] | None,
+    *,
+    finite: bool,
+) -> Any:
+    """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
+    given = source_of(X, y, sample_weight)
+    if given is not None:
+        source = in_memory(given, estimator.max_memory)
+        if not isinstance(source, ArrayRows):
+            require_in_memory(estimator, source)
+            keep_names(estimator, source)
+            return source
+        X, y, sample_weight = source.X, source.y, source.weight
+    X, y, weight = check_training(estimator, X, y, sample_weight, read_target, finite=finite)
+    if given is not None and not isinstance(given, ArrayRows):
+        keep_names(estimator, given)
+    return ArrayRows(X, y, weight)
+
+
+def require_in_memory(estimator: Any, source: Any) -> None:
+    """Refuse what needs all rows in memory."""
+    dask = isinstance(source, DaskRows)
+    where = "stay where Dask has them" if dask else "exceed max_memory and are read in parts"
+    for what, instead in estimator._in_memory_only():
+        raise ValueError(
+            f"{what} needs all rows in memory, but these {source.n_rows:,} x {source.n_columns} {where}. "
+            f"Use {instead}, or give rows that fit in memory."
+        )
+
+
+def in_memory(source: Any, max_memory: int | None) -> Any:
+    """Rows of files as arrays, if they take no more than the memory allowed; other rows as they are."""
+    if not is_stream(source):
+        return source
+    if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > memory_budget(max_memory):
+        return source
+    return _read(source)
+
+
+def _read(source: Any) -> ArrayRows:
+    X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
+    weight = np.empty(source.n_rows) if source.weighted else None
+    for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
+        X[span], y[span] = piece.X, piece.y
+        if weight is not None:
+            weight[span] = piece.weight
+    return ArrayRows(X, y, weight)
+
+
+def random_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
+    """That many random rows of a source, in memory, in their order; and their numbers."""
+    chosen = np.zeros(source.n_rows, dtype=bool)
+    chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
+    index = np.flatnonzero(chosen)
+    if not isinstance(source, DaskRows):
+        return _read(SelectedRows(source, chosen)), index
+    from dask import compute
+
+    X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
+    return ArrayRows(X, y, *weight), index
+
+
+def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
+    """Some of the rows of a source, where they are."""
+    if not isinstance(source, DaskRows):
+        return SelectedRows(source, chosen)
+    index = np.flatnonzero(chosen)
+    some = DaskRows(source.X[index], source.y[index], None if source.weight is None else source.weight[index])
+    some.names = source.names
+    return some
+
+
+def judged(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
+    """Predictions for the rows of a source, computed where they are, and their targets."""
+    if not isinstance(source, DaskRows):
+        step, pieces = _Predicted(predict), source.stream(range(len(source.spans)))
+        answers = [step(piece) for piece in pieces]
+    else:
+        from dask import compute, delayed
+
+        task = delayed(_Predicted(predict), pure=False)
+        answers = compute(*(task(piece) for piece in source.chunks()))
+    predicted, y = zip(*answers, strict=True)
+    return np.concatenate(predicted), np.concatenate(y)
+
+
+class _Predicted:
+    """Predictions and targets of a piece, without rows of weight 0."""
+
+    def __init__(self, predict: Callable[[Array], Array]) -> None:
+        self.predict = predict
+
+    def __call__(self, piece: Piece) -> tuple[Array, Array]:
+        assert piece.X is not None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")  # a piece is a plain array
+            if piece.weight is None or piece.weight.all():
+                return self.predict(piece.X), piece.y
+            counts = piece.weight > 0
+            return self.predict(piece.X)[counts], piece.y[counts]
+
+
+def keep_names(estimator: Any, source: Any) -> None:
+    """What scikit-learn remembers of columns."""
+    estimator.n_features_in_ = source.n_columns
+    if source.names is not None:
+        estimator.feature_names_in_ = np.array(source.names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_

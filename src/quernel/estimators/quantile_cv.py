@@ -1,0 +1,349 @@
+"""KernelQuantileRegressorCV: conditional quantiles, tuned."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from quernel.data import ArrayRows, memory_budget
+from quernel.data.sources import counting
+from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.cost import as_size
+from quernel.estimators.inputs import random_rows, source_of
+from quernel.estimators.splits import check_splitting, read_splits
+from quernel.features import PivotedCholesky, RandomFeatures
+from quernel.features.random import as_generator
+from quernel.kernels import Kernel, Linear
+from quernel.losses import Loss, Pinball
+from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.grid_search import Search, search
+
+Array = NDArray[np.floating]
+
+# The paper's ridge weights for y of unit spread, 10^(s/2) for s = -20, ..., 2.
+ALPHAS = 10.0 ** (np.arange(-20, 3) / 2)
+# Bandwidths in units of the automatic or the learned ones.
+FACTORS = (0.5, 1.0, 2.0)
+# Features for the search, where their number is open.
+COMPONENTS = 300
+# Rows on which those that do not fit in memory are searched.
+SEARCHED = 50_000
+# How finely the exact kernel is factored for the search.
+FACTOR_TOL = 1e-8
+
+
+class KernelQuantileRegressorCV(KernelQuantileRegressor):
+    """Kernel quantile regression with ridge weight and bandwidth chosen on held-out rows.
+
+    Every pair of the grid is judged by its mean pinball loss over all levels on held-out rows, and the best one is
+    fitted to all rows: from then on this is a `KernelQuantileRegressor`. Features are made once per bandwidth, and one
+    path through the ridge weights serves all levels of a fold.
+
+    Rows that do not fit in memory are searched on a random sample of up to 50,000 of them, and then all are fitted.
+    More rows bear a smaller ridge weight: with the grid of ``alphas=None``, the best one of m sampled rows among n is
+    multiplied by sqrt(m / n). Anything between that factor's square and 1 makes neither the bias nor the variance of
+    the fit to all rows larger than it was on the sample (docs/scale.md); ridge weights that are given are taken as
+    they are.
+
+    Parameters
+    ----------
+    quantiles : as in `KernelQuantileRegressor`
+    alphas : array-like of floats or None, default=None
+        Ridge weights to try. None is the paper's grid over a robust spread of y, 10^(s/2) for s = 2, ..., -20, which
+        is followed downwards until held-out loss is a tenth above its least; what remains has a score of -inf.
+    bandwidths : "auto", "learned", a list or None, default=None
+        Bandwidths to try. None or "auto": 0.5, 1 and 2 times the automatic ones; "learned": the same times
+        those that ``bandwidth="learned"`` finds, on all rows, so that `best_score_` then flatters a little. In a list:
+        "auto", "learned", numbers, or one number per column.
+    cv : int, float, splitter or iterable, default=5
+        A number of folds; a share of the rows to hold out, between 0 and 1; any scikit-learn splitter, such as
+        ``TimeSeriesSplit()``; or (train, test) pairs of index arrays. Folds and shares are of shuffled rows, equal rows
+        (and rows of equal `groups`) staying together. ``KFold(5)`` gives unshuffled folds: right for a file in order of
+        time only with `TimeSeriesSplit`, and misleading for any other sorted file.
+    one_standard_error : bool, default=False
+        Take the largest alpha whose loss is within one standard error (between splits) of the least: a smoother model
+        that is not clearly worse.
+    kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_memory, dtype, \
+    random_state, verbose :
+        as in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the last fit as
+        many as it needs. The search is made by the Newton solver to a relative gap of 1e-3; with a number for
+        `random_state` it judges the same random features that the last fit has, the first 300 of them for "auto".
+
+    Attributes
+    ----------
+    alpha_, bandwidth_ : the pair that was chosen
+    best_index_ : int
+        Its place in `cv_results_`.
+    best_score_ : float
+        Minus its mean pinball loss on held-out rows.
+    cv_results_ : dict of arrays, one entry per pair
+        As in scikit-learn's searches: ``params``, ``param_alpha``, ``param_bandwidth``, ``split0_test_score``, ...,
+        ``mean_test_score`` (splits weighted by their held-out rows), ``std_test_score``, ``rank_test_score``; and
+        ``test_loss_q0.1``, ..., the mean loss of each level, and ``relative_gap``, the largest of the fits of a pair.
+        ``pandas.DataFrame(model.cv_results_)`` is a table of them.
+    n_splits_ : int
+    bandwidth_choice_ : BandwidthChoice or None
+        How bandwidths were learned.
+    Others as in `KernelQuantileRegressor`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from quernel import KernelQuantileRegressorCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 10, (200, 1))
+    >>> y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(200)
+    >>> model = KernelQuantileRegressorCV([0.1, 0.9], alphas=[1e-4, 1e-3, 10.0], random_state=0).fit(X, y)
+    >>> model.alpha_ < 10
+    True
+    >>> model.cv_results_["mean_test_score"].shape  # three bandwidths x three ridge weights
+    (9,)
+    """
+
+    # What the search decides is no parameter here.
+    alpha: ClassVar[str] = "auto"  # type: ignore[misc]
+    bandwidth: ClassVar[str] = "auto"  # type: ignore[misc]
+
+    def __init__(
+        self,
+        quantiles: float | ArrayLike = 0.5,
+        *,
+        alphas: ArrayLike | None = None,
+        bandwidths: Any = None,
+        cv: Any = 5,
+        one_standard_error: bool = False,
+        kernel: str | Kernel = "auto",
+        n_components: int | str = "auto",
+        sampling: str | RandomFeatures = "auto",
+        fit_intercept: bool = True,
+        noncrossing: str | None = "rearrange",
+        solver: str = "newton",
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        max_memory: int | None = None,
+        dtype: str = "float64",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.quantiles = quantiles
+        self.alphas = alphas
+        self.bandwidths = bandwidths
+        self.cv = cv
+        self.one_standard_error = one_standard_error
+        self.kernel = kernel
+        self.n_components = n_components
+        self.sampling = sampling
+        self.fit_intercept = fit_intercept
+        self.noncrossing = noncrossing
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_memory = max_memory
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        *,
+        checkpoint: Any = None,
+    ) -> Self:
+        """Search the grid, then fit all levels with the best pair.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
+            Or rows with their target, an object of `quernel.data`, without y and sample_weight; or a Dask collection.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,) or None
+            A weight of 2 counts like the row given twice, and 0 like leaving it out; on held-out rows, too.
+        groups : array-like of shape (n,) or None
+            Rows of one group are never both fitted and held out (by folds, shares, and splitters that know groups).
+        checkpoint : as in `KernelQuantileRegressor`, for the last fit
+        """
+        given = source_of(X, y, sample_weight)
+        if given is not None:
+            X, y, sample_weight = given, None, None
+        choose = partial(self._cross_validate, given=given, sample_weight=sample_weight, groups=groups)
+        self._fit(X, y, sample_weight, choose=choose, checkpoint=checkpoint)
+        warn_not_converged(self, [f"{level:g}" for level in self.quantiles_], of="level ")
+        return self
+
+    def _check_parameters(self) -> Kernel:
+        kernel = super()._check_parameters()
+        if self.alphas is not None:
+            _check_alphas(self.alphas)
+        check_splitting(self.cv)
+        if not isinstance(self.one_standard_error, bool | np.bool_):
+            raise ValueError(f"one_standard_error must be True or False; got {self.one_standard_error!r}.")
+        if not kernel.has_free_bandwidth and self.bandwidths is not None:
+            raise ValueError(
+                f"There is no bandwidth to choose for this kernel ({kernel.name}): it has none, or its own. Leave "
+                "bandwidths at None."
+            )
+        for entry in _entries(self.bandwidths):
+            if not isinstance(entry, str):
+                kernel.with_bandwidth(entry)
+            elif entry not in ("auto", "learned"):
+                raise ValueError(f"Unknown bandwidth {entry!r} in bandwidths. Known: 'auto', 'learned', or numbers.")
+        return kernel
+
+    def _cross_validate(
+        self,
+        kernel: Kernel,
+        view: DataSummary,
+        loss: Loss,
+        *,
+        given: Any,
+        sample_weight: ArrayLike | None,
+        groups: ArrayLike | None,
+    ) -> Kernel:
+        """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
+        rng = as_generator(self.random_state)
+        seed = int(rng.integers(2**63))  # that of the last fit: what is judged is what will be fitted
+        counts = _counting(given, sample_weight, view.n_rows)
+        source = view.source
+        if not view.near:
+            source, counts, groups = self._searched_rows(view, counts, groups, rng)
+        splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
+        if self.one_standard_error and len(splits) < 2:
+            raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
+        alphas = ALPHAS / view.spread if self.alphas is None else np.array(self.alphas, dtype=float)
+        kernels = self._kernels(kernel, view, loss)
+        lifts = [partial(self._lift, source, view.mean, one, seed) for one in kernels]
+        whole = self.alphas is not None
+        found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
+        b, a = found.best(alphas, one_standard_error=self.one_standard_error)
+        assert isinstance(loss, Pinball)
+        self._keep_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
+        self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
+        if self.alphas is None and source.n_rows < view.n_rows:
+            self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
+        return kernels[b]
+
+    def _searched_rows(
+        self, view: DataSummary, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+    ) -> tuple[ArrayRows, NDArray[np.bool_], Any]:
+        """A random sample of rows that are far away, as many as the search has room for, in their order.
+
+        With which rows count of those that splitters see, and the groups of these, if there are any: of a real sample
+        they see no others.
+        """
+        if groups is not None and np.shape(groups) != counts.shape:
+            raise ValueError(
+                f"groups must have one label for each of {len(counts)} rows; got shape {np.shape(groups)}."
+            )
+        M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        most = int(memory_budget(self.max_memory) / (8 * max(M, view.n_columns)))
+        source, index = random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
+        if source.n_rows == view.n_rows:
+            return source, counts, groups
+        some = None if groups is None else np.asarray(groups)[counts][index]
+        return source, np.ones(source.n_rows, dtype=bool), some
+
+    def _kernels(self, kernel: Kernel, view: DataSummary, loss: Loss) -> list[Kernel]:
+        """One for every bandwidth of the grid."""
+        self.bandwidth_choice_ = self.alpha_choice_ = None
+        kernel.check_columns(view.n_columns)
+        if not kernel.has_free_bandwidth:
+            return [kernel]
+        if self.bandwidths is None or isinstance(self.bandwidths, str):
+            middle = self._named_bandwidth(self.bandwidths or "auto", kernel, view, loss)
+            widths = [factor * middle for factor in FACTORS]
+        else:
+            widths = [
+                self._named_bandwidth(entry, kernel, view, loss) if isinstance(entry, str) else entry
+                for entry in self.bandwidths
+            ]
+        kernels = [kernel.with_bandwidth(width) for width in widths]
+        for one in kernels:
+            one.check_columns(view.n_columns)
+        return kernels
+
+    def _named_bandwidth(self, name: str, kernel: Kernel, view: DataSummary, loss: Loss) -> Array:
+        if name == "auto":
+            return view.bandwidth
+        return np.array(self._learn((kernel,), view, loss).bandwidth)
+
+    def _lift(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
+        """Features of all rows for the search."""
+        if isinstance(kernel, Linear):
+            return source.X
+        if self.n_components == "exact":
+            most = int(memory_budget(self.max_memory) / (3 * 8 * source.n_rows))
+            factor = PivotedCholesky(kernel, tol=FACTOR_TOL, max_components=most)
+            return factor.fit_transform(source.X, sample_weight=source.weight)
+        M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
+        size, allowed = 8 * source.n_rows * M, memory_budget(self.max_memory)
+        if size > allowed:
+            raise ValueError(
+                f"The search keeps all features in memory, but {source.n_rows:,} rows x {M:,} features need "
+                f"{as_size(size)}, and {as_size(allowed)} are allowed. Search on some of the rows, with fewer "
+                "components, or raise max_memory."
+            )
+        features = self._unfitted_features(center, kernel, seed).set_params(n_components=M)
+        return features.fit(source.X, sample_weight=source.weight).transform(source.X)
+
+    def _keep_search(self, found: Search, kernels: list[Kernel], alphas: Array, levels: Array, best: int) -> None:
+        widths = np.empty(len(kernels) * len(alphas), dtype=object)
+        widths[:] = [getattr(one, "bandwidth", None) for one in kernels for _ in alphas]
+        weights = np.tile(alphas, len(kernels))
+        score = -found.mean.ravel()
+        by_split = -found.by_split.reshape(len(score), -1)
+        by_level = np.einsum("baks,k->bas", found.losses, found.weight).reshape(len(score), -1)
+        self.cv_results_ = {
+            "params": [{"alpha": float(a), "bandwidth": h} for a, h in zip(weights, widths, strict=True)],
+            "param_alpha": weights,
+            "param_bandwidth": widths,
+            **{f"split{k}_test_score": column for k, column in enumerate(by_split.T)},
+            "mean_test_score": score,
+            "std_test_score": found.deviation.ravel(),
+            "rank_test_score": rankdata(-score, method="min").astype(np.int32),
+            "relative_gap": found.gap.ravel(),
+            **{f"test_loss_q{level:.12g}": column for level, column in zip(levels, by_level.T, strict=True)},
+        }
+        self.best_index_, self.best_score_ = best, float(score[best])
+        self.n_splits_ = by_split.shape[1]
+
+
+def _counting(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
+    """Which of all rows that were given count, as a source or as a table with weights."""
+    if given is not None:
+        return counting(given)
+    weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
+    return weight > 0 if weight.ndim else np.ones(n_rows, dtype=bool)
+
+
+def _check_alphas(alphas: Any) -> None:
+    try:
+        weights = np.asarray(alphas, dtype=float)
+    except (TypeError, ValueError):
+        weights = np.array([])
+    if weights.ndim != 1 or len(weights) == 0 or not np.all((weights > 0) & np.isfinite(weights)):
+        raise ValueError(f"alphas must be a list of positive, finite numbers, or None; got {alphas!r}.")
+    if len(np.unique(weights)) < len(weights):
+        raise ValueError(f"alphas must differ from one another; got {weights.tolist()}. Give each of them once.")
+
+
+def _entries(bandwidths: Any) -> list[Any]:
+    """What a user gave as bandwidths, one by one."""
+    if bandwidths is None or isinstance(bandwidths, str):
+        return [] if bandwidths is None else [bandwidths]
+    try:
+        entries = list(bandwidths)
+    except TypeError:
+        entries = []
+    if not entries:
+        raise ValueError(
+            f"bandwidths must be 'auto', 'learned' or a list of these, of numbers and of lists; got {bandwidths!r}."
+        )
+    return entries

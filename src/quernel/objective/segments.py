@@ -1,0 +1,54 @@
+"""Fits and losses as the compiled sweeps read them: a loss as its lines, a row by its offset and sign."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.data import Block
+from quernel.losses import Loss
+
+Array = NDArray[np.floating]
+Mask = NDArray[np.bool_]
+
+
+class Fit(NamedTuple):
+    """A fit and its loss as `sweeps` read them."""
+
+    coef: Array
+    intercept: Array
+    knots: Array
+    slopes: Array
+    offsets: Array
+
+    @classmethod
+    def of(cls, coef: Array, intercept: Array, loss: Loss) -> Fit:
+        """All columns, coef (M, q)."""
+        knots, slopes = loss.segments
+        return cls(np.ascontiguousarray(coef.T), intercept, knots, slopes, loss.conjugate(slopes.T).T.copy())
+
+
+def off_segment_rows(block: Block, loss: Loss, residual: Array, dual: Array, odd: Mask) -> tuple[Array, Array]:
+    """The odd rows' share of the mean loss, and of the mean slack loss + conjugate(v) - v r, which others have not."""
+    total, slack = np.empty((2, len(residual)))
+    for k in range(len(residual)):
+        rows, one = np.flatnonzero(odd[k]), loss.take(np.array([k]))
+        r, v = residual[k, rows, None], dual[k, rows, None]
+        value = one.value(r)
+        total[k] = block.share[rows] @ value[:, 0]
+        slack[k] = block.share[rows] @ (value + one.conjugate(v) - v * r)[:, 0]
+    return total, slack
+
+
+def framed(block: Block, loss: Loss) -> tuple[Array, Array]:
+    """Offset and sign of every row and column, each of shape (q, m)."""
+    shape = (len(block.share), len(loss.domain[0]))
+    offset, sign = loss.margin_transform(block.targets)
+    return np.broadcast_to(offset, shape).T, np.broadcast_to(sign, shape).T
+
+
+def alike(loss: Loss, block: Block, fit: Fit) -> bool:
+    """Whether all columns see the same target, and have one knot each between two lines."""
+    return not loss.margin and block.target.ndim == 1 and fit.knots.shape[1] == 1 and not np.isnan(fit.slopes).any()

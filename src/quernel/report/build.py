@@ -1,0 +1,166 @@
+"""From a judged model to its page: every number that the page shows is computed here or below, once."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import date
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
+from quernel.report import sections
+from quernel.report.columns import summarize
+from quernel.report.content import Page, intervals
+from quernel.report.evaluation import Evaluation
+from quernel.report.fans import column_fans
+from quernel.report.model_choices import choices
+from quernel.report.number_format import number, percent
+from quernel.tables import TableModel
+from quernel.tables.arrow_casts import numbers
+from quernel.tables.reservoir_sample import Drawn
+from quernel.theory import KernelGap
+
+
+def html(page: Page) -> str:
+    """The whole page."""
+    title = f"Quantiles of {page.model.target}"
+    parts = {
+        "data": ("The data", sections.data(page)),
+        "choices": ("What was chosen, and why", sections.choices(page)),
+        "loss": ("Loss beside simpler models", sections.losses(page)),
+        "coverage": ("Coverage and calibration", sections.coverage(page)),
+        "columns": ("Column by column", sections.fans(page)),
+        "worst": ("The worst-predicted rows", sections.worst(page)),
+        "outside": ("Rows outside the training range", sections.outside(page)),
+        "load": ("How to use the model", sections.loading(page)),
+    }
+    links = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, (heading, _) in parts.items())
+    body = "".join(
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{heading}</h2>{content}</section>'
+        for name, (heading, content) in parts.items()
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{_file('page.css')}</style></head><body><header><h1>{escape(title)}</h1>"
+        f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {_today()}</p>{_tiles(page)}'
+        f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main>{body}</main>'
+        f"<script>{_file('page.js')}</script></body></html>\n"
+    )
+
+
+def _tiles(page: Page) -> str:
+    judged = page.judged
+    ours = judged.losses().mean()
+    constant = judged.losses(next(iter(judged.rivals))).mean()
+    change = ours / constant - 1 if constant > 0 else 0.0
+    beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    rows = "held-out" if judged.unseen else "judged"
+    drawn = "" if judged.out_of is None else f", a sample of {judged.out_of:,}"
+    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows{drawn}", number(ours), beside)]
+    for one in intervals(judged)[:1]:
+        told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
+        if one.inner < one.observed:
+            told += f"; without rows on its ends {percent(one.inner)}"
+        kind = "calibrated interval" if one.calibrated else "interval"
+        tiles.append((f"{percent(one.nominal, 0)} {kind} holds", f"{percent(one.observed)}", told))
+    calibrated = page.calibration
+    told = "as many rows are below the curve as promised, give or take chance"
+    tiles.append(("Levels that hold", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))
+    gap = next(choice for choice in page.choices if choice.name == "Certified gap")
+    tiles.append((gap.name, gap.value, "from the best possible objective"))
+    cells = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(told)}</small></dd></div>"
+        for name, value, told in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _file(name: str) -> str:
+    return files("quernel.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _today() -> str:
+    return date.today().isoformat()
+
+
+Array = NDArray[np.floating]
+
+IMPORTANCE_ROWS, REPEATS = 1000, 3
+MOST_FANS = 30
+
+
+def report_page(
+    model: TableModel,
+    table: Any,
+    judged: Evaluation,
+    *,
+    data: str,
+    model_file: str,
+    sample: Drawn | None = None,
+    kernel_gap: KernelGap | None = None,
+) -> str:
+    """The page about a model, as HTML.
+
+    Parameters
+    ----------
+    model : TableModel
+        The model in the file.
+    table : Arrow table
+        The rows that `judged` knows by their positions among those with a target, and those without one.
+    judged : Judged
+        How well it does, or one of its kind that was fitted to fewer rows.
+    data, model_file : str
+        What the files are called.
+    sample : Drawn or None
+        What the table is a sample of, if it is one.
+    kernel_gap : KernelGap or None
+        What the model's features cost beside the exact kernel, if that was computed.
+    """
+    target = numbers(table[model.target])
+    place = np.flatnonzero(np.isfinite(target))
+    whole = table.filter(np.isfinite(target))
+    y = target[place]
+    X = model.encoder.encode(whole)
+    importance = _importance(judged)
+    order = np.argsort(-importance.increase.mean(axis=1), kind="stable")
+    names = [importance.names[j] for j in order]
+    page = Page(
+        data=data,
+        model_file=model_file,
+        model=model,
+        judged=judged,
+        n_rows=table.num_rows if sample is None else sample.n_rows,
+        dropped=table.num_rows - len(y) if sample is None else sample.n_rows - sample.n_counted,
+        drawn=None if sample is None or sample.whole else len(table),
+        columns=summarize(model, table),
+        y=y,
+        choices=choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
+        calibration=CalibrationDisplay.of(judged.y, judged.curves, judged.levels),
+        residuals=ResidualQuantileDisplay.of(judged.y, judged.curves, judged.levels),
+        importance=importance,
+        fans=column_fans(model, whole, y, names[:MOST_FANS]),
+        rows=(place if sample is None else sample.place[place])[judged.rows] + 1,
+        entries=whole.take(judged.rows),
+    )
+    return html(page)
+
+
+def _importance(judged: Evaluation) -> PermutationImportanceDisplay:
+    """What shuffling each column of the table costs, all numbers that it became together."""
+    together, start = {}, 0
+    for column in judged.model.encoder.columns:
+        together[column.name] = list(range(start, start + len(column.names)))
+        start += len(column.names)
+    some = np.sort(np.random.default_rng(0).permutation(len(judged.y))[:IMPORTANCE_ROWS])
+    estimator = judged.model.model
+    y = np.log(judged.y[some]) if judged.model.log_target else judged.y[some]
+    if judged.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
+        return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # shuffled rows may lie far outside
+        return PermutationImportanceDisplay.of(estimator, judged.X[some], y, together=together, n_repeats=REPEATS)

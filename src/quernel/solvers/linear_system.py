@@ -1,0 +1,117 @@
+"""The Newton system of one column, solved on its smaller side.
+
+With h_i the weights of the a active rows A, the direction (x, z) for a gradient (g, s) solves
+
+    2 alpha x + A' h (A x + z) = -g,        sum h (A x + z) = -s        (the second line with an intercept only).
+
+If a > M this is an (M + 1)-square system. Otherwise put  e = -h (A x + z), so that x = (A'e - g) / (2 alpha), and solve
+
+    (A A' + 2 alpha diag(1/h)) e + 2 alpha z = A g,      sum e = s,
+
+which is a + 1 square and keeps its digits when alpha is tiny.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dgetrf, dgetrs
+
+from quernel.objective import Curvature
+
+Array = NDArray[np.floating]
+
+
+class NewtonSystem:
+    """Directions of one column, for as many gradients as asked."""
+
+    def __init__(self, curvature: Curvature, alpha: float, fit_intercept: bool) -> None:
+        self._curvature = curvature
+        self._alpha = alpha
+        self._border = fit_intercept
+        self._solve = _solver(self._row_side() if curvature.gram is None else self._feature_side())
+
+    def _row_side(self) -> Array:
+        rows, h = self._curvature.rows, self._curvature.h
+        assert rows is not None
+        assert h is not None
+        matrix = rows @ rows.T
+        matrix.flat[:: len(h) + 1] += 2 * self._alpha / h
+        if not self._border or len(h) == 0:
+            return matrix
+        # The border is scaled like the rest, or pivoting would see a tiny alpha as a zero.
+        self._unit = np.sqrt(matrix.flat[:: len(h) + 1].sum() / len(h))
+        return _bordered(matrix, np.full(len(h), self._unit), 0.0)
+
+    def _feature_side(self) -> Array:
+        gram, cross = self._curvature.gram, self._curvature.cross
+        assert gram is not None
+        assert cross is not None
+        matrix = np.array(gram)
+        matrix.flat[:: len(matrix) + 1] += 2 * self._alpha
+        return _bordered(matrix, cross, self._curvature.total) if self._border else matrix
+
+    def surplus(self) -> tuple[Array, float]:
+        """What the linear model from the anchors adds to (force, balance)."""
+        surplus, rows = self._curvature.surplus, self._curvature.rows
+        if rows is not None:
+            return surplus @ rows, float(surplus.sum())
+        return surplus[:-1], float(surplus[-1])
+
+    def direction(self, gradient: Array, slope: float) -> tuple[Array, float]:
+        """(x, z) for the gradient (g, s)."""
+        rows = self._curvature.rows
+        if rows is None:
+            if not self._border:
+                return self._solve(-gradient), 0.0
+            answer = self._solve(_with_last(-gradient, -slope))
+            return answer[:-1], float(answer[-1])
+        if len(rows) == 0:
+            return -gradient / (2 * self._alpha), 0.0
+        if not self._border:
+            e, z = self._solve(rows @ gradient), 0.0
+        else:
+            answer = self._solve(_with_last(rows @ gradient, self._unit * slope))
+            e, z = answer[:-1], float(self._unit * answer[-1] / (2 * self._alpha))
+        return (e @ rows - gradient) / (2 * self._alpha), z
+
+
+def _with_last(values: Array, last: float) -> Array:
+    """np.append, which takes longer than the solve of a small system."""
+    whole = np.empty(len(values) + 1)
+    whole[:-1], whole[-1] = values, last
+    return whole
+
+
+def _bordered(matrix: Array, border: Array, corner: float) -> Array:
+    size = len(matrix)
+    whole = np.empty((size + 1, size + 1))
+    whole[:size, :size] = matrix
+    whole[:size, size] = whole[size, :size] = border
+    whole[size, size] = corner
+    return whole
+
+
+def _solver(matrix: Array) -> Callable[[Array], Array]:
+    """right -> matrix^-1 right, factored once."""
+    if len(matrix) == 0:
+        return np.zeros_like
+    factor, pivots, singular = dgetrf(matrix)
+    if singular > 0:  # repeated rows and a ridge lost to rounding: any solution will do
+        return partial(np.matmul, np.linalg.pinv(matrix))
+    return _Factored(factor, pivots)
+
+
+@dataclass(frozen=True, eq=False)
+class _Factored:
+    """A matrix by its LU factors. It travels from workers, where a function made of LAPACK's could not."""
+
+    factor: Array
+    pivots: NDArray[np.intc]
+
+    def __call__(self, right: Array) -> Array:
+        return dgetrs(self.factor, self.pivots, right)[0]

@@ -1,0 +1,1 @@
+"""All levels at once, under the constraint that none crosses the next."""

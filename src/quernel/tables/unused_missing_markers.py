@@ -1,0 +1,43 @@
+"""Words that were to stand for gaps and are nowhere in the files: mostly, they are written in another way there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from quernel.tables.missing_values import NUMBER, spellings
+from quernel.tables.reading import BLOCK_BYTES, complaints, ending_of, opened_stream, separator_of
+
+
+def unmet(files: Sequence[Path], words: Sequence[str]) -> list[str]:
+    """Those of some words that are no field of any of these CSV files, which are read until all words are found."""
+    left = list(words)
+    for path in files:
+        fields = {word: _field(word, separator_of(ending_of(path)[0])) for word in left}
+        for lines in _blocks(path) if left else ():
+            left = [word for word in left if not fields[word].search(lines)]
+            if not left:
+                break
+    return left
+
+
+def _field(word: str, separator: str) -> re.Pattern[bytes]:
+    """A field that holds the word, or the number that it is, with any zeros after its point."""
+    ways = [re.escape(way) for way in spellings(word)]
+    if NUMBER.fullmatch(word):
+        number = repr(float(word)).removesuffix(".0")
+        ways.append(re.escape(number) + ("0*" if "." in number else "(?:[.]0*)?"))
+    ends = re.escape(separator)
+    return re.compile(f'(?:^|[{ends}"])(?:{"|".join(ways)})(?:[{ends}"\r\n]|\\Z)'.encode(), re.MULTILINE)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The lines of a file, many at a time."""
+    ending, compression = ending_of(path)
+    with complaints(path, ending), opened_stream(path, compression) as stream:
+        rest = b""
+        while block := stream.read(BLOCK_BYTES):
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            yield lines
+        yield rest

@@ -1,0 +1,1 @@
+"""Automatic choices: bandwidths, ridge weights, numbers of features, by held-out loss."""
