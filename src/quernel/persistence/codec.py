@@ -120,7 +120,7 @@ def state_of(value: Any) -> dict[str, Any]:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
     if isinstance(value, BaseEstimator):
         state = value.get_params(deep=False) | vars(value)
-        return value._export_state(state) if hasattr(value, "_shipped") else state
+        return value._export_state(state) if hasattr(value, "_export_state") else state
     return {name: getattr(value, name) for name in inspect.signature(type(value)).parameters}
 
 
