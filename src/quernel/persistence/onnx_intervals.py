@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
-from quernel.conformal.scores import Scores, reach
+from quernel.conformal.scores import Scores, conformal_quantile
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import QuantileFunction
 from quernel.persistence.onnx_graph import Graph, Tensor, absolute, join, where
@@ -92,7 +92,7 @@ def calibrated(graph: Graph, model: ConformalQuantileRegressor, x: Tensor) -> li
     """Lower and upper end of every row, each (n,)."""
     tail = (1 - model.coverage_) / 2
     ends = [curves_at(inner, x, [tail, 1 - tail]) for inner in _inner(model)]
-    intervals = [_interval(scores, ends, model._level) for scores in model.calibration_.values()]
+    intervals = [_interval(scores, ends, model._score_level) for scores in model.calibration_.values()]
     if None in model.calibration_:
         return [end.take(0, axis=1) for end in intervals[0]]
     group = _group(graph, list(model.calibration_))
@@ -120,9 +120,9 @@ def _interval(scores: Scores, ends: list[Tensor], level: float) -> tuple[Tensor,
 def _farthest(ends: list[Tensor], scores: Scores, score: Array, level: float) -> Tensor:
     """The end plus score of the rank that covers `level`: a constant, unless there are several models."""
     if len(ends) == 1:
-        return ends[0] + reach(score, scores.weight, np.ones(1), level)
+        return ends[0] + conformal_quantile(score, scores.weight, np.ones(1), level)
     n = len(score)
-    place = int(reach(np.arange(n, dtype=float), scores.weight, np.ones(1), level)[0])
+    place = int(conformal_quantile(np.arange(n, dtype=float), scores.weight, np.ones(1), level)[0])
     values = join(ends).take(scores.model, axis=1) + score
     largest, _ = values.graph.apply("TopK", values, np.array([n - place]), outputs=2, axis=1, largest=1, sorted=1)
     return largest.take([n - place - 1], axis=1)
