@@ -42,7 +42,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     A quantile model is fitted to training rows. Held-out calibration rows then show by how much its intervals must be
     widened, or may be narrowed. If calibration rows and new rows are exchangeable, a new target lies inside its
     interval with probability `coverage` or more, for any sample size and however bad the model is; a bad model gets
-    wide intervals. This coverage is marginal: an average over new rows or, with `groups`, over the new rows of each group.
+    wide intervals. This coverage is marginal: an average over new rows or, with `groups`, over those of each group.
 
     Parameters
     ----------
@@ -353,7 +353,8 @@ def _remember_argument(given: Any) -> Any:
 def _resolve_argument(name: str, given: Any, fitted: Any) -> Any:
     """Return what `predict_interval` was given or, failing that, the function that `fit` was given.
 
-    `fitted` is what `_remember_argument` stored. Raise if exactly one of the two calls was given the argument.
+    `fitted` is what `_remember_argument` stored. Raise if `fit` was given none, or an array that this
+    call has no counterpart of.
     """
     if fitted is None and given is not None:
         raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out or fit anew.")

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from quernel.tables.files import written_whole
 
 MAGIC = b"quernel model\n"
-SEAL = len(MAGIC) + hashlib.sha256().digest_size
+HEADER_SIZE = len(MAGIC) + hashlib.sha256().digest_size
 DOCUMENT = "model.json"
-KINDS = "biufU"  # truth values, integers, numbers, text
+DTYPE_KINDS = "biufU"  # truth values, integers, numbers, text
 # Members carry no date of their own: the same model makes the same file.
-DATE = (1980, 1, 1, 0, 0, 0)
+ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 # What zip archives and headers of arrays raise that make no sense; NumPy reads headers as Python reads literals.
-SENSELESS = (
+ARCHIVE_ERRORS = (
     *(ValueError, TypeError, KeyError, EOFError, OverflowError, RuntimeError, SyntaxError),
     *(tokenize.TokenError, zipfile.BadZipFile),
 )
@@ -45,11 +45,11 @@ def write_archive(path: Path, document: Any, arrays: list[NDArray[Any]], *, over
     """Write the file, whole or not at all."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as members:
-        members.writestr(zipfile.ZipInfo(DOCUMENT, DATE), json.dumps(document, allow_nan=False, indent=1))
+        members.writestr(zipfile.ZipInfo(DOCUMENT, ZIP_DATE), json.dumps(document, allow_nan=False, indent=1))
         for number, array in enumerate(arrays):
             member = io.BytesIO()
             npy.write_array(member, array, allow_pickle=False)
-            members.writestr(zipfile.ZipInfo(f"{number}.npy", DATE), member.getvalue())
+            members.writestr(zipfile.ZipInfo(f"{number}.npy", ZIP_DATE), member.getvalue())
     sealed = content.getvalue()
     with written_whole(path, overwrite=overwrite) as part, part.open("xb") as file:
         file.write(MAGIC + hashlib.sha256(sealed).digest() + sealed)
@@ -60,21 +60,21 @@ def read_archive(path: Path) -> tuple[Any, list[NDArray[Any]]]:
     data = path.read_bytes()
     if not data.startswith(MAGIC):
         raise ModelFileError(f"{path} is not a quernel model file. Models are written by quernel.save or quernel fit.")
-    if hashlib.sha256(data[SEAL:]).digest() != data[len(MAGIC) : SEAL]:
+    if hashlib.sha256(data[HEADER_SIZE:]).digest() != data[len(MAGIC) : HEADER_SIZE]:
         raise ModelFileError(f"{path} is damaged: its content does not match its checksum. Copy or save it again.")
     try:
-        with zipfile.ZipFile(io.BytesIO(data[SEAL:])) as members:
+        with zipfile.ZipFile(io.BytesIO(data[HEADER_SIZE:])) as members:
             names = members.namelist()
             if any(info.compress_type != zipfile.ZIP_STORED for info in members.infolist()):
                 raise ValueError("members must not be compressed")
             if names != [DOCUMENT, *(f"{number}.npy" for number in range(len(names) - 1))]:
                 raise ValueError(f"unexpected members {names[:5]}")
-            return json.loads(members.read(DOCUMENT)), [_array(members.read(name)) for name in names[1:]]
-    except SENSELESS as error:
+            return json.loads(members.read(DOCUMENT)), [_read_array(members.read(name)) for name in names[1:]]
+    except ARCHIVE_ERRORS as error:
         raise ModelFileError(f"{path} is not a valid quernel model file: {error}.") from error
 
 
-def _array(member: bytes) -> NDArray[Any]:
+def _read_array(member: bytes) -> NDArray[Any]:
     """An array in the layout in which it was saved: products depend on it in their last bit."""
     stream = io.BytesIO(member)
     version = npy.read_magic(stream)
@@ -83,6 +83,6 @@ def _array(member: bytes) -> NDArray[Any]:
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, kind = read_header(stream)
     content = member[stream.tell() :]
-    if kind.kind not in KINDS or kind.itemsize * math.prod(shape) != len(content):
+    if kind.kind not in DTYPE_KINDS or kind.itemsize * math.prod(shape) != len(content):
         raise ValueError(f"an array of shape {shape} and type {kind} does not hold what it says")
     return np.frombuffer(content, kind).reshape(shape, order="F" if fortran else "C").copy(order="K")

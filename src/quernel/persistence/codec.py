@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 
-from quernel.persistence.archive import KINDS
+from quernel.persistence.archive import DTYPE_KINDS
 
 JSON = Any
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -25,7 +25,7 @@ class Encoder:
 
     def __init__(self, known: Mapping[str, type], remedies: Mapping[str, str]) -> None:
         self.known, self.remedies, self.arrays = known, remedies, list[NDArray[Any]]()
-        self._places: dict[int, int] = {}
+        self._array_numbers: dict[int, int] = {}
 
     def encode(self, value: Any, where: str) -> JSON:
         """The JSON of a value; `where` says in errors what could not be saved."""
@@ -39,7 +39,7 @@ class Encoder:
             return {"tuple": self.encode(list(value), where)}
         if type(value) is dict:
             return {"dict": [[self.encode(k, where), self.encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
-        if isinstance(value, np.generic) and value.dtype.kind in KINDS:
+        if isinstance(value, np.generic) and value.dtype.kind in DTYPE_KINDS:
             return {"scalar": self._array(np.asarray(value), where)}
         if type(value) is np.ndarray:
             return {"array": self._array(value, where)}
@@ -48,7 +48,7 @@ class Encoder:
         if type(value) is np.random.RandomState:
             return {"random_state": self.encode(value.get_state(legacy=False), where)}
         if self.known.get(type(value).__name__) is type(value):
-            state = [[name, self.encode(part, f"{where}.{name}")] for name, part in state_of(value).items()]
+            state = [[name, self.encode(part, f"{where}.{name}")] for name, part in get_state(value).items()]
             return {"object": type(value).__name__, "state": state}
         remedy = self.remedies.get(where.rsplit(".", 1)[-1].split("[")[0], "")
         raise TypeError(
@@ -59,9 +59,11 @@ class Encoder:
     def _array(self, array: NDArray[Any], where: str) -> JSON:
         if array.dtype.kind == "O":  # text from data frames
             return {"items": self.encode(array.ravel().tolist(), where), "shape": list(array.shape)}
-        if array.dtype.kind not in KINDS:
+        if array.dtype.kind not in DTYPE_KINDS:
             raise TypeError(f"{where} is an array of type {array.dtype}, which a model file cannot hold.")
-        number = self._places.setdefault(id(array), len(self.arrays))  # one that several objects share is held once
+        number = self._array_numbers.setdefault(
+            id(array), len(self.arrays)
+        )  # one that several objects share is held once
         if number == len(self.arrays):
             self.arrays.append(array)
         return {"number": number, "frozen": not array.flags.writeable}
@@ -97,7 +99,7 @@ class Decoder:
             case {"object": str(name), "state": list(state)}:
                 if name not in self.known:
                     raise ValueError(f"objects of the class {name!r} are unknown")
-                return made(self.known[name], {key: self.decode(part) for key, part in state})
+                return build(self.known[name], {key: self.decode(part) for key, part in state})
         raise ValueError(f"the entry {str(node)[:60]} is unknown")
 
     def _array(self, node: JSON) -> NDArray[Any]:
@@ -114,7 +116,7 @@ class Decoder:
         raise ValueError(f"the array {str(node)[:60]} is missing")
 
 
-def state_of(value: Any) -> dict[str, Any]:
+def get_state(value: Any) -> dict[str, Any]:
     """What an object is made of: what its constructor takes and, for an estimator, its fitted attributes."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
@@ -124,7 +126,7 @@ def state_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in inspect.signature(type(value)).parameters}
 
 
-def made(kind: type, state: dict[str, Any]) -> Any:
+def build(kind: type, state: dict[str, Any]) -> Any:
     """The object with this state. Its own constructor runs, and checks what it is given."""
     if not issubclass(kind, BaseEstimator):
         return kind(**state)

@@ -26,7 +26,7 @@ from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, Preco
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
-from quernel.persistence.smoke_test import try_out
+from quernel.persistence.smoke_test import run_smoke_test
 from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
 from quernel.tuning.alpha import AlphaChoice
 from quernel.tuning.bandwidth import BandwidthChoice, Round
@@ -46,7 +46,7 @@ SPLITTERS = tuple(
     getattr(model_selection, name)
     for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
 )
-PARTS: tuple[type, ...] = (
+COMPONENTS: tuple[type, ...] = (
     *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
     *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
@@ -57,18 +57,18 @@ PARTS: tuple[type, ...] = (
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )
 # What parts that make no sense, or do not fit together, raise.
-SENSELESS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-KNOWN = {kind.__name__: kind for kind in (*MODELS, *PARTS)}
+DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+KNOWN_CLASSES = {kind.__name__: kind for kind in (*MODELS, *COMPONENTS)}
 # What to do about attributes that hold what is not known.
-FOREIGN = (
+FOREIGN_MODEL = (
     "Calibrate a KernelQuantileRegressor instead, or keep the other model in a file of its own kind and calibrate it "
     "again where it is loaded, with method='prefit'."
 )
 REMEDIES = {
     "cv": "Only fitting needs it: call model.set_params(cv=5) before saving, or give a list of index arrays.",
     **dict.fromkeys(("alphas", "bandwidths"), "Give a list of numbers instead."),
-    "estimator": FOREIGN,
-    "estimators_": FOREIGN,
+    "estimator": FOREIGN_MODEL,
+    "estimators_": FOREIGN_MODEL,
 }
 
 
@@ -82,9 +82,9 @@ def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> N
     overwrite : bool, default=False
         Whether to replace a file that is there already. The new file appears whole or not at all.
     """
-    check_kind(model, MODELS, "quernel.save")
-    _check_ready(model)
-    encoder = Encoder(KNOWN, REMEDIES)
+    check_model_type(model, MODELS, "quernel.save")
+    _check_saveable(model)
+    encoder = Encoder(KNOWN_CLASSES, REMEDIES)
     content = encoder.encode(model, type(model).__name__)
     document = {"format": FORMAT, "quernel": _version(), "model": content}
     write_archive(Path(path), document, encoder.arrays, overwrite=overwrite)
@@ -108,20 +108,20 @@ def load(path: str | PathLike[str]) -> Any:
             f"{_version()}, which reads formats up to {FORMAT}. Update quernel, or save the model again with this one."
         )
     try:
-        model = Decoder(KNOWN, arrays).decode(document["model"])
+        model = Decoder(KNOWN_CLASSES, arrays).decode(document["model"])
         if type(model) not in MODELS:
             raise ValueError(f"it holds a {type(model).__name__}, not a model")
-        _check_ready(model)
-        _complete(model)
+        _check_saveable(model)
+        _add_missing_attributes(model)
         _check_shapes(model)
-        try_out(model)
-    except SENSELESS as error:
+        run_smoke_test(model)
+    except DECODING_ERRORS as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ModelFileError(f"{path} is not a valid quernel model file: {reason}.") from error
     return model
 
 
-def check_kind(model: Any, kinds: Collection[type], function: str) -> None:
+def check_model_type(model: Any, kinds: Collection[type], function: str) -> None:
     """Refuse what is no model of these kinds; of scikit-learn's wrappers around one, say how to get at it."""
     if type(model) in kinds:
         return
@@ -138,9 +138,9 @@ def check_kind(model: Any, kinds: Collection[type], function: str) -> None:
     raise TypeError(f"{function} takes a fitted {names}; got {type(model).__name__}. {advice}")
 
 
-def _check_ready(model: Any) -> None:
+def _check_saveable(model: Any) -> None:
     """Fitted, and with nothing in it that is code."""
-    for part in _parts(model):
+    for part in _nested_models(model):
         if not isinstance(part, TableModel):  # which is made of fitted parts, and no estimator
             check_is_fitted(part)
         if isinstance(part, ConformalQuantileRegressor):
@@ -152,19 +152,19 @@ def _check_ready(model: Any) -> None:
                     )
 
 
-def _parts(model: Any) -> list[Any]:
+def _nested_models(model: Any) -> list[Any]:
     """The model, and the models inside of it."""
     inside: list[Any] = []
     if isinstance(model, TableModel):
         inside = [model.model, *([] if model.interval is None else [model.interval])]
     if isinstance(model, ConformalQuantileRegressor):
         inside = [unwrap_frozen(one) for one in getattr(model, "estimators_", [])]
-    return [model, *(part for one in inside for part in _parts(one))]
+    return [model, *(part for one in inside for part in _nested_models(one))]
 
 
-def _complete(model: Any) -> None:
+def _add_missing_attributes(model: Any) -> None:
     """Add what files from earlier versions lack: the promise of calibrated intervals was a parameter only."""
-    for part in _parts(model):
+    for part in _nested_models(model):
         if isinstance(part, ConformalQuantileRegressor):
             for name in ("coverage", "symmetric"):
                 if not hasattr(part, f"{name}_"):
@@ -173,14 +173,14 @@ def _complete(model: Any) -> None:
 
 def _check_shapes(model: Any) -> None:
     """What predictions are made of must be there, and fit together."""
-    for part in _parts(model):
+    for part in _nested_models(model):
         if isinstance(part, TableModel):
-            _check_words(part)
-            for inner in _parts(part)[1:]:
+            _check_text(part)
+            for inner in _nested_models(part)[1:]:
                 if len(part.encoder.names) != inner.n_features_in_:
                     raise ValueError(f"its table has {len(part.encoder.names)} columns, not {inner.n_features_in_}")
         if isinstance(part, KernelEstimator):
-            _check_draw(part.feature_map_)
+            _check_random_features(part.feature_map_)
             shape = part.feature_map_.n_components_, len(part.intercept_)
             if part.coef_.shape != shape or part.coef_.dtype != float:
                 raise ValueError(f"its coefficients have the shape {part.coef_.shape}, not {shape}")
@@ -192,7 +192,7 @@ def _check_shapes(model: Any) -> None:
                 raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
 
 
-def _check_draw(features: Any) -> None:
+def _check_random_features(features: Any) -> None:
     """Random features are made of numbers; compiled code would complain of others in its own words."""
     if isinstance(features, RandomFeatures):
         for name in ("frequencies_", "phases_", "weights_"):
@@ -200,7 +200,7 @@ def _check_draw(features: Any) -> None:
                 raise TypeError(f"{name} is no array")
 
 
-def _check_words(model: TableModel) -> None:
+def _check_text(model: TableModel) -> None:
     """What is compared with the text of a table must be text."""
     levels = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
     for word in (model.target, *model.encoder.inputs, *model.encoder.missing, *levels):

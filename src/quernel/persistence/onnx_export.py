@@ -15,27 +15,27 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor, Kernel
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
-from quernel.persistence.models import check_kind
-from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, exp, join, where
+from quernel.persistence.models import check_model_type
+from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, exp, hstack, where
 from quernel.persistence.onnx_inputs import table_inputs
-from quernel.persistence.onnx_intervals import calibrated, check_exportable, median, quantile_curves
-from quernel.persistence.onnx_kernels import curves
+from quernel.persistence.onnx_intervals import calibrated_bounds, check_exportable, fitted_quantiles, median_prediction
+from quernel.persistence.onnx_kernels import feature_map_dot
 from quernel.tables import TableModel
 from quernel.tables.files import check_free, written_whole
 
 
 def calibrated_probabilities(calibration: ProbabilityCurves, scores: Tensor) -> Tensor:
     """As `ProbabilityCurves.probabilities`, from scores (n, 1) of two classes or (n, K) of more; shape (n, K)."""
-    each = [_chance(curve, scores.take([k], axis=1)) for k, curve in enumerate(calibration.curves)]
+    each = [_calibrated_probability(curve, scores.take([k], axis=1)) for k, curve in enumerate(calibration.curves)]
     if len(each) == 1:
-        return join([1.0 - each[0], each[0]])
-    together = join(each)
+        return hstack([1.0 - each[0], each[0]])
+    together = hstack(each)
     total = together.sum(axis=1, keepdims=True)
     possible = total > 0.0
     return where(possible, together / where(possible, total, 1.0), 1 / len(each))
 
 
-def _chance(curve: Sigmoid | Isotonic, score: Tensor) -> Tensor:
+def _calibrated_probability(curve: Sigmoid | Isotonic, score: Tensor) -> Tensor:
     """The probability of each score, (n, 1)."""
     graph = score.graph
     if isinstance(curve, Sigmoid):
@@ -44,7 +44,7 @@ def _chance(curve: Sigmoid | Isotonic, score: Tensor) -> Tensor:
         return 0.0 * score + curve.chances
     # What every piece adds: how far the score has come along it, from nothing to all of its rise.
     length, rise = np.diff(curve.scores), np.diff(curve.chances)
-    share = graph.apply("Min", ((score - curve.scores[:-1]) / length).at_least(0.0), 1.0)
+    share = graph.apply("Min", ((score - curve.scores[:-1]) / length).maximum(0.0), 1.0)
     return (share * rise).sum(axis=1, keepdims=True) + curve.chances[0]
 
 
@@ -67,7 +67,7 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     overwrite : bool, default=False
         Whether to replace a file that is there already. The new file appears whole or not at all.
     """
-    check_kind(model, EXPORTERS, "quernel.to_onnx")
+    check_model_type(model, EXPORTERS, "quernel.to_onnx")
     check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
     check_free(path, overwrite=overwrite)
@@ -84,7 +84,7 @@ def matrix_input(graph: Graph, model: Any) -> Tensor:
 
 def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
     """The fitted levels, in the order in which they were given."""
-    give_quantiles(graph, model, quantile_curves(model, matrix_input(graph, model)))
+    add_quantile_output(graph, model, fitted_quantiles(model, matrix_input(graph, model)))
 
 
 def export_table_model(graph: Graph, model: TableModel) -> None:
@@ -99,28 +99,30 @@ def export_table_model(graph: Graph, model: TableModel) -> None:
                 f"{PREFIX!r}. Rename the column, and fit again."
             )
     x = table_inputs(graph, model.encoder)
-    quantiles = quantile_curves(model.model, x)
-    give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)
+    quantiles = fitted_quantiles(model.model, x)
+    add_quantile_output(graph, model.model, exp(quantiles) if model.log_target else quantiles)
     if model.interval is not None:
         check_exportable(model.interval)
-        give_interval(graph, [exp(end) if model.log_target else end for end in calibrated(graph, model.interval, x)])
+        add_interval_outputs(
+            graph, [exp(end) if model.log_target else end for end in calibrated_bounds(graph, model.interval, x)]
+        )
 
 
 def export_intervals(graph: Graph, model: ConformalQuantileRegressor) -> None:
     """The calibrated ends, and the median."""
     check_exportable(model)
     x = matrix_input(graph, model)
-    give_interval(graph, calibrated(graph, model, x))
-    graph.output("prediction", median(model, x), float, (None,))
+    add_interval_outputs(graph, calibrated_bounds(graph, model, x))
+    graph.output("prediction", median_prediction(model, x), float, (None,))
 
 
-def give_interval(graph: Graph, ends: list[Tensor]) -> None:
+def add_interval_outputs(graph: Graph, ends: list[Tensor]) -> None:
     """The outputs of calibrated intervals."""
     for name, end in zip(("lower", "upper"), ends, strict=True):
         graph.output(name, end, float, (None,))
 
 
-def give_quantiles(graph: Graph, model: KernelQuantileRegressor, quantiles: Tensor) -> None:
+def add_quantile_output(graph: Graph, model: KernelQuantileRegressor, quantiles: Tensor) -> None:
     """The output of a quantile model, of the shape of `predict`."""
     if model._single:
         graph.output("quantiles", quantiles.take(0, axis=1), float, (None,))
@@ -130,16 +132,18 @@ def give_quantiles(graph: Graph, model: KernelQuantileRegressor, quantiles: Tens
 
 def export_regressor(graph: Graph, model: KernelRegressor) -> None:
     """Phi u + b."""
-    raw = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    raw = feature_map_dot(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
     graph.output("prediction", raw.take(0, axis=1), float, (None,))
 
 
 def export_classifier(graph: Graph, model: KernelClassifier) -> None:
     """The label, and the probabilities or, where neither loss nor calibration gives any, the decision function."""
-    scores = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    scores = feature_map_dot(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
     labels, two = model.classes_, len(model.classes_) == 2
     kind = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}.get(labels.dtype.kind, np.str_)
-    place = (scores.take(0, axis=1) > 0.0).to(np.int64) if two else graph.apply("ArgMax", scores, axis=1, keepdims=0)
+    place = (
+        (scores.take(0, axis=1) > 0.0).astype(np.int64) if two else graph.apply("ArgMax", scores, axis=1, keepdims=0)
+    )
     graph.output("label", graph.constant(labels.astype(kind)).take(place, axis=0), kind, (None,))
     if model.calibration is not None or isinstance(model.loss_, Logistic):
         graph.output("probabilities", _probabilities(graph, model, scores), float, (None, len(labels)))

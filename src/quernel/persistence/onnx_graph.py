@@ -41,13 +41,13 @@ class Graph:
 
     def input(self, name: str, kind: Any, shape: tuple[int | None, ...]) -> Tensor:
         """An input of this numpy type; None in its shape is the number of rows."""
-        self._inputs.append(self._described(name, np.dtype(kind), shape))
+        self._inputs.append(self._value_info(name, np.dtype(kind), shape))
         return Tensor(self, name)
 
     def output(self, name: str, value: Tensor, kind: Any, shape: tuple[int | None, ...]) -> None:
         """Give a tensor out under this name."""
         self._nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
-        self._outputs.append(self._described(name, np.dtype(kind), shape))
+        self._outputs.append(self._value_info(name, np.dtype(kind), shape))
 
     def constant(self, value: ArrayLike) -> Tensor:
         """Numbers or text that the graph holds."""
@@ -81,7 +81,7 @@ class Graph:
         self.onnx.checker.check_model(model)
         return model
 
-    def _described(self, name: str, kind: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
+    def _value_info(self, name: str, kind: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
         helper = self.onnx.helper
         element = self.onnx.TensorProto.STRING if kind.kind in "UO" else helper.np_dtype_to_tensor_dtype(kind)
         return helper.make_tensor_value_info(name, element, ["rows" if size is None else size for size in shape])
@@ -130,7 +130,7 @@ class Tensor:
     def __gt__(self, other: Operand) -> Tensor:
         return self.graph.apply("Greater", self, other)
 
-    def at_least(self, other: float) -> Tensor:
+    def maximum(self, other: float) -> Tensor:
         """max(., other)."""
         return self.graph.apply("Max", self, float(other))
 
@@ -147,7 +147,7 @@ class Tensor:
         index = index if isinstance(index, Tensor) else np.asarray(index, dtype=np.int64)
         return self.graph.apply("Gather", self, index, axis=axis)
 
-    def to(self, kind: Any) -> Tensor:
+    def astype(self, kind: Any) -> Tensor:
         """The same in another numpy type."""
         element = self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
         return self.graph.apply("Cast", self, to=element)
@@ -198,7 +198,7 @@ def is_missing(x: Tensor) -> Tensor:
     return x.graph.apply("IsNaN", x - x)
 
 
-def join(parts: list[Tensor]) -> Tensor:
+def hstack(parts: list[Tensor]) -> Tensor:
     """Columns side by side."""
     return parts[0].graph.apply("Concat", *parts, axis=1)
 

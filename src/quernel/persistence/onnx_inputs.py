@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.persistence.onnx_graph import Graph, Tensor, cos, equal, is_missing, join, sin, where
+from quernel.persistence.onnx_graph import Graph, Tensor, cos, equal, hstack, is_missing, sin, where
 from quernel.tables import DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn, as_arrow
 from quernel.tables.arrow_casts import as_words
 from quernel.tables.columns import CYCLES, DAY, Column
@@ -38,10 +38,10 @@ def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
         )
     table = model.encoder.without_marks(as_arrow(table, model.encoder.inputs))
     model.encoder.check(table.schema)
-    return {column.name: _fed(column, table[column.name])[:, None] for column in model.encoder.columns}
+    return {column.name: _input_values(column, table[column.name])[:, None] for column in model.encoder.columns}
 
 
-def _fed(column: Column, values: Any) -> NDArray[Any]:
+def _input_values(column: Column, values: Any) -> NDArray[Any]:
     """The entries of a column, as the graph's input takes them."""
     if not isinstance(column, TextColumn):
         return column.read(values)
@@ -51,28 +51,28 @@ def _fed(column: Column, values: Any) -> NDArray[Any]:
 
 def table_inputs(graph: Graph, encoder: TableEncoder) -> Tensor:
     """The matrix that the encoder makes, from one input for every column."""
-    return join([part for column in encoder.columns for part in _encoded(graph, column, encoder)])
+    return hstack([part for column in encoder.columns for part in _encode_column(graph, column, encoder)])
 
 
-def _encoded(graph: Graph, column: Column, encoder: TableEncoder) -> list[Tensor]:
+def _encode_column(graph: Graph, column: Column, encoder: TableEncoder) -> list[Tensor]:
     if isinstance(column, TextColumn):
-        return [_levels(graph, column, encoder.gaps(column))]
+        return [_encode_text(graph, column, encoder.gaps(column))]
     x = graph.input(column.name, float, (None, 1))
     if type(column) is NumberColumn:
         for number in gap_numbers(encoder.missing):
             x = where(equal(x, number), np.nan, x)
     missing = is_missing(x)
     filled = where(missing, column.fill, x)
-    flag = [missing.to(float)] if column.flagged else []
+    flag = [missing.astype(float)] if column.flagged else []
     if isinstance(column, DateColumn):
-        return [*_dates(column, filled), *flag]
+        return [*_encode_dates(column, filled), *flag]
     if isinstance(column, TimeColumn):
         angle = 2 * np.pi / DAY * filled
         return [filled, sin(angle), cos(angle), *flag]
     return [filled, *flag]
 
 
-def _levels(graph: Graph, column: TextColumn, gaps: tuple[str, ...]) -> Tensor:
+def _encode_text(graph: Graph, column: TextColumn, gaps: tuple[str, ...]) -> Tensor:
     """The row of the column's codes that belongs to each text; some words stand for gaps."""
     text = graph.input(column.name, str, (None, 1))
     n = len(column.levels)
@@ -88,7 +88,7 @@ def _levels(graph: Graph, column: TextColumn, gaps: tuple[str, ...]) -> Tensor:
     return graph.constant(column.codes).take(row.graph.apply("Squeeze", row, np.array([1])), axis=0)
 
 
-def _dates(column: DateColumn, time: Tensor) -> list[Tensor]:
+def _encode_dates(column: DateColumn, time: Tensor) -> list[Tensor]:
     """Trend, then sine and cosine of every cycle."""
     passed = time - column.start
     angles = [2 * np.pi / CYCLES[cycle] * passed for cycle in column.cycles]

@@ -12,22 +12,22 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.scores import Scores, conformal_quantile
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import QuantileFunction
-from quernel.persistence.onnx_graph import Graph, Tensor, absolute, join, where
-from quernel.persistence.onnx_kernels import curves
+from quernel.persistence.onnx_graph import Graph, Tensor, absolute, hstack, where
+from quernel.persistence.onnx_kernels import feature_map_dot
 from quernel.tables import TableModel
 
 # Of what is near to a frequent value: this part of it is no more than rounding.
 ROUNDING = 1e-6
 
 
-def quantile_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
+def fitted_quantiles(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
     """The fitted levels as they are predicted, in the order in which they were given, shape (n, q)."""
     if model.noncrossing is None:
         return _raw_curves(model, x)
     return _sorted_curves(model, x).take(np.argsort(np.argsort(model.quantiles_)), axis=1)
 
 
-def curves_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -> Tensor:
+def quantiles_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -> Tensor:
     """Other levels, shape (n, len(wanted)), read between the sorted curves as `predict` does."""
     levels = np.sort(model.quantiles_)
     # What is read off is linear in the curves: of the unit curves it is the weight of each.
@@ -35,16 +35,16 @@ def curves_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -> T
     between = _sorted_curves(model, x) @ weights
     values = getattr(model, "frequent_values_", np.empty(0))
     # Two curves that share such a value have it between them, too, but for rounding.
-    return _snapped(between, values, ROUNDING * model._near) if len(values) else between
+    return _snap_to_point_masses(between, values, ROUNDING * model._near) if len(values) else between
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
-    raw = curves(model.feature_map_, x, model.coef_) + model.intercept_
+    raw = feature_map_dot(model.feature_map_, x, model.coef_) + model.intercept_
     values = getattr(model, "frequent_values_", np.empty(0))
-    return _snapped(raw, values, model._near) if len(values) else raw
+    return _snap_to_point_masses(raw, values, model._near) if len(values) else raw
 
 
-def _snapped(raw: Tensor, values: ArrayLike, near: float) -> Tensor:
+def _snap_to_point_masses(raw: Tensor, values: ArrayLike, near: float) -> Tensor:
     """As `quernel.tuning.data_summary.snapped`: curves that are all but at one of these values are put there."""
     apply = raw.graph.apply
     distance = absolute(apply("Unsqueeze", raw, np.array([2])) - np.asarray(values))
@@ -78,7 +78,7 @@ def check_exportable(model: ConformalQuantileRegressor) -> None:
     kinds = {type(label) for label in model.calibration_} - {type(None)}
     if not kinds <= {str, int, bool}:
         raise ValueError(f"Labels of groups must be text or whole numbers in ONNX; got {kinds.pop().__name__}.")
-    for inner in _inner(model):
+    for inner in _inner_models(model):
         if not isinstance(inner, KernelQuantileRegressor):
             own = isinstance(inner, ConformalQuantileRegressor | TableModel)
             other = "make a model of tables with quernel fit --conformal" if own else "export it with a tool of its own"
@@ -88,47 +88,47 @@ def check_exportable(model: ConformalQuantileRegressor) -> None:
             )
 
 
-def calibrated(graph: Graph, model: ConformalQuantileRegressor, x: Tensor) -> list[Tensor]:
+def calibrated_bounds(graph: Graph, model: ConformalQuantileRegressor, x: Tensor) -> list[Tensor]:
     """Lower and upper end of every row, each (n,)."""
     tail = (1 - model.coverage_) / 2
-    ends = [curves_at(inner, x, [tail, 1 - tail]) for inner in _inner(model)]
+    ends = [quantiles_at(inner, x, [tail, 1 - tail]) for inner in _inner_models(model)]
     intervals = [_interval(scores, ends, model._score_level) for scores in model.calibration_.values()]
     if None in model.calibration_:
         return [end.take(0, axis=1) for end in intervals[0]]
-    group = _group(graph, list(model.calibration_))
+    group = _group_index(graph, list(model.calibration_))
     unknown = np.nan * ends[0].take([0], axis=1)  # predict_interval would refuse such rows
-    return [_of_group(group, [*side, unknown]) for side in zip(*intervals, strict=True)]
+    return [_select_group(group, [*side, unknown]) for side in zip(*intervals, strict=True)]
 
 
-def median(model: ConformalQuantileRegressor, x: Tensor) -> Tensor:
+def median_prediction(model: ConformalQuantileRegressor, x: Tensor) -> Tensor:
     """The mean of the models' medians, (n,)."""
-    return _mean([curves_at(inner, x, [0.5]).take(0, axis=1) for inner in _inner(model)])
+    return _mean([quantiles_at(inner, x, [0.5]).take(0, axis=1) for inner in _inner_models(model)])
 
 
-def _inner(model: ConformalQuantileRegressor) -> list[Any]:
+def _inner_models(model: ConformalQuantileRegressor) -> list[Any]:
     return [unwrap_frozen(one) for one in model.estimators_]
 
 
 def _interval(scores: Scores, ends: list[Tensor], level: float) -> tuple[Tensor, Tensor]:
     """As in `Scores.interval`, for rows of weight 1; lower and upper end, each (n, 1)."""
-    low = -1.0 * _farthest([-1.0 * end.take([0], axis=1) for end in ends], scores, scores.below, level)
-    high = _farthest([end.take([1], axis=1) for end in ends], scores, scores.above, level)
+    low = -1.0 * _calibrated_bound([-1.0 * end.take([0], axis=1) for end in ends], scores, scores.below, level)
+    high = _calibrated_bound([end.take([1], axis=1) for end in ends], scores, scores.above, level)
     empty, middle = low > high, (low + high) / 2.0
     return where(empty, middle, low), where(empty, middle, high)
 
 
-def _farthest(ends: list[Tensor], scores: Scores, score: Array, level: float) -> Tensor:
+def _calibrated_bound(ends: list[Tensor], scores: Scores, score: Array, level: float) -> Tensor:
     """The end plus score of the rank that covers `level`: a constant, unless there are several models."""
     if len(ends) == 1:
         return ends[0] + conformal_quantile(score, scores.weight, np.ones(1), level)
     n = len(score)
     place = int(conformal_quantile(np.arange(n, dtype=float), scores.weight, np.ones(1), level)[0])
-    values = join(ends).take(scores.model, axis=1) + score
+    values = hstack(ends).take(scores.model, axis=1) + score
     largest, _ = values.graph.apply("TopK", values, np.array([n - place]), outputs=2, axis=1, largest=1, sorted=1)
     return largest.take([n - place - 1], axis=1)
 
 
-def _group(graph: Graph, labels: list[Any]) -> Tensor:
+def _group_index(graph: Graph, labels: list[Any]) -> Tensor:
     """The place of each row's label, (n, 1); that after the last for a label that is not known."""
     text = isinstance(labels[0], str)
     given = graph.input("groups", str if text else np.int64, (None,))
@@ -138,9 +138,9 @@ def _group(graph: Graph, labels: list[Any]) -> Tensor:
     return graph.apply("Unsqueeze", row, np.array([1]))
 
 
-def _of_group(group: Tensor, columns: list[Tensor]) -> Tensor:
+def _select_group(group: Tensor, columns: list[Tensor]) -> Tensor:
     """From each row the column of its group, (n,)."""
-    chosen = group.graph.apply("GatherElements", join(columns), group, axis=1)
+    chosen = group.graph.apply("GatherElements", hstack(columns), group, axis=1)
     return chosen.take(0, axis=1)
 
 

@@ -14,20 +14,20 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor
 from quernel.tables import NumberColumn, TableModel, TextColumn
 
 
-def try_out(model: Any) -> None:
+def run_smoke_test(model: Any) -> None:
     """Ask the model for all that it can tell of a made-up row; whatever is wrong with its parts is raised."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        _ask(model, _made_up(model))
+        _predict_all(model, _make_rows(model))
 
 
 @singledispatch
-def _made_up(model: Any) -> Any:
+def _make_rows(model: Any) -> Any:
     """A row within the range of the training rows, such as the model takes."""
     return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
 
 
-@_made_up.register
+@_make_rows.register
 def _(model: TableModel) -> Any:
     """One with values, and one of gaps."""
     import pyarrow as pa
@@ -43,25 +43,25 @@ def _(model: TableModel) -> Any:
     return pa.table(columns)
 
 
-@_made_up.register
+@_make_rows.register
 def _(model: ConformalQuantileRegressor) -> Any:
-    return _made_up(unwrap_frozen(model.estimators_[0]))
+    return _make_rows(unwrap_frozen(model.estimators_[0]))
 
 
 @singledispatch
-def _ask(model: Any, row: Any) -> None:
+def _predict_all(model: Any, row: Any) -> None:
     model.predict(row)
 
 
-@_ask.register
+@_predict_all.register
 def _(model: KernelClassifier, row: Any) -> None:
     model.predict(row)
     if hasattr(model, "predict_proba"):
         model.predict_proba(row)
 
 
-@_ask.register(KernelQuantileRegressor)
-@_ask.register(TableModel)
+@_predict_all.register(KernelQuantileRegressor)
+@_predict_all.register(TableModel)
 def _(model: Any, row: Any) -> None:
     model.predict(row)
     model.predict(row, float(np.mean(model.quantiles_)))
@@ -71,7 +71,7 @@ def _(model: Any, row: Any) -> None:
         model.predict_interval(row)
 
 
-@_ask.register
+@_predict_all.register
 def _(model: ConformalQuantileRegressor, row: Any) -> None:
     known = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(row)}
     known |= {} if model._ratio is None else {"density_ratio": np.ones(len(row))}
