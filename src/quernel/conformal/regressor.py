@@ -353,8 +353,8 @@ def _remember_argument(given: Any) -> Any:
 def _resolve_argument(name: str, given: Any, fitted: Any) -> Any:
     """Return what `predict_interval` was given or, failing that, the function that `fit` was given.
 
-    `fitted` is what `_remember_argument` stored. Raise if `fit` was given none, or an array that this
-    call has no counterpart of.
+    `fitted` is what `_remember_argument` stored. Raise if this call was given the argument and `fit` was not, or
+    if `fit` was given an array and this call nothing.
     """
     if fitted is None and given is not None:
         raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out or fit anew.")

@@ -1,4 +1,8 @@
-"""`save` and `load`, and the classes that a model file may speak of."""
+"""`save` and `load`, and the registry of classes that a model file may contain.
+
+Loading trusts nothing in the file: objects are built from registered classes by their constructors, then checked for
+consistent shapes, then tried on made-up rows, so that a file that cannot predict raises when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +36,22 @@ from quernel.tuning.alpha import AlphaChoice
 from quernel.tuning.bandwidth import BandwidthChoice, Round
 from quernel.tuning.n_components import ComponentsChoice, Trial
 
-# Raised when files are written that an older quernel would misread.
+# Version of the file format, to be increased when older versions of quernel would misread new files.
 FORMAT = 1
 
-# What can be saved. A new estimator is added here, and what it is made of below; nothing else needs to know it.
+# Estimators that can be saved. To add one, register its class here and the classes of its attributes below. Files refer
+# to classes and attributes by name: renaming one makes existing files unreadable.
 QUANTILE_MODELS = (KernelQuantileRegressor, KernelQuantileRegressorCV)
 MODELS: tuple[type, ...] = (
     *QUANTILE_MODELS,
     *(KernelRegressor, KernelClassifier, ConformalQuantileRegressor, TableModel),
 )
-# scikit-learn's splitters that are no more than the arguments of their constructors.
+# Splitters of scikit-learn whose state is the arguments of their constructor.
 SPLITTERS = tuple(
     getattr(model_selection, name)
     for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
 )
+# Classes that occur inside the models.
 COMPONENTS: tuple[type, ...] = (
     *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
     *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
@@ -56,10 +62,10 @@ COMPONENTS: tuple[type, ...] = (
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )
-# What parts that make no sense, or do not fit together, raise.
+# What building and trying an inconsistent model raises.
 DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 KNOWN_CLASSES = {kind.__name__: kind for kind in (*MODELS, *COMPONENTS)}
-# What to do about attributes that hold what is not known.
+# Remedies for attributes that hold objects of other classes, by the name of the attribute.
 FOREIGN_MODEL = (
     "Calibrate a KernelQuantileRegressor instead, or keep the other model in a file of its own kind and calibrate it "
     "again where it is loaded, with method='prefit'."
@@ -73,14 +79,21 @@ REMEDIES = {
 
 
 def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted model to a file from which `load` makes it again; its predictions are the same to the last bit.
+    """Save a fitted model to a file for `load`; its predictions stay the same to the last bit.
 
     Parameters
     ----------
-    model : a fitted estimator of quernel
-    path : str or path
+    model : fitted estimator of quernel
+    path : str or path-like
     overwrite : bool, default=False
-        Whether to replace a file that is there already. The new file appears whole or not at all.
+        Whether to replace an existing file. Writing is atomic: the new file appears complete or not at all.
+
+    Raises
+    ------
+    TypeError
+        The model, or an attribute of it, is of a class that model files cannot hold.
+    FileExistsError
+        The file exists, and `overwrite` is False.
     """
     check_model_type(model, MODELS, "quernel.save")
     _check_saveable(model)
@@ -91,12 +104,20 @@ def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> N
 
 
 def load(path: str | PathLike[str]) -> Any:
-    """The model that `save` wrote. Nothing in the file is executed; a file that is not whole is refused.
+    """Load a model that `save` wrote. Nothing in the file is executed.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    The fitted estimator.
 
     Raises
     ------
     ModelFileError
-        A ValueError: the file is no model, is damaged, or comes from a newer quernel.
+        A ValueError: the file is not a model, is damaged, or was written by a newer version of quernel.
     """
     path = Path(path)
     document, arrays = read_archive(path)
@@ -122,7 +143,10 @@ def load(path: str | PathLike[str]) -> Any:
 
 
 def check_model_type(model: Any, kinds: Collection[type], function: str) -> None:
-    """Refuse what is no model of these kinds; of scikit-learn's wrappers around one, say how to get at it."""
+    """Raise TypeError unless the model is of one of these classes.
+
+    For wrappers of scikit-learn (pipelines, searches, frozen estimators) the message says how to get at the model.
+    """
     if type(model) in kinds:
         return
     names, advice = ", ".join(kind.__name__ for kind in kinds), "Fit one of those."
@@ -139,9 +163,9 @@ def check_model_type(model: Any, kinds: Collection[type], function: str) -> None
 
 
 def _check_saveable(model: Any) -> None:
-    """Fitted, and with nothing in it that is code."""
+    """Raise unless the model and all models inside it are fitted, and hold no functions."""
     for part in _nested_models(model):
-        if not isinstance(part, TableModel):  # which is made of fitted parts, and no estimator
+        if not isinstance(part, TableModel):  # a TableModel is no estimator; it holds fitted ones
             check_is_fitted(part)
         if isinstance(part, ConformalQuantileRegressor):
             for name, given in (("groups", part._groups), ("density_ratio", part._ratio)):
@@ -153,17 +177,17 @@ def _check_saveable(model: Any) -> None:
 
 
 def _nested_models(model: Any) -> list[Any]:
-    """The model, and the models inside of it."""
-    inside: list[Any] = []
+    """Return the model and, recursively, the models inside it."""
+    inner: list[Any] = []
     if isinstance(model, TableModel):
-        inside = [model.model, *([] if model.interval is None else [model.interval])]
+        inner = [model.model, *([] if model.interval is None else [model.interval])]
     if isinstance(model, ConformalQuantileRegressor):
-        inside = [unwrap_frozen(one) for one in getattr(model, "estimators_", [])]
-    return [model, *(part for one in inside for part in _nested_models(one))]
+        inner = [unwrap_frozen(one) for one in getattr(model, "estimators_", [])]
+    return [model, *(part for one in inner for part in _nested_models(one))]
 
 
 def _add_missing_attributes(model: Any) -> None:
-    """Add what files from earlier versions lack: the promise of calibrated intervals was a parameter only."""
+    """Set `coverage_` and `symmetric_`, which files of earlier versions lack: they had the parameters only."""
     for part in _nested_models(model):
         if isinstance(part, ConformalQuantileRegressor):
             for name in ("coverage", "symmetric"):
@@ -172,7 +196,7 @@ def _add_missing_attributes(model: Any) -> None:
 
 
 def _check_shapes(model: Any) -> None:
-    """What predictions are made of must be there, and fit together."""
+    """Raise unless everything that predictions need is there, with consistent shapes."""
     for part in _nested_models(model):
         if isinstance(part, TableModel):
             _check_text(part)
@@ -193,7 +217,7 @@ def _check_shapes(model: Any) -> None:
 
 
 def _check_random_features(features: Any) -> None:
-    """Random features are made of numbers; compiled code would complain of others in its own words."""
+    """Raise unless the parameters of random features are arrays: compiled code would fail on others obscurely."""
     if isinstance(features, RandomFeatures):
         for name in ("frequencies_", "phases_", "weights_"):
             if not isinstance(getattr(features, name), np.ndarray):
@@ -201,25 +225,25 @@ def _check_random_features(features: Any) -> None:
 
 
 def _check_text(model: TableModel) -> None:
-    """What is compared with the text of a table must be text."""
-    levels = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
-    for word in (model.target, *model.encoder.inputs, *model.encoder.missing, *levels):
-        if not isinstance(word, str):
-            raise TypeError(f"its table has {word!r} where text is needed")
+    """Raise unless column names, missing-value markers and categories are text."""
+    categories = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
+    for text in (model.target, *model.encoder.inputs, *model.encoder.missing, *categories):
+        if not isinstance(text, str):
+            raise TypeError(f"its table has {text!r} where text is needed")
 
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:
-    """Every group's scores are of one length, and each was made by a model that is there."""
-    predicting_ends = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
-    if not all(isinstance(unwrap_frozen(inner), predicting_ends) for inner in model.estimators_):
+    """Raise unless the arrays of each group's conformity scores have one length, and refer to models that exist."""
+    interval_models = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
+    if not all(isinstance(unwrap_frozen(inner), interval_models) for inner in model.estimators_):
         raise ValueError("what it calibrates is no model of quantiles")
     for scores in model.calibration_.values():
-        lengths = {len(part) for part in (scores.below, scores.above, scores.model, scores.weight)}
+        lengths = {len(values) for values in (scores.below, scores.above, scores.model, scores.weight)}
         if len(lengths) != 1 or not np.isin(scores.model, np.arange(len(model.estimators_))).all():
             raise ValueError("its calibration scores do not fit together")
 
 
 def _version() -> str:
-    from quernel import __version__  # the package imports this module
+    from quernel import __version__  # not at the top: the package imports this module
 
     return __version__
