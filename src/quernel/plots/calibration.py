@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, rows_below
-from quernel.plots.fan import percent
-from quernel.plots.models import predicted_levels
+from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, check_predictions, count_rows_below
+from quernel.plots.fan import format_percent
+from quernel.plots.models import predict_quantiles
 from quernel.plots.style import ACCENT, BAND_PALE, LINE, POINT, dress, house_style, new_axes
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CalibrationDisplay:
         ax: "Axes | None" = None,
     ) -> Self:
         """Draw how the levels of a fitted estimator hold on rows that it has not seen."""
-        curves, levels = predicted_levels(estimator, X, quantiles)
+        curves, levels = predict_quantiles(estimator, X, quantiles)
         return cls.from_predictions(y, curves, levels, confidence=confidence, ax=ax)
 
     @classmethod
@@ -64,8 +64,8 @@ class CalibrationDisplay:
     @classmethod
     def of(cls, y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, *, confidence: float = CONFIDENCE) -> Self:
         """The numbers, not drawn yet."""
-        y, curves, levels = checked_predictions(y_true, y_pred, quantiles)
-        below, observed = (rows / len(y) for rows in rows_below(y, curves))
+        y, curves, levels = check_predictions(y_true, y_pred, quantiles)
+        below, observed = (rows / len(y) for rows in count_rows_below(y, curves))
         return cls(levels, observed, *binomial_band(levels, len(y), confidence), len(y), confidence, below)
 
     @property
@@ -86,7 +86,7 @@ class CalibrationDisplay:
         with house_style():
             ax = new_axes() if ax is None else ax
             dress(ax)
-            label = f"{percent(self.confidence)} by chance, {self.n_rows:,} rows"
+            label = f"{format_percent(self.confidence)} by chance, {self.n_rows:,} rows"
             ax.fill_between(grid, low, high, color=BAND_PALE, linewidth=0, label=label)
             ax.plot([0, 1], [0, 1], color=POINT, linewidth=0.8, linestyle="--")
             ax.plot(self.levels, self.nearest, color=LINE, linewidth=1, alpha=0.5)

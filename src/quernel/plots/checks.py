@@ -9,7 +9,7 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 
 
-def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike) -> tuple[Floats, Floats, Floats]:
+def check_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike) -> tuple[Floats, Floats, Floats]:
     """y (n,), curves (n, q) and levels (q,) of agreeing shapes, the levels ascending."""
     levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)) or len(np.unique(levels)) < len(levels):
@@ -29,7 +29,7 @@ def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLi
     return y, curves[:, order], levels[order]
 
 
-def rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def count_rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """How many rows are below each curve, and how many below or on it, (q,) each.
 
     They differ where rows with the same y lie on curves, as counts do: a level between the two shares is then kept

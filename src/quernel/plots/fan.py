@@ -61,18 +61,18 @@ def fan_chart(
     >>> ax = fan_chart(x, y, grid, model.predict(grid[:, None]), model.quantiles_)  # doctest: +SKIP
     >>> save_figure(ax.figure, "fan.png")  # doctest: +SKIP
     """
-    x, y, grid, curves, levels = _checked(x, y, grid, curves, quantiles, max_points)
+    x, y, grid, curves, levels = _check_arguments(x, y, grid, curves, quantiles, max_points)
     fan = arrange(levels)
     with house_style():
         ax = new_axes() if ax is None else ax
         dress(ax)
         handles = [
-            *_points(ax, x, y, max_points),
-            *_median(ax, grid, curves, fan),
-            *_bands(ax, grid, curves, levels, fan),
-            *_singles(ax, grid, curves, levels, fan),
+            *_draw_points(ax, x, y, max_points),
+            *_draw_median(ax, grid, curves, fan),
+            *_draw_bands(ax, grid, curves, levels, fan),
+            *_draw_singles(ax, grid, curves, levels, fan),
         ]
-        _name(ax, handles, x_label, y_label, title)
+        _add_labels(ax, handles, x_label, y_label, title)
     return ax
 
 
@@ -85,12 +85,12 @@ def arrange(levels: NDArray[np.float64]) -> Fan:
     return Fan(bands, median, singles)
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in per cent, without needless decimals."""
     return f"{100 * share:.6g} %"
 
 
-def _points(ax: "Axes", x: NDArray[Any], y: NDArray[np.float64], max_points: int) -> list[Any]:
+def _draw_points(ax: "Axes", x: NDArray[Any], y: NDArray[np.float64], max_points: int) -> list[Any]:
     from matplotlib.lines import Line2D
 
     if len(y) > max_points:
@@ -108,12 +108,12 @@ def _points(ax: "Axes", x: NDArray[Any], y: NDArray[np.float64], max_points: int
     return [Line2D([], [], linestyle="", marker="o", markersize=4, color=POINT, markeredgewidth=0, label="data")]
 
 
-def _bands(
+def _draw_bands(
     ax: "Axes", grid: NDArray[Any], curves: NDArray[np.float64], levels: NDArray[np.float64], fan: Fan
 ) -> list[Any]:
     drawn = []
     for (low, high), colour in zip(fan.bands, shades(len(fan.bands)), strict=True):
-        label = f"middle {percent(levels[high] - levels[low])}"
+        label = f"middle {format_percent(levels[high] - levels[low])}"
         drawn.append(
             ax.fill_between(grid, curves[:, low], curves[:, high], color=colour, linewidth=0, zorder=2, label=label)
         )
@@ -123,13 +123,13 @@ def _bands(
     return [drawn[i] for i in shown[::-1]]  # from the median outwards
 
 
-def _median(ax: "Axes", grid: NDArray[Any], curves: NDArray[np.float64], fan: Fan) -> list[Any]:
+def _draw_median(ax: "Axes", grid: NDArray[Any], curves: NDArray[np.float64], fan: Fan) -> list[Any]:
     if fan.median is None:
         return []
     return ax.plot(grid, curves[:, fan.median], color=LINE, linewidth=1.8, zorder=3, label="median")
 
 
-def _singles(
+def _draw_singles(
     ax: "Axes", grid: NDArray[Any], curves: NDArray[np.float64], levels: NDArray[np.float64], fan: Fan
 ) -> list[Any]:
     dashes = ["--", ":", "-.", (0, (6, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
@@ -143,12 +143,12 @@ def _singles(
             linestyle=dashes[k % len(dashes)],
             linewidth=1.4,
             zorder=3,
-            label=f"{percent(levels[i])} quantile",
+            label=f"{format_percent(levels[i])} quantile",
         )
     ]
 
 
-def _name(ax: "Axes", handles: list[Any], x_label: str | None, y_label: str | None, title: str | None) -> None:
+def _add_labels(ax: "Axes", handles: list[Any], x_label: str | None, y_label: str | None, title: str | None) -> None:
     """Texts, and a legend above the axes, where it hides no data."""
     if x_label is not None:
         ax.set_xlabel(x_label)
@@ -171,7 +171,7 @@ def _name(ax: "Axes", handles: list[Any], x_label: str | None, y_label: str | No
         ax.set_title(title, loc="left", pad=12 + rows * 1.5 * RC["legend.fontsize"])
 
 
-def _checked(
+def _check_arguments(
     x: ArrayLike, y: ArrayLike, grid: ArrayLike, curves: ArrayLike, quantiles: ArrayLike, max_points: int
 ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[Any], NDArray[np.float64], NDArray[np.float64]]:
     """Arrays of agreeing shapes; the grid ascending."""

@@ -8,9 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.checks import Floats
 from quernel.plots.fan import fan_chart
-from quernel.plots.models import predicted_levels
+from quernel.plots.models import predict_quantiles
 from quernel.plots.style import cut
-from quernel.plots.table_access import columns_of, grid_of, only_times, points_of
+from quernel.plots.table_access import convert_grid, is_time_of_day, make_grid, split_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ OTHERS = ("typical", "average")
 GRID_POINTS = 200
 AVERAGED_ROWS = 100
 HALF_WIDTH = 0.35  # of the bars of a word
-LETTER_INCHES, MOST_LETTERS = 0.08, 24  # of a word below its bar; of one that is written aslant
+INCHES_PER_LETTER, MAX_LABEL_LENGTH = 0.08, 24  # of a word below its bar; of one that is written aslant
 
 
 @dataclass(eq=False)
@@ -105,14 +105,14 @@ class QuantileFanDisplay:
         """The numbers, not drawn yet."""
         if others not in OTHERS:
             raise ValueError(f"others must be one of {OTHERS}; got {others!r}.")
-        columns = columns_of(estimator, X)
-        j = position(column, columns.names)
-        points = grid_of(columns.values[j], GRID_POINTS) if grid is None else points_of(grid, columns.values[j])
+        columns = split_columns(estimator, X)
+        j = column_index(column, columns.names)
+        points = make_grid(columns.values[j], GRID_POINTS) if grid is None else convert_grid(grid, columns.values[j])
         rows = columns.typical() if others == "typical" else columns.take(_some(columns.n_rows))
         n_rows = len(rows[0])
         filled = [np.tile(values, len(points)) for values in rows]
         filled[j] = np.repeat(points, n_rows)
-        curves, levels = predicted_levels(estimator, columns.rows_of(filled), quantiles)
+        curves, levels = predict_quantiles(estimator, columns.assemble(filled), quantiles)
         curves = curves.reshape(len(points), n_rows, -1).mean(axis=1)
         order = np.argsort(levels)
         y = np.asarray(y, dtype=np.float64)
@@ -121,22 +121,22 @@ class QuantileFanDisplay:
     def plot(self, *, ax: "Axes | None" = None) -> Self:
         """Draw as `fan_chart` does; words side by side, with their rows, which are scattered sideways."""
         words = self.grid.dtype.kind == "O"
-        x, y, grid, curves = self._side_by_side() if words else (self.x, self.y, self.grid, self.curves)
+        x, y, grid, curves = self._category_coordinates() if words else (self.x, self.y, self.grid, self.curves)
         ax = fan_chart(x, y, grid, curves, self.levels, ax=ax, x_label=self.x_label, y_label=self.y_label)
         if words:
-            _name_words(ax, [str(word) for word in self.grid])
+            _label_categories(ax, [str(word) for word in self.grid])
             ax.grid(False, axis="x")
         if self.grid.dtype.kind == "M":
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DateFormatter
 
             locator = AutoDateLocator()
             ax.xaxis.set_major_locator(locator)
-            times = only_times(self.grid)
+            times = is_time_of_day(self.grid)
             ax.xaxis.set_major_formatter(DateFormatter("%H:%M") if times else ConciseDateFormatter(locator))
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
-    def _side_by_side(self) -> tuple[Floats, Floats, Floats, Floats]:
+    def _category_coordinates(self) -> tuple[Floats, Floats, Floats, Floats]:
         """The rows whose word is drawn, each somewhere above it, and curves that are flat along each word."""
         place = {str(word): k for k, word in enumerate(self.grid)}
         code = np.array([place.get(str(word), -1) for word in self.x])
@@ -147,19 +147,19 @@ class QuantileFanDisplay:
         return x[code >= 0], self.y[code >= 0], grid.ravel(), curves
 
 
-def _name_words(ax: "Axes", words: list[str]) -> None:
+def _label_categories(ax: "Axes", words: list[str]) -> None:
     """Words below their bars, aslant where they would run into each other; cut if the figure makes no room for that."""
-    room = int(ax.get_position().width * ax.figure.get_figwidth() / len(words) / LETTER_INCHES)
+    room = int(ax.get_position().width * ax.figure.get_figwidth() / len(words) / INCHES_PER_LETTER)
     if max(map(len, words)) <= room:
         ax.set_xticks(range(len(words)), words)
     elif ax.figure.get_layout_engine() is None:
         ax.set_xticks(range(len(words)), [cut(word, max(room, 4)) for word in words])
     else:
-        words = [cut(word, MOST_LETTERS) for word in words]
+        words = [cut(word, MAX_LABEL_LENGTH) for word in words]
         ax.set_xticks(range(len(words)), words, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def position(column: int | str, names: list[str]) -> int:
+def column_index(column: int | str, names: list[str]) -> int:
     """The place of a column that is given by name or number."""
     if isinstance(column, str):
         if column not in names:

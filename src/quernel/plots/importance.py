@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quernel.metrics import pinball_loss
-from quernel.plots.checks import Floats, checked_predictions
-from quernel.plots.models import predicted_levels
+from quernel.plots.checks import Floats, check_predictions
+from quernel.plots.models import predict_quantiles
 from quernel.plots.style import BAND_DARK, LINE, dress, house_style, new_axes
-from quernel.plots.table_access import columns_of
+from quernel.plots.table_access import split_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,9 +68,9 @@ class PermutationImportanceDisplay:
         """The numbers, not drawn yet."""
         if not n_repeats >= 1:
             raise ValueError(f"n_repeats must be 1 or more; got {n_repeats!r}.")
-        curves, levels = predicted_levels(estimator, X, quantiles)
-        target, _, _ = checked_predictions(y, curves, levels)
-        columns = columns_of(estimator, X)
+        curves, levels = predict_quantiles(estimator, X, quantiles)
+        target, _, _ = check_predictions(y, curves, levels)
+        columns = split_columns(estimator, X)
         if together is None:
             together = {name: [j] for j, name in enumerate(columns.names)}
         loss = float(np.mean(pinball_loss(target, curves, levels)))
@@ -82,7 +82,7 @@ class PermutationImportanceDisplay:
         for i, members in enumerate(together.values()):
             for k, order in enumerate(orders):
                 shuffled = [column[order] if j in members else column for j, column in enumerate(columns.values)]
-                curves, _ = predicted_levels(estimator, columns.rows_of(shuffled), levels)
+                curves, _ = predict_quantiles(estimator, columns.assemble(shuffled), levels)
                 increase[i, k] = float(np.mean(pinball_loss(target, curves, levels))) / loss - 1
         return cls(list(together), increase, loss)
 

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quernel.plots.checks import CONFIDENCE, Floats, binomial_band
-from quernel.plots.fan import percent
-from quernel.plots.models import predicted_interval
+from quernel.plots.fan import format_percent
+from quernel.plots.models import predict_interval_with_coverage
 from quernel.plots.style import ACCENT, LINE, POINT, dress, house_style, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Numbers with more different values than this are cut into so many groups of equal size.
-MOST_GROUPS, PARTS = 12, 5
+MAX_GROUPS, N_BINS = 12, 5
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class IntervalWidthDisplay:
         ax : axes to draw on
         """
         calibrated_by = groups if calibration_groups is None else calibration_groups
-        interval, coverage = predicted_interval(estimator, X, coverage, calibrated_by, density_ratio)
+        interval, coverage = predict_interval_with_coverage(estimator, X, coverage, calibrated_by, density_ratio)
         lower, upper = interval.T
         return cls.from_predictions(y, lower, upper, groups, coverage=coverage, confidence=confidence, ax=ax)
 
@@ -110,7 +110,7 @@ class IntervalWidthDisplay:
             raise ValueError(f"y_true, lower, upper and groups must all have the same shape (n,), n > 0; got {shapes}.")
         if not np.isfinite(np.stack([y, low, high])).all():
             raise ValueError("y_true, lower and upper must hold no NaN or infinite values. Leave such rows out.")
-        names, member = _grouped(labels)
+        names, member = _bin_groups(labels)
         n_rows = np.bincount(member, minlength=len(names))
         widths, inside = (np.bincount(member, values) / n_rows for values in (high - low, (low <= y) & (y <= high)))
         band = binomial_band(coverage, n_rows, confidence)
@@ -126,7 +126,7 @@ class IntervalWidthDisplay:
         with house_style():
             ax = new_axes() if ax is None else ax
             dress(ax)
-            label = f"{percent(self.confidence)} by chance"
+            label = f"{format_percent(self.confidence)} by chance"
             ax.vlines(self.widths, self.lower, self.upper, color=POINT, alpha=0.35, linewidth=5, label=label)
             ax.axhline(self.coverage, color=POINT, linewidth=0.8, linestyle="--")
             for hold, mark, colour, told in ((True, "o", LINE, "holds"), (False, "s", ACCENT, "holds too little")):
@@ -137,24 +137,24 @@ class IntervalWidthDisplay:
             for name, x, y in zip(self.names, self.widths, self.observed, strict=True):
                 ax.annotate(name, (x, y), (6, 5), textcoords="offset points", fontsize=9, bbox=paper)
             ax.margins(x=0.12)
-            ax.set_xlabel(f"mean width of the {percent(self.coverage)} intervals")
+            ax.set_xlabel(f"mean width of the {format_percent(self.coverage)} intervals")
             ax.set_ylabel("share of rows inside")
-            ax.yaxis.set_major_formatter(lambda value, _: percent(round(value, 6)))
+            ax.yaxis.set_major_formatter(lambda value, _: format_percent(round(value, 6)))
             ax.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=3, borderaxespad=0)
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
 
-def _grouped(labels: np.ndarray) -> tuple[list[str], np.ndarray]:
+def _bin_groups(labels: np.ndarray) -> tuple[list[str], np.ndarray]:
     """The names of the groups, and the group of every row."""
     values, member = np.unique(labels if labels.dtype != object else labels.astype(str), return_inverse=True)
-    if len(values) <= MOST_GROUPS:
+    if len(values) <= MAX_GROUPS:
         return [str(value) for value in values], member
     if labels.dtype.kind not in "iuf":
-        raise ValueError(f"groups has {len(values)} different labels; at most {MOST_GROUPS} can be told apart.")
+        raise ValueError(f"groups has {len(values)} different labels; at most {MAX_GROUPS} can be told apart.")
     if not np.isfinite(labels).all():
         raise ValueError("groups contains NaN or infinite values. Leave these rows out, or give them a label.")
-    edges = np.unique(np.quantile(labels, np.linspace(0, 1, PARTS + 1)))
+    edges = np.unique(np.quantile(labels, np.linspace(0, 1, N_BINS + 1)))
     member = np.clip(np.searchsorted(edges, labels, side="left") - 1, 0, len(edges) - 2)
     kept, member = np.unique(member, return_inverse=True)
     return [f"{edges[k]:.3g} to {edges[k + 1]:.3g}" for k in kept], member

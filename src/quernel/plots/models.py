@@ -13,10 +13,10 @@ from quernel.conformal import ConformalQuantileRegressor
 from quernel.plots.checks import Floats
 from quernel.tables import TableModel
 
-COVERAGE = 0.9
+DEFAULT_COVERAGE = 0.9
 
 
-def fitted_estimator(model: Any) -> Any:
+def unwrap_estimator(model: Any) -> Any:
     """The estimator that predicts: the last step of a pipeline, what a model of tables holds, or the model itself."""
     while isinstance(model, Pipeline | TableModel | FrozenEstimator):
         if isinstance(model, Pipeline):
@@ -27,9 +27,9 @@ def fitted_estimator(model: Any) -> Any:
     return model
 
 
-def choosing_estimator(model: Any) -> Any:
-    """The estimator that made the choices: as `fitted_estimator`, and within calibrated intervals."""
-    inner = fitted_estimator(model)
+def unwrap_tuned_estimator(model: Any) -> Any:
+    """The estimator that made the choices: as `unwrap_estimator`, and within calibrated intervals."""
+    inner = unwrap_estimator(model)
     if not isinstance(inner, ConformalQuantileRegressor):
         return inner
     if len(inner.estimators_) > 1:
@@ -37,15 +37,15 @@ def choosing_estimator(model: Any) -> Any:
             f"This {type(inner).__name__} has a model for each of {len(inner.estimators_)} folds, each with choices of "
             "its own. Draw one of them: give estimators_[0] of it instead."
         )
-    return choosing_estimator(inner.estimators_[0])
+    return unwrap_tuned_estimator(inner.estimators_[0])
 
 
-def input_names(model: Any) -> Any:
+def get_input_names(model: Any) -> Any:
     """What the columns are called that reach the estimator which predicts, or None."""
     if isinstance(model, FrozenEstimator):
-        return input_names(model.estimator)
+        return get_input_names(model.estimator)
     if isinstance(model, ConformalQuantileRegressor):  # the names of what its model sees, which may be a pipeline
-        inner = input_names(model.estimators_[0])
+        inner = get_input_names(model.estimators_[0])
         return getattr(model, "feature_names_in_", None) if inner is None else inner
     if isinstance(model, TableModel):
         return model.encoder.names
@@ -57,9 +57,9 @@ def input_names(model: Any) -> Any:
     return getattr(model, "feature_names_in_", None)
 
 
-def predicted_levels(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
+def predict_quantiles(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
     """Curves (n, q) of a fitted model and their levels (q,); None is all levels that it was fitted to."""
-    inner = fitted_estimator(model)
+    inner = unwrap_estimator(model)
     name = type(inner).__name__
     if isinstance(inner, ConformalQuantileRegressor):
         raise ValueError(
@@ -76,11 +76,11 @@ def predicted_levels(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[F
     return np.asarray(model.predict(X, quantiles=levels), dtype=np.float64), levels
 
 
-def predicted_interval(
+def predict_interval_with_coverage(
     model: Any, X: Any, coverage: float | None, groups: Any = None, density_ratio: Any = None
 ) -> tuple[Floats, float]:
     """Intervals (n, 2) of a fitted model, and the coverage they promise; None is the calibrated one, or else 0.9."""
-    inner = fitted_estimator(model)
+    inner = unwrap_estimator(model)
     while isinstance(model, Pipeline | FrozenEstimator):  # they have no predict_interval of their own
         if isinstance(model, Pipeline):
             X, model = (model[:-1].transform(X) if len(model) > 1 else X), model[-1]
@@ -106,5 +106,5 @@ def predicted_interval(
         )
     calibrated = model.interval if isinstance(model, TableModel) else None
     if coverage is None:
-        coverage = COVERAGE if calibrated is None else calibrated.coverage_
+        coverage = DEFAULT_COVERAGE if calibrated is None else calibrated.coverage_
     return np.asarray(model.predict_interval(X, coverage=coverage)), coverage

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from quernel.plots.checks import Floats
-from quernel.plots.models import choosing_estimator
+from quernel.plots.models import unwrap_tuned_estimator
 from quernel.plots.style import ACCENT, LINE, dress, house_style, require_matplotlib
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class FeatureCountDisplay:
     @classmethod
     def of(cls, estimator: Any) -> Self:
         """The numbers, not drawn yet."""
-        estimator = choosing_estimator(estimator)
+        estimator = unwrap_tuned_estimator(estimator)
         if not hasattr(estimator, "n_components_choice_"):
             raise ValueError(f"{type(estimator).__name__} has no random features. Fit an estimator of quernel instead.")
         choice = estimator.n_components_choice_

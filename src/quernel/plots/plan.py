@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SILENT = "#f2f2f2"
-STEPS = 241
+NO_THEOREM = "#f2f2f2"
+GRID_STEPS = 241
 # Lines on colours darker than those of this exponent are white.
 DARK_FROM = 0.75
 CASES = {"agnostic": (0.0, 0.5), "realizable": (0.5, 1.0)}
@@ -26,7 +26,7 @@ def exponent_grid(case: str, sampling: str) -> tuple[NDArray[np.float64], NDArra
         raise ValueError(
             f"case must be one of {tuple(CASES)} and sampling one of {SAMPLINGS}; got {case!r}, {sampling!r}."
         )
-    r, gamma = np.linspace(*CASES[case], STEPS), np.linspace(0, 1, STEPS)
+    r, gamma = np.linspace(*CASES[case], GRID_STEPS), np.linspace(0, 1, GRID_STEPS)
     R, G = np.meshgrid(r, gamma)
     known = (2 * R + G >= 1 - 1e-12) & (R > 0)
     c = np.full(R.shape, np.nan)
@@ -53,13 +53,13 @@ def feature_map(point: tuple[float, float] | None = None) -> "Figure":
         figure = Figure(figsize=(8.0, 7.4), layout="constrained")
         axes = figure.subplots(2, 2, sharey=True)
         colours = LinearSegmentedColormap.from_list("house", ["white", BAND_PALE, BAND_DARK, LINE])
-        colours = colours.with_extremes(bad=SILENT)
+        colours = colours.with_extremes(bad=NO_THEOREM)
         for row, case in zip(axes, CASES, strict=True):
             for ax, sampling in zip(row, SAMPLINGS, strict=True):
-                image = _panel(ax, case, sampling, colours)
+                image = _draw_panel(ax, case, sampling, colours)
                 ax.set_title(f"{case.capitalize()}, {sampling} sampling", loc="left")
                 if point is not None:
-                    _mark(ax, case, point)
+                    _mark_point(ax, case, point)
             row[0].set_ylabel(r"capacity $\gamma$: size of the kernel's space")
         for ax in axes[1]:
             ax.set_xlabel("source $r$: smoothness of the target")
@@ -70,7 +70,7 @@ def feature_map(point: tuple[float, float] | None = None) -> "Figure":
     return figure
 
 
-def _panel(ax: "Axes", case: str, sampling: str, colours: object) -> object:
+def _draw_panel(ax: "Axes", case: str, sampling: str, colours: object) -> object:
     r, gamma, c = exponent_grid(case, sampling)
     image = ax.pcolormesh(r, gamma, np.ma.masked_invalid(c), cmap=colours, vmin=0, vmax=1, rasterized=True)
     levels = np.arange(1, 10) / 10
@@ -80,7 +80,7 @@ def _panel(ax: "Axes", case: str, sampling: str, colours: object) -> object:
     middles = [part[len(part) // 2] for parts in lines.allsegs for part in parts if len(part) > 10]
     ax.clabel(lines, fmt="%.1f", fontsize=8, manual=middles)
     if case == "agnostic":
-        ax.fill([0, 0.5, 0], [0, 0, 1], color=SILENT, linewidth=0, zorder=1.5)  # a clean edge over the grid's steps
+        ax.fill([0, 0.5, 0], [0, 0, 1], color=NO_THEOREM, linewidth=0, zorder=1.5)  # a clean edge over the grid's steps
         ax.text(0.16, 0.25, "$2r + \\gamma < 1$:\nno theorem", color=INK, fontsize=9, ha="center", va="center")
     ax.set_xlim(*CASES[case])
     ax.set_ylim(0, 1)
@@ -88,7 +88,7 @@ def _panel(ax: "Axes", case: str, sampling: str, colours: object) -> object:
     return image
 
 
-def _mark(ax: "Axes", case: str, point: tuple[float, float]) -> None:
+def _mark_point(ax: "Axes", case: str, point: tuple[float, float]) -> None:
     """A dot at the point, in the panels to which it belongs."""
     r, gamma = point
     if (r < 0.5) == (case == "agnostic"):

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
-from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, checked_predictions, rows_below
-from quernel.plots.fan import percent
-from quernel.plots.models import predicted_levels
+from quernel.plots.checks import CONFIDENCE, Floats, binomial_band, check_predictions, count_rows_below
+from quernel.plots.fan import format_percent
+from quernel.plots.models import predict_quantiles
 from quernel.plots.style import ACCENT, BAND_DARK, BAND_PALE, LINE, POINT, dress, house_style, require_matplotlib
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ResidualQuantileDisplay:
         ax: "tuple[Axes, Axes] | None" = None,
     ) -> Self:
         """Draw where the rows fall among the levels of a fitted estimator; best on rows that it has not seen."""
-        curves, levels = predicted_levels(estimator, X, quantiles)
+        curves, levels = predict_quantiles(estimator, X, quantiles)
         return cls.from_predictions(y, curves, levels, confidence=confidence, ax=ax)
 
     @classmethod
@@ -64,8 +64,8 @@ class ResidualQuantileDisplay:
     @classmethod
     def of(cls, y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, *, confidence: float = CONFIDENCE) -> Self:
         """The numbers, not drawn yet."""
-        y, curves, levels = checked_predictions(y_true, y_pred, quantiles)
-        reached = np.clip(len(y) * levels, *rows_below(y, np.sort(curves, axis=1)))
+        y, curves, levels = check_predictions(y_true, y_pred, quantiles)
+        reached = np.clip(len(y) * levels, *count_rows_below(y, np.sort(curves, axis=1)))
         return cls(levels, np.diff(reached, prepend=0.0, append=len(y)), confidence)
 
     @property
@@ -95,8 +95,8 @@ class ResidualQuantileDisplay:
                 raise ValueError("ax must be a pair of axes: one for the histogram and one for the worm.")
             for one in axes:
                 dress(one)
-            self._histogram(axes[0])
-            self._worm(axes[1])
+            self._draw_histogram(axes[0])
+            self._draw_worm(axes[1])
         self.ax_, self.figure_ = axes, axes[0].figure
         return self
 
@@ -104,14 +104,14 @@ class ResidualQuantileDisplay:
     def _edges(self) -> Floats:
         return np.concatenate([[0.0], self.levels, [1.0]])
 
-    def _histogram(self, ax: "Axes") -> None:
+    def _draw_histogram(self, ax: "Axes") -> None:
         widths = np.diff(self._edges)
         low, high = (band / widths for band in binomial_band(widths, self.n_rows, self.confidence))
         ax.bar(
             self._edges[:-1], self.density, widths, align="edge", color=BAND_PALE, edgecolor=BAND_DARK, linewidth=0.8
         )
         middle = self._edges[:-1] + widths / 2
-        ax.vlines(middle, low, high, color=LINE, linewidth=1.4, label=f"{percent(self.confidence)} by chance")
+        ax.vlines(middle, low, high, color=LINE, linewidth=1.4, label=f"{format_percent(self.confidence)} by chance")
         ax.axhline(1, color=POINT, linewidth=0.8, linestyle="--")
         ax.set(xlim=(0, 1), ylim=(0, 1.25 * max(self.density.max(), high.max())))
         ax.set_title("PIT histogram", loc="left")
@@ -119,13 +119,15 @@ class ResidualQuantileDisplay:
         ax.set_ylabel("rows between the curves / expected")
         ax.legend(loc="upper right")
 
-    def _worm(self, ax: "Axes") -> None:
+    def _draw_worm(self, ax: "Axes") -> None:
         reach = max(2.0, float(np.abs(ndtri(self.levels)).max()) + 0.3)
         z = np.linspace(-reach, reach, 200)
         # The delta method: the error of a share p, sqrt(p (1 - p) / n), over the normal density at its score.
-        share, density = _normal(z)
+        share, density = _normal_cdf_pdf(z)
         band = -ndtri((1 - self.confidence) / 2) * np.sqrt(share * (1 - share) / self.n_rows) / density
-        ax.fill_between(z, -band, band, color=BAND_PALE, linewidth=0, label=f"{percent(self.confidence)} by chance")
+        ax.fill_between(
+            z, -band, band, color=BAND_PALE, linewidth=0, label=f"{format_percent(self.confidence)} by chance"
+        )
         ax.axhline(0, color=POINT, linewidth=0.8, linestyle="--")
         ax.plot(ndtri(self.levels), self.worm, "o-", color=ACCENT, linewidth=1.2, markersize=5)
         top = 1.3 * max(float(np.abs(self.worm).max()), float(np.interp(np.abs(ndtri(self.levels)).max(), z, band)))
@@ -136,6 +138,6 @@ class ResidualQuantileDisplay:
         ax.legend(loc="upper right")
 
 
-def _normal(z: Floats) -> tuple[Floats, Floats]:
+def _normal_cdf_pdf(z: Floats) -> tuple[Floats, Floats]:
     """Distribution function and density of the standard normal law."""
     return ndtr(z), np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.models import choosing_estimator, input_names
+from quernel.plots.models import get_input_names, unwrap_tuned_estimator
 from quernel.plots.style import ACCENT, BAND_DARK, LINE, POINT, dress, house_style, new_axes, shades
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PathDisplay:
     @classmethod
     def of(cls, estimator: Any) -> Self:
         """The search of a fitted `KernelQuantileRegressorCV`, not drawn yet."""
-        estimator = choosing_estimator(estimator)
+        estimator = unwrap_tuned_estimator(estimator)
         if not hasattr(estimator, "cv_results_"):
             raise ValueError(
                 f"{type(estimator).__name__} has no path of ridge weights. Fit a KernelQuantileRegressorCV instead."
@@ -62,8 +62,8 @@ class PathDisplay:
             others = [k for k in range(len(self.losses)) if k != b]
             for k in others:
                 label = "other bandwidths" if k == others[0] else None
-                ax.plot(*self._tried(k)[:2], color=POINT, alpha=0.4, linewidth=1, label=label)
-            x, loss, error = self._tried(b)
+                ax.plot(*self._finite_points(k)[:2], color=POINT, alpha=0.4, linewidth=1, label=label)
+            x, loss, error = self._finite_points(b)
             if error.any():
                 band = {"color": shades(1)[0], "alpha": 0.6, "linewidth": 0, "label": "± one standard error"}
                 ax.fill_between(x, loss - error, loss + error, **band)
@@ -77,7 +77,7 @@ class PathDisplay:
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
-    def _tried(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def _finite_points(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         tried = np.isfinite(self.losses[k])
         return self.alphas[tried], self.losses[k, tried], self.errors[k, tried]
 
@@ -102,7 +102,7 @@ class ImportanceDisplay:
     @classmethod
     def of(cls, estimator: Any) -> Self:
         """The columns of a model fitted with ``bandwidth="learned"``, not drawn yet."""
-        names, estimator = input_names(estimator), choosing_estimator(estimator)
+        names, estimator = get_input_names(estimator), unwrap_tuned_estimator(estimator)
         choice = getattr(estimator, "bandwidth_choice_", None)
         if choice is None or not choice.rounds:
             raise ValueError(
