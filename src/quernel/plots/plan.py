@@ -1,4 +1,7 @@
-"""The map of the paper's Figure 1: how many random features, as a power of the rows."""
+"""Figure 1 of the paper: the number of random features that suffices, as a power of the number of rows.
+
+r is the source condition (smoothness of the target) and gamma the capacity condition (decay of the kernel's spectrum).
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,16 +15,32 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Colour of the region 2r + gamma < 1, about which the theory says nothing.
 NO_THEOREM = "#f2f2f2"
+# Points of the grid along either axis.
 GRID_STEPS = 241
-# Lines on colours darker than those of this exponent are white.
+# Contour lines from this exponent on are white, because the colours beneath are dark.
 DARK_FROM = 0.75
+# Range of r in either case of the theory.
 CASES = {"agnostic": (0.0, 0.5), "realizable": (0.5, 1.0)}
 SAMPLINGS = ("uniform", "leverage")
 
 
 def exponent_grid(case: str, sampling: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """r (s,), gamma (s,), and c in M = n^c, shape (s, s), one row per gamma; NaN where the theory is silent."""
+    """Compute the exponent c in M = n^c on a grid of (r, gamma).
+
+    Parameters
+    ----------
+    case : {"agnostic", "realizable"}
+        r between 0 and 1/2, or between 1/2 and 1.
+    sampling : {"uniform", "leverage"}
+        How the random features are sampled.
+
+    Returns
+    -------
+    r, gamma : arrays of shape (s,)
+    c : array of shape (s, s), one row per gamma; NaN where there is no theorem
+    """
     if case not in CASES or sampling not in SAMPLINGS:
         raise ValueError(
             f"case must be one of {tuple(CASES)} and sampling one of {SAMPLINGS}; got {case!r}, {sampling!r}."
@@ -35,7 +54,7 @@ def exponent_grid(case: str, sampling: str) -> tuple[NDArray[np.float64], NDArra
 
 
 def feature_map(point: tuple[float, float] | None = None) -> "Figure":
-    """Draw c in M = n^c over (r, gamma): uniform and leverage sampling, agnostic and realizable case.
+    """Plot c in M = n^c over (r, gamma): four panels, uniform and leverage sampling, agnostic and realizable case.
 
     Parameters
     ----------
@@ -43,7 +62,7 @@ def feature_map(point: tuple[float, float] | None = None) -> "Figure":
 
     Returns
     -------
-    The figure, for ``save_figure``.
+    matplotlib Figure, for ``save_figure``
     """
     require_matplotlib()
     from matplotlib.colors import LinearSegmentedColormap
@@ -71,12 +90,13 @@ def feature_map(point: tuple[float, float] | None = None) -> "Figure":
 
 
 def _draw_panel(ax: "Axes", case: str, sampling: str, colours: object) -> object:
+    """Draw the colours and contour lines of one panel, and return the colour mesh."""
     r, gamma, c = exponent_grid(case, sampling)
     image = ax.pcolormesh(r, gamma, np.ma.masked_invalid(c), cmap=colours, vmin=0, vmax=1, rasterized=True)
     levels = np.arange(1, 10) / 10
-    ink = [INK if level < DARK_FROM else "white" for level in levels]
-    lines = ax.contour(r, gamma, c, levels=levels, colors=ink, linewidths=0.6)
-    # In the middle of each line: matplotlib's own choice may lie on the frame, which cuts it.
+    colors = [INK if level < DARK_FROM else "white" for level in levels]
+    lines = ax.contour(r, gamma, c, levels=levels, colors=colors, linewidths=0.6)
+    # Labels are in the middle of each line: where matplotlib puts them, the frame may cut them off.
     middles = [part[len(part) // 2] for parts in lines.allsegs for part in parts if len(part) > 10]
     ax.clabel(lines, fmt="%.1f", fontsize=8, manual=middles)
     if case == "agnostic":
@@ -89,7 +109,7 @@ def _draw_panel(ax: "Axes", case: str, sampling: str, colours: object) -> object
 
 
 def _mark_point(ax: "Axes", case: str, point: tuple[float, float]) -> None:
-    """A dot at the point, in the panels to which it belongs."""
+    """Mark the point (r, gamma), if it belongs to this case."""
     r, gamma = point
     if (r < 0.5) == (case == "agnostic"):
         ax.plot(r, gamma, "o", color=ACCENT, markersize=7, markeredgecolor="white", clip_on=False, zorder=5)
