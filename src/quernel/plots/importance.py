@@ -108,7 +108,7 @@ class PermutationImportanceDisplay:
         return cls(list(together), increase, loss)
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw the means as bars and the range over repeats as lines, the most important column on top, at most thirty."""
+        """Draw the means as bars and the range over repeats as lines, for the thirty most important columns at most."""
         mean = self.increase.mean(axis=1)
         order = np.argsort(-mean, kind="stable")[:MAX_COLUMNS][::-1]
         with house_style():

@@ -132,7 +132,7 @@ class IntervalWidthDisplay:
 
     @property
     def holds(self) -> np.ndarray:
-        """Whether the coverage of each group is not below its band, shape (groups,); more coverage than nominal is fine."""
+        """Whether the coverage of each group is not below its band, shape (groups,); excess coverage is fine."""
         return self.lower <= self.observed
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:

@@ -18,7 +18,7 @@ DEFAULT_COVERAGE = 0.9
 
 
 def unwrap_estimator(model: Any) -> Any:
-    """Return the fitted estimator inside pipelines, models of tables and frozen estimators; raise if it is not fitted."""
+    """Return the fitted estimator inside pipelines, models of tables and frozen estimators; raise if unfitted."""
     while isinstance(model, Pipeline | TableModel | FrozenEstimator):
         if isinstance(model, Pipeline):
             model = model.steps[-1][1]

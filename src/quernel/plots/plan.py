@@ -1,6 +1,7 @@
 """Figure 1 of the paper: the number of random features that suffices, as a power of the number of rows.
 
-r is the source condition (smoothness of the target) and gamma the capacity condition (decay of the kernel's spectrum).
+r is the source condition (smoothness of the target) and gamma the capacity condition (size of the kernel's
+space).
 """
 
 from typing import TYPE_CHECKING
