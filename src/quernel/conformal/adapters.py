@@ -39,7 +39,7 @@ def clone_with_levels(estimator: Any, coverage: float, random_state: Any = None)
     """Return an unfitted clone that predicts the quantile levels of the interval.
 
     The levels are (1 - coverage) / 2, 1/2 and (1 + coverage) / 2. They are set if the estimator's parameter `quantiles`
-    is a single number. A sequence of levels is kept, and must enclose the outer two. An estimator without that
+    is a single number. A sequence of levels stays as it is, and must enclose the outer two. An estimator without that
     parameter is cloned as it is. None is a KernelQuantileRegressor with this random state.
     """
     tail = round((1 - coverage) / 2, 12)  # 1 - 0.9 is not 0.1 in floating point

@@ -16,9 +16,9 @@ Index = NDArray[np.intp]
 
 def check_size(size: Any) -> None:
     """Raise unless `calibration_size` is a share of the rows in (0, 1), or a positive number of them."""
-    whole = isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0
-    share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
-    if not (whole or share):
+    is_count = isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0
+    is_share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
+    if not (is_count or is_share):
         raise ValueError(
             f"calibration_size must be a share between 0 and 1 or a positive number of rows; got {size!r}."
         )

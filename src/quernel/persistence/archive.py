@@ -3,8 +3,8 @@
     quernel model\\n | SHA-256 of all that follows | zip: model.json, 0.npy, 1.npy, ...
 
 The checksum covers every byte of the archive, so that damage anywhere is found before anything is parsed. It is not a
-signature: whoever can write the file can compute the checksum anew. Loading is safe because nothing is executed and
-nothing is allocated on the word of the file: arrays are numbers or text, never pickled objects; members are stored
+signature: whoever can write the file can compute the checksum anew. Loading is safe because nothing is executed, and
+no memory is allocated that the size of the file does not justify: arrays are numbers or text, never pickled objects; members are stored
 uncompressed, so that there are no zip bombs; and an array's shape must agree with the bytes that are there.
 """
 

@@ -95,7 +95,9 @@ class PermutationImportanceDisplay:
             together = {name: [j] for j, name in enumerate(columns.names)}
         loss = float(np.mean(pinball_loss(target, curves, levels)))
         if loss == 0:
-            raise ValueError("The predictions are perfect on these rows, so that no share of their loss can be told.")
+            raise ValueError(
+                "The predictions are perfect on these rows: their loss is 0, and its relative rise undefined."
+            )
         rng = np.random.default_rng(random_state)
         # The same permutations for every column: their noise then cancels in comparisons of columns.
         permutations = [rng.permutation(columns.n_rows) for _ in range(n_repeats)]

@@ -168,7 +168,9 @@ def _bin_groups(labels: np.ndarray) -> tuple[list[str], np.ndarray]:
     if len(values) <= MAX_GROUPS:
         return [str(value) for value in values], codes
     if labels.dtype.kind not in "iuf":
-        raise ValueError(f"groups has {len(values)} different labels; at most {MAX_GROUPS} can be told apart.")
+        raise ValueError(
+            f"groups has {len(values)} different labels; at most {MAX_GROUPS} can be drawn. Merge some of them."
+        )
     if not np.isfinite(labels).all():
         raise ValueError("groups contains NaN or infinite values. Leave these rows out, or give them a label.")
     edges = np.unique(np.quantile(labels, np.linspace(0, 1, N_BINS + 1)))
