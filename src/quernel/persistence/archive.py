@@ -4,8 +4,8 @@
 
 The checksum covers every byte of the archive, so that damage anywhere is found before anything is parsed. It is not a
 signature: whoever can write the file can compute the checksum anew. Loading is safe because nothing is executed, and
-no memory is allocated that the size of the file does not justify: arrays are numbers or text, never pickled objects; members are stored
-uncompressed, so that there are no zip bombs; and an array's shape must agree with the bytes that are there.
+no memory is allocated that the size of the file does not justify: arrays are numbers or text, never pickled objects;
+members are stored uncompressed, so that there are no zip bombs; and an array's shape must agree with its bytes.
 """
 
 from __future__ import annotations
