@@ -1,4 +1,4 @@
-"""Which rows fit the model, and which calibrate it."""
+"""Division of the rows into training rows and calibration rows."""
 
 from __future__ import annotations
 
@@ -15,50 +15,73 @@ Index = NDArray[np.intp]
 
 
 def check_size(size: Any) -> None:
-    """A share of the rows, or a number of them."""
-    whole = isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0
-    share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
-    if not (whole or share):
+    """Raise unless `calibration_size` is a share of the rows in (0, 1), or a positive number of them."""
+    is_count = isinstance(size, numbers.Integral) and not isinstance(size, bool) and size > 0
+    is_share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
+    if not (is_count or is_share):
         raise ValueError(
             f"calibration_size must be a share between 0 and 1 or a positive number of rows; got {size!r}."
         )
 
 
-def calibration_rows(n_rows: int, size: float, *, last: bool, groups: Any, rng: np.random.Generator) -> Index:
-    """The rows that calibrate: the last ones, or a random sample that takes the same share of every group."""
-    wanted = int(size) if isinstance(size, numbers.Integral) else max(1, round(size * n_rows))
-    if wanted >= n_rows:
+def choose_calibration_rows(n_rows: int, size: float, *, last: bool, groups: Any, rng: np.random.Generator) -> Index:
+    """Choose the calibration rows of a split; the other rows train the model.
+
+    Parameters
+    ----------
+    n_rows : int
+    size : share of the rows, or a number of them
+    last : whether to take the last rows, for data in order of time, instead of a random sample
+    groups : array of shape (n_rows,) or None
+        Labels to stratify by: every group gives the same share of its rows, rounded up.
+    rng : Generator
+
+    Returns
+    -------
+    Sorted positions of the calibration rows.
+    """
+    n_wanted = int(size) if isinstance(size, numbers.Integral) else max(1, round(size * n_rows))
+    if n_wanted >= n_rows:
         raise ValueError(
             f"calibration_size={size} of n_samples = {n_rows} leaves no rows to fit the model on. "
             "Give more rows or calibrate with less of them."
         )
     if last:
-        return np.arange(n_rows - wanted, n_rows)
+        return np.arange(n_rows - n_wanted, n_rows)
     if groups is None:
-        return np.sort(rng.choice(n_rows, wanted, replace=False, shuffle=False))
-    members = [np.flatnonzero(groups == label) for label in np.unique(groups)]
-    return np.sort(np.concatenate([rng.permutation(rows)[: -(-len(rows) * wanted // n_rows)] for rows in members]))
+        return np.sort(rng.choice(n_rows, n_wanted, replace=False, shuffle=False))
+    strata = [np.flatnonzero(groups == label) for label in np.unique(groups)]
+    return np.sort(np.concatenate([rng.permutation(rows)[: -(-len(rows) * n_wanted // n_rows)] for rows in strata]))
 
 
-def folds(
-    cv: Any, X: Any, y: Any, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+def make_folds(
+    cv: Any, X: Any, y: Any, positive: NDArray[np.bool_], groups: Any, rng: np.random.Generator
 ) -> list[tuple[Index, Index]]:
-    """(train, test) rows of each fold, as positions among those that count; each of these must be tested once.
+    """Return the (train, test) folds of CV+, as positions among the rows of positive weight.
 
-    An integer shuffles the rows that count. Splitters see all rows, with their groups if there are any.
+    Each of these rows must be in exactly one test fold, because it has one conformity score.
+
+    Parameters
+    ----------
+    cv : int, scikit-learn splitter, or iterable of (train, test) index arrays
+        An integer is a shuffled KFold of the rows of positive weight. Splitters and iterables refer to all rows, with
+        their groups if there are any; rows of weight 0 are dropped from the folds afterwards.
+    X, y, groups : what the splitter is given
+    positive : bool array of shape (n,), the rows of positive weight
+    rng : Generator that seeds the KFold
     """
-    n = int(counts.sum())
+    n = int(positive.sum())
     if isinstance(cv, numbers.Integral):
         if not 2 <= cv <= n:
             raise ValueError(f"cv={cv} folds of n_samples = {n}: give at least 2, and no more than there are rows.")
         return list(KFold(cv, shuffle=True, random_state=int(rng.integers(2**31))).split(np.arange(n)))
     splitter = check_cv(cv)
-    made = drop_zero_weight(splitter.split(X, y, groups), counts)
-    tested = np.bincount(np.concatenate([test for _, test in made]), minlength=n)
-    if np.any(tested != 1):
+    pairs = drop_zero_weight(splitter.split(X, y, groups), positive)
+    n_tests = np.bincount(np.concatenate([test for _, test in pairs]), minlength=n)
+    if np.any(n_tests != 1):
         raise ValueError(
-            f"method='cv+' needs folds that test every row once; with {splitter!r} {np.sum(tested != 1)} of {n} "
+            f"method='cv+' needs folds that test every row once; with {splitter!r} {np.sum(n_tests != 1)} of {n} "
             "rows are tested never or more than once. For rows in order of time use method='split' with "
             "time_ordered=True."
         )
-    return made
+    return pairs

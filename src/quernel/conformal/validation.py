@@ -1,4 +1,4 @@
-"""What `ConformalQuantileRegressor.fit` is given: refused where it is unfit, with advice."""
+"""Validation of the parameters and the data of `ConformalQuantileRegressor`; every error names a remedy."""
 
 from __future__ import annotations
 
@@ -15,20 +15,26 @@ from quernel.estimators.validation import check_choice, check_groups, check_shar
 Array = NDArray[np.floating]
 
 
-def group_of(groups: Any, X: Any) -> NDArray[Any] | None:
-    """The label of each row, none missing; `groups` is an array, a function of X, or None."""
+def resolve_groups(groups: Any, X: Any) -> NDArray[Any] | None:
+    """Return the group label of each row, shape (n,), none missing; None without groups.
+
+    `groups` is an array, a function of X, or None.
+    """
     if groups is None:
         return None
-    labels = _per_row("groups", groups, X)
+    labels = _evaluate_per_row("groups", groups, X)
     check_groups(labels)
     return labels
 
 
-def ratio_of(density_ratio: Any, X: Any) -> Array:
-    """The density ratio of each row, finite and not negative; an array, a function of X, or None for ones."""
+def resolve_density_ratio(density_ratio: Any, X: Any) -> Array:
+    """Return the density ratio of each row, shape (n,), finite and not negative.
+
+    `density_ratio` is an array, a function of X, or None for ones: no covariate shift.
+    """
     if density_ratio is None:
         return np.ones(_num_samples(X))
-    ratio = _per_row("density_ratio", density_ratio, X).astype(float)
+    ratio = _evaluate_per_row("density_ratio", density_ratio, X).astype(float)
     bad = ~(np.isfinite(ratio) & (ratio >= 0))
     if bad.any():
         raise ValueError(
@@ -38,8 +44,8 @@ def ratio_of(density_ratio: Any, X: Any) -> Array:
     return ratio
 
 
-def _per_row(name: str, given: Any, X: Any) -> NDArray[Any]:
-    """One entry per row of X: as given, or the given function of X."""
+def _evaluate_per_row(name: str, given: Any, X: Any) -> NDArray[Any]:
+    """Return an array with one entry per row of X: the given one, or that of the given function of X."""
     values = np.asarray(given(X) if callable(given) else given)
     if values.ndim != 1 or len(values) != _num_samples(X):
         raise ValueError(f"{name} must have one entry for each of {_num_samples(X)} rows; got shape {values.shape}.")
@@ -47,7 +53,10 @@ def _per_row(name: str, given: Any, X: Any) -> NDArray[Any]:
 
 
 def check_parameters(model: Any) -> bool:
-    """Refuse unfit arguments; return whether the estimator is taken as fitted."""
+    """Validate the constructor's parameters, and return whether the estimator is used as fitted (prefit).
+
+    That is so with ``method="prefit"`` and for a FrozenEstimator.
+    """
     check_share("coverage", model.coverage)
     check_choice("method", model.method, ("split", "cv+", "prefit"))
     check_size(model.calibration_size)
@@ -67,8 +76,8 @@ def check_parameters(model: Any) -> bool:
     return prefit
 
 
-def checked_checkpoint(model: Any, checkpoint: Any, prefit: bool) -> dict[str, Any]:
-    """What the fit of the model is given besides its rows."""
+def checkpoint_params(model: Any, checkpoint: Any, prefit: bool) -> dict[str, Any]:
+    """Return the keyword arguments of the estimator's `fit` other than the data: the checkpoint, if there is one."""
     if checkpoint is None:
         return {}
     if prefit or model.method == "cv+":
@@ -79,8 +88,8 @@ def checked_checkpoint(model: Any, checkpoint: Any, prefit: bool) -> dict[str, A
     return {"checkpoint": checkpoint}
 
 
-def check_rows(model: Any, X: Any, y: Any, sample_weight: Any, prefit: bool) -> tuple[Array, Array | None]:
-    """The target, and the weights if there are any."""
+def check_y_and_weight(model: Any, X: Any, y: Any, sample_weight: Any, prefit: bool) -> tuple[Array, Array | None]:
+    """Validate y and the sample weights against X, and return both as arrays; None for no weights."""
     if y is None:
         raise ValueError(f"This {type(model).__name__} estimator requires y to be passed, but the target y is None.")
     y, n = check_target(y), _num_samples(X)

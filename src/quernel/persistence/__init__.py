@@ -1,4 +1,10 @@
-"""Shipping a model: files that hold numbers and words only, and ONNX graphs."""
+"""Model persistence: files that are loaded without executing code, and export to ONNX.
+
+`save` and `load` write and read model files: `models` lists the classes they may contain, `codec` turns objects into
+JSON and arrays, `archive` is the file format, and `smoke_test` tries a loaded model. `to_onnx` exports a model to an
+ONNX graph: `onnx_export` has a function per estimator, `onnx_kernels`, `onnx_intervals` and `onnx_inputs` the formulas,
+and `onnx_graph` the tensors in which they are written.
+"""
 
 from quernel.persistence.archive import ModelFileError
 from quernel.persistence.models import load, save

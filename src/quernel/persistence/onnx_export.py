@@ -1,4 +1,4 @@
-"""`to_onnx`: a fitted model as a graph that any ONNX runtime can run, without Python and without quernel."""
+"""`to_onnx`: export of fitted models to ONNX, to be run by any ONNX runtime without Python or quernel."""
 
 from __future__ import annotations
 
@@ -15,59 +15,72 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor, Kernel
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
-from quernel.persistence.models import check_kind
-from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, exp, join, where
+from quernel.persistence.models import check_model_type
+from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, exp, hstack, where
 from quernel.persistence.onnx_inputs import table_inputs
-from quernel.persistence.onnx_intervals import calibrated, check_exportable, median, quantile_curves
-from quernel.persistence.onnx_kernels import curves
+from quernel.persistence.onnx_intervals import calibrated_bounds, check_exportable, fitted_quantiles, median_prediction
+from quernel.persistence.onnx_kernels import feature_map_dot
 from quernel.tables import TableModel
 from quernel.tables.files import check_free, written_whole
 
 
 def calibrated_probabilities(calibration: ProbabilityCurves, scores: Tensor) -> Tensor:
-    """As `ProbabilityCurves.probabilities`, from scores (n, 1) of two classes or (n, K) of more; shape (n, K)."""
-    each = [_chance(curve, scores.take([k], axis=1)) for k, curve in enumerate(calibration.curves)]
-    if len(each) == 1:
-        return join([1.0 - each[0], each[0]])
-    together = join(each)
-    total = together.sum(axis=1, keepdims=True)
-    possible = total > 0.0
-    return where(possible, together / where(possible, total, 1.0), 1 / len(each))
+    """Return calibrated probabilities, shape (n, K), as `ProbabilityCurves.probabilities` does.
+
+    Scores have shape (n, 1) for two classes and (n, K) for K > 2, where one-vs-rest probabilities are normalized; a row
+    whose probabilities are all 0 gets 1/K for each class.
+    """
+    columns = [_calibrated_probability(curve, scores.take([k], axis=1)) for k, curve in enumerate(calibration.curves)]
+    if len(columns) == 1:
+        return hstack([1.0 - columns[0], columns[0]])
+    one_vs_rest = hstack(columns)
+    total = one_vs_rest.sum(axis=1, keepdims=True)
+    positive = total > 0.0
+    return where(positive, one_vs_rest / where(positive, total, 1.0), 1 / len(columns))
 
 
-def _chance(curve: Sigmoid | Isotonic, score: Tensor) -> Tensor:
-    """The probability of each score, (n, 1)."""
+def _calibrated_probability(curve: Sigmoid | Isotonic, score: Tensor) -> Tensor:
+    """Return the probability of each score, (n, 1), by Platt scaling or isotonic regression."""
     graph = score.graph
     if isinstance(curve, Sigmoid):
         return graph.apply("Sigmoid", -curve.slope * score - curve.offset)
     if len(curve.scores) == 1:
         return 0.0 * score + curve.chances
-    # What every piece adds: how far the score has come along it, from nothing to all of its rise.
+    # Piecewise linear interpolation as a sum over segments: each adds its rise times the share of it, between 0 and 1,
+    # that lies to the left of the score.
     length, rise = np.diff(curve.scores), np.diff(curve.chances)
-    share = graph.apply("Min", ((score - curve.scores[:-1]) / length).at_least(0.0), 1.0)
+    share = graph.apply("Min", ((score - curve.scores[:-1]) / length).maximum(0.0), 1.0)
     return (share * rise).sum(axis=1, keepdims=True) + curve.chances[0]
 
 
 def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted model as an ONNX graph, whose answers are those of `predict` up to rounding.
+    """Export a fitted model to an ONNX file, whose outputs are those of `predict` up to rounding.
 
-    The graph computes in double precision. A model of arrays has one input, ``X``: double, shape (rows, columns).
-    Outputs are ``quantiles`` (not crossing, if the model's are not), shape (rows, q) or, for one level, (rows,);
-    ``prediction`` of a `KernelRegressor`; ``label`` and ``probabilities``, or ``scores`` where there are none, of a
-    classifier; ``lower``, ``upper`` and ``prediction`` of a `ConformalQuantileRegressor`, each (rows,), with a second
-    input ``groups`` (text, or whole numbers) if it was calibrated by group. A model of tables has an input for every
-    column, by its name, of shape (rows, 1): text as strings (empty where missing), all else as doubles (NaN where
-    missing), truth values as 0 and 1, dates as seconds since 1970 (`onnx_inputs` makes them of a table); and the
-    outputs ``lower`` and ``upper`` besides ``quantiles``, if it has calibrated intervals.
+    The graph computes in float64. Its inputs are:
+
+    - of a model of arrays: ``X``, float64, shape (rows, columns);
+    - of a `ConformalQuantileRegressor` calibrated by group also ``groups``, strings or int64, shape (rows,);
+    - of a `TableModel`: one input per column, by its name, of shape (rows, 1): text as strings (empty where missing),
+      everything else as float64 (NaN where missing), booleans as 0 and 1, dates as seconds since 1970. `onnx_inputs`
+      computes them from a table.
+
+    Its outputs are:
+
+    - of a quantile regressor: ``quantiles``, shape (rows, q) or, for a single level, (rows,); they do not cross if the
+      model's do not;
+    - of a `KernelRegressor`: ``prediction``, shape (rows,);
+    - of a classifier: ``label``, and ``probabilities`` or, where the loss gives none, ``scores``;
+    - of a `ConformalQuantileRegressor`: ``lower``, ``upper`` and ``prediction``, each (rows,);
+    - of a `TableModel`: ``quantiles`` and, if it has calibrated intervals, ``lower`` and ``upper``.
 
     Parameters
     ----------
-    model : a fitted estimator of quernel
-    path : str or path
+    model : fitted estimator of quernel
+    path : str or path-like
     overwrite : bool, default=False
-        Whether to replace a file that is there already. The new file appears whole or not at all.
+        Whether to replace an existing file. Writing is atomic: the new file appears complete or not at all.
     """
-    check_kind(model, EXPORTERS, "quernel.to_onnx")
+    check_model_type(model, EXPORTERS, "quernel.to_onnx")
     check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
     check_free(path, overwrite=overwrite)
@@ -78,17 +91,17 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
 
 
 def matrix_input(graph: Graph, model: Any) -> Tensor:
-    """The columns of X, as one input."""
+    """Declare the input X, shape (rows, columns)."""
     return graph.input("X", float, (None, model.n_features_in_))
 
 
 def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
-    """The fitted levels, in the order in which they were given."""
-    give_quantiles(graph, model, quantile_curves(model, matrix_input(graph, model)))
+    """Export a quantile regressor: its fitted levels, in the order of `quantiles`."""
+    add_quantile_output(graph, model, fitted_quantiles(model, matrix_input(graph, model)))
 
 
 def export_table_model(graph: Graph, model: TableModel) -> None:
-    """The same from the columns of a table, mapped back from logarithms."""
+    """Export a model of tables: encode its columns, predict, and map back from logarithms if the target was in them."""
     for name in ("quantiles", *(("lower", "upper") if model.interval is not None else ())):
         if name in model.encoder.inputs:
             raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
@@ -99,29 +112,30 @@ def export_table_model(graph: Graph, model: TableModel) -> None:
                 f"{PREFIX!r}. Rename the column, and fit again."
             )
     x = table_inputs(graph, model.encoder)
-    quantiles = quantile_curves(model.model, x)
-    give_quantiles(graph, model.model, exp(quantiles) if model.log_target else quantiles)
+    quantiles = fitted_quantiles(model.model, x)
+    add_quantile_output(graph, model.model, exp(quantiles) if model.log_target else quantiles)
     if model.interval is not None:
         check_exportable(model.interval)
-        give_interval(graph, [exp(end) if model.log_target else end for end in calibrated(graph, model.interval, x)])
+        bounds = calibrated_bounds(graph, model.interval, x)
+        add_interval_outputs(graph, [exp(bound) if model.log_target else bound for bound in bounds])
 
 
 def export_intervals(graph: Graph, model: ConformalQuantileRegressor) -> None:
-    """The calibrated ends, and the median."""
+    """Export a ConformalQuantileRegressor: its calibrated bounds, and the median."""
     check_exportable(model)
     x = matrix_input(graph, model)
-    give_interval(graph, calibrated(graph, model, x))
-    graph.output("prediction", median(model, x), float, (None,))
+    add_interval_outputs(graph, calibrated_bounds(graph, model, x))
+    graph.output("prediction", median_prediction(model, x), float, (None,))
 
 
-def give_interval(graph: Graph, ends: list[Tensor]) -> None:
-    """The outputs of calibrated intervals."""
-    for name, end in zip(("lower", "upper"), ends, strict=True):
-        graph.output(name, end, float, (None,))
+def add_interval_outputs(graph: Graph, bounds: list[Tensor]) -> None:
+    """Declare the outputs lower and upper of calibrated intervals, each (rows,)."""
+    for name, bound in zip(("lower", "upper"), bounds, strict=True):
+        graph.output(name, bound, float, (None,))
 
 
-def give_quantiles(graph: Graph, model: KernelQuantileRegressor, quantiles: Tensor) -> None:
-    """The output of a quantile model, of the shape of `predict`."""
+def add_quantile_output(graph: Graph, model: KernelQuantileRegressor, quantiles: Tensor) -> None:
+    """Declare the output of a quantile regressor, in the shape of its `predict`."""
     if model._single:
         graph.output("quantiles", quantiles.take(0, axis=1), float, (None,))
     else:
@@ -129,38 +143,47 @@ def give_quantiles(graph: Graph, model: KernelQuantileRegressor, quantiles: Tens
 
 
 def export_regressor(graph: Graph, model: KernelRegressor) -> None:
-    """Phi u + b."""
-    raw = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
-    graph.output("prediction", raw.take(0, axis=1), float, (None,))
+    """Export a KernelRegressor: Phi u + b."""
+    prediction = feature_map_dot(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    graph.output("prediction", prediction.take(0, axis=1), float, (None,))
 
 
 def export_classifier(graph: Graph, model: KernelClassifier) -> None:
-    """The label, and the probabilities or, where neither loss nor calibration gives any, the decision function."""
-    scores = curves(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
-    labels, two = model.classes_, len(model.classes_) == 2
-    kind = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}.get(labels.dtype.kind, np.str_)
-    place = (scores.take(0, axis=1) > 0.0).to(np.int64) if two else graph.apply("ArgMax", scores, axis=1, keepdims=0)
-    graph.output("label", graph.constant(labels.astype(kind)).take(place, axis=0), kind, (None,))
+    """Export a classifier: its label, and its probabilities or, without any, its decision function."""
+    scores = feature_map_dot(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    labels, binary = model.classes_, len(model.classes_) == 2
+    dtype = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}.get(labels.dtype.kind, np.str_)
+    if binary:
+        code = (scores.take(0, axis=1) > 0.0).astype(np.int64)
+    else:
+        code = graph.apply("ArgMax", scores, axis=1, keepdims=0)
+    graph.output("label", graph.constant(labels.astype(dtype)).take(code, axis=0), dtype, (None,))
     if model.calibration is not None or isinstance(model.loss_, Logistic):
         graph.output("probabilities", _probabilities(graph, model, scores), float, (None, len(labels)))
-    elif two:
+    elif binary:
         graph.output("scores", scores.take(0, axis=1), float, (None,))
     else:
         graph.output("scores", scores, float, (None, len(labels)))
 
 
 def _probabilities(graph: Graph, model: KernelClassifier, scores: Tensor) -> Tensor:
+    """Return class probabilities, shape (n, K): calibrated ones, or those of the logistic loss.
+
+    The sigmoid of -s and s for two classes, the softmax of a multinomial fit, and normalized sigmoids of one-vs-rest
+    fits.
+    """
     if model.calibration is not None:
         return calibrated_probabilities(model.calibrated_, scores)
     if len(model.classes_) == 2:
         return graph.apply("Sigmoid", scores * np.array([[-1.0, 1.0]]))
     if model._together:
         return graph.apply("Softmax", scores, axis=1)
-    each = graph.apply("Sigmoid", scores)
-    return each / each.sum(axis=1, keepdims=True)
+    one_vs_rest = graph.apply("Sigmoid", scores)
+    return one_vs_rest / one_vs_rest.sum(axis=1, keepdims=True)
 
 
-# A new estimator adds its line: a function that takes the graph and the model, and gives out what the model predicts.
+# Registry of exporters: functions that declare inputs and outputs of the graph for a model of this class. To make a new
+# estimator exportable, add its line.
 EXPORTERS: dict[type, Callable[[Graph, Any], None]] = {
     KernelQuantileRegressor: export_quantiles,
     KernelQuantileRegressorCV: export_quantiles,

@@ -1,7 +1,8 @@
-"""ONNX graphs written as formulas: `cos(x @ W + b)` adds three nodes.
+"""ONNX graphs written as array formulas: `cos(x @ W + b)` adds three nodes.
 
-All numbers are double: the runtime's operators that are used here have double versions, and features of large angles,
-or coefficients that nearly cancel, would not survive single precision.
+`Tensor` overloads Python's operators, and the functions below have NumPy's names where NumPy has them. All numbers are
+float64: the operators used here have float64 kernels in onnxruntime, and random features of large angles, or
+coefficients that nearly cancel, would lose all digits in float32.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+# Versions of the operator sets (the standard one and ai.onnx.ml) and of the file format.
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
-# What the names of the graph's own values begin with.
+# Prefix of the names of intermediate values, so that they cannot clash with names of inputs and outputs.
 PREFIX = "quernel/"
 
 
 def import_onnx() -> ModuleType:
-    """The onnx package, or word of how to get it."""
+    """Import the optional dependency onnx, or raise ImportError that says how to install it."""
     try:
         import onnx
     except ImportError as error:
@@ -30,7 +32,10 @@ def import_onnx() -> ModuleType:
 
 
 class Graph:
-    """A graph that grows by the formulas of its tensors."""
+    """An ONNX graph under construction: operations on its tensors append nodes.
+
+    Declare inputs with `input`, compute with the tensors, declare outputs with `output`, and finish with `model`.
+    """
 
     def __init__(self) -> None:
         self.onnx = import_onnx()
@@ -39,18 +44,18 @@ class Graph:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
 
-    def input(self, name: str, kind: Any, shape: tuple[int | None, ...]) -> Tensor:
-        """An input of this numpy type; None in its shape is the number of rows."""
-        self._inputs.append(self._described(name, np.dtype(kind), shape))
+    def input(self, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Tensor:
+        """Declare an input of this NumPy dtype; None in the shape is the number of rows."""
+        self._inputs.append(self._value_info(name, np.dtype(dtype), shape))
         return Tensor(self, name)
 
-    def output(self, name: str, value: Tensor, kind: Any, shape: tuple[int | None, ...]) -> None:
-        """Give a tensor out under this name."""
+    def output(self, name: str, value: Tensor, dtype: Any, shape: tuple[int | None, ...]) -> None:
+        """Declare a tensor to be an output of this name."""
         self._nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
-        self._outputs.append(self._described(name, np.dtype(kind), shape))
+        self._outputs.append(self._value_info(name, np.dtype(dtype), shape))
 
     def constant(self, value: ArrayLike) -> Tensor:
-        """Numbers or text that the graph holds."""
+        """Add an array of numbers or text as a constant (an initializer of the graph)."""
         array = np.asarray(value)
         name = f"{PREFIX}constant{len(self._constants)}"
         if array.dtype.kind in "UO":
@@ -61,16 +66,24 @@ class Graph:
         self._constants.append(tensor)
         return Tensor(self, name)
 
-    def apply(self, operator: str, *arguments: Tensor | ArrayLike, outputs: int = 1, **options: Any) -> Any:
-        """A tensor (or several) that an operator of ONNX makes; arguments that are no tensors are constants."""
-        given = [value if isinstance(value, Tensor) else self.constant(value) for value in arguments]
+    def apply(self, operator: str, *args: Tensor | ArrayLike, outputs: int = 1, **attributes: Any) -> Any:
+        """Append a node and return its output, or a tuple of outputs.
+
+        Parameters
+        ----------
+        operator : name of the ONNX operator
+        *args : its inputs; whatever is not a tensor becomes a constant
+        outputs : number of its outputs
+        **attributes : of the node, such as axis
+        """
+        inputs = [value if isinstance(value, Tensor) else self.constant(value) for value in args]
         names = [f"{PREFIX}{operator}{len(self._nodes)}_{i}" for i in range(outputs)]
-        self._nodes.append(self.onnx.helper.make_node(operator, [value.name for value in given], names, **options))
-        made = tuple(Tensor(self, name) for name in names)
-        return made[0] if outputs == 1 else made
+        self._nodes.append(self.onnx.helper.make_node(operator, [value.name for value in inputs], names, **attributes))
+        tensors = tuple(Tensor(self, name) for name in names)
+        return tensors[0] if outputs == 1 else tensors
 
     def model(self, description: str) -> Any:
-        """The finished ONNX model, checked."""
+        """Return the finished ONNX model (a ModelProto), validated by the onnx checker."""
         from quernel import __version__
 
         helper = self.onnx.helper
@@ -81,9 +94,10 @@ class Graph:
         self.onnx.checker.check_model(model)
         return model
 
-    def _described(self, name: str, kind: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
+    def _value_info(self, name: str, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
+        """Declare name, element type and shape of an input or output."""
         helper = self.onnx.helper
-        element = self.onnx.TensorProto.STRING if kind.kind in "UO" else helper.np_dtype_to_tensor_dtype(kind)
+        element = self.onnx.TensorProto.STRING if dtype.kind in "UO" else helper.np_dtype_to_tensor_dtype(dtype)
         return helper.make_tensor_value_info(name, element, ["rows" if size is None else size for size in shape])
 
 
@@ -92,11 +106,11 @@ Operand = Any  # a Tensor, an array or a number
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value of the graph; arithmetic with it adds nodes."""
+    """A value of the graph, by name; arithmetic with it appends nodes. Broadcasting is that of NumPy."""
 
     graph: Graph
     name: str
-    __array_ufunc__ = None  # numpy's arrays leave `array * tensor` to the tensor
+    __array_ufunc__ = None  # NumPy then leaves `array * tensor` to `Tensor.__rmul__`
 
     def __add__(self, other: Operand) -> Tensor:
         return self.graph.apply("Add", self, other)
@@ -130,79 +144,79 @@ class Tensor:
     def __gt__(self, other: Operand) -> Tensor:
         return self.graph.apply("Greater", self, other)
 
-    def at_least(self, other: float) -> Tensor:
-        """max(., other)."""
+    def maximum(self, other: float) -> Tensor:
+        """Elementwise maximum of the tensor and a number."""
         return self.graph.apply("Max", self, float(other))
 
     def sum(self, axis: int, *, keepdims: bool = False) -> Tensor:
-        """The sum along an axis."""
+        """Sum along an axis."""
         return self.graph.apply("ReduceSum", self, np.array([axis]), keepdims=int(keepdims))
 
     def prod(self, axis: int) -> Tensor:
-        """The product along an axis."""
+        """Product along an axis."""
         return self.graph.apply("ReduceProd", self, axes=[axis], keepdims=0)
 
     def take(self, index: Tensor | ArrayLike, axis: int) -> Tensor:
-        """Some entries along an axis; a single index drops the axis."""
+        """Select entries along an axis, as `np.take`: a scalar index drops the axis."""
         index = index if isinstance(index, Tensor) else np.asarray(index, dtype=np.int64)
         return self.graph.apply("Gather", self, index, axis=axis)
 
-    def to(self, kind: Any) -> Tensor:
-        """The same in another numpy type."""
-        element = self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    def astype(self, dtype: Any) -> Tensor:
+        """Cast to a NumPy dtype."""
+        element = self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return self.graph.apply("Cast", self, to=element)
 
 
 def exp(x: Tensor) -> Tensor:
-    """e^x."""
+    """Elementwise exponential."""
     return x.graph.apply("Exp", x)
 
 
 def log(x: Tensor) -> Tensor:
-    """The natural logarithm."""
+    """Elementwise natural logarithm."""
     return x.graph.apply("Log", x)
 
 
 def sin(x: Tensor) -> Tensor:
-    """The sine."""
+    """Elementwise sine."""
     return x.graph.apply("Sin", x)
 
 
 def cos(x: Tensor) -> Tensor:
-    """The cosine."""
+    """Elementwise cosine."""
     return x.graph.apply("Cos", x)
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """The square root."""
+    """Elementwise square root."""
     return x.graph.apply("Sqrt", x)
 
 
 def absolute(x: Tensor) -> Tensor:
-    """|x|."""
+    """Elementwise absolute value."""
     return x.graph.apply("Abs", x)
 
 
 def nearest_integer(x: Tensor) -> Tensor:
-    """x rounded, halves to even."""
+    """Round to the nearest integer, halves to even."""
     return x.graph.apply("Round", x)
 
 
 def equal(x: Tensor, other: Operand) -> Tensor:
-    """Where x is the other."""
+    """Elementwise x == other, boolean."""
     return x.graph.apply("Equal", x, other)
 
 
 def is_missing(x: Tensor) -> Tensor:
-    """Where x is no finite number: x - x is not 0 there, but no number."""
+    """Whether x is NaN or infinite, elementwise: x - x is NaN for both, and 0 for finite numbers."""
     return x.graph.apply("IsNaN", x - x)
 
 
-def join(parts: list[Tensor]) -> Tensor:
-    """Columns side by side."""
+def hstack(parts: list[Tensor]) -> Tensor:
+    """Concatenate tensors (n, k_i) along their columns."""
     return parts[0].graph.apply("Concat", *parts, axis=1)
 
 
 def where(condition: Tensor, yes: Operand, no: Operand) -> Tensor:
-    """One where the condition holds, the other elsewhere."""
+    """Elementwise `yes` where the condition holds and `no` elsewhere, as `np.where`."""
     return condition.graph.apply("Where", condition, yes, no)

@@ -1,7 +1,9 @@
-"""The kernels' formulas as graphs: what a model needs of phi(x)'u, for a batch x of shape (n, d).
+"""Feature maps and kernels as ONNX graphs: phi(x)'u for a batch x of shape (n, d).
 
-No formula ends in a multiplication by a single number. onnxruntime would make it part of the matrix product that
-follows, as an attribute in single precision, and lose half of the digits: such factors go into the coefficients.
+Below, n is the number of rows, d of columns, M of random features, P of landmarks and q of quantile levels.
+
+No formula ends in a multiplication by a scalar. onnxruntime would fuse it into the matrix product that follows, as an
+attribute in float32, and lose half of the digits: such factors are multiplied into the coefficients instead.
 """
 
 from __future__ import annotations
@@ -32,52 +34,59 @@ Array = NDArray[np.floating]
 FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures
 
 
-def curves(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
-    """Phi(x) u, shape (n, q)."""
+def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
+    """Return Phi(x) u, shape (n, q), for coefficients u of shape (M, q) or, with landmarks, (P, q).
+
+    Maps with landmarks need no features: phi(x)'u is a sum of kernel values K(x, p) times weights, found here.
+    """
     if isinstance(feature_map, PrecomputedFeatures):
         return x @ coef
     kernel = resolve(feature_map.kernel)
-    if isinstance(feature_map, PivotedCholesky):  # phi(x)'u = K(x, P) L^-T u: the matrix need not be shipped
-        return _at_landmarks(kernel, x, feature_map.landmarks_, np.linalg.solve(feature_map.factor_.T, coef))
+    if isinstance(feature_map, PivotedCholesky):  # phi(x)'u = K(x, P) L^-T u: the factor L need not be exported
+        return _kernel_sum(kernel, x, feature_map.landmarks_, np.linalg.solve(feature_map.factor_.T, coef))
     if isinstance(feature_map, Nystroem):
         feature_map, coef = LandmarkPredictor.of(feature_map, coef)
     if isinstance(feature_map, LandmarkPredictor):
-        return _at_landmarks(kernel, x, feature_map.landmarks_, coef)
+        return _kernel_sum(kernel, x, feature_map.landmarks_, coef)
     terms = []
     for term, (_, part) in enumerate(kernel.parts):
-        mine = feature_map.terms_ == term
-        factor, features = wave(part, x, feature_map.frequencies_[:, mine], feature_map.phases_[mine])
-        terms.append(features @ (factor * feature_map.weights_[mine, None] * coef[mine]))
-    return _summed(terms)
+        own = feature_map.terms_ == term  # the features of this summand of the kernel
+        factor, features = random_features(part, x, feature_map.frequencies_[:, own], feature_map.phases_[own])
+        terms.append(features @ (factor * feature_map.weights_[own, None] * coef[own]))
+    return _sum(terms)
 
 
-def _at_landmarks(kernel: Kernel, x: Tensor, landmarks: Array, weights: Array) -> Tensor:
-    """K(x, P) w, shape (n, q)."""
-    return _summed([gram(part, x, landmarks) @ (c * weights) for c, part in kernel.parts])
+def _kernel_sum(kernel: Kernel, x: Tensor, landmarks: Array, weights: Array) -> Tensor:
+    """Return K(x, P) w, shape (n, q), for weights w of shape (P, q); K is a sum of kernels c_k K_k."""
+    return _sum([kernel_matrix(part, x, landmarks) @ (c * weights) for c, part in kernel.parts])
 
 
-def wave(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array) -> tuple[float, Tensor]:
-    """The random features of a kernel, without their weights, shape (n, M), as a number times a tensor."""
+def random_features(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array) -> tuple[float, Tensor]:
+    """Return the random features of a kernel as (factor, tensor of shape (n, M)), without their weights.
+
+    sqrt(2) cos(w'x + b) for shift-invariant kernels (Rahimi and Recht 2007), rectified linear or step units for the
+    arc-cosine kernels, and the spline kernel of half the order, centred at the frequencies, for periodic splines.
+    """
     if isinstance(kernel, ShiftInvariantKernel):
         return np.sqrt(2), cos(x @ frequencies + phases)
     if type(kernel) is ArcCosine:
         unit = x @ frequencies + phases
-        return np.sqrt(2), unit.at_least(0) if kernel.order == 1 else (unit > 0.0).to(float)
+        return np.sqrt(2), unit.maximum(0) if kernel.order == 1 else (unit > 0.0).astype(float)
     if type(kernel) is PeriodicSpline:
-        return 1.0, periodic(kernel.order / 2, _differences(x, frequencies.T), NEAREST).prod(axis=2)
-    raise ValueError(_unknown(kernel))
+        return 1.0, periodic_spline(kernel.order / 2, _differences(x, frequencies.T), NEAREST).prod(axis=2)
+    raise ValueError(_unsupported_message(kernel))
 
 
-def gram(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
-    """K(x, p) for every row and landmark, shape (n, P)."""
+def kernel_matrix(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
+    """Return the kernel matrix K(x_i, p_k) between rows and landmarks, shape (n, P)."""
     if type(kernel) is Linear:
         return x @ landmarks.T
     if type(kernel) is PeriodicSpline:
-        return periodic(kernel.order, _differences(x, landmarks)).prod(axis=2)
+        return periodic_spline(kernel.order, _differences(x, landmarks)).prod(axis=2)
     if type(kernel) is ArcCosine:
         return arc_cosine(kernel, x, landmarks)
-    if type(kernel) not in (Gaussian, Laplacian, Matern, Cauchy):  # a subclass may have another formula
-        raise ValueError(_unknown(kernel))
+    if type(kernel) not in (Gaussian, Laplacian, Matern, Cauchy):  # not isinstance: a subclass may have another formula
+        raise ValueError(_unsupported_message(kernel))
     assert isinstance(kernel, ShiftInvariantKernel)
     difference = _differences(x, landmarks) / kernel.scale(landmarks.shape[1])
     if type(kernel) is Laplacian:
@@ -96,28 +105,35 @@ def gram(kernel: Kernel, x: Tensor, landmarks: Array) -> Tensor:
 
 
 def arc_cosine(kernel: ArcCosine, x: Tensor, landmarks: Array) -> Tensor:
-    """(|x||p|)^order kappa_order(t), with tan(t/2) = |u - v| / |u + v| for the unit vectors u, v of x and p."""
+    """Return the arc-cosine kernel  (|x||p|)^order kappa_order(t),  shape (n, P), where t is the angle of x and p.
+
+    The bias is an additional coordinate of both. The angle is computed as tan(t/2) = |u - v| / |u + v| for the unit
+    vectors u, v of x and p, which is accurate also for small angles, unlike the arc cosine of u'v.
+    """
     size_p = np.sqrt(kernel.bias**2 + np.sum(landmarks**2, axis=1))
     size_x = sqrt((x * x).sum(axis=1, keepdims=True) + kernel.bias**2)
-    bias_u, bias_v = kernel.bias / size_x.at_least(TINY), kernel.bias / np.maximum(size_p, TINY)
-    u, v = x / size_x.at_least(TINY), landmarks / np.maximum(size_p, TINY)[:, None]
+    bias_u, bias_v = kernel.bias / size_x.maximum(TINY), kernel.bias / np.maximum(size_p, TINY)
+    u, v = x / size_x.maximum(TINY), landmarks / np.maximum(size_p, TINY)[:, None]
     apart, together = _differences(u, v), _differences(u, -v)
     apart_bias, together_bias = bias_u - bias_v, bias_u + bias_v
     p = sqrt((apart * apart).sum(axis=2) + apart_bias * apart_bias)
     q = sqrt((together * together).sum(axis=2) + together_bias * together_bias)
-    # The runtime's arc tangent is single; one step of Newton's method in double makes it exact.
-    half = x.graph.apply("Atan", (p / q.at_least(TINY)).to(np.float32)).to(float)
-    half = half + (p * cos(half) - q * sin(half)) / (q * cos(half) + p * sin(half)).at_least(TINY)
+    # onnxruntime has arctan in float32 only; one Newton step for  p cos(h) = q sin(h)  in float64 makes it exact.
+    half = x.graph.apply("Atan", (p / q.maximum(TINY)).astype(np.float32)).astype(float)
+    half = half + (p * cos(half) - q * sin(half)) / (q * cos(half) + p * sin(half)).maximum(TINY)
     angle = 2.0 * half
     if kernel.order == 0:
-        return (1.0 - angle / np.pi) * (size_x > 0.0).to(float) * (size_p > 0).astype(float)
+        return (1.0 - angle / np.pi) * (size_x > 0.0).astype(float) * (size_p > 0).astype(float)
     return (sin(angle) + (np.pi - angle) * cos(angle)) * size_x * (size_p / np.pi)
 
 
-def periodic(order: float, t: Tensor, nearest: float = 0.0) -> Tensor:
-    """Lambda_order(t), as in `quernel.kernels.spline`."""
+def periodic_spline(order: float, t: Tensor, nearest: float = 0.0) -> Tensor:
+    """Return the periodic spline kernel Lambda_order(t), elementwise, by the expansions of `quernel.kernels.spline`.
+
+    Distances below `nearest` are raised to it, because random features of low order have a pole at 0.
+    """
     turn = absolute(t - nearest_integer(t))
-    angle = 2 * np.pi * (turn.at_least(nearest) if nearest else turn)
+    angle = 2 * np.pi * (turn.maximum(nearest) if nearest else turn)
     if order >= DIRECT_FROM:
         return _polynomial(tuple(cheb2poly(direct_coefficients(order))), cos(angle))
     form = expansion(float(order))
@@ -125,23 +141,24 @@ def periodic(order: float, t: Tensor, nearest: float = 0.0) -> Tensor:
 
 
 def _singular(form: Power | Pair, angle: Tensor) -> Tensor:
+    """Return the part of the expansion that is not smooth at angle 0; TINY keeps 0 out of powers and logarithms."""
     if isinstance(form, Power):
-        return form.coefficient * (angle if form.order == 2 else angle.at_least(TINY) ** (form.order - 1))
-    angle = angle.at_least(TINY)
+        return form.coefficient * (angle if form.order == 2 else angle.maximum(TINY) ** (form.order - 1))
+    angle = angle.maximum(TINY)
     exponent = form.slope + log(angle)
     bracket = form.zeta - _expm1_over(form.e, exponent)
     return form.front * angle ** (2 * form.m) * bracket if form.m else form.front * bracket
 
 
 def _expm1_over(e: float, x: Tensor) -> Tensor:
-    """(exp(e x) - 1) / e; near e = 0, where that would lose its digits, by its series."""
+    """Return (exp(e x) - 1) / e, by its Taylor series near e = 0, where the difference would cancel."""
     if abs(e) > 1e-4:
         return (exp(e * x) - 1.0) / e
     return x * (1.0 + e * x * (1 / 2 + e * x * (1 / 6 + e * x * (1 / 24))))
 
 
 def _polynomial(coefficients: tuple[float, ...], z: Tensor) -> Tensor:
-    """The polynomial with these coefficients, lowest first, by Horner's rule."""
+    """Evaluate the polynomial with these coefficients, lowest degree first, by Horner's rule."""
     result = coefficients[-1] * z + coefficients[-2]
     for coefficient in coefficients[-3::-1]:
         result = result * z + coefficient
@@ -149,18 +166,19 @@ def _polynomial(coefficients: tuple[float, ...], z: Tensor) -> Tensor:
 
 
 def _differences(x: Tensor, points: Array) -> Tensor:
-    """x_i - p_k for all pairs, shape (n, P, d)."""
+    """Return x_i - p_k for all pairs, shape (n, P, d)."""
     return x.graph.apply("Unsqueeze", x, np.array([1])) - points
 
 
-def _summed(terms: list[Tensor]) -> Tensor:
+def _sum(terms: list[Tensor]) -> Tensor:
+    """Add tensors; Python's `sum` would begin with a node for 0."""
     total = terms[0]
     for term in terms[1:]:
         total = total + term
     return total
 
 
-def _unknown(kernel: Kernel) -> str:
+def _unsupported_message(kernel: Kernel) -> str:
     return f"The kernel {type(kernel).__name__} has no formula for ONNX. Use one of quernel's own kernels" + (
         ", or random features (n_components=500, say)." if isinstance(kernel, ShiftInvariantKernel) else "."
     )

@@ -1,4 +1,4 @@
-"""A trial of a model that was loaded: what a file lacks shows there, not when the model is used."""
+"""Smoke test of a loaded model: whatever its file lacks raises on loading, not when the model is used."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor
 from quernel.tables import NumberColumn, TableModel, TextColumn
 
 
-def try_out(model: Any) -> None:
-    """Ask the model for all that it can tell of a made-up row; whatever is wrong with its parts is raised."""
+def run_smoke_test(model: Any) -> None:
+    """Call all prediction methods of the model on made-up rows; whatever is wrong with its parts raises.
+
+    Only errors count: warnings (the rows may be unlike the training rows) and the values themselves do not.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        _ask(model, _made_up(model))
+        _predict_all(model, _make_rows(model))
 
 
 @singledispatch
-def _made_up(model: Any) -> Any:
-    """A row within the range of the training rows, such as the model takes."""
+def _make_rows(model: Any) -> Any:
+    """Return input that the model accepts: one row, 0 clipped to the range of the training rows."""
     return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
 
 
-@_made_up.register
+@_make_rows.register
 def _(model: TableModel) -> Any:
-    """One with values, and one of gaps."""
+    """A table of two rows: one of values, one of missing values."""
     import pyarrow as pa
 
     columns = {}
     for column in model.encoder.columns:
         if isinstance(column, TextColumn):
-            columns[column.name] = pa.array(["a word", None])
+            columns[column.name] = pa.array(["some text", None])
         elif isinstance(column, NumberColumn):
             columns[column.name] = pa.array([0.0, None])
         else:
@@ -43,37 +46,39 @@ def _(model: TableModel) -> Any:
     return pa.table(columns)
 
 
-@_made_up.register
+@_make_rows.register
 def _(model: ConformalQuantileRegressor) -> Any:
-    return _made_up(unwrap_frozen(model.estimators_[0]))
+    """Those of the model inside."""
+    return _make_rows(unwrap_frozen(model.estimators_[0]))
 
 
 @singledispatch
-def _ask(model: Any, row: Any) -> None:
-    model.predict(row)
+def _predict_all(model: Any, rows: Any) -> None:
+    """Call every prediction method, by the type of the model; results are discarded."""
+    model.predict(rows)
 
 
-@_ask.register
-def _(model: KernelClassifier, row: Any) -> None:
-    model.predict(row)
-    if hasattr(model, "predict_proba"):
-        model.predict_proba(row)
+@_predict_all.register
+def _(model: KernelClassifier, rows: Any) -> None:
+    model.predict(rows)
+    if hasattr(model, "predict_proba"):  # not for every loss
+        model.predict_proba(rows)
 
 
-@_ask.register(KernelQuantileRegressor)
-@_ask.register(TableModel)
-def _(model: Any, row: Any) -> None:
-    model.predict(row)
-    model.predict(row, float(np.mean(model.quantiles_)))
-    model.predict_cdf(row, np.zeros(len(row)))
-    model.outside(row)
+@_predict_all.register(KernelQuantileRegressor)
+@_predict_all.register(TableModel)
+def _(model: Any, rows: Any) -> None:
+    model.predict(rows)
+    model.predict(rows, float(np.mean(model.quantiles_)))  # a level between the fitted ones
+    model.predict_cdf(rows, np.zeros(len(rows)))
+    model.outside(rows)
     if getattr(model, "interval", None) is not None:
-        model.predict_interval(row)
+        model.predict_interval(rows)
 
 
-@_ask.register
-def _(model: ConformalQuantileRegressor, row: Any) -> None:
-    known = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(row)}
-    known |= {} if model._ratio is None else {"density_ratio": np.ones(len(row))}
-    model.predict_interval(row, **known)
-    model.predict(row)
+@_predict_all.register
+def _(model: ConformalQuantileRegressor, rows: Any) -> None:
+    kwargs = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(rows)}
+    kwargs |= {} if model._ratio is None else {"density_ratio": np.ones(len(rows))}
+    model.predict_interval(rows, **kwargs)
+    model.predict(rows)

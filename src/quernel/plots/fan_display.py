@@ -1,4 +1,7 @@
-"""The fan of one column: how the quantiles run along it, the others held still or averaged over."""
+"""QuantileFanDisplay: the quantiles of a model along one column, the others fixed or averaged over.
+
+With averaging it is the partial dependence plot (Friedman 2001) of every quantile.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -8,26 +11,40 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.checks import Floats
 from quernel.plots.fan import fan_chart
-from quernel.plots.models import predicted_levels
+from quernel.plots.models import predict_quantiles
 from quernel.plots.style import cut
-from quernel.plots.table_access import columns_of, grid_of, only_times, points_of
+from quernel.plots.table_access import convert_grid, is_time_of_day, make_grid, split_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 OTHERS = ("typical", "average")
+# Points of the default grid, and rows over which others="average" averages.
 GRID_POINTS = 200
 AVERAGED_ROWS = 100
-HALF_WIDTH = 0.35  # of the bars of a word
-LETTER_INCHES, MOST_LETTERS = 0.08, 24  # of a word below its bar; of one that is written aslant
+# Half the width of the bar of a category; neighbouring categories are 1 apart.
+HALF_WIDTH = 0.35
+# Width of a letter of a tick label, and the longest label that is written rotated.
+INCHES_PER_LETTER, MAX_LABEL_LENGTH = 0.08, 24
 
 
 @dataclass(eq=False)
 class QuantileFanDisplay:
-    """Quantile curves along one column, over the rows.
+    """Fan chart of predicted quantiles along one column, over the data.
 
-    x and y (n,) are the rows, grid (g,) and curves (g, q) the fan, levels (q,). Rows lie where their other columns put
-    them: outside the fan of a typical row, they need not be wrong. After `plot`: ax_, figure_.
+    The data vary in all columns and the curves in one: points outside the fan do not show that the model is wrong.
+
+    Parameters
+    ----------
+    x, y : arrays of shape (n,), the column and the target
+    grid : array of shape (g,), values of the column
+    curves : array of shape (g, q), quantiles at these values
+    levels : array of shape (q,), ascending
+    x_label, y_label : str or None
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure, after `plot`
     """
 
     x: NDArray[Any]
@@ -52,21 +69,22 @@ class QuantileFanDisplay:
         y_label: str | None = None,
         ax: "Axes | None" = None,
     ) -> Self:
-        """Draw the quantiles of a fitted estimator along one column.
+        """Plot the quantiles of a fitted estimator along one column.
 
         Parameters
         ----------
-        estimator : fitted quantile regressor, a pipeline that ends in one, or a model of tables
-        X, y : rows to draw and to take typical values from
+        estimator : fitted quantile regressor, a pipeline that ends in one, or a TableModel
+        X, y : data to draw, and to take the values of the other columns from
         column : name or position
-        others : {"typical", "average"}
-            What the other columns are: their medians, or commonest words; or those of a hundred rows, over which the
-            curves are averaged.
-        quantiles : levels, or None for those that were fitted
-        grid : where to compute the curves, times of day as such or as text (08:30); by default between the 0.5 % and
-            the 99.5 % quantile of the column, or at its ten commonest words
-        y_label : text
-        ax : axes to draw on
+        others : {"typical", "average"}, default="typical"
+            Values of the other columns. "typical": their medians, or most frequent categories. "average": those of a
+            sample of a hundred rows, over which the curves are averaged (partial dependence).
+        quantiles : levels, or None for the fitted ones
+        grid : array-like of values of the column
+            By default between its 0.5 % and 99.5 % quantiles, or at its ten most frequent categories. Times of day may
+            be `datetime.time` or text such as 08:30.
+        y_label : str or None
+        ax : matplotlib Axes, or None for a new figure
         """
         return cls.of(estimator, X, y, column, others=others, quantiles=quantiles, grid=grid, y_label=y_label).plot(
             ax=ax
@@ -85,7 +103,7 @@ class QuantileFanDisplay:
         y_label: str | None = None,
         ax: "Axes | None" = None,
     ) -> Self:
-        """Draw curves that were computed elsewhere; arguments as in `fan_chart`."""
+        """Plot given curves; arguments as in `fan_chart`."""
         arrays = np.asarray(x), np.asarray(y_true), np.asarray(grid), np.asarray(curves), np.asarray(quantiles)
         return cls(*arrays, x_label, y_label).plot(ax=ax)
 
@@ -102,65 +120,70 @@ class QuantileFanDisplay:
         grid: ArrayLike | None = None,
         y_label: str | None = None,
     ) -> Self:
-        """The numbers, not drawn yet."""
+        """Compute the display without drawing it; arguments as in `from_estimator`."""
         if others not in OTHERS:
             raise ValueError(f"others must be one of {OTHERS}; got {others!r}.")
-        columns = columns_of(estimator, X)
-        j = position(column, columns.names)
-        points = grid_of(columns.values[j], GRID_POINTS) if grid is None else points_of(grid, columns.values[j])
+        columns = split_columns(estimator, X)
+        j = column_index(column, columns.names)
+        points = make_grid(columns.values[j], GRID_POINTS) if grid is None else convert_grid(grid, columns.values[j])
         rows = columns.typical() if others == "typical" else columns.take(_some(columns.n_rows))
         n_rows = len(rows[0])
-        filled = [np.tile(values, len(points)) for values in rows]
-        filled[j] = np.repeat(points, n_rows)
-        curves, levels = predicted_levels(estimator, columns.rows_of(filled), quantiles)
+        # All rows at the first point of the grid, then all rows at the second, ...
+        product = [np.tile(values, len(points)) for values in rows]
+        product[j] = np.repeat(points, n_rows)
+        curves, levels = predict_quantiles(estimator, columns.assemble(product), quantiles)
         curves = curves.reshape(len(points), n_rows, -1).mean(axis=1)
         order = np.argsort(levels)
         y = np.asarray(y, dtype=np.float64)
         return cls(columns.values[j], y, points, curves[:, order], levels[order], columns.names[j], y_label)
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw as `fan_chart` does; words side by side, with their rows, which are scattered sideways."""
-        words = self.grid.dtype.kind == "O"
-        x, y, grid, curves = self._side_by_side() if words else (self.x, self.y, self.grid, self.curves)
+        """Draw the display as `fan_chart` does; categories side by side, with their rows jittered."""
+        categorical = self.grid.dtype.kind == "O"
+        x, y, grid, curves = self._category_coordinates() if categorical else (self.x, self.y, self.grid, self.curves)
         ax = fan_chart(x, y, grid, curves, self.levels, ax=ax, x_label=self.x_label, y_label=self.y_label)
-        if words:
-            _name_words(ax, [str(word) for word in self.grid])
+        if categorical:
+            _label_categories(ax, [str(category) for category in self.grid])
             ax.grid(False, axis="x")
         if self.grid.dtype.kind == "M":
             from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DateFormatter
 
             locator = AutoDateLocator()
             ax.xaxis.set_major_locator(locator)
-            times = only_times(self.grid)
+            times = is_time_of_day(self.grid)
             ax.xaxis.set_major_formatter(DateFormatter("%H:%M") if times else ConciseDateFormatter(locator))
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
-    def _side_by_side(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """The rows whose word is drawn, each somewhere above it, and curves that are flat along each word."""
-        place = {str(word): k for k, word in enumerate(self.grid)}
-        code = np.array([place.get(str(word), -1) for word in self.x])
+    def _category_coordinates(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return x, y, grid and curves with category k at position k.
+
+        Rows of categories outside the grid are left out, and the others are jittered within the bar. Curves are
+        constant along each bar, which has two points; a third one of NaN separates it from the next.
+        """
+        codes = {str(category): k for k, category in enumerate(self.grid)}
+        code = np.array([codes.get(str(category), -1) for category in self.x])
         x = code + HALF_WIDTH * np.random.default_rng(0).uniform(-0.8, 0.8, len(code))
         grid = np.arange(len(self.grid))[:, None] + np.array([-HALF_WIDTH, HALF_WIDTH, 0.5])
         curves = np.repeat(self.curves, 3, axis=0)
-        curves[2::3] = np.nan  # nothing runs from one word to the next
+        curves[2::3] = np.nan
         return x[code >= 0], self.y[code >= 0], grid.ravel(), curves
 
 
-def _name_words(ax: "Axes", words: list[str]) -> None:
-    """Words below their bars, aslant where they would run into each other; cut if the figure makes no room for that."""
-    room = int(ax.get_position().width * ax.figure.get_figwidth() / len(words) / LETTER_INCHES)
-    if max(map(len, words)) <= room:
-        ax.set_xticks(range(len(words)), words)
+def _label_categories(ax: "Axes", labels: list[str]) -> None:
+    """Set tick labels, rotated where they would overlap; truncated if no layout engine makes room for rotated ones."""
+    n_letters = int(ax.get_position().width * ax.figure.get_figwidth() / len(labels) / INCHES_PER_LETTER)
+    if max(map(len, labels)) <= n_letters:
+        ax.set_xticks(range(len(labels)), labels)
     elif ax.figure.get_layout_engine() is None:
-        ax.set_xticks(range(len(words)), [cut(word, max(room, 4)) for word in words])
+        ax.set_xticks(range(len(labels)), [cut(label, max(n_letters, 4)) for label in labels])
     else:
-        words = [cut(word, MOST_LETTERS) for word in words]
-        ax.set_xticks(range(len(words)), words, rotation=30, ha="right", rotation_mode="anchor")
+        labels = [cut(label, MAX_LABEL_LENGTH) for label in labels]
+        ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right", rotation_mode="anchor")
 
 
-def position(column: int | str, names: list[str]) -> int:
-    """The place of a column that is given by name or number."""
+def column_index(column: int | str, names: list[str]) -> int:
+    """Return the position of a column that is given by name or position."""
     if isinstance(column, str):
         if column not in names:
             raise ValueError(f"There is no column {column!r}. Its columns: {', '.join(names)}.")
@@ -171,7 +194,7 @@ def position(column: int | str, names: list[str]) -> int:
 
 
 def _some(n_rows: int) -> NDArray[np.intp]:
-    """Some of the rows, always the same."""
+    """Return sorted positions of a random sample of rows, the same in every call; all rows if they are few."""
     if n_rows <= AVERAGED_ROWS:
         return np.arange(n_rows)
     return np.sort(np.random.default_rng(0).choice(n_rows, AVERAGED_ROWS, replace=False))

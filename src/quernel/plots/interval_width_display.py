@@ -1,4 +1,4 @@
-"""How wide are the intervals, and do they hold, in each group of rows?"""
+"""IntervalWidthDisplay: mean width and empirical coverage of prediction intervals, by group of rows."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -7,24 +7,37 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quernel.plots.checks import CONFIDENCE, Floats, binomial_band
-from quernel.plots.fan import percent
-from quernel.plots.models import predicted_interval
+from quernel.plots.fan import format_percent
+from quernel.plots.models import predict_interval_with_coverage
 from quernel.plots.style import ACCENT, LINE, POINT, dress, house_style, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Numbers with more different values than this are cut into so many groups of equal size.
-MOST_GROUPS, PARTS = 12, 5
+# Numeric groups of more than MAX_GROUPS distinct values are binned into N_BINS quantile bins.
+MAX_GROUPS, N_BINS = 12, 5
 
 
 @dataclass(eq=False)
 class IntervalWidthDisplay:
-    """Mean width of the intervals against the share of rows that they hold, one point per group.
+    """Empirical coverage of prediction intervals against their mean width, one point per group.
 
-    names, widths, observed, lower, upper and n_rows have an entry per group. Where intervals hold with the probability
-    `coverage`, the observed share lies between lower and upper with the probability `confidence`. After `plot`: ax_,
-    figure_.
+    In a group where the coverage is right, the number of covered rows is binomial with probability `coverage`, and the
+    observed share lies between `lower` and `upper` with probability `confidence`.
+
+    Parameters
+    ----------
+    names : list of str, of the groups
+    widths : array of shape (groups,), mean width of the intervals
+    observed : array of shape (groups,), share of rows inside their interval
+    lower, upper : arrays of shape (groups,), the binomial band around the coverage
+    n_rows : int array of shape (groups,)
+    coverage : float, nominal coverage
+    confidence : float, probability of the band
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure, after `plot`
     """
 
     names: list[str]
@@ -50,24 +63,25 @@ class IntervalWidthDisplay:
         confidence: float = CONFIDENCE,
         ax: "Axes | None" = None,
     ) -> Self:
-        """Draw the intervals of a fitted estimator with `predict_interval`, on rows that it has not seen.
+        """Plot the intervals that a fitted estimator predicts for test data.
 
         Parameters
         ----------
         estimator : fitted `KernelQuantileRegressor` or `ConformalQuantileRegressor`
-            By itself, as the last step of a pipeline, or in a model of tables.
-        X, y : the rows
+            By itself, as the last step of a pipeline, or in a TableModel.
+        X, y : test data, not used for training or calibration
         groups : labels or numbers of shape (n,), as in `from_predictions`
-        coverage : what the intervals promise; None is what they were calibrated for, or else 0.9
+        coverage : nominal coverage of the intervals; None is that of their calibration or, without one, 0.9
         calibration_groups : array of shape (n,) or None
-            The groups by which the estimator was calibrated, if `fit` was given an array of them. None takes `groups`.
+            Passed to `predict_interval` as its `groups`, if the estimator's `fit` was given an array of them. None
+            takes `groups`.
         density_ratio : array of shape (n,) or None
-            That of the rows, if `fit` was given an array of it.
-        confidence : probability of the grey bars
-        ax : axes to draw on
+            Passed to `predict_interval`, if `fit` was given an array of it.
+        confidence : probability of the binomial band, the grey bars
+        ax : matplotlib Axes, or None for a new figure
         """
-        calibrated_by = groups if calibration_groups is None else calibration_groups
-        interval, coverage = predicted_interval(estimator, X, coverage, calibrated_by, density_ratio)
+        interval_groups = groups if calibration_groups is None else calibration_groups
+        interval, coverage = predict_interval_with_coverage(estimator, X, coverage, interval_groups, density_ratio)
         lower, upper = interval.T
         return cls.from_predictions(y, lower, upper, groups, coverage=coverage, confidence=confidence, ax=ax)
 
@@ -83,9 +97,9 @@ class IntervalWidthDisplay:
         confidence: float = CONFIDENCE,
         ax: "Axes | None" = None,
     ) -> Self:
-        """Draw predicted intervals: y_true, lower, upper and groups of shape (n,), and the coverage they promise.
+        """Plot given intervals: y_true, lower, upper and groups of shape (n,), and their nominal coverage.
 
-        Groups are labels; numbers of more than twelve different values are cut into five groups of equal size.
+        Groups are labels; numbers of more than twelve distinct values are binned into five groups of equal size.
         """
         return cls.of(y_true, lower, upper, groups, coverage=coverage, confidence=confidence).plot(ax=ax)
 
@@ -100,7 +114,7 @@ class IntervalWidthDisplay:
         coverage: float = 0.9,
         confidence: float = CONFIDENCE,
     ) -> Self:
-        """The numbers, not drawn yet."""
+        """Compute the display without drawing it; arguments as in `from_predictions`."""
         if not 0 < coverage < 1:
             raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}. Use 0.9 for 90 %.")
         y, low, high = (np.asarray(values, dtype=np.float64) for values in (y_true, lower, upper))
@@ -110,51 +124,56 @@ class IntervalWidthDisplay:
             raise ValueError(f"y_true, lower, upper and groups must all have the same shape (n,), n > 0; got {shapes}.")
         if not np.isfinite(np.stack([y, low, high])).all():
             raise ValueError("y_true, lower and upper must hold no NaN or infinite values. Leave such rows out.")
-        names, member = _grouped(labels)
-        n_rows = np.bincount(member, minlength=len(names))
-        widths, inside = (np.bincount(member, values) / n_rows for values in (high - low, (low <= y) & (y <= high)))
+        names, codes = _bin_groups(labels)
+        n_rows = np.bincount(codes, minlength=len(names))
+        widths, inside = (np.bincount(codes, values) / n_rows for values in (high - low, (low <= y) & (y <= high)))
         band = binomial_band(coverage, n_rows, confidence)
         return cls(names, widths, inside, *band, n_rows, coverage, confidence)
 
     @property
     def holds(self) -> np.ndarray:
-        """Which groups lie within their band; more than promised is welcome."""
+        """Whether the coverage of each group is not below its band, shape (groups,); excess coverage is fine."""
         return self.lower <= self.observed
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw; the grey bar of a group is where chance would put its share."""
+        """Draw the display; the grey bar of a group is its binomial band."""
         with house_style():
             ax = new_axes() if ax is None else ax
             dress(ax)
-            label = f"{percent(self.confidence)} by chance"
+            label = f"{format_percent(self.confidence)} by chance"
             ax.vlines(self.widths, self.lower, self.upper, color=POINT, alpha=0.35, linewidth=5, label=label)
             ax.axhline(self.coverage, color=POINT, linewidth=0.8, linestyle="--")
-            for hold, mark, colour, told in ((True, "o", LINE, "holds"), (False, "s", ACCENT, "holds too little")):
-                some = self.holds == hold
-                if some.any():
-                    ax.plot(self.widths[some], self.observed[some], mark, color=colour, label=told, zorder=3)
-            paper = {"facecolor": "white", "alpha": 0.7, "pad": 0.5, "linewidth": 0}  # names stay legible on lines
+            for hold, marker, colour, text in ((True, "o", LINE, "holds"), (False, "s", ACCENT, "holds too little")):
+                chosen = self.holds == hold
+                if chosen.any():
+                    ax.plot(self.widths[chosen], self.observed[chosen], marker, color=colour, label=text, zorder=3)
+            background = {"facecolor": "white", "alpha": 0.7, "pad": 0.5, "linewidth": 0}  # names stay legible on lines
             for name, x, y in zip(self.names, self.widths, self.observed, strict=True):
-                ax.annotate(name, (x, y), (6, 5), textcoords="offset points", fontsize=9, bbox=paper)
+                ax.annotate(name, (x, y), (6, 5), textcoords="offset points", fontsize=9, bbox=background)
             ax.margins(x=0.12)
-            ax.set_xlabel(f"mean width of the {percent(self.coverage)} intervals")
+            ax.set_xlabel(f"mean width of the {format_percent(self.coverage)} intervals")
             ax.set_ylabel("share of rows inside")
-            ax.yaxis.set_major_formatter(lambda value, _: percent(round(value, 6)))
+            ax.yaxis.set_major_formatter(lambda value, _: format_percent(round(value, 6)))
             ax.legend(loc="lower left", bbox_to_anchor=(0, 1.01), ncols=3, borderaxespad=0)
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
 
-def _grouped(labels: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The names of the groups, and the group of every row."""
-    values, member = np.unique(labels if labels.dtype != object else labels.astype(str), return_inverse=True)
-    if len(values) <= MOST_GROUPS:
-        return [str(value) for value in values], member
+def _bin_groups(labels: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Return the names of the groups, and the index of each row's group, shape (n,).
+
+    Numbers of many distinct values are binned at their quantiles; bins that ties leave empty are dropped.
+    """
+    values, codes = np.unique(labels if labels.dtype != object else labels.astype(str), return_inverse=True)
+    if len(values) <= MAX_GROUPS:
+        return [str(value) for value in values], codes
     if labels.dtype.kind not in "iuf":
-        raise ValueError(f"groups has {len(values)} different labels; at most {MOST_GROUPS} can be told apart.")
+        raise ValueError(
+            f"groups has {len(values)} different labels; at most {MAX_GROUPS} can be drawn. Merge some of them."
+        )
     if not np.isfinite(labels).all():
         raise ValueError("groups contains NaN or infinite values. Leave these rows out, or give them a label.")
-    edges = np.unique(np.quantile(labels, np.linspace(0, 1, PARTS + 1)))
-    member = np.clip(np.searchsorted(edges, labels, side="left") - 1, 0, len(edges) - 2)
-    kept, member = np.unique(member, return_inverse=True)
-    return [f"{edges[k]:.3g} to {edges[k + 1]:.3g}" for k in kept], member
+    edges = np.unique(np.quantile(labels, np.linspace(0, 1, N_BINS + 1)))
+    bins = np.clip(np.searchsorted(edges, labels, side="left") - 1, 0, len(edges) - 2)
+    used, codes = np.unique(bins, return_inverse=True)
+    return [f"{edges[k]:.3g} to {edges[k + 1]:.3g}" for k in used], codes

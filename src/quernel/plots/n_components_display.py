@@ -1,4 +1,4 @@
-"""How the number of random features was found."""
+"""FeatureCountDisplay: the search for the number of random features."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -6,21 +6,32 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from quernel.plots.checks import Floats
-from quernel.plots.models import choosing_estimator
+from quernel.plots.models import unwrap_tuned_estimator
 from quernel.plots.style import ACCENT, LINE, dress, house_style, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Size of a new figure, in inches.
 SIZE = (9.0, 3.8)
 
 
 @dataclass(eq=False)
 class FeatureCountDisplay:
-    """Held-out loss and effective dimension against the number of random features that were tried, and the choice.
+    """Held-out loss and effective dimension against the number of random features, and the chosen number.
 
-    n_components, dimension, loss and error (standard error of the gain over half as many features) have
-    shape (trials,), NaN where no fit was needed. After `plot`: ax_ (two axes), figure_.
+    Parameters
+    ----------
+    n_components : int array of shape (trials,), numbers of random features that were tried
+    dimension : array of shape (trials,), effective dimension
+    loss : array of shape (trials,), held-out loss; NaN where no fit was needed
+    error : array of shape (trials,), standard error of the gain in loss over half as many features; NaN without a fit
+    chosen : int, the number of random features
+    reason : str, why the search stopped there
+
+    Attributes
+    ----------
+    ax_, figure_ : pair of matplotlib Axes, and Figure, after `plot`
     """
 
     n_components: np.ndarray
@@ -32,13 +43,13 @@ class FeatureCountDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: "tuple[Axes, Axes] | None" = None) -> Self:
-        """Draw what an estimator fitted with ``n_components="auto"`` tried."""
+        """Plot the search of an estimator that was fitted with ``n_components="auto"``."""
         return cls.of(estimator).plot(ax=ax)
 
     @classmethod
     def of(cls, estimator: Any) -> Self:
-        """The numbers, not drawn yet."""
-        estimator = choosing_estimator(estimator)
+        """Compute the display without drawing it; arguments as in `from_estimator`."""
+        estimator = unwrap_tuned_estimator(estimator)
         if not hasattr(estimator, "n_components_choice_"):
             raise ValueError(f"{type(estimator).__name__} has no random features. Fit an estimator of quernel instead.")
         choice = estimator.n_components_choice_
@@ -48,12 +59,12 @@ class FeatureCountDisplay:
                 f"This {type(estimator).__name__} {why.rstrip('.')}. Fit one with n_components='auto' on at least a "
                 "thousand different rows."
             )
-        tried = [(t.n_components, t.dimension, t.loss, t.error) for t in choice.trials]
-        sizes, *others = np.array(tried, dtype=float).T  # None becomes NaN
+        trials = [(t.n_components, t.dimension, t.loss, t.error) for t in choice.trials]
+        sizes, *others = np.array(trials, dtype=float).T  # None becomes NaN
         return cls(sizes.astype(int), *others, choice.n_components, choice.reason)
 
     def plot(self, *, ax: "tuple[Axes, Axes] | None" = None) -> Self:
-        """Draw, on two axes if they are given."""
+        """Draw the display, on a pair of axes or a new figure."""
         require_matplotlib()
         from matplotlib.figure import Figure
 
@@ -61,11 +72,11 @@ class FeatureCountDisplay:
             axes = Figure(figsize=SIZE, layout="constrained").subplots(1, 2) if ax is None else np.asarray(ax)
             if np.shape(axes) != (2,):
                 raise ValueError("ax must be a pair of axes: one for the loss and one for the effective dimension.")
-            known = np.isfinite(self.loss)
+            fitted = np.isfinite(self.loss)
             axes[0].errorbar(
-                self.n_components[known],
-                self.loss[known],
-                np.nan_to_num(self.error[known]),
+                self.n_components[fitted],
+                self.loss[fitted],
+                np.nan_to_num(self.error[fitted]),
                 fmt="o-",
                 color=LINE,
                 capsize=3,
@@ -76,8 +87,8 @@ class FeatureCountDisplay:
             axes[1].set_ylim(0, 1.1 * self.dimension.max())
             for one, values in zip(axes, (self.loss, self.dimension), strict=True):
                 dress(one)
-                here = self.n_components == self.chosen
-                one.plot(self.n_components[here], values[here], "o", color=ACCENT, markersize=9, zorder=3)
+                chosen = self.n_components == self.chosen
+                one.plot(self.n_components[chosen], values[chosen], "o", color=ACCENT, markersize=9, zorder=3)
                 one.set_xscale("log", base=2)
                 one.set_xticks(self.n_components, [f"{size:,}" for size in self.n_components])
                 one.set_xlim(self.n_components[0] / 1.3, 1.3 * self.n_components[-1])
