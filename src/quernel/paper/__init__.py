@@ -16,15 +16,15 @@ from quernel.paper import (
     used_cars,
 )
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
-from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
 
 __all__ = [
     "EXPERIMENTS",
     "Experiment",
     "Item",
+    "OutputFolder",
     "Row",
     "Section",
-    "Sheet",
     "Size",
     "Summary",
     "Table",
@@ -48,7 +48,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     prices.PRICES,
     used_cars.USED_CARS,
     spline_curves.FIG_TRUE,
-    error_decomposition.FOUR_ERRORS,
+    error_decomposition.ERROR_DECOMPOSITION,
     lipschitz.LIPSCHITZ,
     heavy_tails.HEAVY_TAILS,
     cost_accuracy.COST,

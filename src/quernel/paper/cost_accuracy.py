@@ -13,9 +13,9 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.figures import SERIES, label_decades, panels, shared_legend
-from quernel.paper.holdout_fit import ALPHAS, VALIDATION, fit_each
-from quernel.paper.output import Section, Sheet, Verdict
+from quernel.paper.figures import SERIES, add_shared_legend, label_decades, make_panels
+from quernel.paper.holdout_fit import ALPHAS, VALIDATION, fit_ridge_path
+from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import is_below_zero, summarize
 from quernel.plots import house_style
@@ -28,9 +28,9 @@ SETTINGS: dict[Size, list[tuple[str, int]]] = {
 }
 FEATURES: dict[Size, list[int]] = {"full": [5, 10, 20, 50, 100, 200, 500], "quick": [5, 20, 100]}
 REPETITIONS: dict[Size, int] = {"full": 8, "quick": 2}
-EXACT, TEST, CHOOSER, TRIES = "exact", 5000, 200, 2
+EXACT, TEST, CHOOSER_FEATURES, TRIES = "exact", 5000, 200, 2
 # So many times the excess risk of exact KQR is near enough.
-NEAR = 1.1
+NEAR_FACTOR = 1.1
 
 
 def tasks(size: Size) -> list[Task]:
@@ -53,10 +53,10 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     counts = next(counts for counts in FEATURES.values() if max(counts) == task["most"])
     X, y, quantile = make_homoscedastic(n + VALIDATION + TEST, random_state=rng)
     training, validation, test = slice(0, n), slice(n, n + VALIDATION), slice(n + VALIDATION, None)
-    chooser = RandomFeatures(kernel, CHOOSER, random_state=rng).fit(X)
+    chooser = RandomFeatures(kernel, CHOOSER_FEATURES, random_state=rng).fit(X)
     alphas = ALPHAS[ALPHAS > 1e-7]
-    fits = fit_each(chooser, X[training], y[training], Pinball(np.array([0.5])), alphas)
-    alpha = float(alphas[fits.best_on(X[validation], y[validation])])
+    fits = fit_ridge_path(chooser, X[training], y[training], Pinball(np.array([0.5])), alphas)
+    alpha = float(alphas[fits.select_on(X[validation], y[validation])])
     rows: list[Row] = []
     for count in (*counts, EXACT):
         model = KernelQuantileRegressor(
@@ -67,7 +67,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
             fit_intercept=False,
             random_state=int(rng.integers(2**31)),
         )
-        seconds = min(_fit_seconds(model, X[training], y[training]) for _ in range(TRIES))
+        seconds = min(_time_fit(model, X[training], y[training]) for _ in range(TRIES))
         deviation = model.predict(X[test]) - quantile(X[test], 0.5)
         rows.append(
             {
@@ -79,14 +79,14 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     return rows
 
 
-def _fit_seconds(model: KernelQuantileRegressor, X: Any, y: Any) -> float:
+def _time_fit(model: KernelQuantileRegressor, X: Any, y: Any) -> float:
     """Processor time of this process, in which what others do meanwhile hardly counts; the first fit has a start-up."""
     begin = time.process_time()
     model.fit(X, y)
     return time.process_time() - begin
 
 
-def present(table: Table, sheet: Sheet) -> Section:
+def present(table: Table, output: OutputFolder) -> Section:
     """Excess risk against seconds, and from where on more features do not pay."""
     lines = [
         [
@@ -101,11 +101,11 @@ def present(table: Table, sheet: Sheet) -> Section:
     columns = {
         "kernel": "", "N": ",d", "features": "", "M used": ",d", "seconds": ".3f", "excess risk": ".2e", "s.e.": ".1e",
     }  # fmt: skip
-    numbers = sheet.table(
+    numbers = output.save_table(
         columns, lines, "beyond-cost", "Processor seconds of one fit and excess risk, means over repetitions."
     )
-    figure = sheet.figure(
-        _figure(table),
+    figure = output.save_figure(
+        _plot(table),
         "beyond-cost",
         "Excess risk against the processor time of one fit, features included; the numbers at the points are M. Bars "
         "of one standard error. Exact KQR is fitted through a pivoted Cholesky factor of the kernel.",
@@ -114,9 +114,11 @@ def present(table: Table, sheet: Sheet) -> Section:
         "The paper says that random features make kernel quantile regression cheap and compares no times. Here KQR-RF "
         "with growing M and exact KQR fit the median of the homoscedastic simulation with a smooth (Gaussian) and a "
         "rough (Laplacian) kernel, bandwidth 1, all to a certified relative gap of 1e-6.",
-        f"All fits of a repetition have the same lambda, chosen on {VALIDATION:,} validation rows with {CHOOSER} "
+        f"All fits of a repetition have the same lambda, chosen on {VALIDATION:,} validation rows with "
+        f"{CHOOSER_FEATURES} "
         "features. Seconds are processor time of the fitting process, the least of two fits. Cheap is read as: the "
-        f"fewest features whose mean excess risk is within {NEAR - 1:.0%} of exact KQR's cost fewer seconds than it "
+        f"fewest features whose mean excess risk is within {NEAR_FACTOR - 1:.0%} of exact KQR's cost fewer seconds "
+        "than it "
         "(95 % interval of the log ratio, in pairs).",
     ]
     return Section(reported, [figure, numbers], verdicts(table))
@@ -130,10 +132,10 @@ def verdicts(table: Table) -> list[Verdict]:
 def _verdict(table: Table, kernel: str, n: int) -> Verdict:
     exact, start = table.select(features=EXACT), f"{kernel} kernel, N = {n:,}: "
     groups = [part for (features,), part in table.groups("features") if features != EXACT]
-    over = [is_below_zero(summarize(part.column("excess") - NEAR * exact.column("excess"))) for part in groups]
+    over = [is_below_zero(summarize(part.column("excess") - NEAR_FACTOR * exact.column("excess"))) for part in groups]
     near = next((part for part, below in zip(groups, over, strict=True) if below is True), None)
     if near is None:
-        text = f"no number of features tried comes within {NEAR - 1:.0%} of exact KQR's excess risk"
+        text = f"no number of features tried comes within {NEAR_FACTOR - 1:.0%} of exact KQR's excess risk"
         if "undecided" in over:
             return Verdict(f"{start}{text} for certain (95 % interval, in pairs).", "undecided")
         return Verdict(f"{start}{text}.", False)
@@ -142,16 +144,17 @@ def _verdict(table: Table, kernel: str, n: int) -> Verdict:
     faster = f"{seconds / spent:.1f} times faster" if spent < seconds else f"{spent / seconds:.1f} times slower"
     ratio = summarize(np.log(near.column("seconds") / exact.column("seconds")))
     return Verdict(
-        f"{start}{near.rows[0]['features']} features come within {NEAR - 1:.0%} of exact KQR's excess risk, {faster} "
+        f"{start}{near.rows[0]['features']} features come within {NEAR_FACTOR - 1:.0%} of exact KQR's excess risk, "
+        f"{faster} "
         f"({spent:.3f} s against {seconds:.3f} s; the exact factor has {int(exact.column('M').max()):,} columns).",
         is_below_zero(ratio),
     )
 
 
-def _figure(table: Table) -> Any:
+def _plot(table: Table) -> Any:
     settings = list(table.groups("kernel", "n"))
     with house_style():
-        figure, axes = panels(1, len(settings), size=(11.0, 4.2))
+        figure, axes = make_panels(1, len(settings), size=(11.0, 4.2))
         for ax, ((kernel, n), part) in zip(axes[0], settings, strict=True):
             groups = [(features, group) for (features,), group in part.groups("features")]
             points = [(f, g.summary("seconds").mean, g.summary("excess")) for f, g in groups]
@@ -179,7 +182,7 @@ def _figure(table: Table) -> Any:
             ax.set_xlabel("processor seconds of a fit")
             ax.set_title(f"{kernel} kernel, $N$ = {n:,}", loc="left", fontsize=10.5)
         axes[0, 0].set_ylabel("excess risk")
-        shared_legend(figure, axes[0, 0])
+        add_shared_legend(figure, axes[0, 0])
     return figure
 
 

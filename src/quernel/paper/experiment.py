@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from quernel.paper.output import Section, Sheet
+    from quernel.paper.output import OutputFolder, Section
 
 Size = Literal["quick", "full"]
 Value = int | float | str
@@ -92,7 +92,7 @@ class Experiment:
     title: str
     tasks: Callable[[Size], list[Task]]
     measure: Callable[[Task, np.random.Generator], list[Row]]
-    present: Callable[[Table, Sheet], Section]
+    present: Callable[[Table, OutputFolder], Section]
     cost: Callable[[Task], float] = lambda task: 1.0  # noqa: ARG005
     uses: tuple[str, ...] = ()
     data: str | None = None
@@ -104,7 +104,7 @@ def repetitions(count: int, **parameters: Value) -> list[Task]:
     return [{**parameters, "repetition": k} for k in range(count)]
 
 
-def solver_of(task: Task) -> str:
+def get_solver(task: Task) -> str:
     """The solver that the runner handed over; without one, Newton's method."""
     return str(task.get("solver", NEWTON))
 

@@ -12,11 +12,11 @@ from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Loss, Pinball, Squared
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.figures import errorbars, log_log, panels, shared_legend
-from quernel.paper.holdout_fit import VALIDATION, fit_each
-from quernel.paper.output import Section, Sheet, Verdict
-from quernel.paper.slopes import is_below_zero, paired_difference, typical
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import add_shared_legend, make_panels, plot_errorbars, set_log_log
+from quernel.paper.holdout_fit import VALIDATION, fit_ridge_path
+from quernel.paper.output import OutputFolder, Section, Verdict
+from quernel.paper.slopes import geometric_means, is_below_zero, paired_difference
 from quernel.plots import house_style
 
 NOISES = {"normal": norm, "Student t, 2 degrees": student(2), "Cauchy": cauchy}
@@ -46,15 +46,15 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     features = RandomFeatures(Gaussian(1.0), FEATURES, random_state=rng).fit(X)
     rows: list[Row] = []
     for method, loss in METHODS.items():
-        fits = fit_each(features, X[training], y[training], loss, solver=solver_of(task))
-        best = fits.best_on(X[validation], y[validation])
+        fits = fit_ridge_path(features, X[training], y[training], loss, solver=get_solver(task))
+        best = fits.select_on(X[validation], y[validation])
         errors = np.mean((fits.predict(X[test]) - truth[test, None]) ** 2, axis=0)
         common = {**task, "method": method, "alpha": float(fits.alphas[best])}
         rows.append({**common, "squared": float(errors[best]), "least": float(errors.min())})
     return rows
 
 
-def present(table: Table, sheet: Sheet) -> Section:
+def present(table: Table, output: OutputFolder) -> Section:
     """Errors against N for the three noises, and who is nearer to the truth."""
     lines = []
     for (noise, method, n), part in table.groups("noise", "method", "n"):
@@ -64,15 +64,15 @@ def present(table: Table, sheet: Sheet) -> Section:
         "noise": "", "method": "", "N": ",d", "|f - f*|": ".3f", "sd": ".3f", "s.e.": ".3f",
         "with the best lambda": ".3f",
     }  # fmt: skip
-    numbers = sheet.table(
+    numbers = output.save_table(
         columns,
         lines,
         "beyond-heavy-tails",
         "Root mean squared distance to the true median. The last column chooses lambda from the grid by the truth, "
         "which no method knows: what the choice on noisy validation rows costs is not in it.",
     )
-    figure = sheet.figure(
-        _figure(table),
+    figure = output.save_figure(
+        _plot(table),
         "beyond-heavy-tails",
         f"Squared distance to the true function, homoscedastic simulation with three noises, M = {FEATURES}: geometric "
         "means over repetitions, bars of one standard error.",
@@ -113,18 +113,18 @@ def _sd(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
 
 
-def _figure(table: Table) -> Any:
+def _plot(table: Table) -> Any:
     with house_style():
-        figure, axes = panels(1, 3, size=(10.5, 4.0), sharex=True)
+        figure, axes = make_panels(1, 3, size=(10.5, 4.0), sharex=True)
         for ax, noise in zip(axes[0], NOISES, strict=True):
             for series, method in enumerate(METHODS):
-                sizes, centre, bars = typical(table.select(noise=noise, method=method), "squared")
-                errorbars(ax, sizes, centre, bars, series=series, label=method)
-            log_log(ax, sizes, most=8)
+                sizes, centre, bars = geometric_means(table.select(noise=noise, method=method), "squared")
+                plot_errorbars(ax, sizes, centre, bars, series=series, label=method)
+            set_log_log(ax, sizes, max_ticks=8)
             ax.set_xlabel("rows $N$")
             ax.set_title(f"{noise[0].upper()}{noise[1:]}", loc="left")
         axes[0, 0].set_ylabel(r"$\|f - f^*\|^2$, true median $f^*$")
-        shared_legend(figure, axes[0, 0])
+        add_shared_legend(figure, axes[0, 0])
     return figure
 
 

@@ -20,12 +20,12 @@ from quernel.solvers import SOLVERS, Result
 
 Array = NDArray[np.floating]
 # By tolerance: how many fits were asked for it, how many of them stopped short of it, and the largest relative gap.
-Gaps = dict[str, tuple[int, int, float]]
+GapStats = dict[str, tuple[int, int, float]]
 
 # Of ADMM, at most: hard fits take a few thousand.
-ROUNDS = 5000
+ADMM_MAX_ITER = 5000
 
-_gaps: ContextVar[Gaps | None] = ContextVar("quernel_gaps", default=None)
+_gaps: ContextVar[GapStats | None] = ContextVar("quernel_gaps", default=None)
 
 
 def solve_grid(
@@ -40,7 +40,7 @@ def solve_grid(
     if solver == NEWTON:
         return paths.solve(problem, alphas, tol=tol, max_iter=max_iter)
     count, columns = len(alphas), np.tile(np.arange(problem.n_columns), len(alphas))
-    fits = solve_each(problem.take(columns), np.repeat(alphas, problem.n_columns), tol=tol, solver=solver)
+    fits = solve_per_column(problem.take(columns), np.repeat(alphas, problem.n_columns), tol=tol, solver=solver)
     rows = {
         name: getattr(fits, name).reshape(count, -1)
         for name in ("intercept", "objective", "gap", "relative_gap", "iterations")
@@ -49,10 +49,10 @@ def solve_grid(
     return paths.Grid(np.asarray(alphas, dtype=float), np.ascontiguousarray(coef), **rows, sweeps=fits.sweeps)
 
 
-def solve_each(problem: Problem, alphas: Array, *, tol: float, solver: str) -> Result:
+def solve_per_column(problem: Problem, alphas: Array, *, tol: float, solver: str) -> Result:
     """The problem with a ridge weight of its own for every column."""
     own = Problem(problem.rows, problem.loss, alphas, fit_intercept=problem.fit_intercept)
-    return solver_function(solver)(own, tol=tol, max_iter=ROUNDS)
+    return solver_function(solver)(own, tol=tol, max_iter=ADMM_MAX_ITER)
 
 
 def solver_function(name: str) -> Callable[..., Result]:
@@ -60,24 +60,24 @@ def solver_function(name: str) -> Callable[..., Result]:
     return SOLVERS[NEWTON] if name == NEWTON else _admm
 
 
-def _admm(problem: Problem, *, tol: float, max_iter: int = ROUNDS) -> Result:
-    found = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ROUNDS))
+def _admm(problem: Problem, *, tol: float, max_iter: int = ADMM_MAX_ITER) -> Result:
+    found = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ADMM_MAX_ITER))
     gaps = _gaps.get()
     if gaps is not None:
         worst = (problem.n_columns, int(np.sum(found.relative_gap > tol)), float(found.relative_gap.max()))
-        gaps[f"{tol:g}"] = joined(gaps.get(f"{tol:g}"), worst)
+        gaps[f"{tol:g}"] = merge_gap_stats(gaps.get(f"{tol:g}"), worst)
     return found
 
 
-def joined(some: tuple[int, int, float] | None, more: tuple[int, int, float]) -> tuple[int, int, float]:
+def merge_gap_stats(some: tuple[int, int, float] | None, more: tuple[int, int, float]) -> tuple[int, int, float]:
     """What is known of two sets of fits together."""
     return more if some is None else (some[0] + more[0], some[1] + more[1], max(some[2], more[2]))
 
 
 @contextmanager
-def gaps_of_fits() -> Iterator[Gaps]:
+def record_gaps() -> Iterator[GapStats]:
     """Collect what ADMM certifies inside this block."""
-    gaps: Gaps = {}
+    gaps: GapStats = {}
     token = _gaps.set(gaps)
     try:
         yield gaps
@@ -96,7 +96,7 @@ MAX_ITER = 500
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class SelectedFit:
     """Per level: the ridge weight that validation chose, its coefficients (M, q), and the certified relative gap.
 
     `grid` (a, M, q) are the coefficients at all weights, less exact.
@@ -108,7 +108,7 @@ class Chosen:
     grid: Array
 
 
-def fit_and_choose(
+def fit_and_select(
     train: Array,
     y: Array,
     validation: Array,
@@ -118,7 +118,7 @@ def fit_and_choose(
     grid_tol: float | None = None,
     tol: float = TOL,
     solver: str = NEWTON,
-) -> Chosen:
+) -> SelectedFit:
     """Fit on the features `train` (n, M) at every ridge weight, without intercept, and choose on `validation`.
 
     Targets are (n,), the same for all levels, or (n, q), one column per level. The grid is solved to `grid_tol`
@@ -130,14 +130,14 @@ def fit_and_choose(
     held_out = y_validation if y_validation.ndim == 2 else y_validation[:, None]
     best = np.argmin(pinball(held_out - grid.predict(validation), np.asarray(levels)).mean(axis=1), axis=0)
     if solver != NEWTON:
-        fits = solve_each(problem, ALPHAS[best], tol=tol, solver=solver)
-        return Chosen(ALPHAS[best], fits.coef, fits.relative_gap, grid.coef)
+        fits = solve_per_column(problem, ALPHAS[best], tol=tol, solver=solver)
+        return SelectedFit(ALPHAS[best], fits.coef, fits.relative_gap, grid.coef)
     parts = []
     for alpha, column in zip(ALPHAS[best], range(len(levels)), strict=True):
         own = _problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
         parts.append(solve_grid(own, np.array([alpha]), tol=tol, max_iter=MAX_ITER))
     coef = np.stack([part.coef[0, :, 0] for part in parts], axis=1)
-    return Chosen(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
+    return SelectedFit(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 
 
 def _problem(features: Array, y: Array, levels: Sequence[float]) -> Problem:
@@ -155,7 +155,7 @@ FIT_TOL = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Fits:
+class RidgePath:
     """One fit of a loss per ridge weight on the same features: alphas (a,), coef (a, M)."""
 
     feature_map: FeatureMap
@@ -167,13 +167,13 @@ class Fits:
         """All fits at these rows, shape (n, a)."""
         return self.feature_map.transform(X) @ self.coef.T
 
-    def best_on(self, X: Array, y: Array) -> int:
+    def select_on(self, X: Array, y: Array) -> int:
         """Which fit has the least mean loss on these rows."""
         offset, sign = self.loss.margin_transform(y[:, None])
         return int(np.argmin(np.mean(self.loss.value(offset - sign * self.predict(X)), axis=0)))
 
 
-def fit_each(
+def fit_ridge_path(
     feature_map: FeatureMap,
     X: Array,
     y: Array,
@@ -183,7 +183,7 @@ def fit_each(
     tol: float = FIT_TOL,
     warm: bool = True,
     solver: str = NEWTON,
-) -> Fits:
+) -> RidgePath:
     """Fit the loss, of one column, at every weight, without intercept as in the paper.
 
     `warm` starts each of Newton's fits from the one before. Features with poles make that slower than to begin anew.
@@ -195,4 +195,4 @@ def fit_each(
     else:
         problems = (Problem(rows, loss, float(alpha), fit_intercept=False) for alpha in alphas)
         coef = np.stack([SOLVERS[NEWTON](problem, tol=tol).coef[:, 0] for problem in problems])
-    return Fits(feature_map, loss, np.asarray(alphas), coef)
+    return RidgePath(feature_map, loss, np.asarray(alphas), coef)

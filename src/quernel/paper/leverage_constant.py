@@ -9,14 +9,14 @@ from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.figures import REFERENCE, errorbars, label_decades, label_ticks, panels
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, label_decades, label_ticks, make_panels, plot_errorbars
 from quernel.paper.holdout_fit import ALPHAS, pinball, solve_grid
-from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
 from quernel.paper.simulated import KERNEL, Trial, make_trial, normal_excess_risk
-from quernel.paper.slopes import describe, half_width, is_below_zero, paired_difference, summarize
+from quernel.paper.slopes import format_mean, half_width, is_below_zero, paired_difference, summarize
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
@@ -45,7 +45,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     As in `sampling`, leverage scores are taken at the ridge weight that validation chose for the median with uniform
     features and no intercept. At that weight both kinds of features have to represent the constant.
     """
-    trial, M = make_trial(SIMULATION, N, rng, solver_of(task)), int(task["M"])
+    trial, M = make_trial(SIMULATION, N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
     uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
     features = [uniform.transform(part) for part in parts]
@@ -95,7 +95,7 @@ def distance_of_constant(train: Array, test: Array, alpha: float) -> float:
     return float(np.sqrt(np.mean((1 - test @ coef) ** 2)))
 
 
-def present(table: Table, sheet: Sheet) -> Section:
+def present(table: Table, output: OutputFolder) -> Section:
     """Distances of the constant, and differences of excess risk without and with an intercept."""
     reported = [
         "The paper says that features sampled by leverage do better than uniform ones; with Figure 3 we found proper "
@@ -108,7 +108,7 @@ def present(table: Table, sheet: Sheet) -> Section:
         "the features of the training rows, at the ridge weight that validation chose for uniform features: 0 if the "
         "features represent it, 1 if they cannot at all.",
     ]
-    return Section(reported, [_figure(table, sheet), _numbers(table, sheet)], verdicts(table))
+    return Section(reported, [_plot(table, output), _tabulate(table, output)], verdicts(table))
 
 
 def verdicts(table: Table) -> list[Verdict]:
@@ -133,8 +133,8 @@ def _judge_intercept(part: Table, M: int) -> Verdict:
     """The loss is gone if there is one, the intercept lowers it, and what is left is not above 0."""
     without, with_one = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
     text = (
-        f"M = {M}: the excess risk of leverage minus that of uniform features is {describe(without)} without an "
-        f"intercept and {describe(with_one)} with one"
+        f"M = {M}: the excess risk of leverage minus that of uniform features is {format_mean(without)} without an "
+        f"intercept and {format_mean(with_one)} with one"
     )
     if is_below_zero(without) is not False:
         left = is_below_zero(with_one) is False
@@ -150,19 +150,19 @@ def _judge_intercept(part: Table, M: int) -> Verdict:
     )
 
 
-def _figure(table: Table, sheet: Sheet) -> Item:
+def _plot(table: Table, output: OutputFolder) -> Item:
     counts = table.values("M")
     with house_style():
-        figure, axes = panels(1, 2, size=(9.5, 3.8))
+        figure, axes = make_panels(1, 2, size=(9.5, 3.8))
         left, right = axes[0]
         for series, method in enumerate(METHODS):
             cells = [table.select(method=method, M=M).summary("distance") for M in counts]
             means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
-            errorbars(left, counts, means, errors, series=series, label=NAMES[method])
+            plot_errorbars(left, counts, means, errors, series=series, label=NAMES[method])
         for series, (name, label) in enumerate(zip(EXCESS, ("without an intercept", "with one"), strict=True)):
             cells = [paired_difference(table.select(M=M), LEVERAGE, UNIFORM, name) for M in counts]
             means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
-            errorbars(right, counts, means, errors, series=series, label=label)
+            plot_errorbars(right, counts, means, errors, series=series, label=label)
         right.axhline(0, **REFERENCE)
         left.set(yscale="log", ylabel="distance of the constant")
         right.set_ylabel("excess risk, leverage minus uniform")
@@ -172,7 +172,7 @@ def _figure(table: Table, sheet: Sheet) -> Item:
             ax.set_xlabel("random features $M$")
             ax.legend(frameon=False)
         label_decades(left)
-    return sheet.figure(
+    return output.save_figure(
         figure,
         "beyond-leverage-constant",
         "Left: how far the constant is from uniform and from leverage features. Right: what leverage features lose "
@@ -180,7 +180,7 @@ def _figure(table: Table, sheet: Sheet) -> Item:
     )
 
 
-def _numbers(table: Table, sheet: Sheet) -> Item:
+def _tabulate(table: Table, output: OutputFolder) -> Item:
     rows = []
     for (M,), part in table.groups("M"):
         uniform, leverage = (part.select(method=method) for method in METHODS)
@@ -190,7 +190,7 @@ def _numbers(table: Table, sheet: Sheet) -> Item:
             rows.append([M, words, difference.n, *means, difference.mean, difference.se])
     columns = {"M": "d", "quantity": "", "repetitions": "d", NAMES[UNIFORM]: ".5f", NAMES[LEVERAGE]: ".5f"}
     columns |= {"difference": "+.5f", "s.e.": ".5f"}
-    return sheet.table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
+    return output.save_table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
 
 
 def _cost(task: Task) -> float:

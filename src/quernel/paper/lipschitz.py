@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from quernel.datasets.simulations import SplineQuantile
 from quernel.losses import Hinge, Logistic
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.figures import REFERENCE, errorbars, log_log, panels
-from quernel.paper.holdout_fit import FIT_TOL, fit_each
-from quernel.paper.output import Section, Sheet, Verdict
-from quernel.paper.slopes import WIDEST, Slope, all_hold, allowed_slope, fit_slope, typical
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, make_panels, plot_errorbars, set_log_log
+from quernel.paper.holdout_fit import FIT_TOL, fit_ridge_path
+from quernel.paper.output import OutputFolder, Section, Verdict
+from quernel.paper.slopes import MAX_WIDTH, Slope, all_hold, allowed_slope, fit_slope, geometric_means
 from quernel.paper.spline_design import (
     CONSTANT,
     features_of_theorem,
@@ -82,13 +82,13 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     y = design.law.draw(design.function(X), rng)
     alpha = ridge_of_theorem(n, design.r, design.gamma)
     features = spline_features(design.gamma, M, X, rng)
-    fits = fit_each(features, X, y, design.law.loss, np.array([alpha]), tol=FIT_TOL, solver=solver_of(task))
+    fits = fit_ridge_path(features, X, y, design.law.loss, np.array([alpha]), tol=FIT_TOL, solver=get_solver(task))
     f, function = fits.predict(midpoints(TEST))[:, 0], design.function(midpoints(TEST))
     squared = float(np.mean((f - design.law.minimiser(function)) ** 2))
     return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]
 
 
-def convexity(design: Design) -> LocalConvexity:
+def estimate_convexity(design: Design) -> LocalConvexity:
     """Local strong convexity (`ass7`) at f' = (1 - t) f*, as a ridge shrinks it, on the way to f* and away from it."""
     x, levels = midpoints(POINTS), midpoints(LABELS)[:, 0]
     function = np.repeat(design.function(x), LABELS)
@@ -98,11 +98,11 @@ def convexity(design: Design) -> LocalConvexity:
     return local_convexity(y, shrunk, truth[:, None], radius=DISTANCE, loss=design.law.loss, truth=truth)
 
 
-def present(table: Table, sheet: Sheet) -> Section:
+def present(table: Table, output: OutputFolder) -> Section:
     """Errors against N and against M for both losses, slopes, and verdicts."""
     lines, verdicts = [], []
     for name, design in DESIGNS.items():
-        bound, found = predicted_slope(design.r, design.gamma), convexity(design)
+        bound, found = predicted_slope(design.r, design.gamma), estimate_convexity(design)
         part = table.select(loss=name, vary="rows")
         allowed = allowed_slope(bound, sorted(part.values("n")), power=METHODS["thm3"].rate_log)
         slopes = {error: fit_slope(part, error) for error in ERRORS}
@@ -111,9 +111,9 @@ def present(table: Table, sheet: Sheet) -> Section:
             theory = bound if _is_convex(found) else None
             lines.append([name, design.r, design.gamma, words, slope.value, slope.low, slope.high, bound, theory])
         verdicts.append(rate_verdict(name, slopes, bound, allowed, found))
-        verdicts.append(Verdict(_enough(table.select(loss=name, vary="features"), name, design)))
-    figure = sheet.figure(
-        _figure(table),
+        verdicts.append(Verdict(_remark_sufficient_features(table.select(loss=name, vary="features"), name, design)))
+    figure = output.save_figure(
+        _plot(table),
         "beyond-lipschitz",
         "Logistic (above) and hinge loss (below). Left: errors against the number of rows, M = ceil(5 N^c), lambda "
         "from theory; dotted: the slope -2r/(2r + gamma), a theorem's for the logistic loss only. Right: errors "
@@ -131,7 +131,7 @@ def present(table: Table, sheet: Sheet) -> Section:
         "-2r/(2r+gamma)": ".2f",
         "theorem": ".2f",
     }
-    numbers = sheet.table(
+    numbers = output.save_table(
         columns,
         lines,
         "beyond-lipschitz",
@@ -172,7 +172,7 @@ def rate_verdict(name: str, slopes: dict[str, Slope], bound: float, allowed: flo
     reasons = {
         True: "as fast as the theorem allows, or faster.",
         False: "too slow.",
-        "undecided": f"an interval holds the allowed slope, or is wider than {WIDEST:g}.",
+        "undecided": f"an interval holds the allowed slope, or is wider than {MAX_WIDTH:g}.",
     }
     text += f"allowed with log^2 N {allowed:.2f}: {reasons[holds]}"
     return Verdict(text.replace(" -", " \u2212"), holds)
@@ -182,11 +182,11 @@ def _is_convex(found: LocalConvexity) -> bool:
     return found.c4 is not None and found.c4 > 0
 
 
-def _enough(table: Table, name: str, design: Design) -> str:
+def _remark_sufficient_features(table: Table, name: str, design: Design) -> str:
     """From how many features on the error stays within a tenth of that with the most."""
-    sizes, centre, _ = typical(table, "excess", against="M")
-    settled = centre <= 1.1 * centre[-1]
-    first = int(np.argmax([bool(settled[k:].all()) for k in range(len(settled))]))
+    sizes, centre, _ = geometric_means(table, "excess", against="M")
+    is_close = centre <= 1.1 * centre[-1]
+    first = int(np.argmax([bool(is_close[k:].all()) for k in range(len(is_close))]))
     n = table.values("n")[0]
     return (
         f"{name.capitalize()} loss, N = {n:,}: from {sizes[first]:.0f} features on the excess risk is within 10 % "
@@ -194,20 +194,20 @@ def _enough(table: Table, name: str, design: Design) -> str:
     )
 
 
-def _figure(table: Table) -> Any:
+def _plot(table: Table) -> Any:
     with house_style():
-        figure, axes = panels(2, 2, size=(9.0, 7.0))
+        figure, axes = make_panels(2, 2, size=(9.0, 7.0))
         for row, (name, design) in zip(axes, DESIGNS.items(), strict=True):
             for ax, vary, against in ((row[0], "rows", "n"), (row[1], "features", "M")):
                 part = table.select(loss=name, vary=vary)
                 for series, (error, words) in enumerate(ERRORS.items()):
-                    sizes, centre, bars = typical(part, error, against=against)
-                    errorbars(ax, sizes, centre, bars, series=series, label=words)
+                    sizes, centre, bars = geometric_means(part, error, against=against)
+                    plot_errorbars(ax, sizes, centre, bars, series=series, label=words)
                     if vary == "rows":
                         slope = predicted_slope(design.r, design.gamma)
                         line = centre[0] * (np.array(sizes) / sizes[0]) ** slope
                         ax.plot(sizes, line, label=f"slope ${slope:.2f}$" if series else None, **REFERENCE)
-                log_log(ax, sizes, most=8)
+                set_log_log(ax, sizes, max_ticks=8)
                 ax.set_ylabel("error")
                 ax.legend()
             n = part.values("n")[0]

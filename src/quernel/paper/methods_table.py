@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
-from quernel.paper.output import Section, Sheet, Verdict
+from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.theory import METHODS
 from quernel.theory.methods import Method
 from quernel.theory.rates import ROUNDING
@@ -36,7 +36,7 @@ OURS = ("thm2", "thm1", "cor1")
 SAMPLINGS = {"Uniform": "thm1", "Leverage": "cor1"}
 
 
-def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
+def present(table: Table, output: OutputFolder) -> Section:  # noqa: ARG001
     """Table 1, with its formulas evaluated at three points."""
     listed = {key: method for key, method in METHODS.items() if method.in_table}
     columns = {"method": "", "source": "", "conditions": "", "c in M = |D|^c": "", "rate": ""}
@@ -44,10 +44,10 @@ def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
         columns |= {f"c at r={r:g}, gamma={gamma:g}": ".3f", f"rate at r={r:g}, gamma={gamma:g}": ".3f"}
     lines = [
         [method.name, method.source, method.conditions, *FORMULAS[key]]
-        + [value for point in POINTS for value in _at(method, *point)]
+        + [value for point in POINTS for value in _evaluate_at(method, *point)]
         for key, method in listed.items()
     ]
-    item = sheet.table(
+    item = output.save_table(
         columns,
         lines,
         "tab1-methods",
@@ -88,7 +88,7 @@ def judge_feature_count(methods: dict[str, Method]) -> Verdict:
     """The claim of fewest features: at each point and for each sampling, among the rows with the optimal rate."""
     found, rivals = [], 0
     for point in POINTS:
-        optimal = _with_the_optimal_rate(methods, point)
+        optimal = _select_rate_optimal(methods, point)
         others = {key: method for key, method in optimal.items() if key not in OURS}
         rivals += sum(method.loss != "squared" for method in others.values())
         for sampling, key in SAMPLINGS.items():
@@ -100,27 +100,27 @@ def judge_feature_count(methods: dict[str, Method]) -> Verdict:
                 (least, point, sampling, ours, "is the least" if least else f"against {fewest:.3f} of {source}")
             )
     holds = all(least for least, *_ in found)
-    told = [
+    texts = [
         f"r = {r:g}, gamma = {gamma:g}, {sampling.lower()}: c = {ours:.3f} {words}"
         for _, (r, gamma), sampling, ours, words in found
     ]
     return Verdict(
         'The claim of "the minimum number of random features", by the formulas of the paper\'s own table, among its '
-        f"rows with the optimal rate: {'; '.join(told)}. "
+        f"rows with the optimal rate: {'; '.join(texts)}. "
         + ("The claim holds at these points." if holds else "The claim fails in the paper's own table.")
         + f" Of these rows, {rivals or 'none'} beside the paper's is for another loss than the squared one.",
         "stated" if holds else False,
     )
 
 
-def _with_the_optimal_rate(methods: dict[str, Method], point: tuple[float, float]) -> dict[str, Method]:
+def _select_rate_optimal(methods: dict[str, Method], point: tuple[float, float]) -> dict[str, Method]:
     """The rows with random features whose rate is the best of all rows at this point."""
     rates = {key: method.learning_rate(*point) for key, method in methods.items() if method.covers(*point)}
     best = max(rates.values()) - ROUNDING
     return {key: methods[key] for key, rate in rates.items() if rate >= best and methods[key].features is not None}
 
 
-def _at(method: Method, r: float, gamma: float) -> tuple[float | None, float | None]:
+def _evaluate_at(method: Method, r: float, gamma: float) -> tuple[float | None, float | None]:
     if not method.covers(r, gamma):
         return None, None
     return method.feature_exponent(r, gamma), method.learning_rate(r, gamma)

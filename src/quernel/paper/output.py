@@ -56,21 +56,21 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class OutputFolder:
     """Where an item puts its figures (PNG and SVG) and tables (CSV and Markdown)."""
 
     folder: Path
 
-    def figure(self, figure: Figure, name: str, caption: str) -> Item:
+    def save_figure(self, figure: Figure, name: str, caption: str) -> Item:
         """Save a figure made within `quernel.plots.house_style`."""
-        place = self.folder / "figures"
-        place.mkdir(parents=True, exist_ok=True)
-        save_figure(figure, place / f"{name}.svg")
-        picture = save_figure(figure, place / f"{name}.png")
-        coded = base64.b64encode(picture.read_bytes()).decode()
-        return Item(name, caption, f'<img alt="{escape(caption)}" src="data:image/png;base64,{coded}">')
+        folder = self.folder / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_figure(figure, folder / f"{name}.svg")
+        png = save_figure(figure, folder / f"{name}.png")
+        encoded = base64.b64encode(png.read_bytes()).decode()
+        return Item(name, caption, f'<img alt="{escape(caption)}" src="data:image/png;base64,{encoded}">')
 
-    def table(
+    def save_table(
         self,
         columns: dict[str, str],
         rows: Sequence[Sequence[Any]],
@@ -88,19 +88,19 @@ class Sheet:
         rows : one sequence of values per row, None for what is not known
         folded : whether the page shows it only when asked
         """
-        place = self.folder / "tables"
-        place.mkdir(parents=True, exist_ok=True)
-        with (place / f"{name}.csv").open("w", newline="") as file:
+        folder = self.folder / "tables"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
-            writer.writerows([[_plain(value) for value in row] for row in rows])
-        cells = [[shown(value, spec) for value, spec in zip(row, columns.values(), strict=True)] for row in rows]
-        (place / f"{name}.md").write_text(_markdown(list(columns), cells))
-        words = [any(isinstance(row[k], str) for row in rows) for k in range(len(columns))]
-        return Item(name, caption, _html(list(columns), cells, words), folded)
+            writer.writerows([[_csv_value(value) for value in row] for row in rows])
+        cells = [[format_value(value, spec) for value, spec in zip(row, columns.values(), strict=True)] for row in rows]
+        (folder / f"{name}.md").write_text(_render_markdown(list(columns), cells))
+        is_text = [any(isinstance(row[k], str) for row in rows) for k in range(len(columns))]
+        return Item(name, caption, _render_html(list(columns), cells, is_text), folded)
 
 
-def shown(value: Any, spec: str) -> str:
+def format_value(value: Any, spec: str) -> str:
     """A value as people read it: a true minus sign, and a dash for what is not known."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
@@ -109,24 +109,25 @@ def shown(value: Any, spec: str) -> str:
     return format(value, spec).replace("-", MINUS) if spec else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _csv_value(value: Any) -> Any:
     """For the CSV file: ten digits, beyond which nothing is repeatable on other machines."""
     if value is None:
         return ""
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-def _markdown(columns: list[str], cells: list[list[str]]) -> str:
+def _render_markdown(columns: list[str], cells: list[list[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *cells]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def _html(columns: list[str], cells: list[list[str]], words: list[bool]) -> str:
+def _render_html(columns: list[str], cells: list[list[str]], is_text: list[bool]) -> str:
     """`words` says of each column whether it holds words or formulas, not numbers: these stand left, and wrap."""
 
     def line(tag: str, row: list[str]) -> str:
         marked = (
-            (f'{tag} class="words"' if left else tag, _breakable(cell)) for cell, left in zip(row, words, strict=True)
+            (f'{tag} class="words"' if left else tag, _escape_breakable(cell))
+            for cell, left in zip(row, is_text, strict=True)
         )
         return "<tr>" + "".join(f"<{opening}>{cell}</{tag}>" for opening, cell in marked) + "</tr>"
 
@@ -134,6 +135,6 @@ def _html(columns: list[str], cells: list[list[str]], words: list[bool]) -> str:
     return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
 
 
-def _breakable(text: str) -> str:
+def _escape_breakable(text: str) -> str:
     """Escaped, with places at which a long formula may go on in the next line."""
     return escape(text).replace(")/(", ")/<wbr>(").replace(")(", ")<wbr>(").replace("/(", "/<wbr>(")

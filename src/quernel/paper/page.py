@@ -52,7 +52,7 @@ class Chapter:
     left_out: str = ""
 
 
-def page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
+def render_page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
     """The whole page; `heading` are paragraphs on how it was made."""
     contents = "".join(
         f'<li><a href="#{chapter.experiment.name}">{escape(chapter.experiment.title)}</a> '
@@ -63,12 +63,12 @@ def page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"<h1>{title}</h1>{_paragraphs(heading)}<nav><h3>Items</h3><ol>{contents}</ol></nav>"
-        f"{''.join(map(_chapter, chapters))}</body></html>\n"
+        f"<h1>{title}</h1>{_render_paragraphs(heading)}<nav><h3>Items</h3><ol>{contents}</ol></nav>"
+        f"{''.join(map(_render_chapter, chapters))}</body></html>\n"
     )
 
 
-def _chapter(chapter: Chapter) -> str:
+def _render_chapter(chapter: Chapter) -> str:
     experiment, section = chapter.experiment, chapter.section
     heading = (
         f'<section id="{experiment.name}"><h2>{escape(experiment.title)}'
@@ -81,16 +81,18 @@ def _chapter(chapter: Chapter) -> str:
         for verdict in section.verdicts
     )
     return (
-        f"{heading}<h3>{REPORTED}</h3>{_paragraphs(section.reported)}"
-        f"<h3>Verdict</h3>{verdicts}<h3>Figures and tables</h3>{''.join(map(_item, section.items))}</section>"
+        f"{heading}<h3>{REPORTED}</h3>{_render_paragraphs(section.reported)}"
+        f"<h3>Verdict</h3>{verdicts}<h3>Figures and tables</h3>{''.join(map(_render_item, section.items))}</section>"
     )
 
 
-def _item(item: Item) -> str:
-    shown = f'<figure id="{item.name}"><figcaption>{escape(item.caption)}</figcaption><div class="scroll">{item.html}'
-    shown += "</div></figure>"
-    return f"<details><summary>{escape(item.caption)}</summary>{shown}</details>" if item.folded else shown
+def _render_item(item: Item) -> str:
+    rendered = (
+        f'<figure id="{item.name}"><figcaption>{escape(item.caption)}</figcaption><div class="scroll">{item.html}'
+    )
+    rendered += "</div></figure>"
+    return f"<details><summary>{escape(item.caption)}</summary>{rendered}</details>" if item.folded else rendered
 
 
-def _paragraphs(texts: Sequence[str]) -> str:
+def _render_paragraphs(texts: Sequence[str]) -> str:
     return "".join(f"<p>{escape(text)}</p>" for text in texts)

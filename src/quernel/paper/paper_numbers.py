@@ -56,8 +56,8 @@ def sample_size_cells(simulation: str) -> Cells:
     }
 
 
-def _read() -> dict[tuple[str, str, float], list[tuple[float, float]]]:
-    found = {}
+def _parse_tables() -> dict[tuple[str, str, float], list[tuple[float, float]]]:
+    entries = {}
     for simulation, text in _TABLES.items():
         lines = [line.split("|") for line in text.strip().splitlines()]
         for k, (head, numbers) in enumerate(lines):
@@ -65,8 +65,8 @@ def _read() -> dict[tuple[str, str, float], list[tuple[float, float]]]:
                 level = float(head)
             values = [float(number) for number in numbers.split()]
             method = (RF, EXACT)[k % 2]
-            found[simulation, method, level] = list(zip(values[::2], values[1::2], strict=True))
-    return found
+            entries[simulation, method, level] = list(zip(values[::2], values[1::2], strict=True))
+    return entries
 
 
-_SAMPLE_SIZE = _read()
+_SAMPLE_SIZE = _parse_tables()

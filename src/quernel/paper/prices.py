@@ -9,8 +9,8 @@ from scipy.stats import kurtosis, skew
 
 from quernel.datasets import load_used_cars
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
-from quernel.paper.figures import panels
-from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.figures import make_panels
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.plots import house_style
 from quernel.plots.style import BAND_DARK, LINE
 
@@ -37,7 +37,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:  # noqa: ARG001
     return rows
 
 
-def present(table: Table, sheet: Sheet) -> Section:
+def present(table: Table, output: OutputFolder) -> Section:
     """Two histograms, and the moments."""
     return Section(
         reported=[
@@ -48,7 +48,7 @@ def present(table: Table, sheet: Sheet) -> Section:
             "logarithm is smaller in size. The standard error of a skewness is taken as sqrt(6 / n), that of normal "
             "numbers.",
         ],
-        items=[_figure(table, sheet)],
+        items=[_figure(table, output)],
         verdicts=verdicts(table),
     )
 
@@ -61,8 +61,8 @@ def verdicts(table: Table) -> list[Verdict]:
     error = np.sqrt(6 / cars)
     return [
         Verdict(
-            f"The price of {cars:,} cars has its longer tail on {_side(raw, error)} (skewness {raw:.2f}).",
-            _is_right(raw, error),
+            f"The price of {cars:,} cars has its longer tail on {_name_tail(raw, error)} (skewness {raw:.2f}).",
+            _is_right_skewed(raw, error),
         ),
         Verdict(
             f"The logarithm has a skewness of {log:.2f}, in size {'less' if abs(log) < abs(raw) else 'no less'} than "
@@ -70,24 +70,24 @@ def verdicts(table: Table) -> list[Verdict]:
             abs(log) < abs(raw),
         ),
         Verdict(
-            f"The longer tail of the logarithm is on {_side(log, error)} (skewness {log:.2f}, s.e. {error:.2f}; "
+            f"The longer tail of the logarithm is on {_name_tail(log, error)} (skewness {log:.2f}, s.e. {error:.2f}; "
             f"kurtosis {float(moments[LOG]['kurtosis']):.2f}, 3 for a normal law).",
-            _is_right(log, error),
+            _is_right_skewed(log, error),
         ),
     ]
 
 
-def _is_right(skewness: float, error: float) -> bool | Literal["undecided"]:
+def _is_right_skewed(skewness: float, error: float) -> bool | Literal["undecided"]:
     return skewness > 0 if abs(skewness) > 2 * error else "undecided"
 
 
-def _side(skewness: float, error: float) -> str:
-    return {True: "the right", False: "the left", "undecided": "neither side"}[_is_right(skewness, error)]
+def _name_tail(skewness: float, error: float) -> str:
+    return {True: "the right", False: "the left", "undecided": "neither side"}[_is_right_skewed(skewness, error)]
 
 
-def _figure(table: Table, sheet: Sheet) -> Item:
+def _figure(table: Table, output: OutputFolder) -> Item:
     with house_style():
-        figure, axes = panels(1, 2, size=(9.5, 3.6))
+        figure, axes = make_panels(1, 2, size=(9.5, 3.6))
         for ax, scale in zip(axes[0], (RAW, LOG), strict=True):
             bars = table.select(scale=scale)
             low, high = bars.column("low"), bars.column("high")
@@ -102,7 +102,7 @@ def _figure(table: Table, sheet: Sheet) -> Item:
             ax.yaxis.set_major_formatter("{x:,.0f}")
             ax.set_title(scale.capitalize(), loc="left")
     caption = "Prices of the used cars and their logarithms. Kurtosis is 3 for a normal law."
-    return sheet.figure(figure, "used_car_prices", caption)
+    return output.save_figure(figure, "used_car_prices", caption)
 
 
 PRICES = Experiment(

@@ -11,11 +11,11 @@ from typing import Any
 
 from quernel import __version__
 from quernel.paper.experiment import NEWTON, Experiment, Size, Table, Task
-from quernel.paper.holdout_fit import ROUNDS, Gaps, joined
-from quernel.paper.output import Sheet
-from quernel.paper.page import Chapter, page
-from quernel.paper.results import Results, key, replace_text, stamp
-from quernel.paper.runner import Listener, fingerprint, run
+from quernel.paper.holdout_fit import ADMM_MAX_ITER, GapStats, merge_gap_stats
+from quernel.paper.output import OutputFolder
+from quernel.paper.page import Chapter, render_page
+from quernel.paper.results import Results, key, stamp, write_atomic
+from quernel.paper.runner import Listener, hash_content, run
 
 # Its presence says that a folder is ours to write into.
 MARKER = "reproduction.json"
@@ -43,8 +43,8 @@ class Reproduction:
 
     def open(self, *, discard: bool = False) -> dict[str, tuple[Experiment, Results, list[Task]]]:
         """The results of every experiment whose rows are needed; refuses what another kind of run has left."""
-        replace_text(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
-        prints = {name: fingerprint(Path(path)) for name, path in self.data.items()}
+        write_atomic(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
+        prints = {name: hash_content(Path(path)) for name, path in self.data.items()}
         needed = {name for one in self.chosen if self.possible(one) for name in (one.name, *one.uses)}
         work = {}
         for one in self.known:
@@ -69,20 +69,20 @@ class Reproduction:
         for name, (_, results, tasks) in work.items():
             _write_tidy(results.table(tasks), self.folder / "rows" / f"{name}.parquet")
         chapters = [self._chapter(one, work) for one in self.chosen]
-        replace_text(self.folder / "index.html", page(chapters, heading))
+        write_atomic(self.folder / "index.html", render_page(chapters, heading))
         return chapters
 
     def certified(self, work: dict[str, tuple[Experiment, Results, list[Task]]]) -> list[str]:
         """What the page's heading says of a solver that is not the default: which, and how exact its fits are."""
         if self.solver == NEWTON:
             return []
-        gaps: Gaps = {}
+        gaps: GapStats = {}
         for _, results, tasks in work.values():
             for tol, more in (item for task in tasks for item in results.finished[key(task)].gaps.items()):
-                gaps[tol] = joined(gaps.get(tol), more)
+                gaps[tol] = merge_gap_stats(gaps.get(tol), more)
         reached = [
             f"Of {fits:,} fits that were to have a relative duality gap of at most {tol}, {fits - short:,} came to it "
-            f"in at most {ROUNDS:,} rounds; the largest certified gap among all of them is {largest:.1e}."
+            f"in at most {ADMM_MAX_ITER:,} rounds; the largest certified gap among all of them is {largest:.1e}."
             for tol, (fits, short, largest) in sorted(gaps.items(), key=lambda item: -float(item[0]))
         ]
         first = "Solver: ADMM, the algorithm of the paper, on the same random numbers as Newton's method, the default."
@@ -99,7 +99,7 @@ class Reproduction:
         sources = [work[name] for name in (one.name, *one.uses) if name in work]
         rows = [row for _, results, tasks in sources for row in results.table(tasks).rows]
         seconds = sum(results.seconds(tasks) for source, results, tasks in sources if source is one)
-        return Chapter(one, one.present(Table(rows), Sheet(self.folder)), seconds)
+        return Chapter(one, one.present(Table(rows), OutputFolder(self.folder)), seconds)
 
 
 def summarise(folder: Path, target: Path, readme: str) -> None:
@@ -109,7 +109,7 @@ def summarise(folder: Path, target: Path, readme: str) -> None:
         for path in sorted((folder / part).glob("*")):
             if path.suffix in endings:
                 shutil.copyfile(path, target / part / path.name)
-    replace_text(target / "README.md", readme)
+    write_atomic(target / "README.md", readme)
 
 
 def _write_tidy(table: Table, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Table, Task
 
-STAMP, LINES = "stamp.json", "tasks.jsonl"
+STAMP_FILE, TASKS_FILE = "stamp.json", "tasks.jsonl"
 
 
 @dataclass(frozen=True)
@@ -43,36 +43,36 @@ class Results:
 
     def __init__(self, folder: Path, stamp: dict[str, Any], *, discard: bool = False) -> None:
         self.folder = folder
-        if discard and folder.exists() and _stamp_of(folder) != stamp:
+        if discard and folder.exists() and _read_stamp(folder) != stamp:
             shutil.rmtree(folder)
-        if folder.exists() and _stamp_of(folder) != stamp:
+        if folder.exists() and _read_stamp(folder) != stamp:
             raise ValueError(
-                f"{folder} holds results of {_words(_stamp_of(folder))}; this run is {_words(stamp)}. "
+                f"{folder} holds results of {_format_stamp(_read_stamp(folder))}; this run is {_format_stamp(stamp)}. "
                 "Choose another --out, or add --force to discard them."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        replace_text(folder / STAMP, json.dumps(stamp, indent=1) + "\n")
+        write_atomic(folder / STAMP_FILE, json.dumps(stamp, indent=1) + "\n")
         self.finished = self._read()
 
     def _read(self) -> dict[str, Finished]:
         """All whole lines; a last line that was cut off by a kill is removed, and its task done again."""
-        path, found, whole = self.folder / LINES, {}, []
+        path, finished, whole = self.folder / TASKS_FILE, {}, []
         for line in path.read_text().splitlines() if path.exists() else []:
             try:
-                done = Finished(**json.loads(line))
+                result = Finished(**json.loads(line))
             except (json.JSONDecodeError, TypeError):
                 continue
-            found[key(done.task)] = done
+            finished[key(result.task)] = result
             whole.append(line + "\n")
-        replace_text(path, "".join(whole))
-        return found
+        write_atomic(path, "".join(whole))
+        return finished
 
-    def add(self, done: Finished) -> None:
+    def add(self, result: Finished) -> None:
         """Enter a task as soon as it is finished."""
-        with (self.folder / LINES).open("a") as file:
-            gaps = {"gaps": done.gaps} if done.gaps else {}
-            file.write(json.dumps({"task": done.task, "seconds": done.seconds, "rows": done.rows, **gaps}) + "\n")
-        self.finished[key(done.task)] = done
+        with (self.folder / TASKS_FILE).open("a") as file:
+            gaps = {"gaps": result.gaps} if result.gaps else {}
+            file.write(json.dumps({"task": result.task, "seconds": result.seconds, "rows": result.rows, **gaps}) + "\n")
+        self.finished[key(result.task)] = result
 
     def table(self, tasks: list[Task]) -> Table:
         """The rows of these tasks in their order, each with the parameters of its task."""
@@ -89,20 +89,20 @@ def stamp(experiment: Experiment, seed: int, size: Size, data: str | None, solve
     return known if solver == NEWTON else {**known, "solver": solver}
 
 
-def replace_text(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Write a file as a whole: the old one stays until the new one is complete."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     os.replace(draft, path)
 
 
-def _stamp_of(folder: Path) -> dict[str, Any]:
+def _read_stamp(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / STAMP).read_text())
+        return json.loads((folder / STAMP_FILE).read_text())
     except (OSError, json.JSONDecodeError):
         return {}
 
 
-def _words(values: dict[str, Any]) -> str:
+def _format_stamp(values: dict[str, Any]) -> str:
     named = {name: value for name, value in values.items() if value is not None and name != "experiment"}
     return ", ".join(f"{name} {value}" for name, value in named.items()) or "an unknown run"

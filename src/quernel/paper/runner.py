@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from quernel.paper.experiment import NEWTON, Experiment, Row, Task
-from quernel.paper.holdout_fit import gaps_of_fits
+from quernel.paper.holdout_fit import record_gaps
 from quernel.paper.results import Finished, Results, key
 
 # Told after every task: the experiment, what was done, and what it was expected to cost.
 Listener = Callable[[Experiment, Finished, float], None]
 # Tasks handed to each worker ahead of time: enough that none waits, few enough that Ctrl-C ends soon.
-AHEAD = 2
+QUEUED_PER_WORKER = 2
 
 
-def generator(seed: int, experiment: str, task: Task) -> np.random.Generator:
+def task_rng(seed: int, experiment: str, task: Task) -> np.random.Generator:
     """The task's own random numbers: they depend on seed, experiment and task, not on order or processes."""
     digest = hashlib.sha256(f"{experiment} {key(task)}".encode()).digest()
     return np.random.default_rng([seed, *np.frombuffer(digest[:16], dtype=np.uint32).tolist()])
@@ -40,30 +40,30 @@ def run(
     listener: Listener = lambda experiment, done, cost: None,  # noqa: ARG005
 ) -> None:
     """Do what is not finished yet of all experiments together; random numbers do not depend on the solver."""
-    waiting = [
+    pending = [
         (experiment, results, task)
         for experiment, results, tasks in work
         for task in tasks
         if key(task) not in results.finished
     ]
-    waiting.sort(key=lambda one: -one[0].cost(one[2]))
-    if not waiting:
+    pending.sort(key=lambda one: -one[0].cost(one[2]))
+    if not pending:
         return
-    workers = min(jobs, len(waiting))
+    workers = min(jobs, len(pending))
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker) as pool:
-        under_way: dict[Future[Finished], tuple[Experiment, Results]] = {}
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_init_worker) as pool:
+        running: dict[Future[Finished], tuple[Experiment, Results]] = {}
         try:
-            while waiting or under_way:
-                while waiting and len(under_way) < AHEAD * workers:
-                    experiment, results, task = waiting.pop(0)
+            while pending or running:
+                while pending and len(running) < QUEUED_PER_WORKER * workers:
+                    experiment, results, task = pending.pop(0)
                     extra = {experiment.data: data[experiment.data]} if experiment.data else {}
                     extra |= {} if solver == NEWTON else {"solver": solver}
-                    future = pool.submit(measured, experiment.name, experiment.measure, seed, task, extra)
-                    under_way[future] = (experiment, results)
-                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                    future = pool.submit(run_task, experiment.name, experiment.measure, seed, task, extra)
+                    running[future] = (experiment, results)
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
-                    experiment, results = under_way.pop(future)
+                    experiment, results = running.pop(future)
                     finished = future.result()
                     results.add(finished)
                     listener(experiment, finished, experiment.cost(finished.task))
@@ -72,7 +72,7 @@ def run(
             raise
 
 
-def measured(
+def run_task(
     name: str,
     measure: Callable[[Task, np.random.Generator], list[Row]],
     seed: int,
@@ -81,17 +81,17 @@ def measured(
 ) -> Finished:
     """One task, its processor time, and its numbers as plain ones that JSON keeps to the last digit."""
     start = time.process_time()
-    with gaps_of_fits() as gaps:
-        rows = measure({**task, **extra}, generator(seed, name, task))
-    plain = [{column: _plain(value) for column, value in row.items()} for row in rows]
-    return Finished(task, time.process_time() - start, plain, gaps)
+    with record_gaps() as gaps:
+        rows = measure({**task, **extra}, task_rng(seed, name, task))
+    builtin_rows = [{column: _to_builtin(value) for column, value in row.items()} for row in rows]
+    return Finished(task, time.process_time() - start, builtin_rows, gaps)
 
 
-def _plain(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def fingerprint(path: Path) -> str:
+def hash_content(path: Path) -> str:
     """A file's content, or that of a folder's CSV files, in few letters."""
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     digest = hashlib.sha256()
@@ -100,16 +100,16 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _begin_worker() -> None:
+def _init_worker() -> None:
     """One thread per process, and none of them outlives its parent."""
     import scipy.linalg  # noqa: F401  so that its BLAS is there to be limited
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     """A parent that is killed cannot tell its workers to stop."""
     parent = multiprocessing.parent_process()
     if parent is not None:

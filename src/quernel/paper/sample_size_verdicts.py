@@ -22,7 +22,7 @@ METHODS = (RF, EXACT)
 # Standard errors beyond which two means differ, and standard deviations beyond which one test set is no excuse.
 DIFFERS, IMPOSSIBLE = 2.0, 3.0
 # With fewer repetitions standard errors are not known well enough to decide anything by them.
-FEWEST = 10
+MIN_REPETITIONS = 10
 # How unlikely a count, or a printed sd, must be before chance is ruled out.
 RARE = 0.01
 SMALL_ALPHA = 1e-9
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
     se_one_test_set: float
 
 
-def summarise_cell(table: Table, cell: Cell, name: str) -> Summary:
+def summarize_cell(table: Table, cell: Cell, name: str) -> Summary:
     """Mean, sd and standard error of a column over the repetitions of one cell."""
     method, level, n = cell
     return table.select(method=method, level=level, n=n).summary(name)
@@ -58,19 +58,20 @@ def compare(ours: Summary, printed: tuple[float, float], test_sd: float) -> Diff
 def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
     """Whether our means agree with the printed ones, either way, as often as chance would have them."""
     found = {
-        cell: compare(summarise_cell(table, cell, "pqe"), printed, bound(simulation, cell[1]).test_sd)
+        cell: compare(summarize_cell(table, cell, "pqe"), printed, bound(simulation, cell[1]).test_sd)
         for cell, printed in paper.items()
     }
     off = [cell for cell, d in found.items() if abs(d.value) > DIFFERS * d.se]
     beyond = [cell for cell, d in found.items() if abs(d.value) > IMPOSSIBLE * d.se_one_test_set]
     lowest, highest = (choose(found, key=lambda cell: found[cell].value) for choose in (min, max))
     chance = 2 * float(norm.sf(DIFFERS))
-    agree = len(off) <= _most_by_chance(len(found), chance)
+    agree = len(off) <= _max_by_chance(len(found), chance)
     holds: Holds = True if agree else False if beyond else "undecided"
     text = (
         f"Numbers: {len(off)} of {len(found)} printed means differ from ours by more than {DIFFERS:g} standard errors "
-        f"({_by_method(off)}; chance would give {chance * len(found):.1f}), ours minus print from "
-        f"{found[lowest].value:+.4f} ({_name(lowest)}) to {found[highest].value:+.4f} ({_name(highest)}). If all "
+        f"({_count_by_method(off)}; chance would give {chance * len(found):.1f}), ours minus print from "
+        f"{found[lowest].value:+.4f} ({_format_cell(lowest)}) to {found[highest].value:+.4f} "
+        f"({_format_cell(highest)}). If all "
         "repetitions of the paper shared one test set, whose luck its standard deviations do not show, "
         f"{len(beyond)} still differ by more than {IMPOSSIBLE:g}. "
         + (
@@ -88,15 +89,15 @@ def judge_fall(table: Table, paper: Cells) -> Verdict:
     pairs = [(method, level) for method in METHODS for level in LEVELS]
     steps = [(pair, before, after) for pair in pairs for before, after in pairwise(sizes)]
     printed = sum(paper[*pair, after][0] < paper[*pair, before][0] for pair, before, after in steps)
-    fallen = [pair for pair in pairs if _rise(table, *pair, sizes[0], sizes[-1]) < -DIFFERS]
-    rises = [(*pair, after) for pair, before, after in steps if _rise(table, *pair, before, after) > DIFFERS]
+    fallen = [pair for pair in pairs if _rise_in_se(table, *pair, sizes[0], sizes[-1]) < -DIFFERS]
+    rises = [(*pair, after) for pair, before, after in steps if _rise_in_se(table, *pair, before, after) > DIFFERS]
     in_print, in_ours = printed == len(steps), len(fallen) == len(pairs) and not rises
     return _verdict(
         table,
         f"Conclusion: the PQE falls with N. In print it does at {printed} of {len(steps)} steps from one N to the "
         f"next. Ours, by the excess risk: from N = {sizes[0]:,} to {sizes[-1]:,} it falls by more than {DIFFERS:g} "
         f"standard errors for {len(fallen)} of {len(pairs)} pairs of method and level; it rises by as much from one N "
-        f"to the next {_list(rises)}. " + _agreement(in_print=in_print, in_ours=in_ours),
+        f"to the next {_format_cells(rises)}. " + _describe_agreement(in_print=in_print, in_ours=in_ours),
         in_print and in_ours,
     )
 
@@ -111,7 +112,8 @@ def judge_printed_gap(paper: Cells) -> Verdict:
     holds: Holds = True if fall > DIFFERS * error else "undecided" if round(fall, 6) > 0 else False
     return Verdict(
         "Conclusion: KQR-RF comes near to exact KQR as N grows. In print the gap between them, the mean over the "
-        f"levels, is {_along({n: gap for n, (gap, _) in gaps.items()})}: from the first to the last it changes by "
+        f"levels, is {_format_by_size({n: gap for n, (gap, _) in gaps.items()})}: from the first to the last it "
+        "changes by "
         f"{-fall:+.4f}, with a standard error of {error:.4f} if all cells are independent. {FINDINGS[holds]}",
         holds,
     )
@@ -133,7 +135,8 @@ def judge_our_gap(table: Table) -> Verdict:
     return _verdict(
         table,
         "The same conclusion in our numbers: the gap of the excess risks on the same rows, the mean over the levels, "
-        f"is {_along({n: gap.mean for n, gap in gaps.items()}, digits=5)}, with standard errors of {first.se:.5f} at "
+        f"is {_format_by_size({n: gap.mean for n, gap in gaps.items()}, digits=5)}, with standard errors of "
+        f"{first.se:.5f} at "
         f"the first and {last.se:.5f} at the last; the mean PQE of KQR-RF is above that of KQR by at most {pqe:.4f} at "
         f"any level and N. {finding}",
         holds,
@@ -142,17 +145,17 @@ def judge_our_gap(table: Table) -> Verdict:
 
 def judge_exact(table: Table) -> Verdict:
     """Whether exact KQR is nowhere worse than KQR-RF."""
-    worse, most = _worse(table, "excess")
-    paired, most_paired = _worse(table, "excess", paired=True)
-    at_best, most_at_best = _worse(table, "least_excess", paired=True)
+    worse, most = _find_worse(table, "excess")
+    paired, most_paired = _find_worse(table, "excess", paired=True)
+    at_best, most_at_best = _find_worse(table, "least_excess", paired=True)
     pairs = len(LEVELS) * len(table.values("n"))
     text = (
         f"Excess risk of exact KQR against KQR-RF, {pairs} pairs of level and N: larger by more than {DIFFERS:g} "
-        f"standard errors of the two means {_list_places(worse)} (at most {most:.1f} of them). Repetition by "
-        f"repetition, on the same rows, which sees more: {_list_places(paired)} (at most {most_paired:.1f} standard "
+        f"standard errors of the two means {_format_places(worse)} (at most {most:.1f} of them). Repetition by "
+        f"repetition, on the same rows, which sees more: {_format_places(paired)} (at most {most_paired:.1f} standard "
         f"errors; chance alone would give {pairs * norm.sf(DIFFERS):.1f} such pairs if both were equal). So compared, "
         "but with the weight of the grid that is best for the true risk instead of validation's choice: "
-        f"{_list_places(at_best)} (at most {most_at_best:.1f})."
+        f"{_format_places(at_best)} (at most {most_at_best:.1f})."
     )
     if worse or paired:
         exact, others = (np.mean(table.select(method=method).column("alpha") <= SMALL_ALPHA) for method in (EXACT, RF))
@@ -160,7 +163,7 @@ def judge_exact(table: Table) -> Verdict:
             f" Validation on 1,000 rows chose weights up to {SMALL_ALPHA:g}, which hardly regularise, in {exact:.1%} "
             f"of the exact fits and {others:.1%} of the others."
         )
-    by_chance = _most_by_chance(pairs, float(norm.sf(DIFFERS)))
+    by_chance = _max_by_chance(pairs, float(norm.sf(DIFFERS)))
     return _verdict(table, text, not worse and len(paired) <= by_chance)
 
 
@@ -170,7 +173,7 @@ def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
     reused, remark = _judge_test_set(bounds, paper)
     verdicts = [remark, *(_judge_possible(method, bounds, paper, reused=reused) for method in METHODS)]
     if simulation == "heteroscedastic":
-        verdicts.append(_tell_row_betas(bounds, paper, reused=reused))
+        verdicts.append(_remark_row_betas(bounds, paper, reused=reused))
     return verdicts
 
 
@@ -180,7 +183,7 @@ def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Ver
     low = float(np.sqrt(chi2.ppf(RARE, REPETITIONS - 1) / (REPETITIONS - 1)))
     sds = {cell: (sd + HALF_UNIT) / bounds[cell[1]].test_sd for cell, (_, sd) in paper.items()}
     below, too_low = (sum(ratio < limit for ratio in sds.values()) for limit in (1.0, low))
-    reused = too_low > _most_by_chance(len(paper), RARE)
+    reused = too_low > _max_by_chance(len(paper), RARE)
     test_sds = [one.test_sd for one in bounds.values()]
     text = (
         f"Of the {len(paper)} printed standard deviations, {below} lie below that of the mean loss of the true "
@@ -200,7 +203,7 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
     means = {cell: mean for cell, (mean, _) in paper.items() if cell[0] == method}
     below = {cell: bounds[cell[1]].risk - mean for cell, mean in means.items()}
     impossible = _impossible(method, bounds, paper, reused=reused)
-    spread = {cell: _luck(bounds[cell[1]], reused=reused) for cell in below}
+    spread = {cell: _test_set_sd(bounds[cell[1]], reused=reused) for cell in below}
     worst = max(below, key=lambda cell: below[cell] / spread[cell])
     whose = "one test set" if reused else f"{REPETITIONS} test sets"
     start = f"Printed means of {method} against the Bayes risk, which no method beats in expectation: "
@@ -209,7 +212,7 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
         return Verdict(f"{start}none of {len(means)} lies below it.", holds=True)
     return Verdict(
         f"{start}{count} of {len(means)} lie below it by more than their rounding, by up to "
-        f"{below[worst] / spread[worst]:.1f} standard deviations of the luck of {whose} ({_name(worst)}: "
+        f"{below[worst] / spread[worst]:.1f} standard deviations of the luck of {whose} ({_format_cell(worst)}: "
         f"{means[worst]:.3f} against {bounds[worst[1]].risk:.4f}). "
         + (
             f"{len(impossible)} of them by more than {IMPOSSIBLE:g}: these are impossible, for the noise alone costs "
@@ -221,7 +224,7 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
     )
 
 
-def _tell_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+def _remark_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
     literal = {level: bound_with_row_betas(level) for level in LEVELS}
     counts = [
         f"{len(_impossible(method, literal, paper, reused=reused))} of {method}"
@@ -231,7 +234,8 @@ def _tell_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -
     change = "raises" if all(literal[level].risk > bounds[level].risk for level in LEVELS) else "does not always raise"
     return Verdict(
         f"To read the paper literally, with a beta for every row, which no method sees, {change} the bound: from "
-        f"{_by_level(bounds)} to {_by_level(literal)} at levels {', '.join(f'{level:g}' for level in LEVELS)}. More "
+        f"{_format_by_level(bounds)} to {_format_by_level(literal)} at levels "
+        f"{', '.join(f'{level:g}' for level in LEVELS)}. More "
         f"than {IMPOSSIBLE:g} standard deviations below it would lie {' and '.join(counts)} of the printed means."
     )
 
@@ -242,18 +246,18 @@ def _impossible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused
         cell
         for cell, (mean, _) in paper.items()
         if cell[0] == method
-        and bounds[cell[1]].risk - mean - HALF_UNIT > IMPOSSIBLE * _luck(bounds[cell[1]], reused=reused)
+        and bounds[cell[1]].risk - mean - HALF_UNIT > IMPOSSIBLE * _test_set_sd(bounds[cell[1]], reused=reused)
     ]
 
 
-def _luck(one: Bound, *, reused: bool) -> float:
+def _test_set_sd(one: Bound, *, reused: bool) -> float:
     """Standard deviation that the test rows give to a mean over all repetitions."""
     return one.test_sd if reused else one.test_sd / float(np.sqrt(REPETITIONS))
 
 
-def _rise(table: Table, method: str, level: float, before: int, after: int) -> float:
+def _rise_in_se(table: Table, method: str, level: float, before: int, after: int) -> float:
     """Of the mean excess risk, in standard errors."""
-    one, other = (summarise_cell(table, (method, level, n), "excess") for n in (before, after))
+    one, other = (summarize_cell(table, (method, level, n), "excess") for n in (before, after))
     return (other.mean - one.mean) / float(np.hypot(one.se, other.se))
 
 
@@ -277,7 +281,7 @@ def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
     return float(gap), float(np.sqrt(sum(variances))) / len(LEVELS)
 
 
-def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str], float]:
+def _find_worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str], float]:
     """Where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
 
     The standard error is that of a difference of means or, paired, of the mean of differences on the same rows.
@@ -293,11 +297,11 @@ def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str],
     return worse, float(most)
 
 
-def _list_places(places: list[str]) -> str:
+def _format_places(places: list[str]) -> str:
     return f"at {'; '.join(places)}" if places else "nowhere"
 
 
-def _most_by_chance(cells: int, probability: float) -> int:
+def _max_by_chance(cells: int, probability: float) -> int:
     """So many of the cells, each with this probability, are exceeded only rarely."""
     return int(binom.ppf(1 - RARE, cells, probability))
 
@@ -305,33 +309,35 @@ def _most_by_chance(cells: int, probability: float) -> int:
 def _verdict(table: Table, text: str, holds: Holds) -> Verdict:
     """A verdict on our numbers, unless there are too few of them."""
     count = len(table.values("repetition"))
-    if count >= FEWEST:
+    if count >= MIN_REPETITIONS:
         return Verdict(text, holds)
-    return Verdict(f"{text} But {count} repetitions are too few to tell: at least {FEWEST} are needed.", "undecided")
+    return Verdict(
+        f"{text} But {count} repetitions are too few to tell: at least {MIN_REPETITIONS} are needed.", "undecided"
+    )
 
 
-def _name(cell: Cell) -> str:
+def _format_cell(cell: Cell) -> str:
     return f"{cell[0]}, level {cell[1]:g}, N = {cell[2]:,}"
 
 
-def _list(cells: Iterable[Cell]) -> str:
-    names = [_name(cell) for cell in cells]
+def _format_cells(cells: Iterable[Cell]) -> str:
+    names = [_format_cell(cell) for cell in cells]
     return f"at {'; '.join(names)}" if names else "nowhere"
 
 
-def _by_method(cells: list[Cell]) -> str:
+def _count_by_method(cells: list[Cell]) -> str:
     return ", ".join(f"{sum(cell[0] == method for cell in cells)} of {method}" for method in METHODS)
 
 
-def _by_level(bounds: dict[float, Bound]) -> str:
+def _format_by_level(bounds: dict[float, Bound]) -> str:
     return ", ".join(f"{one.risk:.4f}" for one in bounds.values())
 
 
-def _along(values: dict[int, float], digits: int = 4) -> str:
+def _format_by_size(values: dict[int, float], digits: int = 4) -> str:
     return ", ".join(f"{value:.{digits}f} at N = {n:,}" for n, value in values.items())
 
 
-def _agreement(*, in_print: bool, in_ours: bool) -> str:
+def _describe_agreement(*, in_print: bool, in_ours: bool) -> str:
     if in_print and in_ours:
         return "Print and ours agree: it falls."
     words = {True: "it falls", False: "it does not everywhere"}

@@ -17,14 +17,22 @@ from quernel.paper.experiment import (
     Summary,
     Table,
     Task,
+    get_solver,
     no_rows,
     no_tasks,
     repetitions,
-    solver_of,
 )
-from quernel.paper.figures import REFERENCE, errorbars, label_decades, label_ticks, panels, share_scale, shared_legend
+from quernel.paper.figures import (
+    REFERENCE,
+    add_shared_legend,
+    label_decades,
+    label_ticks,
+    make_panels,
+    plot_errorbars,
+    share_y_axis,
+)
 from quernel.paper.holdout_fit import LEVELS
-from quernel.paper.output import Item, Section, Sheet, Verdict
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
 from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
@@ -42,7 +50,7 @@ MEDIAN = LEVELS.index(0.5)
 # this share of what they fell before, up or down.
 FLAT_FROM, FLAT_SHARE = 50, 0.1
 # Panels of the PQE show the means from here on; fewer features would need a scale on which the others are one line.
-READ_FROM = 5
+MIN_M_SHOWN = 5
 
 
 def tasks(simulation: str, size: Size) -> list[Task]:
@@ -60,19 +68,22 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     Leverage scores need a ridge weight before one is chosen: that which validation chose for the median with uniform
     features. The grid is then searched again.
     """
-    trial, M = make_trial(str(task["simulation"]), N, rng, solver_of(task)), int(task["M"])
+    trial, M = make_trial(str(task["simulation"]), N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
-    plain = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
-    train, validation, test = (plain.transform(part) for part in parts)
-    chosen = trial.choose(train, validation)
-    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.judged(chosen, test)]
+    uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
+    train, validation, test = (uniform.transform(part) for part in parts)
+    chosen = trial.fit_and_select_alpha(train, validation)
+    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.evaluate(chosen, test)]
     alpha = float(chosen.alpha[MEDIAN])
-    proper = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
-    lifted = [proper.transform(part) for part in parts]
-    rows += [{"method": LEVERAGE, **row} for row in trial.judged(trial.choose(lifted[0], lifted[1]), lifted[2])]
+    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
+    mapped = [leverage.transform(part) for part in parts]
+    rows += [
+        {"method": LEVERAGE, **row}
+        for row in trial.evaluate(trial.fit_and_select_alpha(mapped[0], mapped[1]), mapped[2])
+    ]
     factor = literal_factor(train, alpha)
-    chosen = trial.choose(train * factor, validation * factor)
-    rows += [{"method": LITERAL, **row} for row in trial.judged(chosen, test * factor)]
+    chosen = trial.fit_and_select_alpha(train * factor, validation * factor)
+    rows += [{"method": LITERAL, **row} for row in trial.evaluate(chosen, test * factor)]
     return rows
 
 
@@ -85,7 +96,7 @@ def literal_factor(features: Array, alpha: float) -> Array:
     return np.sqrt(score.sum() / score)
 
 
-def present(simulation: str, table: Table, sheet: Sheet) -> Section:
+def present(simulation: str, table: Table, output: OutputFolder) -> Section:
     """Uniform features, the printed formula and proper leverage sampling side by side."""
     label = {"homoscedastic": "3", "heteroscedastic": "4"}[simulation]
     return Section(
@@ -103,17 +114,17 @@ def present(simulation: str, table: Table, sheet: Sheet) -> Section:
             'kernel on average. The item "Why leverage features lose without an intercept" looks into its losses. '
             "Claims are judged by the excess risk: PQE minus Bayes risk, free of test noise.",
         ],
-        items=[_figure(simulation, table, sheet), _numbers(simulation, table, sheet)],
+        items=[_plot(simulation, table, output), _tabulate(simulation, table, output)],
         verdicts=verdicts(table),
     )
 
 
 def verdicts(table: Table) -> list[Verdict]:
     """Whether more features are better, and leverage better than uniform: the printed formula before ours."""
-    return [_more_is_better(table), *(_beside_uniform(table, method) for method in (LITERAL, LEVERAGE))]
+    return [_judge_more_features(table), *(_judge_against_uniform(table, method) for method in (LITERAL, LEVERAGE))]
 
 
-def present_counts(table: Table, sheet: Sheet) -> Section:
+def present_counts(table: Table, output: OutputFolder) -> Section:
     """Uniform features alone, both simulations."""
     uniform = table.select(method=UNIFORM)
     return Section(
@@ -125,7 +136,7 @@ def present_counts(table: Table, sheet: Sheet) -> Section:
             "it fell before, up or down. We judge the excess risk (PQE minus Bayes risk, free of test noise), averaged "
             "over the levels.",
         ],
-        items=[_counts_figure(uniform, sheet)],
+        items=[_plot_counts(uniform, output)],
         verdicts=[judge_flat(uniform.select(simulation=simulation), simulation) for simulation in SIMULATIONS],
     )
 
@@ -134,7 +145,7 @@ def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary
     return table.select(method=method, level=level, M=M).summary(name)
 
 
-def _more_is_better(table: Table) -> Verdict:
+def _judge_more_features(table: Table) -> Verdict:
     counts = table.values("M")
     falls: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for method in NAMES:
@@ -147,11 +158,11 @@ def _more_is_better(table: Table) -> Verdict:
         "pairs of method and level (95 %)"
     )
     for key, words in ((False, "rises as clearly"), ("undecided", "cannot be told")):
-        text += f"; it {words} for {len(falls[key])}{_listed(falls[key])}" if falls[key] else ""
+        text += f"; it {words} for {len(falls[key])}{_format_cells(falls[key])}" if falls[key] else ""
     return Verdict(f"{text}.", False if falls[False] else "undecided" if falls["undecided"] else True)
 
 
-def _beside_uniform(table: Table, method: str) -> Verdict:
+def _judge_against_uniform(table: Table, method: str) -> Verdict:
     """Differences are taken repetition by repetition, on the same rows.
 
     Levels share the rows, so that single pairs of M and level are not independent, and some of 30 differ by chance: the
@@ -167,13 +178,14 @@ def _beside_uniform(table: Table, method: str) -> Verdict:
         f"{NAMES[method].capitalize()}, against uniform features: its excess risk is {np.exp(ratio.mean):.3f} times "
         f"theirs (95 % interval {low:.3f} to {high:.3f}; geometric mean over all M and levels, in pairs). Single pairs "
         f"of M and level, {sum(map(len, cells.values()))} in all: it is lower at "
-        f"{len(cells[True])}{_listed(cells[True])} and higher at {len(cells[False])}{_listed(cells[False])}, each at "
+        f"{len(cells[True])}{_format_cells(cells[True])} and higher at "
+        f"{len(cells[False])}{_format_cells(cells[False])}, each at "
         "95 %.",
         is_below_zero(ratio),
     )
 
 
-def _listed(cells: list[str]) -> str:
+def _format_cells(cells: list[str]) -> str:
     return f" ({'; '.join(cells)})" if 0 < len(cells) <= 10 else ""
 
 
@@ -205,26 +217,26 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     )
 
 
-def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
+def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     counts = table.values("M")
     with house_style():
-        figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-        share_scale(axes[1])
+        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+        share_y_axis(axes[1])
         for k, level in enumerate(LEVELS):
             for series, (method, label) in enumerate(NAMES.items()):
                 cells = [_cell(table, method, level, M, "excess") for M in counts]
                 errors = [cell.se for cell in cells]
-                errorbars(axes[1, k], counts, [cell.mean for cell in cells], errors, series=series, label=label)
-            _draw_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
+                plot_errorbars(axes[1, k], counts, [cell.mean for cell in cells], errors, series=series, label=label)
+            _plot_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
             axes[0, k].set_title(f"level {level:g}", loc="left")
             axes[1, k].set(yscale="log", xlabel="random features $M$")
             axes[1, k].set_xscale("log")
-            label_ticks(axes[1, k], counts, least=0.12)
+            label_ticks(axes[1, k], counts, min_distance=0.12)
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
         label_decades(axes[1, 0])
-        shared_legend(figure, axes[0, 0])
-    return sheet.figure(
+        add_shared_legend(figure, axes[0, 0])
+    return output.save_figure(
         figure,
         f"sampling_{simulation}",
         f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; means of M = 2, if run, "
@@ -233,32 +245,32 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     )
 
 
-def _counts_figure(table: Table, sheet: Sheet) -> Item:
+def _plot_counts(table: Table, output: OutputFolder) -> Item:
     with house_style():
-        figure, axes = panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
+        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
         for row, simulation in zip(axes, SIMULATIONS, strict=True):
             for ax, level in zip(row, LEVELS, strict=True):
-                _draw_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
+                _plot_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
                 ax.set_title(f"level {level:g}", loc="left")
             row[0].set_ylabel(f"PQE, {simulation}")
         for ax in axes[1]:
             ax.set_xlabel("random features $M$")
             ax.set_xscale("log")
-            label_ticks(ax, table.values("M"), least=0.12)
-        shared_legend(figure, axes[0, 0])
+            label_ticks(ax, table.values("M"), min_distance=0.12)
+        add_shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
-    return sheet.figure(figure, "feature_count", caption)
+    return output.save_figure(figure, "feature_count", caption)
 
 
-def _draw_pqe(ax: Any, table: Table, least: float) -> None:
+def _plot_pqe(ax: Any, table: Table, least: float) -> None:
     """PQE of one level from M = 5 on; the means of fewer features, for which there is no room, are written out."""
-    shown = [M for M in table.values("M") if M >= READ_FROM]
+    shown = [M for M in table.values("M") if M >= MIN_M_SHOWN]
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
         means, sds = [cell.mean for cell in cells], [cell.sd for cell in cells]
-        errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
+        plot_errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
     ax.axhline(least, **REFERENCE, label="Bayes risk: the least expected PQE")
     notes = []
     for M in sorted(set(table.values("M")) - set(shown)):
@@ -268,7 +280,7 @@ def _draw_pqe(ax: Any, table: Table, least: float) -> None:
     ax.text(0.98, 0.97, "\n".join(notes), transform=ax.transAxes, ha="right", va="top", fontsize=8)
 
 
-def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
+def _tabulate(simulation: str, table: Table, output: OutputFolder) -> Item:
     rows = []
     for (level, method, M), cell in table.groups("level", "method", "M"):
         pqe, risk = cell.summary("pqe"), cell.summary("excess")
@@ -277,7 +289,7 @@ def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
     rows.sort(key=lambda row: (row[0], list(NAMES.values()).index(row[1]), row[2]))
     columns = {"level": "g", "method": "", "M": "d", "repetitions": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f"}
     columns |= {"Bayes risk": ".4f", "excess risk": ".5f", "its sd": ".5f", "its s.e.": ".5f", "median alpha": ".0e"}
-    return sheet.table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)
+    return output.save_table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)
 
 
 def _cost(task: Task) -> float:

@@ -14,7 +14,7 @@ from scipy.stats import norm
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.kernels import Gaussian
 from quernel.paper.experiment import NEWTON, Row
-from quernel.paper.holdout_fit import LEVELS, Chosen, fit_and_choose, pinball
+from quernel.paper.holdout_fit import LEVELS, SelectedFit, fit_and_select, pinball
 
 Array = NDArray[np.floating]
 
@@ -47,7 +47,7 @@ def _density(z: Array | float) -> Array:
 SIMULATIONS = ("homoscedastic", "heteroscedastic")
 VALIDATION, TEST = 1000, 10_000
 # One in so many test rows is enough to find the weight of least true risk, for no noise enters.
-SPARSE = 5
+EVERY = 5
 # The paper's exp(-|x - z|^2 / 2).
 KERNEL = Gaussian(1.0)
 # Mean of the noise's scale and of its square: 1, and those of 1 + mean(x) over three uniform coordinates.
@@ -88,22 +88,22 @@ class Trial:
         """Rows to judge on."""
         return slice(self.n_train + VALIDATION, None)
 
-    def choose(self, train: Array, validation: Array) -> Chosen:
+    def fit_and_select_alpha(self, train: Array, validation: Array) -> SelectedFit:
         """The fit on these features of the training rows that is best on those of the validation rows."""
         y, held_out = self.y[self.train], self.y[self.validation]
-        return fit_and_choose(train, y, validation, held_out, LEVELS, solver=self.solver)
+        return fit_and_select(train, y, validation, held_out, LEVELS, solver=self.solver)
 
-    def judged(self, chosen: Chosen, test: Array) -> list[Row]:
+    def evaluate(self, selected: SelectedFit, test: Array) -> list[Row]:
         """Per level: PQE and excess risk on these features of the test rows, the ridge weight and the gap.
 
         `least_excess` is that of the weight with the least true risk, which no validation set could choose so well.
         """
-        levels, predicted = np.asarray(LEVELS), test @ chosen.coef
+        levels, predicted = np.asarray(LEVELS), test @ selected.coef
         y, scale = self.y[self.test], self.scale[self.test]
         pqe = pinball((y if y.ndim == 2 else y[:, None]) - predicted, levels).mean(axis=0)
         excess = normal_excess_risk(predicted - self.truth[self.test], scale[:, None], levels).mean(axis=0)
-        some = slice(self.test.start, None, SPARSE)
-        deviation = test[::SPARSE] @ chosen.grid - self.truth[some]
+        some = slice(self.test.start, None, EVERY)
+        deviation = test[::EVERY] @ selected.grid - self.truth[some]
         least = normal_excess_risk(deviation, self.scale[some, None], levels).mean(axis=1).min(axis=0)
         return [
             {
@@ -111,8 +111,8 @@ class Trial:
                 "pqe": pqe[k],
                 "excess": excess[k],
                 "least_excess": least[k],
-                "alpha": chosen.alpha[k],
-                "gap": chosen.gap[k],
+                "alpha": selected.alpha[k],
+                "gap": selected.gap[k],
             }
             for k in range(len(LEVELS))
         ]

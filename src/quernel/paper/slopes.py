@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from quernel.paper.experiment import Summary, Table
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 
 
 def summarize(values: Any) -> Summary:
@@ -32,7 +32,7 @@ def subtract_means(one: Summary, other: Summary) -> Summary:
 
 def half_width(mean: Summary) -> float:
     """Of the 95 % interval around a mean, by Student's t: two standard errors for many numbers, NaN for one."""
-    return float(student.ppf((1 + LEVEL) / 2, mean.n - 1) * mean.se)
+    return float(student.ppf((1 + CONFIDENCE) / 2, mean.n - 1) * mean.se)
 
 
 def is_below_zero(difference: Summary) -> bool | Literal["undecided"]:
@@ -42,7 +42,7 @@ def is_below_zero(difference: Summary) -> bool | Literal["undecided"]:
     return False if difference.mean > half_width(difference) else "undecided"
 
 
-def describe(difference: Summary) -> str:
+def format_mean(difference: Summary) -> str:
     """The mean with its sign, and its standard error."""
     return f"{difference.mean:+.4f} (s.e. {difference.se:.4f})"
 
@@ -50,7 +50,7 @@ def describe(difference: Summary) -> str:
 # A claim holds, does not, or the numbers are too few to tell.
 Judgement = bool | Literal["undecided"]
 # An interval that is wider than this tells too little of a slope between 0 and -1 to confirm anything.
-WIDEST = 0.5
+MAX_WIDTH = 0.5
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Slope:
     @property
     def is_wide(self) -> bool:
         """Whether the interval is wider than `WIDEST`: it may refute, but it confirms nothing."""
-        return self.high - self.low > WIDEST
+        return self.high - self.low > MAX_WIDTH
 
     def meets_bound(self, bound: float) -> Judgement:
         """Whether the error falls at least as fast: the whole interval lies at or below the bound, or wholly above."""
@@ -117,7 +117,7 @@ def fit_slope(table: Table, error: str, *, against: str = "n", confidence: float
     return Slope(value, value - float(half), value + float(half), confidence)
 
 
-def typical(table: Table, error: str, *, against: str = "n") -> tuple[list[float], np.ndarray, np.ndarray]:
+def geometric_means(table: Table, error: str, *, against: str = "n") -> tuple[list[float], np.ndarray, np.ndarray]:
     """Sizes, geometric mean of the error at each, and (2, k) distances to one standard error below and above."""
     sizes, centre, lower, upper = [], [], [], []
     for (size,), points in table.groups(against):
