@@ -1,4 +1,13 @@
-"""The paper's numerical work, run with this library: one module per item, one runner, one page."""
+"""The paper's tables and figures, reproduced with this library, and some experiments beyond it.
+
+Every item of the paper is one module that defines an `Experiment`: the tasks (a parameter grid times repetitions), what
+one task measures, and how all measurements become figures, tables and verdicts.
+
+    experiment    `Experiment`, `Task`, and the `Table` of measurements
+    runner        runs tasks in worker processes, each with its own seed; `results` stores them as they finish
+    output        figures, tables and verdicts on disk; `page` puts them on one HTML page
+    reproduction  all of this for a set of experiments, in one folder (`quernel reproduce`)
+"""
 
 from quernel.paper import (
     cost_accuracy,
@@ -35,7 +44,7 @@ __all__ = [
     "repetitions",
 ]
 
-# In the order of the page.
+# Every experiment, in the order in which the page shows them.
 EXPERIMENTS: tuple[Experiment, ...] = (
     feature_exponents.FIG1,
     methods_table.TABLE1,

@@ -1,4 +1,8 @@
-"""What an item shows: figures, tables and verdicts, each written to the disk in the forms that readers want."""
+"""What an experiment presents: figures, tables and verdicts, and the files in which they are saved.
+
+A figure is saved as PNG and SVG, a table as CSV (ten digits) and Markdown (rounded); both also become HTML for the
+page.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,15 @@ from quernel.plots.style import save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What the numbers say of a claim: see Verdict.
+# Outcome of a verdict: see `Verdict`.
 Holds = bool | Literal["undecided", "stated"] | None
+# Typographic en dash for a missing value, and minus sign.
 MISSING, MINUS = "\u2013", "\u2212"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A figure or table with its caption, ready for the page."""
+    """A figure or table as HTML with its caption; `folded` items are collapsed on the page until clicked."""
 
     name: str
     caption: str
@@ -33,10 +38,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One sentence made of the numbers, and what they say of a claim.
+    """One sentence made from the measurements, and whether they support the paper's claim.
 
-    `holds` is whether what was to be shown is shown; "undecided" where the numbers are too few to tell; "stated" where
-    a formula was typed in and nothing was measured; None where it is a remark.
+    Parameters
+    ----------
+    text : str
+    holds : bool, "undecided", "stated" or None
+        Whether the claim was shown; "undecided" if the measurements are too few or too noisy to decide; "stated" if a
+        formula of the paper was only evaluated and nothing was measured; None for a remark that judges no claim.
     """
 
     text: str
@@ -45,9 +54,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Section:
-    """One item of the page: what the paper reports (and how it is read), what we found, and what to think of it.
+    """An experiment on the page: what the paper reports and how we read it, figures and tables, verdicts.
 
-    `reported` are paragraphs of plain text.
+    `reported` holds paragraphs of plain text, which are escaped when the page is rendered.
     """
 
     reported: Sequence[str]
@@ -57,12 +66,15 @@ class Section:
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """Where an item puts its figures (PNG and SVG) and tables (CSV and Markdown)."""
+    """Folder in which an experiment saves its figures (PNG, SVG) and tables (CSV, Markdown)."""
 
     folder: Path
 
     def save_figure(self, figure: Figure, name: str, caption: str) -> Item:
-        """Save a figure made within `quernel.plots.house_style`."""
+        """Save a figure made within `quernel.plots.house_style` as figures/<name>.svg and .png.
+
+        Returns the item for the page, with the PNG embedded as a data URL: the page is one file without links.
+        """
         folder = self.folder / "figures"
         folder.mkdir(parents=True, exist_ok=True)
         save_figure(figure, folder / f"{name}.svg")
@@ -79,14 +91,20 @@ class OutputFolder:
         *,
         folded: bool = False,
     ) -> Item:
-        """Save a table.
+        """Save a table as tables/<name>.csv and .md, and return it as HTML.
 
         Parameters
         ----------
-        columns : heading of each column and how its numbers are written, such as {"level": "g", "mean": ".4f"}; the
-            CSV file has them in full
-        rows : one sequence of values per row, None for what is not known
-        folded : whether the page shows it only when asked
+        columns : dict
+            Heading to format specification of each column, such as {"level": "g", "mean": ".4f"}. The CSV file is not
+            rounded by it.
+        rows : sequence of sequences
+            One sequence of values per row, None (or NaN) for a missing value.
+        name : str
+            File name without its suffix.
+        caption : str
+        folded : bool
+            Whether the page shows the table collapsed.
         """
         folder = self.folder / "tables"
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +119,7 @@ class OutputFolder:
 
 
 def format_value(value: Any, spec: str) -> str:
-    """A value as people read it: a true minus sign, and a dash for what is not known."""
+    """Format a value for readers: a typographic minus sign, and a dash for a missing value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
     if isinstance(value, str):
@@ -110,19 +128,20 @@ def format_value(value: Any, spec: str) -> str:
 
 
 def _csv_value(value: Any) -> Any:
-    """For the CSV file: ten digits, beyond which nothing is repeatable on other machines."""
+    """Round to ten significant digits: further ones differ between machines and BLAS libraries."""
     if value is None:
         return ""
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
 def _render_markdown(columns: list[str], cells: list[list[str]]) -> str:
+    """A pipe table; pipes inside cells are escaped."""
     lines = [columns, ["---"] * len(columns), *cells]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def _render_html(columns: list[str], cells: list[list[str]], is_text: list[bool]) -> str:
-    """`words` says of each column whether it holds words or formulas, not numbers: these stand left, and wrap."""
+    """An HTML table; columns of text (`is_text`) are left-aligned and may wrap, numbers are not."""
 
     def line(tag: str, row: list[str]) -> str:
         marked = (
@@ -136,5 +155,5 @@ def _render_html(columns: list[str], cells: list[list[str]], is_text: list[bool]
 
 
 def _escape_breakable(text: str) -> str:
-    """Escaped, with places at which a long formula may go on in the next line."""
+    """Escape HTML, and allow line breaks inside long formulas at their parentheses."""
     return escape(text).replace(")/(", ")/<wbr>(").replace(")(", ")<wbr>(").replace("/(", "/<wbr>(")

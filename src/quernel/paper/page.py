@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file on which the paper's numbers stand beside ours."""
+"""The reproduction page: one self-contained HTML file with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ td:first-child, th:first-child, .words { text-align: left; } td { vertical-align
 @media print { body { font-size: 10pt; max-width: none; } h2 { break-before: page; } figure { break-inside: avoid; }
                details > *:not(summary) { display: none; } }
 """
-# Heading of a section's first part, here and in the summary.
+# Heading above what the paper reports, here and in the summary's README.
 REPORTED = "What the paper reports, and how we read it"
-# Words, not colours alone.
+# Outcome of a verdict to (CSS class, word): readers who see no colours read the word.
 MARKS = {
     True: ("yes", "Shown."),
     False: ("no", "Not shown."),
@@ -44,7 +44,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Chapter:
-    """An experiment with its section and the seconds of all its tasks, or why it was left out."""
+    """An experiment with its section and the total CPU time of its tasks, or the reason why it was not run."""
 
     experiment: Experiment
     section: Section | None
@@ -53,7 +53,14 @@ class Chapter:
 
 
 def render_page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
-    """The whole page; `heading` are paragraphs on how it was made."""
+    """The whole page as HTML.
+
+    Parameters
+    ----------
+    chapters : sequence of Chapter
+    heading : sequence of str
+        Paragraphs on how the page was made: command, versions, machine.
+    """
     contents = "".join(
         f'<li><a href="#{chapter.experiment.name}">{escape(chapter.experiment.title)}</a> '
         f"({escape(chapter.experiment.label)})</li>"
@@ -69,6 +76,7 @@ def render_page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
 
 
 def _render_chapter(chapter: Chapter) -> str:
+    """Heading, what the paper reports, verdicts, then figures and tables."""
     experiment, section = chapter.experiment, chapter.section
     heading = (
         f'<section id="{experiment.name}"><h2>{escape(experiment.title)}'
@@ -87,6 +95,7 @@ def _render_chapter(chapter: Chapter) -> str:
 
 
 def _render_item(item: Item) -> str:
+    """A figure or table with its caption; folded ones inside <details>."""
     rendered = (
         f'<figure id="{item.name}"><figcaption>{escape(item.caption)}</figcaption><div class="scroll">{item.html}'
     )
@@ -95,4 +104,5 @@ def _render_item(item: Item) -> str:
 
 
 def _render_paragraphs(texts: Sequence[str]) -> str:
+    """Escaped <p> elements."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)

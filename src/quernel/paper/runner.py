@@ -1,4 +1,4 @@
-"""Tasks in worker processes: seeded one by one, the dearest first, each on one thread, each result kept at once."""
+"""Runs tasks in worker processes, each with its own seed, the longest first, and stores each result at once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from quernel.paper.experiment import NEWTON, Experiment, Row, Task
 from quernel.paper.holdout_fit import record_gaps
 from quernel.paper.results import Finished, Results, key
 
-# Told after every task: the experiment, what was done, and what it was expected to cost.
+# Callback after every task: the experiment, the finished task, and its expected cost in seconds.
 Listener = Callable[[Experiment, Finished, float], None]
-# Tasks handed to each worker ahead of time: enough that none waits, few enough that Ctrl-C ends soon.
+# Tasks submitted per worker at a time: enough that no worker idles, few enough that Ctrl-C stops a run soon.
 QUEUED_PER_WORKER = 2
 
 
 def task_rng(seed: int, experiment: str, task: Task) -> np.random.Generator:
-    """The task's own random numbers: they depend on seed, experiment and task, not on order or processes."""
+    """The random generator of one task, a function of (seed, experiment, task) alone.
+
+    Results therefore depend neither on the number of workers nor on the order in which tasks run.
+    """
     digest = hashlib.sha256(f"{experiment} {key(task)}".encode()).digest()
     return np.random.default_rng([seed, *np.frombuffer(digest[:16], dtype=np.uint32).tolist()])
 
@@ -39,13 +42,28 @@ def run(
     solver: str = NEWTON,
     listener: Listener = lambda experiment, done, cost: None,  # noqa: ARG005
 ) -> None:
-    """Do what is not finished yet of all experiments together; random numbers do not depend on the solver."""
+    """Run all tasks that have no stored result, those of all experiments in one pool of worker processes.
+
+    Parameters
+    ----------
+    work : sequence of (experiment, results, tasks)
+    seed : int
+    jobs : int
+        Number of worker processes.
+    data : dict
+        Option name to path, for experiments that need a file.
+    solver : str
+        "newton" or "admm". The random numbers of a task do not depend on it, so that solvers see the same data.
+    listener : callable
+        Called after every task, in this process: see `Listener`.
+    """
     pending = [
         (experiment, results, task)
         for experiment, results, tasks in work
         for task in tasks
         if key(task) not in results.finished
     ]
+    # Longest first, so that no long task is left over at the end while other workers idle.
     pending.sort(key=lambda one: -one[0].cost(one[2]))
     if not pending:
         return
@@ -79,7 +97,7 @@ def run_task(
     task: Task,
     extra: dict[str, str],
 ) -> Finished:
-    """One task, its processor time, and its numbers as plain ones that JSON keeps to the last digit."""
+    """Run one task in a worker: its rows as plain Python numbers (JSON keeps all digits) and its CPU time."""
     start = time.process_time()
     with record_gaps() as gaps:
         rows = measure({**task, **extra}, task_rng(seed, name, task))
@@ -88,11 +106,12 @@ def run_task(
 
 
 def _to_builtin(value: Any) -> Any:
+    """NumPy scalar to Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def hash_content(path: Path) -> str:
-    """A file's content, or that of a folder's CSV files, in few letters."""
+    """Short hash of a file's content, or of all CSV files of a folder."""
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
@@ -101,7 +120,7 @@ def hash_content(path: Path) -> str:
 
 
 def _init_worker() -> None:
-    """One thread per process, and none of them outlives its parent."""
+    """Limit BLAS to one thread, and make the worker exit when its parent dies."""
     import scipy.linalg  # noqa: F401  so that its BLAS is there to be limited
     from threadpoolctl import threadpool_limits
 
@@ -110,7 +129,7 @@ def _init_worker() -> None:
 
 
 def _exit_with_parent() -> None:
-    """A parent that is killed cannot tell its workers to stop."""
+    """Wait for the parent process to end, then exit: a parent that was killed cannot stop its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
