@@ -1,4 +1,9 @@
-"""Beyond the paper: the four terms of its error decomposition (`lemA.1.1`), measured against the number of rows."""
+"""Beyond the paper: the four terms of its error decomposition (`lemA.1.1`), measured against the number of rows.
+
+    |f_fit - f*| <= |check loss - least squares| + |sample - population| + |features - kernel| + |ridge - f*|
+
+In the spline design all four L2 norms can be computed exactly (`quernel.theory.error_decomposition`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from quernel.theory import SplinePopulation, error_decomposition, features_neede
 
 R, GAMMA = 0.5, 0.25
 POPULATION = SplinePopulation(R, GAMMA, 100)
-# A constant with which the number of features is not what limits the fit, and one with which it is.
+# Constants of M = constant * n^c: with the first, M does not limit the accuracy of the fit; with the second it does.
 CONSTANTS = (20, 2)
 TERMS = {
     "least_squares": "check loss to least squares",
@@ -41,7 +46,7 @@ def tasks(size: Size) -> list[Task]:
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """The decomposition of one fit, with lambda and M of the theorem."""
+    """Decompose the error of one fit, with lambda and M as the theorem has them."""
     n = int(task["n"])
     M = int(task["constant"]) * features_needed(n, R, GAMMA, compatibility=GAMMA)
     X, y = POPULATION.sample(n, random_state=rng)
@@ -53,7 +58,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def present(table: Table, output: OutputFolder) -> Section:
-    """The terms against N, their slopes, and whether they fall as the theorem says."""
+    """Plot the terms against N, and tabulate their slopes beside the theorem's."""
     predicted, slopes = predicted_norm_slope(), all_slopes(table)
     figure = output.save_figure(
         _plot(table, predicted),
@@ -97,12 +102,12 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 
 def predicted_norm_slope() -> float:
-    """-r/(2r + gamma), of norms and not of their squares."""
+    """-r/(2r + gamma): the theorem's slope for norms, half of that for squared errors."""
     return -float(learning_rate(R, GAMMA)) / 2
 
 
 def all_slopes(table: Table) -> dict[tuple[int, str], Slope]:
-    """By constant and term."""
+    """Fitted slopes by (constant, term), the total error among the terms."""
     return {
         (constant, term): fit_slope(part, term)
         for (constant,), part in table.groups("constant")
@@ -111,7 +116,7 @@ def all_slopes(table: Table) -> dict[tuple[int, str], Slope]:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether the terms fall as the theorem allows, whether their sum bounds the error, and where few features show."""
+    """Whether all terms fall as fast as the theorem allows, their sum bounds the error, and what few features cost."""
     predicted, slopes, sizes = predicted_norm_slope(), all_slopes(table), table.values("n")
     # The theorem allows the norm a factor log N.
     allowed = allowed_slope(predicted, sizes, power=1)
@@ -120,7 +125,7 @@ def verdicts(table: Table) -> list[Verdict]:
     undecided = [
         f"{NAMES[term]} {slopes[CONSTANTS[0], term]}" for term, meets in judged.items() if meets == "undecided"
     ]
-    found = (
+    finding = (
         f"too slow are: {', '.join(slow)}" if slow else "no term is found to fall more slowly than the theorem allows"
     )
     tight = float(np.mean(table.column("total") / table.column("bound")))
@@ -128,7 +133,8 @@ def verdicts(table: Table) -> list[Verdict]:
     share = float(np.mean(few.column("random_feature") / few.column("bound")))
     return [
         Verdict(
-            f"With M = {CONSTANTS[0]} N^c the total error falls like N to the {slopes[CONSTANTS[0], 'total']}; {found} "
+            f"With M = {CONSTANTS[0]} N^c the total error falls like N to the {slopes[CONSTANTS[0], 'total']}; "
+            f"{finding} "
             + f"(N^{predicted:.2f} log N: a slope of {allowed:.2f} over these N)".replace("-", "\u2212")
             + (f"; undecided: {', '.join(undecided)}." if undecided else "."),
             all_hold(list(judged.values())),
@@ -145,15 +151,16 @@ def verdicts(table: Table) -> list[Verdict]:
 
 
 def _plot(table: Table, predicted: float) -> Any:
+    """The four terms, their total, and the theorem's slope; one panel per constant."""
     with house_style():
         figure, axes = make_panels(1, 2, size=(9.0, 4.4), sharey=True)
         for ax, constant in zip(axes[0], CONSTANTS, strict=True):
             part = table.select(constant=constant)
             sizes, total, _ = geometric_means(part, "total")
             ax.plot(sizes, total, color=INK, linewidth=2.4, label="total error $|f - f^*|$")
-            for style, (term, words) in zip(SERIES, TERMS.items(), strict=True):
+            for style, (term, label) in zip(SERIES, TERMS.items(), strict=True):
                 _, centre, bars = geometric_means(part, term)
-                ax.errorbar(sizes, centre, yerr=bars, label=words, markersize=4, linewidth=1.3, capsize=2, **style)
+                ax.errorbar(sizes, centre, yerr=bars, label=label, markersize=4, linewidth=1.3, capsize=2, **style)
             line = total[0] * (np.array(sizes) / sizes[0]) ** predicted
             ax.plot(sizes, 1.25 * line, label=f"slope ${predicted:.2f}$", **REFERENCE)
             set_log_log(ax, sizes, max_ticks=8)

@@ -67,10 +67,10 @@ class Table:
 
         Yields the tuple of values and the rows that have them, in the order of their first appearance.
         """
-        found: dict[tuple[Any, ...], list[Row]] = {}
+        grouped: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
-            found.setdefault(tuple(row[name] for name in names), []).append(row)
-        for key, rows in found.items():
+            grouped.setdefault(tuple(row[name] for name in names), []).append(row)
+        for key, rows in grouped.items():
             yield key, Table(rows)
 
     def summary(self, name: str) -> Summary:

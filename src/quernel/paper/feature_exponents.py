@@ -1,4 +1,7 @@
-"""The map of the exponent c in M = |D|^c (`fig1`)."""
+"""The exponent c in M = |D|^c over the source exponent r and the capacity exponent gamma (`fig1`).
+
+Nothing is measured: the map evaluates the formulas of `thm1` (uniform sampling) and `cor1` (leverage sampling).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ from quernel.plots import exponent_grid, feature_map
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING
 
+# Points (r, gamma) of the map that are tabulated, and the number of rows at which M = |D|^c is evaluated.
 CORNERS = [(0.25, 0.5), (0.5, 0.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.0), (1.0, 0.5), (1.0, 1.0)]
 ROWS = 10_000
 
 
 def present(table: Table, output: OutputFolder) -> Section:  # noqa: ARG001
-    """The map, some of its numbers, and whether leverage sampling ever asks for more."""
+    """The map, some of its values, and whether leverage sampling ever needs more features."""
     columns = {
         "r": "g",
         "gamma": "g",
@@ -51,7 +55,10 @@ def present(table: Table, output: OutputFolder) -> Section:  # noqa: ARG001
 
 
 def judge(saved: dict[str, np.ndarray]) -> Verdict:
-    """Whether leverage sampling ever asks for more; `saved` is c of uniform minus c of leverage sampling by case."""
+    """Whether leverage sampling ever needs more features than uniform sampling.
+
+    `saved` maps the case ("agnostic", "realizable") to c of uniform minus c of leverage sampling over the map.
+    """
     most = {case: f"{difference.max():.2f} in the {case} case" for case, difference in saved.items()}
     if all((difference >= -ROUNDING).all() for difference in saved.values()):
         return Verdict(
@@ -68,7 +75,7 @@ def judge(saved: dict[str, np.ndarray]) -> Verdict:
 
 
 def _exponent_saving(case: str) -> np.ndarray:
-    """c of uniform minus c of leverage sampling, wherever there is a theorem."""
+    """c of uniform minus c of leverage sampling, at the points of the map that a theorem covers."""
     uniform, leverage = (exponent_grid(case, sampling)[2] for sampling in ("uniform", "leverage"))
     return (uniform - leverage)[np.isfinite(uniform)]
 

@@ -1,4 +1,8 @@
-"""Beyond the paper: noise with heavy tails, where KQR-RF meets KRR-RF."""
+"""Beyond the paper: heavy-tailed noise, KQR-RF (median regression) against KRR-RF (least squares).
+
+The paper motivates quantile regression by such noise, without an experiment. Both methods estimate the same function,
+which is the median of y given x, and its mean where that exists.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +36,16 @@ def tasks(size: Size) -> list[Task]:
 
 
 def cost(task: Task) -> float:
-    """Seconds, about."""
+    """Rough running time in seconds."""
     return 0.25 + float(task["n"]) / 10_000
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """Both methods on the same rows and features; each chooses lambda by its own loss, and once more by the truth."""
+    """Fit both methods to the same rows and features, and measure the squared distance to the true median.
+
+    Each method selects lambda by its own loss on validation rows (`squared`); `least` is the error with the best lambda
+    of the grid, an oracle that separates the estimate from its tuning.
+    """
     n = int(task["n"])
     X, _, quantile = make_homoscedastic(n + VALIDATION + TEST, random_state=rng)
     truth = quantile(X, 0.5)
@@ -55,7 +63,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def present(table: Table, output: OutputFolder) -> Section:
-    """Errors against N for the three noises, and who is nearer to the truth."""
+    """Plot errors against N for the three noises, and tabulate them."""
     lines = []
     for (noise, method, n), part in table.groups("noise", "method", "n"):
         squared, least = np.sqrt(part.column("squared")), np.sqrt(part.column("least"))
@@ -91,29 +99,34 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Who is nearer to the truth at the largest number of rows, for each noise."""
+    """For each noise at the largest N: which method is closer to the true median."""
     last = max(table.values("n"))
     return [_verdict(table.select(noise=noise, n=last), noise, last) for noise in NOISES]
 
 
-def _verdict(here: Table, noise: str, n: int) -> Verdict:
-    """With normal noise the squared loss is at home: what it gains there is a remark."""
-    logarithms = [{**row, "log": float(np.log(row["squared"]))} for row in here.rows]
+def _verdict(part: Table, noise: str, n: int) -> Verdict:
+    """Paired comparison of log squared errors.
+
+    With normal noise least squares is efficient and the paper claims nothing: that comparison is a remark.
+    """
+    logarithms = [{**row, "log": float(np.log(row["squared"]))} for row in part.rows]
     difference = paired_difference(Table(logarithms), *METHODS, "log")
     factor = float(np.exp(-difference.mean))
-    words = f"{factor:.3g} times that of KQR-RF" if factor >= 1 else f"{factor:.2f} of that of KQR-RF"
+    ratio_text = f"{factor:.3g} times that of KQR-RF" if factor >= 1 else f"{factor:.2f} of that of KQR-RF"
     text = (
-        f"{noise[0].upper()}{noise[1:]} noise, N = {n:,}: the squared error of KRR-RF is {words}, "
+        f"{noise[0].upper()}{noise[1:]} noise, N = {n:,}: the squared error of KRR-RF is {ratio_text}, "
         f"{abs(difference.mean) / difference.se:.1f} standard errors of the logarithm from equal."
     )
     return Verdict(text, None if noise == "normal" else is_below_zero(difference))
 
 
 def _sd(values: np.ndarray) -> float:
+    """Standard deviation, NaN for a single number."""
     return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
 
 
 def _plot(table: Table) -> Any:
+    """Geometric means of the squared error against N, one panel per noise."""
     with house_style():
         figure, axes = make_panels(1, 3, size=(10.5, 4.0), sharex=True)
         for ax, noise in zip(axes[0], NOISES, strict=True):

@@ -67,12 +67,12 @@ def solver_function(name: str) -> Callable[..., Result]:
 
 def _admm(problem: Problem, *, tol: float, max_iter: int = ADMM_MAX_ITER) -> Result:
     """ADMM with at least `ADMM_MAX_ITER` iterations allowed; adds its gaps to the record of `record_gaps`, if any."""
-    found = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ADMM_MAX_ITER))
+    result = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ADMM_MAX_ITER))
     gaps = _gaps.get()
     if gaps is not None:
-        worst = (problem.n_columns, int(np.sum(found.relative_gap > tol)), float(found.relative_gap.max()))
-        gaps[f"{tol:g}"] = merge_gap_stats(gaps.get(f"{tol:g}"), worst)
-    return found
+        stats = (problem.n_columns, int(np.sum(result.relative_gap > tol)), float(result.relative_gap.max()))
+        gaps[f"{tol:g}"] = merge_gap_stats(gaps.get(f"{tol:g}"), stats)
+    return result
 
 
 def merge_gap_stats(some: tuple[int, int, float] | None, more: tuple[int, int, float]) -> tuple[int, int, float]:

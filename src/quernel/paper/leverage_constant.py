@@ -1,4 +1,9 @@
-"""Beyond the paper: why features sampled by leverage lose without an intercept (see `sampling`)."""
+"""Beyond the paper: why features sampled by leverage lose against uniform ones without an intercept (see `sampling`).
+
+Hypothesis: without an intercept the features must represent the constant function, which leverage sampling, in favour
+of features that rows distinguish, represents worse. So its distance to the features is measured, and both kinds of
+features are fitted without and with an intercept.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +40,16 @@ QUANTITIES = {
 
 
 def tasks(size: Size) -> list[Task]:
-    """Numbers of features and repetitions."""
+    """Numbers of features times repetitions."""
     return [task for M in COUNTS for task in repetitions(3 if size == "quick" else REPETITIONS, M=M)]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One draw of the rows: uniform and leverage features, each fitted without and with an intercept.
+    """Fit uniform and leverage features to the same rows, without and with an intercept.
 
-    As in `sampling`, leverage scores are taken at the ridge weight that validation chose for the median with uniform
-    features and no intercept. At that weight both kinds of features have to represent the constant.
+    As in `sampling`, leverage scores are computed at the ridge weight that validation selects for the median with
+    uniform features and no intercept; the distance of the constant is computed at that weight too, for both kinds of
+    features.
     """
     trial, M = make_trial(SIMULATION, N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
@@ -59,6 +65,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess: float) -> Row:
+    """The measurements of one kind of features; `features` are those of training, validation and test rows."""
     train, _, test = features
     return {
         "method": method,
@@ -71,7 +78,7 @@ def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess:
 
 
 def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> tuple[float, float]:
-    """The ridge weight that validation chooses for the median, and the excess risk of that fit on the test rows."""
+    """The ridge weight that validation selects for the median, and the excess risk of that fit on test rows."""
     train, validation, test = features
     rows = InMemoryDesign(ArrayRows(train, trial.y[trial.train]), features=train)
     problem = Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept)
@@ -83,12 +90,13 @@ def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> t
 
 
 def distance_of_constant(train: Array, test: Array, alpha: float) -> float:
-    """Root mean square over the test rows of 1 - phi(x)'u, where u minimises mean (1 - phi(x)'u)^2 + alpha |u|^2.
+    """Distance of the constant function 1 from its ridge regression on the features, root mean square over test rows:
 
-    The mean is over the training rows. It is 0 if the features span the constant (and alpha is 0), 1 if they are
-    orthogonal to it.
+        sqrt(mean over test of (1 - phi(x)'u)^2),   u = argmin mean over train of (1 - phi(x)'u)^2 + alpha |u|^2.
+
+    It is 0 if the features span the constant and alpha is 0, and 1 if they are orthogonal to it.
     """
-    # Least squares on rows that the ridge adds, which keeps its accuracy where the normal equations lose it.
+    # Ridge regression as least squares on augmented rows: more accurate than the normal equations at small alpha.
     ridge = np.sqrt(alpha * len(train)) * np.eye(train.shape[1])
     target = np.concatenate([np.ones(len(train)), np.zeros(len(ridge))])
     coef = np.linalg.lstsq(np.vstack([train, ridge]), target, rcond=None)[0]
@@ -96,7 +104,7 @@ def distance_of_constant(train: Array, test: Array, alpha: float) -> float:
 
 
 def present(table: Table, output: OutputFolder) -> Section:
-    """Distances of the constant, and differences of excess risk without and with an intercept."""
+    """Plot and tabulate distances of the constant, and paired differences of excess risk."""
     reported = [
         "The paper says that features sampled by leverage do better than uniform ones; with Figure 3 we found proper "
         "leverage sampling to do worse at small M. The paper fits no intercept, so that the features have to represent "
@@ -112,38 +120,39 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether leverage features represent the constant worse, and whether an intercept ends their loss."""
+    """Per number of features: whether leverage features represent the constant worse, and what an intercept does."""
     groups = list(table.groups("M"))
     return [_judge_distance(part, M) for (M,), part in groups] + [_judge_intercept(part, M) for (M,), part in groups]
 
 
 def _judge_distance(part: Table, M: int) -> Verdict:
+    """Whether the constant is farther from leverage than from uniform features (paired)."""
     uniform, leverage = (part.select(method=method).summary("distance").mean for method in METHODS)
     farther = paired_difference(part, UNIFORM, LEVERAGE, "distance")
     holds = is_below_zero(farther)
-    words = {True: "farther from", False: "nearer to", "undecided": "not clearly farther from"}[holds]
+    phrase = {True: "farther from", False: "nearer to", "undecided": "not clearly farther from"}[holds]
     return Verdict(
-        f"M = {M}: leverage features are {words} the constant than uniform ones, at {leverage:.4f} against "
+        f"M = {M}: leverage features are {phrase} the constant than uniform ones, at {leverage:.4f} against "
         f"{uniform:.4f}; the difference is {-farther.mean:+.4f} (s.e. {farther.se:.4f}), in pairs.",
         holds,
     )
 
 
 def _judge_intercept(part: Table, M: int) -> Verdict:
-    """The loss is gone if there is one, the intercept lowers it, and what is left is not above 0."""
-    without, with_one = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
+    """Whether leverage features lose without an intercept, and no longer (and by less) with one."""
+    without, with_intercept = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
     text = (
         f"M = {M}: the excess risk of leverage minus that of uniform features is {format_mean(without)} without an "
-        f"intercept and {format_mean(with_one)} with one"
+        f"intercept and {format_mean(with_intercept)} with one"
     )
     if is_below_zero(without) is not False:
-        left = is_below_zero(with_one) is False
-        words = "a loss only with an intercept" if left else "no clear loss to explain"
-        return Verdict(f"{text}: {words}.", False if left else None)
+        left = is_below_zero(with_intercept) is False
+        phrase = "a loss only with an intercept" if left else "no clear loss to explain"
+        return Verdict(f"{text}: {phrase}.", False if left else None)
     lost = [part.select(method=LEVERAGE).column(name) - part.select(method=UNIFORM).column(name) for name in EXCESS]
     smaller = is_below_zero(summarize(lost[1] - lost[0])) is True
-    if is_below_zero(with_one) is False:
-        share = f", {with_one.mean / without.mean:.0%} of it" if smaller else ""
+    if is_below_zero(with_intercept) is False:
+        share = f", {with_intercept.mean / without.mean:.0%} of it" if smaller else ""
         return Verdict(f"{text}: the loss is still there{share}.", False)
     return Verdict(
         f"{text}: the loss is {'gone, within the error' if smaller else 'not clearly smaller'}.", smaller or "undecided"
@@ -151,6 +160,7 @@ def _judge_intercept(part: Table, M: int) -> Verdict:
 
 
 def _plot(table: Table, output: OutputFolder) -> Item:
+    """Distances of the constant (left), and excess risk of leverage minus uniform features (right)."""
     counts = table.values("M")
     with house_style():
         figure, axes = make_panels(1, 2, size=(9.5, 3.8))
@@ -181,19 +191,21 @@ def _plot(table: Table, output: OutputFolder) -> Item:
 
 
 def _tabulate(table: Table, output: OutputFolder) -> Item:
+    """Means of all quantities, and their paired differences."""
     rows = []
     for (M,), part in table.groups("M"):
         uniform, leverage = (part.select(method=method) for method in METHODS)
-        for name, words in QUANTITIES.items():
+        for name, phrase in QUANTITIES.items():
             difference = paired_difference(part, LEVERAGE, UNIFORM, name)
             means = (one.summary(name).mean for one in (uniform, leverage))
-            rows.append([M, words, difference.n, *means, difference.mean, difference.se])
+            rows.append([M, phrase, difference.n, *means, difference.mean, difference.se])
     columns = {"M": "d", "quantity": "", "repetitions": "d", NAMES[UNIFORM]: ".5f", NAMES[LEVERAGE]: ".5f"}
     columns |= {"difference": "+.5f", "s.e.": ".5f"}
     return output.save_table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return 0.6 + float(task["M"]) / 150
 
 

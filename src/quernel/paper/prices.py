@@ -1,4 +1,4 @@
-"""The prices of UK used cars, raw and in logarithms (`price_fig`)."""
+"""Histograms of UK used-car prices and of their logarithms, with skewness and kurtosis (`price_fig`)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ AXES = {RAW: "price (1,000 pounds)", LOG: "natural logarithm of the price (pound
 
 
 def tasks(size: Size) -> list[Task]:  # noqa: ARG001
-    """One look at all prices."""
+    """A single task: all prices."""
     return repetitions(1)
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:  # noqa: ARG001
-    """A row for each bar of the two histograms, with the moments of all prices."""
+    """One row per bar of the two histograms, each with the moments of all prices."""
     price = load_used_cars(str(task["used_cars"])).y
     rows: list[Row] = []
     for scale, values in ((RAW, price / 1000), (LOG, np.log(price))):
@@ -38,7 +38,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:  # noqa: ARG001
 
 
 def present(table: Table, output: OutputFolder) -> Section:
-    """Two histograms, and the moments."""
+    """The two histograms with their moments."""
     return Section(
         reported=[
             "Histograms of the price of 7,632 used cars and of its logarithm, with skewness and kurtosis (in the "
@@ -54,7 +54,7 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether prices are skewed to the right, their logarithms less so, and these still to the right."""
+    """Whether prices are skewed to the right, their logarithms less so, and those still to the right."""
     moments = {scale: table.select(scale=scale).rows[0] for scale in (RAW, LOG)}
     raw, log = (float(moments[scale]["skewness"]) for scale in (RAW, LOG))
     cars = int(moments[RAW]["cars"])
@@ -78,14 +78,17 @@ def verdicts(table: Table) -> list[Verdict]:
 
 
 def _is_right_skewed(skewness: float, error: float) -> bool | Literal["undecided"]:
+    """Whether the skewness is positive; undecided within two standard errors of 0."""
     return skewness > 0 if abs(skewness) > 2 * error else "undecided"
 
 
 def _name_tail(skewness: float, error: float) -> str:
+    """The side of the longer tail as text."""
     return {True: "the right", False: "the left", "undecided": "neither side"}[_is_right_skewed(skewness, error)]
 
 
 def _figure(table: Table, output: OutputFolder) -> Item:
+    """The two histograms."""
     with house_style():
         figure, axes = make_panels(1, 2, size=(9.5, 3.6))
         for ax, scale in zip(axes[0], (RAW, LOG), strict=True):

@@ -1,4 +1,8 @@
-"""Effect of the sample size: KQR-RF with M = 50 beside exact KQR (`tab.2`, `tab.3`)."""
+"""Effect of the sample size: KQR-RF with M = 50 features against exact KQR (`tab.2`, `tab.3`).
+
+Five quantile levels, N from 500 to 10,000, 50 repetitions. "Exact" KQR uses a pivoted Cholesky factor of the kernel
+matrix whose remaining trace is negligible; verdicts on the printed numbers are in `sample_size_verdicts`.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,12 @@ from quernel.paper.simulated import KERNEL, Trial, bayes_risk, bound, make_trial
 from quernel.plots import house_style
 
 M = 50
-# The exact kernel is factored until so little of its trace is left. That leaves out directions in which a fit at the
-# chosen weights hardly moves; first repetitions are done again with a finer factor, and the page tells the difference.
+# Fraction of the kernel matrix's trace that its pivoted Cholesky factor leaves out. Those directions hardly matter at
+# the selected ridge weights; first repetitions are fitted again with a finer factor, and the page shows the difference.
 TRACE_TOL, FINE_TRACE_TOL = 1e-8, 1e-12
 FINE = "KQR, finer"
 FINE_UP_TO = 2000
-# The paper's formulas for y, what they leave open, and how we read it.
+# Texts of the page: the paper's formulas for y, what they leave open, and how we read them.
 COVARIATES = (
     "The paper does not say how many covariates mean(x) is the mean of: we take p = 3, those that the formula names."
 )
@@ -50,13 +54,16 @@ LAWS = {
 
 
 def tasks(simulation: str, size: Size) -> list[Task]:
-    """Sizes and repetitions; the quick ones are a part of the full ones."""
+    """Sizes times repetitions; those of the quick size are among the full ones."""
     sizes, count = ((500, 2000), 3) if size == "quick" else (paper_numbers.SIZES, paper_numbers.REPETITIONS)
     return [task for n in sizes for task in repetitions(count, simulation=simulation, n=n)]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One draw of the rows, fitted by both methods."""
+    """Fit one draw of the rows by KQR-RF and by exact KQR.
+
+    The first repetition of moderate sizes also fits a finer factor of the kernel: what changes is the error of "exact".
+    """
     trial = make_trial(str(task["simulation"]), int(task["n"]), rng, get_solver(task))
     features = RandomFeatures(KERNEL, M, random_state=rng).fit(trial.X)
     train, validation, test = (
@@ -72,6 +79,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def _fit_exact(trial: Trial, method: str, trace_tol: float) -> list[Row]:
+    """Fit and evaluate exact KQR on a pivoted Cholesky factor that leaves out `trace_tol` of the trace."""
     factor = PivotedCholesky(KERNEL, tol=trace_tol)
     train = factor.fit_transform(trial.X[trial.train])
     chosen = trial.fit_and_select_alpha(train, factor.transform(trial.X[trial.validation]))
@@ -79,7 +87,7 @@ def _fit_exact(trial: Trial, method: str, trace_tol: float) -> list[Row]:
 
 
 def present(simulation: str, table: Table, output: OutputFolder) -> Section:
-    """The paper's table beside ours, the risks as curves, and what they say."""
+    """The paper's table beside ours, risks as curves, and verdicts."""
     label = {"homoscedastic": "2", "heteroscedastic": "3"}[simulation]
     paper = paper_numbers.sample_size_cells(simulation)
     run = {cell: entry for cell, entry in paper.items() if cell[2] in table.values("n")}
@@ -113,6 +121,7 @@ def present(simulation: str, table: Table, output: OutputFolder) -> Section:
 
 
 def _remark_accuracy(table: Table) -> Verdict:
+    """How accurate our fits are: duality gaps, and what a finer factor of the kernel changes."""
     fine = table.select(method=FINE)
     usual = table.select(method=EXACT, repetition=0)
     usual = Table([row for row in usual.rows if row["n"] in fine.values("n")])
@@ -128,6 +137,7 @@ def _remark_accuracy(table: Table) -> Verdict:
 
 
 def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """PQE with the printed means (above) and excess risk (below) against N, one column of panels per level."""
     sizes = table.values("n")
     with house_style():
         figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
@@ -163,7 +173,7 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
 
 
 def _tabulate_as_printed(simulation: str, table: Table, output: OutputFolder) -> Item:
-    """The paper's own layout, ours and the printed number in each cell."""
+    """The layout of the paper's table, with ours and the printed number in each cell."""
     sizes = table.values("n")
     rows = []
     for level in LEVELS:
@@ -178,6 +188,7 @@ def _tabulate_as_printed(simulation: str, table: Table, output: OutputFolder) ->
 
 
 def _tabulate_all(simulation: str, table: Table, paper: paper_numbers.Cells, output: OutputFolder) -> Item:
+    """All numbers, with standard errors, bounds and differences from the printed ones."""
     rows: list[list[Any]] = []
     for cell in paper:
         (method, level, n), (mean, sd), (risk, test_sd) = cell, paper[cell], bound(simulation, cell[1])
@@ -194,6 +205,7 @@ def _tabulate_all(simulation: str, table: Table, paper: paper_numbers.Cells, out
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return (0.6 + float(task["n"]) / 2000) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
 

@@ -1,6 +1,7 @@
-"""What tables `tab.2` and `tab.3` say, in print and in our numbers.
+"""Verdicts on `tab.2` and `tab.3`: whether print and our numbers agree, and the paper's conclusions hold in both.
 
-Print comes as an argument, {(method, level, N): (mean, sd)}, so that a verdict can be asked about other numbers.
+Printed numbers are an argument, {(method, level, N): (mean, sd)}, so that tests can ask for verdicts on other numbers.
+No method has an expected PQE below the Bayes risk, which is known: printed means are also checked against that bound.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from quernel.paper.paper_numbers import EXACT, HALF_UNIT, REPETITIONS, RF, ROUND
 from quernel.paper.simulated import Bound, bound, bound_with_row_betas
 
 METHODS = (RF, EXACT)
-# Standard errors beyond which two means differ, and standard deviations beyond which one test set is no excuse.
+# Standard errors beyond which two means differ, and standard deviations that the draw of one test set cannot explain.
 DIFFERS, IMPOSSIBLE = 2.0, 3.0
-# With fewer repetitions standard errors are not known well enough to decide anything by them.
+# With fewer repetitions standard errors are too uncertain to decide anything.
 MIN_REPETITIONS = 10
-# How unlikely a count, or a printed sd, must be before chance is ruled out.
+# Probability below which a count, or a printed sd, is not put down to chance.
 RARE = 0.01
 SMALL_ALPHA = 1e-9
-# What is said of a gap.
+# Text on whether the gap between the methods shrinks.
 FINDINGS: dict[Holds, str] = {
     True: "It shrinks.",
     False: "It shows no shrinking.",
@@ -35,7 +36,11 @@ FINDINGS: dict[Holds, str] = {
 
 
 class Difference(NamedTuple):
-    """Our mean minus the printed one, its standard error, and that with the luck of a test set that was reused."""
+    """Our mean minus the printed one, with two standard errors.
+
+    `se` takes all repetitions as independent; `se_one_test_set` adds the deviation of one test set that the paper may
+    have reused in all repetitions, which its printed standard deviations cannot show.
+    """
 
     value: float
     se: float
@@ -49,28 +54,32 @@ def summarize_cell(table: Table, cell: Cell, name: str) -> Summary:
 
 
 def compare(ours: Summary, printed: tuple[float, float], test_sd: float) -> Difference:
-    """Both standard errors, and the rounding of print, make up that of the difference."""
+    """Difference to a printed (mean, sd): its variance adds up both standard errors and the rounding of print."""
     mean, sd = printed
     variance = ours.se**2 + sd**2 / REPETITIONS + ROUNDING_SD**2
     return Difference(ours.mean - mean, float(np.sqrt(variance)), float(np.sqrt(variance + test_sd**2)))
 
 
 def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
-    """Whether our means agree with the printed ones, either way, as often as chance would have them."""
-    found = {
+    """Whether our means agree with the printed ones, two-sided.
+
+    They do if no more cells differ by two standard errors than chance allows (binomial 99 % quantile).
+    """
+    differences = {
         cell: compare(summarize_cell(table, cell, "pqe"), printed, bound(simulation, cell[1]).test_sd)
         for cell, printed in paper.items()
     }
-    off = [cell for cell, d in found.items() if abs(d.value) > DIFFERS * d.se]
-    beyond = [cell for cell, d in found.items() if abs(d.value) > IMPOSSIBLE * d.se_one_test_set]
-    lowest, highest = (choose(found, key=lambda cell: found[cell].value) for choose in (min, max))
+    off = [cell for cell, d in differences.items() if abs(d.value) > DIFFERS * d.se]
+    beyond = [cell for cell, d in differences.items() if abs(d.value) > IMPOSSIBLE * d.se_one_test_set]
+    lowest, highest = (choose(differences, key=lambda cell: differences[cell].value) for choose in (min, max))
     chance = 2 * float(norm.sf(DIFFERS))
-    agree = len(off) <= _max_by_chance(len(found), chance)
+    agree = len(off) <= _max_by_chance(len(differences), chance)
     holds: Holds = True if agree else False if beyond else "undecided"
     text = (
-        f"Numbers: {len(off)} of {len(found)} printed means differ from ours by more than {DIFFERS:g} standard errors "
-        f"({_count_by_method(off)}; chance would give {chance * len(found):.1f}), ours minus print from "
-        f"{found[lowest].value:+.4f} ({_format_cell(lowest)}) to {found[highest].value:+.4f} "
+        f"Numbers: {len(off)} of {len(differences)} printed means differ from ours by more than {DIFFERS:g} standard "
+        "errors "
+        f"({_count_by_method(off)}; chance would give {chance * len(differences):.1f}), ours minus print from "
+        f"{differences[lowest].value:+.4f} ({_format_cell(lowest)}) to {differences[highest].value:+.4f} "
         f"({_format_cell(highest)}). If all "
         "repetitions of the paper shared one test set, whose luck its standard deviations do not show, "
         f"{len(beyond)} still differ by more than {IMPOSSIBLE:g}. "
@@ -84,7 +93,7 @@ def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
 
 
 def judge_fall(table: Table, paper: Cells) -> Verdict:
-    """The paper's first conclusion, that the PQE falls with N: print by its PQE, ours by the excess risk."""
+    """First conclusion of the paper, that the PQE falls with N: in print, and by our excess risks."""
     sizes = table.values("n")
     pairs = [(method, level) for method in METHODS for level in LEVELS]
     steps = [(pair, before, after) for pair in pairs for before, after in pairwise(sizes)]
@@ -103,7 +112,7 @@ def judge_fall(table: Table, paper: Cells) -> Verdict:
 
 
 def judge_printed_gap(paper: Cells) -> Verdict:
-    """The paper's second conclusion, that KQR-RF comes near to exact KQR as N grows, in its own table."""
+    """Second conclusion, that KQR-RF approaches exact KQR as N grows, in the printed numbers."""
     sizes = sorted({n for _, _, n in paper})
     gaps = {n: _printed_gap(paper, n) for n in sizes}
     (first, first_se), (last, last_se) = gaps[sizes[0]], gaps[sizes[-1]]
@@ -120,7 +129,7 @@ def judge_printed_gap(paper: Cells) -> Verdict:
 
 
 def judge_our_gap(table: Table) -> Verdict:
-    """The same in our numbers: the gap of the excess risks, repetition by repetition, as a mean over the levels."""
+    """The same in our numbers: paired gaps of the excess risks, averaged over the levels."""
     sizes = table.values("n")
     gaps = {n: _our_gap(table, n) for n in sizes}
     first, last = gaps[sizes[0]], gaps[sizes[-1]]
@@ -168,7 +177,7 @@ def judge_exact(table: Table) -> Verdict:
 
 
 def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
-    """Whether the printed means are possible, given that no method's expected PQE lies below the Bayes risk."""
+    """Whether the printed means are possible: no expected PQE lies below the Bayes risk."""
     bounds = {level: bound(simulation, level) for level in LEVELS}
     reused, remark = _judge_test_set(bounds, paper)
     verdicts = [remark, *(_judge_possible(method, bounds, paper, reused=reused) for method in METHODS)]
@@ -178,8 +187,12 @@ def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
 
 
 def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Verdict]:
-    """Whether the printed standard deviations have room for the noise of a test set drawn afresh each time."""
-    # Of so many numbers, a share RARE of standard deviations is smaller than this share of the true one.
+    """Whether the printed standard deviations leave room for the noise of test rows drawn anew in every repetition.
+
+    If they do not, one test set was probably reused, and its deviation is in all means of a level. Returns that, and a
+    remark.
+    """
+    # Chi-square quantile: the sd of so many numbers is below this fraction of the true one with probability RARE.
     low = float(np.sqrt(chi2.ppf(RARE, REPETITIONS - 1) / (REPETITIONS - 1)))
     sds = {cell: (sd + HALF_UNIT) / bounds[cell[1]].test_sd for cell, (_, sd) in paper.items()}
     below, too_low = (sum(ratio < limit for ratio in sds.values()) for limit in (1.0, low))
@@ -200,11 +213,12 @@ def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Ver
 
 
 def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+    """Whether the printed means of one method lie too far below the Bayes risk to be luck."""
     means = {cell: mean for cell, (mean, _) in paper.items() if cell[0] == method}
     below = {cell: bounds[cell[1]].risk - mean for cell, mean in means.items()}
     impossible = _impossible(method, bounds, paper, reused=reused)
-    spread = {cell: _test_set_sd(bounds[cell[1]], reused=reused) for cell in below}
-    worst = max(below, key=lambda cell: below[cell] / spread[cell])
+    luck_sd = {cell: _test_set_sd(bounds[cell[1]], reused=reused) for cell in below}
+    worst = max(below, key=lambda cell: below[cell] / luck_sd[cell])
     whose = "one test set" if reused else f"{REPETITIONS} test sets"
     start = f"Printed means of {method} against the Bayes risk, which no method beats in expectation: "
     count = sum(gap > HALF_UNIT for gap in below.values())
@@ -212,7 +226,7 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
         return Verdict(f"{start}none of {len(means)} lies below it.", holds=True)
     return Verdict(
         f"{start}{count} of {len(means)} lie below it by more than their rounding, by up to "
-        f"{below[worst] / spread[worst]:.1f} standard deviations of the luck of {whose} ({_format_cell(worst)}: "
+        f"{below[worst] / luck_sd[worst]:.1f} standard deviations of the luck of {whose} ({_format_cell(worst)}: "
         f"{means[worst]:.3f} against {bounds[worst[1]].risk:.4f}). "
         + (
             f"{len(impossible)} of them by more than {IMPOSSIBLE:g}: these are impossible, for the noise alone costs "
@@ -225,6 +239,7 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
 
 
 def _remark_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+    """How the bound changes if the paper is read literally, with one unobserved beta per row."""
     literal = {level: bound_with_row_betas(level) for level in LEVELS}
     counts = [
         f"{len(_impossible(method, literal, paper, reused=reused))} of {method}"
@@ -241,7 +256,7 @@ def _remark_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool)
 
 
 def _impossible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> list[Cell]:
-    """The cells so far below the bound that neither rounding nor the luck of the test rows explains it."""
+    """Cells that lie so far below the bound that neither rounding nor the draw of test rows explains it."""
     return [
         cell
         for cell, (mean, _) in paper.items()
@@ -251,29 +266,30 @@ def _impossible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused
 
 
 def _test_set_sd(one: Bound, *, reused: bool) -> float:
-    """Standard deviation that the test rows give to a mean over all repetitions."""
+    """Standard deviation of a mean over all repetitions due to the draw of test rows."""
     return one.test_sd if reused else one.test_sd / float(np.sqrt(REPETITIONS))
 
 
 def _rise_in_se(table: Table, method: str, level: float, before: int, after: int) -> float:
-    """Of the mean excess risk, in standard errors."""
+    """Rise of the mean excess risk from one N to another, in standard errors."""
     one, other = (summarize_cell(table, (method, level, n), "excess") for n in (before, after))
     return (other.mean - one.mean) / float(np.hypot(one.se, other.se))
 
 
 def _gap(table: Table, level: float, n: int, name: str) -> np.ndarray:
-    """KQR-RF minus exact KQR, per repetition."""
+    """KQR-RF minus exact KQR, one number per repetition."""
     rough, exact = (table.select(method=method, level=level, n=n).column(name) for method in METHODS)
     return rough - exact
 
 
 def _our_gap(table: Table, n: int) -> Summary:
+    """Summary over repetitions of our gap of excess risks, averaged over the levels."""
     gaps = np.mean([_gap(table, level, n, "excess") for level in LEVELS], axis=0)
     return Table([{"gap": gap} for gap in gaps.tolist()]).summary("gap")
 
 
 def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
-    """Mean over the levels, and its standard error if all cells are independent."""
+    """Printed gap averaged over the levels, and its standard error if all cells are independent."""
     gap = np.mean([paper[RF, level, n][0] - paper[EXACT, level, n][0] for level in LEVELS])
     variances = [
         paper[method, level, n][1] ** 2 / REPETITIONS + ROUNDING_SD**2 for method in METHODS for level in LEVELS
@@ -282,9 +298,10 @@ def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
 
 
 def _find_worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str], float]:
-    """Where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
+    """Cells where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
 
-    The standard error is that of a difference of means or, paired, of the mean of differences on the same rows.
+    The standard error is that of a difference of independent means or, `paired`, of the mean of differences on the same
+    rows.
     """
     worse, most = [], -np.inf
     for level, n in ((level, n) for level in LEVELS for n in table.values("n")):
@@ -298,16 +315,17 @@ def _find_worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[
 
 
 def _format_places(places: list[str]) -> str:
+    """A list of places as text."""
     return f"at {'; '.join(places)}" if places else "nowhere"
 
 
 def _max_by_chance(cells: int, probability: float) -> int:
-    """So many of the cells, each with this probability, are exceeded only rarely."""
+    """Binomial quantile: more cells than this exceed a limit by chance with probability below `RARE` only."""
     return int(binom.ppf(1 - RARE, cells, probability))
 
 
 def _verdict(table: Table, text: str, holds: Holds) -> Verdict:
-    """A verdict on our numbers, unless there are too few of them."""
+    """A verdict on our numbers, undecided if there are too few repetitions."""
     count = len(table.values("repetition"))
     if count >= MIN_REPETITIONS:
         return Verdict(text, holds)
@@ -317,28 +335,34 @@ def _verdict(table: Table, text: str, holds: Holds) -> Verdict:
 
 
 def _format_cell(cell: Cell) -> str:
+    """A cell as text."""
     return f"{cell[0]}, level {cell[1]:g}, N = {cell[2]:,}"
 
 
 def _format_cells(cells: Iterable[Cell]) -> str:
+    """A list of cells as text."""
     names = [_format_cell(cell) for cell in cells]
     return f"at {'; '.join(names)}" if names else "nowhere"
 
 
 def _count_by_method(cells: list[Cell]) -> str:
+    """Numbers of cells by method, as text."""
     return ", ".join(f"{sum(cell[0] == method for cell in cells)} of {method}" for method in METHODS)
 
 
 def _format_by_level(bounds: dict[float, Bound]) -> str:
+    """Bayes risks by level, as text."""
     return ", ".join(f"{one.risk:.4f}" for one in bounds.values())
 
 
 def _format_by_size(values: dict[int, float], digits: int = 4) -> str:
+    """Values by N, as text."""
     return ", ".join(f"{value:.{digits}f} at N = {n:,}" for n, value in values.items())
 
 
 def _describe_agreement(*, in_print: bool, in_ours: bool) -> str:
+    """Whether print and our numbers agree that the PQE falls, as text."""
     if in_print and in_ours:
         return "Print and ours agree: it falls."
-    words = {True: "it falls", False: "it does not everywhere"}
-    return f"In print {words[in_print]}, in ours {words[in_ours]}."
+    phrases = {True: "it falls", False: "it does not everywhere"}
+    return f"In print {phrases[in_print]}, in ours {phrases[in_ours]}."

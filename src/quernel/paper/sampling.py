@@ -1,4 +1,10 @@
-"""How many features, and how sampled (`fig2`, `fig3`, `fig4`): uniform, by leverage as printed, and by leverage."""
+"""Number and sampling of random features (`fig2`, `fig3`, `fig4`): uniform, leverage as printed, and leverage.
+
+The median and four other quantiles of the appendix's simulations are fitted at N = 1,000 with M = 2 to 150 features.
+The paper's leverage formula rescales uniform features instead of sampling; it is kept as "leverage, as printed" beside
+proper leverage sampling, which draws from a pool of 10 M features with probabilities proportional to their leverage
+scores.
+"""
 
 from __future__ import annotations
 
@@ -43,30 +49,31 @@ Array = NDArray[np.floating]
 N = 1000
 COUNTS = (2, 5, 10, 50, 100, 150)
 UNIFORM, LEVERAGE, LITERAL = "uniform", "leverage", "leverage, literal"
-# As the page calls them: the paper's method is the formula that it prints.
+# Method (as stored in results) to its name on the page. The formula that the paper prints counts as the paper's method.
 NAMES = {UNIFORM: "uniform", LITERAL: "leverage, as printed", LEVERAGE: "leverage sampling (ours)"}
 MEDIAN = LEVELS.index(0.5)
-# The curves "become relatively flat as the number of random features reaches 50": after that they change by less than
-# this share of what they fell before, up or down.
+# The paper: curves "become relatively flat as the number of random features reaches 50". Read as: after M = 50 they
+# change, up or down, by less than this fraction of their fall before.
 FLAT_FROM, FLAT_SHARE = 50, 0.1
-# Panels of the PQE show the means from here on; fewer features would need a scale on which the others are one line.
+# Fewest features whose PQE is plotted.
 MIN_M_SHOWN = 5
 
 
 def tasks(simulation: str, size: Size) -> list[Task]:
-    """Numbers of features and repetitions; the quick ones are a part of the full ones.
+    """Numbers of features times repetitions; those of the quick size are among the full ones.
 
-    With 5 features a bad draw, one in a hundred or so, is ten standard deviations off: the mean of three says nothing.
+    The quick size leaves M = 5 out: about one draw in a hundred is ten standard deviations off, so that the mean of
+    three repetitions says nothing.
     """
     counts, count = ((10, 50), 3) if size == "quick" else (COUNTS, REPETITIONS)
     return [task for M in counts for task in repetitions(count, simulation=simulation, M=M)]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One draw of the rows, fitted with the three kinds of features.
+    """Fit the three kinds of features to one draw of the rows.
 
-    Leverage scores need a ridge weight before one is chosen: that which validation chose for the median with uniform
-    features. The grid is then searched again.
+    Leverage scores need a ridge weight before one is selected: that which validation selects for the median with
+    uniform features. The grid is then searched again with the new features.
     """
     trial, M = make_trial(str(task["simulation"]), N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
@@ -88,16 +95,16 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def literal_factor(features: Array, alpha: float) -> Array:
-    """The appendix as printed: the same features times q^(-1/2), q = r / sum r, r their ridge leverage scores.
+    """Factors (M,) of the appendix's formula as printed: q^(-1/2), q = r / sum r, r the ridge leverage scores (M,).
 
-    Nothing is sampled and the factor M is missing: features of low leverage are amplified.
+    Nothing is sampled, and the factor M is missing: all features grow, and those of low leverage the most.
     """
     score = leverage_scores(features, np.full(len(features), 1 / len(features)), alpha)
     return np.sqrt(score.sum() / score)
 
 
 def present(simulation: str, table: Table, output: OutputFolder) -> Section:
-    """Uniform features, the printed formula and proper leverage sampling side by side."""
+    """Compare uniform features, the printed formula and leverage sampling in one simulation."""
     label = {"homoscedastic": "3", "heteroscedastic": "4"}[simulation]
     return Section(
         reported=[
@@ -120,12 +127,12 @@ def present(simulation: str, table: Table, output: OutputFolder) -> Section:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether more features are better, and leverage better than uniform: the printed formula before ours."""
+    """Whether more features are better, and leverage better than uniform: the printed formula, then ours."""
     return [_judge_more_features(table), *(_judge_against_uniform(table, method) for method in (LITERAL, LEVERAGE))]
 
 
 def present_counts(table: Table, output: OutputFolder) -> Section:
-    """Uniform features alone, both simulations."""
+    """Show uniform features alone, in both simulations (`fig2`)."""
     uniform = table.select(method=UNIFORM)
     return Section(
         reported=[
@@ -142,10 +149,12 @@ def present_counts(table: Table, output: OutputFolder) -> Section:
 
 
 def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary:
+    """Summary of a column over the repetitions of one method, level and M."""
     return table.select(method=method, level=level, M=M).summary(name)
 
 
 def _judge_more_features(table: Table) -> Verdict:
+    """Whether the excess risk falls from the fewest to the most features, by method and level."""
     counts = table.values("M")
     falls: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for method in NAMES:
@@ -157,16 +166,17 @@ def _judge_more_features(table: Table) -> Verdict:
         f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for {len(falls[True])} of {total} "
         "pairs of method and level (95 %)"
     )
-    for key, words in ((False, "rises as clearly"), ("undecided", "cannot be told")):
-        text += f"; it {words} for {len(falls[key])}{_format_cells(falls[key])}" if falls[key] else ""
+    for key, phrase in ((False, "rises as clearly"), ("undecided", "cannot be told")):
+        text += f"; it {phrase} for {len(falls[key])}{_format_cells(falls[key])}" if falls[key] else ""
     return Verdict(f"{text}.", False if falls[False] else "undecided" if falls["undecided"] else True)
 
 
 def _judge_against_uniform(table: Table, method: str) -> Verdict:
-    """Differences are taken repetition by repetition, on the same rows.
+    """Whether a kind of leverage features has a lower excess risk than uniform features on the same rows.
 
-    Levels share the rows, so that single pairs of M and level are not independent, and some of 30 differ by chance: the
-    claim is judged by the ratio of all excess risks, whose levels are averaged before its standard error is taken.
+    Levels share their rows, so that single pairs of M and level are not independent, and some of 30 differ by chance.
+    The claim is judged by the ratio of excess risks over all of them: log ratios are averaged over the levels of a
+    repetition before their standard error is taken.
     """
     cells: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for (level, M), cell in table.groups("level", "M"):
@@ -186,11 +196,12 @@ def _judge_against_uniform(table: Table, method: str) -> Verdict:
 
 
 def _format_cells(cells: list[str]) -> str:
+    """Names of cells in parentheses, if there are at most ten."""
     return f" ({'; '.join(cells)})" if 0 < len(cells) <= 10 else ""
 
 
 def judge_flat(table: Table, simulation: str) -> Verdict:
-    """Whether the excess risk falls up to M = 50, and hardly changes after it."""
+    """Whether the excess risk falls up to M = 50, and changes after it by less than a tenth of that fall."""
     at = {
         M: summarize(one.column("excess").mean() for _, one in cell.groups("repetition"))
         for (M,), cell in table.groups("M")
@@ -202,22 +213,23 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     before, after = subtract_means(at[turn], at[first]), subtract_means(at[last], at[turn])
     fell = is_below_zero(before)
     if fell is not True:
-        words = "does not fall" if fell is False else "does not fall clearly"
-        return Verdict(f"{text}: up to M = {turn} it {words}.", fell)
+        phrase = "does not fall" if fell is False else "does not fall clearly"
+        return Verdict(f"{text}: up to M = {turn} it {phrase}.", fell)
     if last == turn:
         return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
     share, error = after.mean / -before.mean, half_width(after) / -before.mean
-    words = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
+    phrase = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
     least, most = abs(share) - error, abs(share) + error
     holds: bool | Literal["undecided"] = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
     return Verdict(
-        f"{text}: after M = {turn} it {words} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
+        f"{text}: after M = {turn} it {phrase} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
         f"{FLAT_SHARE:.0%} is flat.",
         holds,
     )
 
 
 def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """PQE (above) and excess risk (below) against M, one column of panels per level."""
     counts = table.values("M")
     with house_style():
         figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
@@ -246,6 +258,7 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
 
 
 def _plot_counts(table: Table, output: OutputFolder) -> Item:
+    """PQE of uniform features against M, one row of panels per simulation."""
     with house_style():
         figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
         for row, simulation in zip(axes, SIMULATIONS, strict=True):
@@ -264,7 +277,10 @@ def _plot_counts(table: Table, output: OutputFolder) -> Item:
 
 
 def _plot_pqe(ax: Any, table: Table, least: float) -> None:
-    """PQE of one level from M = 5 on; the means of fewer features, for which there is no room, are written out."""
+    """Plot the PQE of one level from M = 5 on.
+
+    Means at fewer features would need a scale on which all others are one line: they are written into the corner.
+    """
     shown = [M for M in table.values("M") if M >= MIN_M_SHOWN]
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
@@ -281,6 +297,7 @@ def _plot_pqe(ax: Any, table: Table, least: float) -> None:
 
 
 def _tabulate(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """All means, standard deviations and standard errors."""
     rows = []
     for (level, method, M), cell in table.groups("level", "method", "M"):
         pqe, risk = cell.summary("pqe"), cell.summary("excess")
@@ -293,6 +310,7 @@ def _tabulate(simulation: str, table: Table, output: OutputFolder) -> Item:
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return (1.0 + float(task["M"]) / 40) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
 

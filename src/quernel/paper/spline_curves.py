@@ -1,4 +1,9 @@
-"""True quantile curves of the spline design (`fig_1`), and estimated beside true ones (`fig_2`)."""
+"""Quantile curves of the spline design: the true ones (`fig_1`), and estimated beside true ones (`fig_2`).
+
+y = Lambda_(r/gamma + 1/2)(x, 0) + noise, x uniform on [0, 1]; three settings (r, gamma) from the worst to the most
+benign. At gamma = 1 the random features have integrable poles, so that estimates have narrow spikes that a grid can
+miss.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +28,23 @@ NOISE = 0.1
 TRAINING: dict[Size, int] = {"full": 1000, "quick": 300}
 TEST, DRAWN = 10_000, 500
 POINTS = 200
-# With a pole at x = 0 and 1 the curve leaves every picture.
+# Upper y limit of the panels: curves with poles at x = 0 and 1 are cut off.
 Y_MAX = 8.0
-# E rho(e) at level 1/2 for e ~ N(0, NOISE^2): what the true median itself costs.
+# Bayes risk at level 1/2: E rho(e) for e ~ N(0, NOISE^2).
 BAYES = NOISE / float(np.sqrt(2 * np.pi))
-# "Very well" is read as a mean excess risk of at most this share of the Bayes risk.
+# The paper's "very well" is read as a mean excess risk of at most this fraction of the Bayes risk.
 WELL_SHARE = 0.1
-# The share of all x, the worst ones, whose part of the excess risk is told.
+# Fraction of x with the largest excess risk whose contribution is reported.
 WORST_SHARE = 0.05
 
 
 def true_tasks(size: Size) -> list[Task]:  # noqa: ARG001 (one drawing of 200 points)
-    """One per setting."""
+    """One task per setting."""
     return [{"r": r, "gamma": gamma} for r, gamma in SETTINGS]
 
 
 def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
-    """200 rows, and the true curves on a grid."""
+    """Draw 200 rows, and evaluate the true curves on a grid."""
     r, gamma = float(task["r"]), float(task["gamma"])
     X, y, quantile = make_spline(POINTS, r, gamma, random_state=rng)
     grid = midpoints(DRAWN)
@@ -53,7 +58,7 @@ def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def present_true(table: Table, output: OutputFolder) -> Section:
-    """Three panels, and the share of rows under each curve."""
+    """One panel per setting, and the fraction of rows below each curve."""
     styles = {"0.25": ("#56a0d3", "--"), "0.5": (LINE, "-"), "0.75": (ACCENT, "-.")}
     lines, worst = [], 0.0
     with house_style():
@@ -95,20 +100,21 @@ def present_true(table: Table, output: OutputFolder) -> Section:
 
 
 def fitted_tasks(size: Size) -> list[Task]:
-    """One per setting."""
+    """One task per setting."""
     return [{"r": r, "gamma": gamma, "n": TRAINING[size]} for r, gamma in SETTINGS]
 
 
 def fitted_cost(task: Task) -> float:
-    """Seconds, about: in the worst case there are as many features as rows."""
+    """Rough running time in seconds; in the worst case there are as many features as rows."""
     return 40 * (int(task["n"]) / 1000) ** 2 if task["r"] == 0 else 1.0
 
 
 def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
-    """Fit the median at every ridge weight of the grid, keep the validated one, and follow it over [0, 1].
+    """Fit the median at every ridge weight, select one by validation, and evaluate it on a fine grid of [0, 1].
 
-    One row per drawn point: the curves there, and of the test points that it stands for the mean excess risk and the
-    deviation that is largest in size. A spike is often narrower than the distance between drawn points.
+    Returns one row per plotted point, each of which stands for `TEST // DRAWN` grid points: the curves there, the mean
+    excess risk of its grid points, and the deviation of largest size among them, because spikes are often narrower than
+    the distance between plotted points.
     """
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
     M = min(features_of_theorem(n, r, gamma), n)
@@ -145,7 +151,7 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def present_fitted(table: Table, output: OutputFolder) -> Section:
-    """Curves above, deviations on their full scale below, and the mean excess risk against the Bayes risk."""
+    """Plot curves (above) and deviations (below); tabulate the mean excess risk against the Bayes risk."""
     picture = output.save_figure(
         _plot_fitted(table),
         "fig_2-estimated-curves",
@@ -189,7 +195,7 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
 
 
 def verdicts_fitted(table: Table) -> list[Verdict]:
-    """For each setting: whether the mean excess risk is small against the Bayes risk, and where it comes from."""
+    """For each setting: whether the mean excess risk is small against the Bayes risk, and where it arises."""
     verdicts = []
     for (r, gamma), case in SETTINGS.items():
         errors = _summarize_fit(table.select(r=r, gamma=gamma))
@@ -227,6 +233,7 @@ def _summarize_fit(part: Table) -> dict[str, float]:
 
 
 def _plot_fitted(table: Table) -> Any:
+    """Estimated and true median (above), and the largest deviation around each point on a log scale (below)."""
     with house_style():
         figure, axes = make_panels(2, 3, size=(10.0, 6.4), sharex=True, height_ratios=(3, 2))
         share_y_axis(axes[1])
@@ -248,7 +255,7 @@ def _plot_fitted(table: Table) -> Any:
 
 
 def _add_inset(ax: Any) -> None:
-    """The panel's middle once more, large enough to tell the curves apart."""
+    """Inset with the panel's centre, enlarged so that the curves can be distinguished."""
     inset = ax.inset_axes((0.36, 0.6, 0.34, 0.38))
     for line in ax.lines:
         inset.plot(
@@ -264,6 +271,7 @@ def _add_inset(ax: Any) -> None:
 
 
 def _label_panel(ax: Any, r: float, gamma: float, case: str, values: np.ndarray) -> None:
+    """Title, x axis, and y limits that cut poles off."""
     ax.set_title(f"{case.capitalize()}\n$r = {r:g}$, $\\gamma = {gamma:g}$", loc="left", fontsize=10.5)
     ax.set_xlabel("covariate $x$")
     ax.set_xlim(0, 1)

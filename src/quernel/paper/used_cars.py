@@ -1,4 +1,8 @@
-"""The median price of UK used cars by exact KQR, uniform and leverage features (`tab.4`), and by other bandwidths."""
+"""Median log price of UK used cars (`tab.4`): exact KQR, random features, a linear model, and other bandwidths.
+
+Random splits into 5,000 training, 1,000 validation and 1,632 test cars. The test loss has heavy tails: the cars behind
+the largest losses are reported as well.
+"""
 
 from __future__ import annotations
 
@@ -33,23 +37,23 @@ Array = NDArray[np.floating]
 
 TRAIN, VALIDATION, TEST, M = 5000, 1000, 1632, 100
 LEVEL = 0.5
-# The paper's kernel has bandwidth 1 on columns that run from 0 to 1; the others show what tuning gains.
+# The paper's bandwidth, on columns scaled to [0, 1]; the others show what tuning it gains.
 BANDWIDTH = 1.0
 OTHERS = (0.5, 0.3, 0.2, 0.1)
 EXACT, LINEAR = "exact", "linear"
 NAMES = {EXACT: "exact KQR", **SAMPLED, LINEAR: "linear"}
-# The paper's cell that a method of ours is held against.
+# Method to the cell of the paper's table with which it is compared.
 PRINTED = {EXACT: "exact", UNIFORM: "uniform", LITERAL: "leverage", LEVERAGE: "leverage"}
-# What the factor of the exact kernel may leave out of its trace, and how many features it may have at most. At the
-# paper's bandwidth the first decides; kernels of small bandwidth have more directions than so few rows can use.
+# Pivoted Cholesky factor of the exact kernel: fraction of the trace that it may leave out, and most columns. At the
+# paper's bandwidth the former decides; at small bandwidths the eigenvalues decay slowly, and the latter does.
 TRACE_TOL, MAX_COMPONENTS = 1e-9, 400
 CAPPED = f"KQR, factor capped at {MAX_COMPONENTS} columns"
-# Cars that are named for each method, those that have the largest loss in most splits first.
+# Cars reported per method, those with the largest loss in most splits first.
 N_WORST_CARS = 2
 
 
 def tasks(size: Size) -> list[Task]:
-    """Random splits at the paper's bandwidth, and a fifth as many at each of the others."""
+    """Random splits at the paper's bandwidth, and a fifth as many at each other bandwidth."""
     if size == "quick":
         return [*repetitions(3, bandwidth=BANDWIDTH), *repetitions(2, bandwidth=OTHERS[-1])]
     others = [task for width in OTHERS for task in repetitions(paper_numbers.REPETITIONS // 5, bandwidth=width)]
@@ -57,10 +61,10 @@ def tasks(size: Size) -> list[Task]:
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One random split, fitted in all ways at the paper's bandwidth, and in two at others.
+    """Fit one random split by all methods at the paper's bandwidth, or by two of them at another one.
 
-    There is no constant in the paper, and far from all training rows a fit falls back to 0. At small bandwidths many
-    rows are far, and 0 is no price: there the median of the training rows takes its place.
+    The paper fits no intercept, so that predictions tend to 0 far from the training rows. At small bandwidths many test
+    rows are far, and a log price of 0 is absurd: there the median of the training rows is subtracted first.
     """
     cars, X, y = _load_scaled(str(task["used_cars"]))
     order = rng.permutation(len(y))
@@ -85,7 +89,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 @lru_cache(maxsize=1)
 def _load_scaled(path: str) -> tuple[UsedCars, Array, Array]:
-    """The cars, their covariates from 0 to 1 over the whole file, as in the paper, and the logarithm of the price."""
+    """The cars, their covariates scaled to [0, 1] over the whole file (as in the paper), and log prices."""
     cars = load_used_cars(path)
     low, high = cars.X.min(axis=0), cars.X.max(axis=0)
     return cars, (cars.X - low) / (high - low), np.log(cars.y)
@@ -93,9 +97,17 @@ def _load_scaled(path: str) -> tuple[UsedCars, Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Shuffled rows: the first 5,000 are for training, the next 1,000 for validation, the others for the test.
+    """A random split: the first 5,000 rows are for training, the next 1,000 for validation, the others for the test.
 
-    Row k is car order[k] of the file.
+    Attributes
+    ----------
+    X, y : ndarrays of shape (n, d) and (n,), shuffled
+    cars : UsedCars
+        The data before scaling and shuffling.
+    order : ndarray of shape (n,)
+        Row k is car order[k] of the file.
+    solver : str
+        "newton" or "admm".
     """
 
     X: Array
@@ -110,12 +122,16 @@ class Split:
         return np.split(self.X, [TRAIN, TRAIN + VALIDATION])
 
     def transform(self, features: Any) -> list[Array]:
-        """The features of the three parts, those that look at rows having looked at the training rows."""
+        """Features of training, validation and test rows, fitted to the training rows."""
         train, validation, test = self.parts
         return [features.fit_transform(train), features.transform(validation), features.transform(test)]
 
     def evaluate(self, method: str, transform: list[Array]) -> Row:
-        """PQE on the test rows, what the hundredth missed most makes of it, and the car with the largest loss."""
+        """Fit on these features and evaluate on the test rows.
+
+        Returns the mean loss (`pqe`), the contribution of the 1 % of test cars with the largest losses (`worst`), and
+        the largest single loss with its car.
+        """
         y, held_out, new = np.split(self.y, [TRAIN, TRAIN + VALIDATION])
         chosen = fit_and_select(transform[0], y, transform[1], held_out, (LEVEL,), solver=self.solver)
         losses = pinball(new - transform[2] @ chosen.coef[:, 0], np.float64(LEVEL))
@@ -137,7 +153,7 @@ class Split:
 
 
 def present(table: Table, output: OutputFolder) -> Section:
-    """The paper's table beside ours, where the loss comes from, and what other bandwidths gain."""
+    """The paper's table beside ours, the cars with the largest losses, and other bandwidths."""
     own = table.select(bandwidth=BANDWIDTH)
     return Section(
         reported=[
@@ -166,7 +182,7 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """The paper's claim, for the printed formula before ours, then its cells, then what moves the numbers."""
+    """The paper's claim (for the printed formula, then for ours), its cells, and remarks on what drives the loss."""
     own = table.select(bandwidth=BANDWIDTH)
     return [
         *(_judge_nearer(own, method) for method in (LITERAL, LEVERAGE)),
@@ -178,14 +194,16 @@ def verdicts(table: Table) -> list[Verdict]:
 
 
 def _judge_nearer(own: Table, method: str) -> Verdict:
-    """Whether it is nearer to exact KQR than uniform features are, split by split."""
+    """Whether a method is closer to exact KQR than uniform features are, paired by split."""
     exact = own.select(method=EXACT).column("pqe")
     distance = {name: abs(own.select(method=name).column("pqe") - exact) for name in (method, UNIFORM)}
     nearer = summarize(distance[method] - distance[UNIFORM])
     holds = is_below_zero(nearer)
-    words = {True: "nearer to", False: "farther from", "undecided": "neither clearly nearer to nor farther from"}[holds]
+    phrase = {True: "nearer to", False: "farther from", "undecided": "neither clearly nearer to nor farther from"}[
+        holds
+    ]
     return Verdict(
-        f"{_capitalized_name(method)}: {words} exact KQR than uniform features. Its PQE is "
+        f"{_capitalized_name(method)}: {phrase} exact KQR than uniform features. Its PQE is "
         f"{distance[method].mean():.4f} away, "
         f"theirs {distance[UNIFORM].mean():.4f}: a difference of {format_mean(nearer)}, in pairs. The PQE "
         "itself differs from that of uniform features by "
@@ -195,14 +213,14 @@ def _judge_nearer(own: Table, method: str) -> Verdict:
 
 
 def _judge_cell(own: Table, method: str) -> Verdict:
-    """Whether the printed mean and ours agree: half a unit of the third decimal is nobody's difference."""
+    """Whether our mean agrees with the printed one: 95 % interval, half a unit of the third decimal allowed for."""
     ours, difference = own.select(method=method).summary("pqe"), _subtract_printed(own, method)
     off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), paper_numbers.HALF_UNIT)
     agrees = bool(abs(off) <= half_width(difference))
-    words = "agrees with" if agrees else "is above" if off > 0 else "is below"
+    phrase = "agrees with" if agrees else "is above" if off > 0 else "is below"
     mean, _ = paper_numbers.USED_CARS[PRINTED[method]]
     return Verdict(
-        f"{_capitalized_name(method)}: the mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}) {words} "
+        f"{_capitalized_name(method)}: the mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}) {phrase} "
         "the printed "
         f"{mean:.3f} ({difference.mean / difference.se:+.1f} standard errors).",
         agrees if np.isfinite(difference.se) else "undecided",
@@ -215,13 +233,14 @@ def _capitalized_name(method: str) -> str:
 
 
 def _subtract_printed(own: Table, method: str) -> Summary:
+    """Our mean PQE minus the printed one, with the standard errors of both."""
     mean, sd = paper_numbers.USED_CARS[PRINTED[method]]
     theirs = Summary(mean, sd, sd / np.sqrt(paper_numbers.REPETITIONS), paper_numbers.REPETITIONS)
     return subtract_means(own.select(method=method).summary("pqe"), theirs)
 
 
 def _remark_spread(own: Table) -> Verdict:
-    """Where the loss and the chosen weights lie."""
+    """How concentrated the loss is on few cars, and which ridge weights are selected."""
     exact = own.select(method=EXACT)
     pqe, alpha = exact.summary("pqe"), exact.column("alpha")
     least = np.mean(alpha <= ALPHAS[0] * 1.01)
@@ -238,9 +257,20 @@ def _remark_spread(own: Table) -> Verdict:
 
 @dataclass(frozen=True)
 class WorstCar:
-    """A car that has the largest loss in some splits: their share, its mean loss there, its part of their PQE.
+    """A car that has the largest test loss in some splits.
 
-    `pqe` is the mean PQE of those splits, `others` that of all others.
+    Attributes
+    ----------
+    car : Row
+        A row of results with its columns (year, engine size, ...).
+    share : float
+        Fraction of all splits in which it has the largest loss.
+    loss : float
+        Its mean loss in those splits.
+    part : float
+        Fraction of those splits' mean PQE that it makes up.
+    pqe, others : float
+        Mean PQE of those splits, and of all others.
     """
 
     car: Row
@@ -252,7 +282,7 @@ class WorstCar:
 
 
 def find_worst_cars(cell: Table) -> list[WorstCar]:
-    """The cars that have the largest loss in most splits of one method."""
+    """The cars that most often have the largest test loss under one method."""
     found = []
     for (car,), rows in cell.groups("car"):
         loss, pqe = rows.summary("largest").mean, rows.summary("pqe").mean
@@ -278,11 +308,12 @@ def _remark_worst_cars(own: Table) -> Verdict:
 
 
 def _is_capped(cell: Table) -> bool:
-    """Whether the factor was cut off by the number of its columns in any of these splits of exact KQR."""
+    """Whether `MAX_COMPONENTS` truncated the factor of the kernel in any of these splits."""
     return bool(np.any(cell.column("left_out") > 1.01 * TRACE_TOL))
 
 
 def _remark_bandwidth(table: Table) -> Verdict:
+    """What the best of the other bandwidths gains."""
     cells = {width: cell for (width,), cell in table.select(method=EXACT).groups("bandwidth")}
     best = min(cells, key=lambda width: cells[width].summary("pqe").mean)
     if best == BANDWIDTH:
@@ -299,6 +330,7 @@ def _remark_bandwidth(table: Table) -> Verdict:
 
 
 def _tabulate(own: Table, output: OutputFolder) -> Item:
+    """The paper's table with ours beside it."""
     rows = []
     for method, name in NAMES.items():
         cell = own.select(method=method)
@@ -317,6 +349,7 @@ def _tabulate(own: Table, output: OutputFolder) -> Item:
 
 
 def _tabulate_worst_cars(own: Table, output: OutputFolder) -> Item:
+    """Cars with the largest losses, by method."""
     rows = [
         [
             NAMES[method],
@@ -334,6 +367,7 @@ def _tabulate_worst_cars(own: Table, output: OutputFolder) -> Item:
 
 
 def _plot_bandwidths(table: Table, output: OutputFolder) -> Item:
+    """PQE against the bandwidth, with 95 % intervals."""
     widths = sorted(table.values("bandwidth"))
     exact = [table.select(method=EXACT, bandwidth=width) for width in widths]
     series = {
@@ -359,6 +393,7 @@ def _plot_bandwidths(table: Table, output: OutputFolder) -> Item:
 
 
 def _tabulate_bandwidths(table: Table, output: OutputFolder) -> Item:
+    """PQE by method and bandwidth."""
     rows = []
     for method in (EXACT, UNIFORM):
         for (width,), cell in table.select(method=method).groups("bandwidth"):
@@ -372,6 +407,7 @@ def _tabulate_bandwidths(table: Table, output: OutputFolder) -> Item:
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return 5.0 if task["bandwidth"] == BANDWIDTH else 6.0
 
 
