@@ -79,7 +79,7 @@ def error_decomposition(
     X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
     if X.ndim != 2 or y.shape != (len(X),):
         raise ValueError(f"X must have shape (n, d) and y (n,); got {X.shape} and {y.shape}.")
-    Phi, S = feature_map.transform(X), population.lift(feature_map)
+    Phi, S = feature_map.transform(X), population.feature_vectors(feature_map)
     truth = population.target_vector
     fitted = S @ _fit(Phi, X, y, alpha, loss, solver, tol, max_iter)
     on_rows = S @ _ridge(Phi / np.sqrt(len(X)), population.target(X) / np.sqrt(len(X)), alpha)

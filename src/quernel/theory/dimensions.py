@@ -38,7 +38,7 @@ def effective_dimension(
     """
     alpha = check_alpha(alpha)
     mu = spectrum(features, gram=gram, sample_weight=sample_weight)
-    return _plain((mu / (mu + alpha[..., None])).sum(axis=-1))
+    return _as_scalar((mu / (mu + alpha[..., None])).sum(axis=-1))
 
 
 def leverage_scores(
@@ -50,13 +50,13 @@ def leverage_scores(
     of the scores is then the effective dimension of K_M.
     """
     alpha = check_alpha(alpha)
-    Phi, share = _rows(features, "features", sample_weight)
+    Phi, share = _check_rows(features, "features", sample_weight)
     n, M = Phi.shape
     Phi = np.sqrt(share)[:, None] * Phi
     if gram is None and n >= M:
         mu, vectors = np.linalg.eigh(Phi.T @ Phi)
-        kept = np.maximum(mu, 0) / (np.maximum(mu, 0) + alpha[..., None])
-        return M * kept @ (vectors**2).T
+        shrinkage = np.maximum(mu, 0) / (np.maximum(mu, 0) + alpha[..., None])
+        return M * shrinkage @ (vectors**2).T
     K = Phi @ Phi.T if gram is None else _weighted_gram(gram, share)
     mu, vectors = np.linalg.eigh(K)
     return M * (1 / (np.maximum(mu, 0) + alpha[..., None])) @ (vectors.T @ Phi) ** 2
@@ -69,7 +69,7 @@ def max_dimension(
 
     The supremum over all features is at least this; give many, and the Gram matrix where it can be had.
     """
-    return _plain(leverage_scores(features, gram=gram, alpha=alpha, sample_weight=sample_weight).max(axis=-1))
+    return _as_scalar(leverage_scores(features, gram=gram, alpha=alpha, sample_weight=sample_weight).max(axis=-1))
 
 
 def spectrum(
@@ -79,14 +79,14 @@ def spectrum(
     if (features is None) == (gram is None):
         raise ValueError("Give either features (n, M) or gram=(n, n), one of the two.")
     if gram is not None:
-        K, share = _rows(gram, "gram", sample_weight)
-        small = _weighted_gram(K, share)
+        K, share = _check_rows(gram, "gram", sample_weight)
+        smaller = _weighted_gram(K, share)
     else:
         assert features is not None
-        Phi, share = _rows(features, "features", sample_weight)
+        Phi, share = _check_rows(features, "features", sample_weight)
         Phi = np.sqrt(share)[:, None] * Phi
-        small = Phi @ Phi.T if Phi.shape[0] < Phi.shape[1] else Phi.T @ Phi
-    return np.maximum(np.linalg.eigvalsh(small), 0)[::-1]
+        smaller = Phi @ Phi.T if Phi.shape[0] < Phi.shape[1] else Phi.T @ Phi
+    return np.maximum(np.linalg.eigvalsh(smaller), 0)[::-1]
 
 
 def check_alpha(alpha: ArrayLike) -> Array:
@@ -109,7 +109,7 @@ def _weighted_gram(gram: ArrayLike, share: Array) -> Array:
     return root[:, None] * K * root
 
 
-def _rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
+def _check_rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
     """The matrix and each row's share of the weight."""
     A = np.asarray(matrix, dtype=float)
     if A.ndim != 2 or 0 in A.shape or not np.isfinite(A).all():
@@ -120,5 +120,5 @@ def _rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -> tupl
     return A, weight / weight.sum()
 
 
-def _plain(value: Array) -> float | Array:
+def _as_scalar(value: Array) -> float | Array:
     return float(value) if np.ndim(value) == 0 else value

@@ -81,9 +81,11 @@ def capacity_exponent(
         raise ValueError("Give either features (n, M) or gram=(n, n), one of the two.")
 
     def curve(rows: Index, columns: Index, alpha: Array) -> Array:
-        return np.asarray(effective_dimension(*_part(Phi, rows, columns), gram=_corner(K, rows), alpha=alpha))
+        return np.asarray(
+            effective_dimension(*_subset_features(Phi, rows, columns), gram=_subset_gram(K, rows), alpha=alpha)
+        )
 
-    return _slope("capacity gamma", curve, Phi, K, alphas, confidence)
+    return _estimate_slope("capacity gamma", curve, Phi, K, alphas, confidence)
 
 
 def compatibility_exponent(
@@ -104,21 +106,21 @@ def compatibility_exponent(
     assert Phi is not None
 
     def curve(rows: Index, columns: Index, alpha: Array) -> Array:
-        return _honest_maximum(Phi, K, rows, columns, alpha)
+        return _cross_fitted_max_leverage(Phi, K, rows, columns, alpha)
 
-    return _slope("compatibility", curve, Phi, K, alphas, confidence)
+    return _estimate_slope("compatibility", curve, Phi, K, alphas, confidence)
 
 
-def _honest_maximum(Phi: Array, K: Array | None, rows: Index, columns: Index, alpha: Array) -> Array:
+def _cross_fitted_max_leverage(Phi: Array, K: Array | None, rows: Index, columns: Index, alpha: Array) -> Array:
     """The leverage, on one half of the rows, of the features that have the largest on the other; one per alpha."""
     row_half, column_third = rows // GROUPS % 2, columns // GROUPS % 3
     candidates = columns if K is not None else columns[column_third == 2]
     scores = []
     for half in (0, 1):
-        part = rows[row_half == half]
-        stand_in = _part(Phi, part, columns[column_third == half])[0]
-        gram = K[np.ix_(part, part)] if K is not None else stand_in @ stand_in.T
-        scores.append(leverage_scores(_part(Phi, part, candidates)[0], gram=gram, alpha=alpha))
+        half_rows = rows[row_half == half]
+        stand_in = _subset_features(Phi, half_rows, columns[column_third == half])[0]
+        gram = K[np.ix_(half_rows, half_rows)] if K is not None else stand_in @ stand_in.T
+        scores.append(leverage_scores(_subset_features(Phi, half_rows, candidates)[0], gram=gram, alpha=alpha))
     # A few of the largest: a single one changes with every row left out, and the error of its slope says little.
     count = min(TOP, len(candidates))
     top = [np.argpartition(-score, count - 1, axis=1)[:, :count] for score in scores]
@@ -131,7 +133,7 @@ def undecided(name: str, confidence: float, reason: str) -> Exponent:
     return Exponent(name, np.nan, (np.nan, np.nan), confidence, reason)
 
 
-def _slope(
+def _estimate_slope(
     name: str,
     curve: Callable[[Index, Index, Array], Array],
     Phi: Array | None,
@@ -143,25 +145,27 @@ def _slope(
     rows = np.arange(len(Phi if Phi is not None else K))  # type: ignore[arg-type]
     columns = np.arange(Phi.shape[1] if Phi is not None else 0)
     check_confidence(confidence)
-    alpha = _chosen_alphas(Phi, K) if alphas is None else np.unique(check_alpha(alphas))[::-1]
+    alpha = _choose_alphas(Phi, K) if alphas is None else np.unique(check_alpha(alphas))[::-1]
     if alphas is not None and len(alpha) < 2:
         raise ValueError(f"alphas must hold two different ridge weights or more; got {alphas!r}.")
     if len(alpha) < 2:
         return undecided(name, confidence, "the eigenvalues fall too fast, or the rows are too few, to read a slope")
     whole = np.log(curve(rows, columns, alpha))
-    value = _steepness(alpha, whole)
+    value = _fit_slope(alpha, whole)
     middle = (len(alpha) + 1) // 2
-    drift = abs(_steepness(alpha[:middle], whole[:middle]) - _steepness(alpha[-middle:], whole[-middle:]))
-    variance = _jackknife([_steepness(alpha, np.log(curve(r, columns, alpha))) for r in _without_groups(rows)])
+    drift = abs(_fit_slope(alpha[:middle], whole[:middle]) - _fit_slope(alpha[-middle:], whole[-middle:]))
+    variance = _jackknife_variance(
+        [_fit_slope(alpha, np.log(curve(r, columns, alpha))) for r in _leave_groups_out(rows)]
+    )
     if len(columns) >= 2 * GROUPS:
-        fewer = [_steepness(alpha, np.log(curve(rows, c, alpha))) for c in _without_groups(columns)]
-        variance += _jackknife(fewer)
+        without_columns = [_fit_slope(alpha, np.log(curve(rows, c, alpha))) for c in _leave_groups_out(columns)]
+        variance += _jackknife_variance(without_columns)
     half_width = student.ppf((1 + confidence) / 2, GROUPS - 1) * np.sqrt(variance) + drift
     low, value, high = np.clip([value - half_width, value, value + half_width], 0, 1).tolist()  # by definition
     return Exponent(name, value, (low, high), confidence)
 
 
-def _chosen_alphas(Phi: Array | None, K: Array | None) -> Array:
+def _choose_alphas(Phi: Array | None, K: Array | None) -> Array:
     """Log-spaced ridge weights at which N runs from 4 to a twentieth of the smaller side; none if there is no room."""
     mu = spectrum(Phi if K is None else None, gram=K)
     side = min(Phi.shape) if Phi is not None else len(mu)
@@ -171,16 +175,16 @@ def _chosen_alphas(Phi: Array | None, K: Array | None) -> Array:
     return np.geomspace(inside[0], inside[-1], N_ALPHAS) if len(inside) > N_ALPHAS else np.empty(0)
 
 
-def _steepness(alpha: Array, log_curve: Array) -> float:
+def _fit_slope(alpha: Array, log_curve: Array) -> float:
     return float(-np.polyfit(np.log(alpha), log_curve, 1)[0]) if len(alpha) > 1 else np.nan
 
 
-def _without_groups(index: Index) -> list[Index]:
+def _leave_groups_out(index: Index) -> list[Index]:
     """All but every tenth: ten index sets, each of which leaves another tenth out."""
     return [index[np.arange(len(index)) % GROUPS != g] for g in range(GROUPS)]
 
 
-def _jackknife(values: list[float]) -> float:
+def _jackknife_variance(values: list[float]) -> float:
     return (len(values) - 1) * float(np.var(values))
 
 
@@ -204,10 +208,10 @@ def check_matrices(features: ArrayLike | None, gram: ArrayLike | None) -> tuple[
     return Phi, K
 
 
-def _part(Phi: Array | None, rows: Index, columns: Index) -> tuple[Array, ...]:
+def _subset_features(Phi: Array | None, rows: Index, columns: Index) -> tuple[Array, ...]:
     """Some rows and columns of the features, rescaled as if there had been only so many."""
     return () if Phi is None else (Phi[np.ix_(rows, columns)] * np.sqrt(Phi.shape[1] / len(columns)),)
 
 
-def _corner(K: Array | None, rows: Index) -> Array | None:
+def _subset_gram(K: Array | None, rows: Index) -> Array | None:
     return None if K is None else K[np.ix_(rows, rows)]

@@ -85,7 +85,7 @@ class KernelGap:
     def as_percent(self) -> list[tuple[str, str]]:
         """The bracket of every level as text, rounded outwards, so that bounds stay bounds."""
         brackets = zip(self.lower, self.upper, strict=True)
-        return [(_percent(low, ROUND_FLOOR), _percent(high, ROUND_CEILING)) for low, high in brackets]
+        return [(_format_percent(low, ROUND_FLOOR), _format_percent(high, ROUND_CEILING)) for low, high in brackets]
 
     def __str__(self) -> str:
         brackets, worst = self.as_percent(), int(self.upper.argmax())
@@ -97,7 +97,7 @@ class KernelGap:
         return "\n".join(lines)
 
 
-def _percent(share: float, rounding: str) -> str:
+def _format_percent(share: float, rounding: str) -> str:
     if not np.isfinite(share):
         return "unknown"
     return f"{Decimal(100 * share).quantize(Decimal('0.001'), rounding=rounding)} %"
@@ -150,12 +150,12 @@ def kernel_gap(
         found = _solve(problem, tol, max_iter)
         return _feasible_duals(found.dual, loss, share, fit_intercept=fit_intercept), found.objective
 
-    def relate(bound: Array) -> Array:
+    def as_share(bound: Array) -> Array:
         """(F - bound) / F; an F of 0 cannot be lowered."""
         return np.divide(objective - bound, objective, out=np.zeros_like(objective), where=objective > 0)
 
     dual, _ = solve(feature_map)
-    similarity_bound = relate(_dual_bound_by_similarity(rows, kernel, feature_map, dual, alpha, options))
+    similarity_bound = as_share(_dual_bound_by_similarity(rows, kernel, feature_map, dual, alpha, options))
     lower, upper = np.full_like(objective, -np.inf), similarity_bound
     if not similarity_only:
         n_landmarks = min(max(feature_map.n_components_, options.min_landmarks), options.max_landmarks)
@@ -164,9 +164,9 @@ def kernel_gap(
         bounds = _bound_optimum(
             rows, kernel, loss, alpha, np.stack([dual, second], axis=2), options, fit_intercept=fit_intercept
         )
-        lost = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
-        lower = relate(np.minimum(bounds[1], in_kernel_space) + lost) - ROUNDING
-        upper = relate(bounds[0] - lost) + ROUNDING
+        summation_error = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
+        lower = as_share(np.minimum(bounds[1], in_kernel_space) + summation_error) - ROUNDING
+        upper = as_share(bounds[0] - summation_error) + ROUNDING
     return KernelGap(
         quantiles=loss.levels,
         lower=lower,
@@ -190,13 +190,13 @@ def _bound_optimum(
 ) -> tuple[Array, Array]:
     """Bounds on min F_K from below and above, (q,) each, from two duals (n, q, 2) and one pass over the kernel."""
     weighted = rows.share()[:, None, None] * duals  # s
-    images = _multiply_gram(kernel, rows.X, weighted.reshape(rows.n_rows, -1), options.block_shape)
-    images = images.reshape(weighted.shape)
+    products = _multiply_gram(kernel, rows.X, weighted.reshape(rows.n_rows, -1), options.block_shape)
+    products = products.reshape(weighted.shape)
     linear = np.einsum("nqk,n->qk", weighted, rows.y)
-    quadratic = np.einsum("nqk,nql->qkl", weighted, images) / (4 * alpha)
+    quadratic = np.einsum("nqk,nql->qkl", weighted, products) / (4 * alpha)
     below = np.array([_maximize_dual(*level) for level in zip(linear, quadratic, strict=True)])
     above = [
-        _mean_loss(rows, loss, images[:, :, k] / (2 * alpha), fit_intercept=fit_intercept) + quadratic[:, k, k]
+        _mean_loss(rows, loss, products[:, :, k] / (2 * alpha), fit_intercept=fit_intercept) + quadratic[:, k, k]
         for k in range(2)
     ]
     return below, np.minimum(*above)
@@ -269,17 +269,17 @@ def _dual_bound_by_similarity(
         s'K s <= q^2 s'K_M s + (q^2 - 1) a mean v^2,   at the a of a grid that is best.
     """
     share = rows.share()
-    some = np.random.default_rng(0).permutation(rows.n_rows)[: options.similarity_rows]
-    root = np.sqrt(share[some] / share[some].sum())
-    gram = root[:, None] * kernel.gram(rows.X[some], rows.X[some]) * root
-    Phi = root[:, None] * feature_map.transform(rows.X[some])
-    own = _quadratic_of_features(rows, feature_map, share[:, None] * dual) / (4 * alpha)
-    size, linear = share @ dual**2 / (4 * alpha), (share * rows.y) @ dual
+    sample = np.random.default_rng(0).permutation(rows.n_rows)[: options.similarity_rows]
+    root = np.sqrt(share[sample] / share[sample].sum())
+    gram = root[:, None] * kernel.gram(rows.X[sample], rows.X[sample]) * root
+    Phi = root[:, None] * feature_map.transform(rows.X[sample])
+    feature_quadratic = _quadratic_of_features(rows, feature_map, share[:, None] * dual) / (4 * alpha)
+    mean_square, linear = share @ dual**2 / (4 * alpha), (share * rows.y) @ dual
     best = np.zeros(dual.shape[1])
     with single_threaded_blas(0, 0):
         for a in np.trace(gram) * np.logspace(-6, 0, options.similarity_alphas):
             ratio = compare_operators(gram, Phi @ Phi.T, a).ratio ** 2
-            quadratic = np.maximum(ratio * own + (ratio - 1) * a * size, np.finfo(float).tiny)
+            quadratic = np.maximum(ratio * feature_quadratic + (ratio - 1) * a * mean_square, np.finfo(float).tiny)
             scale = np.clip(linear / (2 * quadratic), 0, 1)
             best = np.maximum(best, scale * linear - scale**2 * quadratic)
     return best

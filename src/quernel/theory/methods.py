@@ -71,7 +71,9 @@ class Method:
     def features_needed(self, n: float, r: float, gamma: float, compatibility: float = 1.0) -> int | None:
         """M = n^c (log n)^power, rounded up; None for methods that use the kernel itself."""
         exponent = self.feature_exponent(r, gamma, compatibility)
-        return None if exponent is None else max(1, math.ceil(n**exponent * math.log(n) ** self.features_log * ALMOST))
+        return (
+            None if exponent is None else max(1, math.ceil(n**exponent * math.log(n) ** self.features_log * ROUND_DOWN))
+        )
 
     def _check(self, r: float, gamma: float, compatibility: float = 1.0) -> None:
         wrong = [text for text in violations(r, gamma, compatibility, joint=False) if text.startswith("compat")]
@@ -80,7 +82,7 @@ class Method:
             raise ValueError(f"{self.name} ({self.source}) says nothing here: {reason}.")
 
 
-ALMOST = 1 - ROUNDING
+ROUND_DOWN = 1 - ROUNDING
 REALIZABLE = (0.5, 1.0, True)
 ALL = (0.0, 1.0, False)
 IN_SPACE = (0.5, 0.5, True)
@@ -102,19 +104,19 @@ def _half_gamma(r: float, gamma: float, _: float) -> float:  # noqa: ARG001
     return gamma / 2
 
 
-def _compatible(r: float, gamma: float, compatibility: float) -> float:
+def _exponent_thm2(r: float, gamma: float, compatibility: float) -> float:
     """The exponent of `thm2`."""
     if r < 1 / 2:
         return compatibility / (2 * r + gamma)
     return ((2 * r - 1) * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma)
 
 
-def _uniform(r: float, gamma: float, _: float) -> float:
+def _exponent_thm1(r: float, gamma: float, _: float) -> float:
     """The exponent of `thm1`."""
     return (1 if r < 1 / 2 else (2 * r - 1) * gamma + 1) / (2 * r + gamma)
 
 
-def _leverage(r: float, gamma: float, _: float) -> float:
+def _exponent_cor1(r: float, gamma: float, _: float) -> float:
     """The exponent of `cor1`."""
     return (gamma if r < 1 / 2 else 2 * r + gamma - 1) / (2 * r + gamma)
 
@@ -154,15 +156,15 @@ METHODS: dict[str, Method] = {
         lambda _, gamma, __: 1 / (2 * gamma + 1), lambda _, gamma, __: 2 * gamma / (2 * gamma + 1),
     ),
     "thm2": Method(
-        "KQR-RF", OURS, CHECK, ALL, _optimal_rate, _compatible, _optimal_ridge,
+        "KQR-RF", OURS, CHECK, ALL, _optimal_rate, _exponent_thm2, _optimal_ridge,
         joint=True, label="thm2", rate_log=2,
     ),
     "thm1": Method(
-        "KQR-RF-Uniform", OURS, CHECK, ALL, _optimal_rate, _uniform, _optimal_ridge,
+        "KQR-RF-Uniform", OURS, CHECK, ALL, _optimal_rate, _exponent_thm1, _optimal_ridge,
         joint=True, label="thm1", rate_log=2,
     ),
     "cor1": Method(
-        "KQR-RF-Leverage", OURS, CHECK, ALL, _optimal_rate, _leverage, _optimal_ridge,
+        "KQR-RF-Leverage", OURS, CHECK, ALL, _optimal_rate, _exponent_cor1, _optimal_ridge,
         joint=True, label="cor1", rate_log=2,
     ),
     "exist_thm": Method(
@@ -170,15 +172,15 @@ METHODS: dict[str, Method] = {
         label="exist_thm", in_table=False, features_log=1,
     ),
     "thm3": Method(
-        "Lip-RF", OURS, LIPSCHITZ, ALL, _optimal_rate, _compatible, _optimal_ridge,
+        "Lip-RF", OURS, LIPSCHITZ, ALL, _optimal_rate, _exponent_thm2, _optimal_ridge,
         joint=True, label="thm3", in_table=False, rate_log=2,
     ),
     "cor2": Method(
-        "Lip-RF-Uniform", OURS, LIPSCHITZ, ALL, _optimal_rate, _uniform, _optimal_ridge,
+        "Lip-RF-Uniform", OURS, LIPSCHITZ, ALL, _optimal_rate, _exponent_thm1, _optimal_ridge,
         joint=True, label="cor2", in_table=False, rate_log=2,
     ),
     "cor3": Method(
-        "Lip-RF-Leverage", OURS, LIPSCHITZ, ALL, _optimal_rate, _leverage, _optimal_ridge,
+        "Lip-RF-Leverage", OURS, LIPSCHITZ, ALL, _optimal_rate, _exponent_cor1, _optimal_ridge,
         joint=True, label="cor3", in_table=False, rate_log=2,
     ),
 }  # fmt: skip

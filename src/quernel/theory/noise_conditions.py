@@ -69,17 +69,17 @@ def self_calibration(
     labels = np.zeros(len(residual)) if groups is None else np.asarray(groups)
     if labels.shape != residual.shape:
         raise ValueError(f"groups must hold one label per residual, shape {residual.shape}; got {labels.shape}.")
-    spread = float(np.subtract(*np.quantile(residual, [0.75, 0.25]))) / 5
-    radius, step = check_distance("radius", radius, spread), check_distance("step", step, spread)
-    near = np.linspace(-radius, radius, 41)
+    default = float(np.subtract(*np.quantile(residual, [0.75, 0.25]))) / 5
+    radius, step = check_distance("radius", radius, default), check_distance("step", step, default)
+    grid = np.linspace(-radius, radius, 41)
     high, low = (-np.inf, 0.0), (np.inf, 0.0)  # increment and its standard error
     for label in np.unique(labels):
         values = np.sort(residual[labels == label])
         if len(values) < MIN_GROUP:
             raise ValueError(f"Group {label!r} has {len(values)} rows; at least {MIN_GROUP} are needed. Merge groups.")
-        around = np.concatenate([_share(values, near, step), _share(values, near - step, step)])
-        high = max(high, _with_error(_share(values, values, step).max(), len(values)))
-        low = min(low, _with_error(around.min(), len(values)))
+        around = np.concatenate([_fraction_within(values, grid, step), _fraction_within(values, grid - step, step)])
+        high = max(high, _with_standard_error(_fraction_within(values, values, step).max(), len(values)))
+        low = min(low, _with_standard_error(around.min(), len(values)))
     (c1, c1_error), (c2, c2_error) = (np.divide(pair, step).tolist() for pair in (high, low))
     return SelfCalibration(c1, c1_error, c2, c2_error, radius, step)
 
@@ -101,13 +101,13 @@ def calibration_inequality(c1: float, c2: float) -> CalibrationInequality:
     return CalibrationInequality(4 / c2, 4 * (c1 / c2) ** 2)
 
 
-def _share(values: Array, start: Array, step: float) -> Array:
+def _fraction_within(values: Array, start: Array, step: float) -> Array:
     """The share of the (sorted) values in (start, start + step]."""
     counts = np.searchsorted(values, start + step, side="right") - np.searchsorted(values, start, side="right")
     return counts / len(values)
 
 
-def _with_error(share: float, n: int) -> tuple[float, float]:
+def _with_standard_error(share: float, n: int) -> tuple[float, float]:
     """A share of n rows and its standard error."""
     return float(share), float(np.sqrt(share * (1 - share) / n))
 

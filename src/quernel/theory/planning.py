@@ -144,8 +144,11 @@ class FeatureConstant:
         """The same with C at the ends of its interval; drift: the theory's, or the pilot's give or take 2 s.e."""
         shown, error = self.drift[-1], 2 * self.drift_error
         powers = (*self.drift, shown - error, shown + error)
-        (few, many), moved = self.interval, [(n / self.rows) ** power for power in powers]
-        low, high = min(moved) * (few / self.value) ** self.slope, max(moved) * (many / self.value) ** self.slope
+        (few, many), factors = self.interval, [(n / self.rows) ** power for power in powers]
+        low, high = (
+            min(factors) * (few / self.value) ** self.slope,
+            max(factors) * (many / self.value) ** self.slope,
+        )
         return float(self.gap * low), float(self.gap * high)
 
     def scatter_at(self, n: int) -> float:
@@ -215,14 +218,14 @@ def calibrate_features(
     whole, parts = pilot(slice(None)), [pilot(slice(k, None, PARTS)) for k in range(PARTS)]
     found = {}
     for sampling, compatibility in (("uniform", made.compatibility), ("leverage", made.gamma)):
-        line, scatter = _solve_for(whole, sampling, gap, rng)
+        line, scatter = _find_size(whole, sampling, gap, rng)
         fewer = np.concatenate([part.gaps(sampling, line.middle, LOOKS, rng)[0] for part in parts])
-        moved = math.log(line.gap / max(float(fewer.mean()), NO_GAP)) / math.log(PARTS)
+        pilot_drift = math.log(line.gap / max(float(fewer.mean()), NO_GAP)) / math.log(PARTS)
         relative_error = float(fewer.std(ddof=1)) / max(float(fewer.mean()), NO_GAP) / math.sqrt(len(fewer))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OutsideTheoryWarning)  # the plan has said so
             c = float(feature_exponent(made.r, made.gamma, compatibility, strict=False))
-        limit, shown = -made.rate, moved - line.slope * c
+        limit, shown = -made.rate, pilot_drift - line.slope * c
         half_width = float(student.ppf((1 + confidence) / 2, 2 * DRAWS - 2)) * line.error
         value = math.exp(line.log_features) / len(y) ** c
         found[sampling] = FeatureConstant(
@@ -257,7 +260,7 @@ class _Pilot:
         exact = self._fit(G)
         self.dual = exact.dual[:, 0]
         self.objective = max(float(exact.objective[0]), float(exact.null_objective[0]) / 1000) or 1.0
-        self.least, self.norm = float(exact.objective[0]), self._norm(G)
+        self.optimum, self.norm = float(exact.objective[0]), self._norm(G)
 
     def gaps(self, sampling: str, size: int, draws: int, rng: np.random.Generator) -> tuple[Array, Array]:
         """The gap (at least 0) of each of so many draws, and what was taken out of it, whose mean is 0."""
@@ -266,16 +269,16 @@ class _Pilot:
 
     def _gap(self, sampling: str, size: int, rng: np.random.Generator) -> tuple[float, float]:
         seed = int(rng.integers(2**63))
-        at = self.leverage_alpha
-        drawn = RandomFeatures(self.kernel, size, sampling=sampling, leverage_alpha=at, random_state=seed)
-        Phi = drawn.fit(self.X).transform(self.X)
+        alpha_scores = self.leverage_alpha
+        features = RandomFeatures(self.kernel, size, sampling=sampling, leverage_alpha=alpha_scores, random_state=seed)
+        Phi = features.fit(self.X).transform(self.X)
         first = self._norm(Phi) - self.norm
-        return float(self._fit(Phi).objective[0]) - self.least + first, first
+        return float(self._fit(Phi).objective[0]) - self.optimum + first, first
 
     def _norm(self, Phi: Array) -> float:
         """theta'Phi Phi'theta / (4 alpha n^2)."""
-        pull = Phi.T @ self.dual / len(self.y)
-        return float(pull @ pull) / (4 * self.alpha)
+        phi_t_dual = Phi.T @ self.dual / len(self.y)
+        return float(phi_t_dual @ phi_t_dual) / (4 * self.alpha)
 
     def _fit(self, Phi: Array) -> Result:
         rows = InMemoryDesign(ArrayRows(self.X, self.y), features=Phi)
@@ -297,24 +300,24 @@ class _Line:
     gap_error: float
 
 
-def _solve_for(pilot: _Pilot, sampling: str, gap: float, rng: np.random.Generator) -> tuple[_Line, float]:
+def _find_size(pilot: _Pilot, sampling: str, gap: float, rng: np.random.Generator) -> tuple[_Line, float]:
     """The M at which the gap is met, from fits around it; and the scatter of one draw, to be divided by sqrt(M)."""
     guess = FIRST * float(pilot.gaps(sampling, FIRST, LOOKS, rng)[0].mean()) / gap
     high = int(np.clip(2 * guess, 2 * LEAST, max(MOST, len(pilot.y) // 4)))
     sizes = np.array([max(high // 4, LEAST), high])
-    looks = [pilot.gaps(sampling, int(size), DRAWS, rng) for size in sizes]
-    scatter = float(np.sqrt(np.mean([first**2 * size for (_, first), size in zip(looks, sizes, strict=True)])))
-    return _line(sizes, np.array([gaps for gaps, _ in looks]), gap), scatter
+    draws_by_size = [pilot.gaps(sampling, int(size), DRAWS, rng) for size in sizes]
+    scatter = float(np.sqrt(np.mean([first**2 * size for (_, first), size in zip(draws_by_size, sizes, strict=True)])))
+    return _fit_line(sizes, np.array([gaps for gaps, _ in draws_by_size]), gap), scatter
 
 
-def _line(sizes: NDArray[np.intp], gaps: Array, wanted: float) -> _Line:
+def _fit_line(sizes: NDArray[np.intp], gaps: Array, wanted: float) -> _Line:
     """Through the means of the gaps, shape (2, draws), of two sizes."""
     mean = np.maximum(gaps.mean(axis=1), NO_GAP)
     span = math.log(sizes[1] / sizes[0])
     slope = float(np.clip(math.log(mean[0] / mean[1]) / span, *SLOPES))
     middle = round(math.sqrt(sizes[0] * sizes[1]))
     at_middle = float(np.mean(mean * (sizes / middle) ** slope))
-    away = math.log(at_middle / wanted) / slope  # from the middle to the M wanted, in log M
+    distance = math.log(at_middle / wanted) / slope  # from the middle to the M wanted, in log M
     variance = float(np.sum(gaps.var(axis=1, ddof=1) / mean**2)) / gaps.shape[1]  # of log mean[0] - log mean[1]
-    error = math.sqrt(variance * (1 / 4 + (away / span) ** 2)) / slope
-    return _Line(middle, at_middle, slope, math.log(middle) + away, error, math.sqrt(variance) / 2)
+    error = math.sqrt(variance * (1 / 4 + (distance / span) ** 2)) / slope
+    return _Line(middle, at_middle, slope, math.log(middle) + distance, error, math.sqrt(variance) / 2)

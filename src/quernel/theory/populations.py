@@ -37,7 +37,7 @@ class Population(Protocol):
     def shrunk_target(self, alpha: float) -> Array:
         """(L + alpha I)^-1 L f* as a vector: `defA1`'s f_lambda."""
 
-    def lift(self, feature_map: FeatureMap) -> Array:
+    def feature_vectors(self, feature_map: FeatureMap) -> Array:
         """The features as vectors, shape (p, M): `defA2`'s S_M."""
 
 
@@ -128,7 +128,7 @@ class SplinePopulation:
         """mu / (mu + alpha) times f*, coordinate by coordinate."""
         return self.eigenvalues / (self.eigenvalues + alpha) * self.target_vector
 
-    def lift(self, feature_map: FeatureMap) -> Array:
+    def feature_vectors(self, feature_map: FeatureMap) -> Array:
         """Fourier coefficients of the features, by a rule that is exact up to the frequencies of the design."""
         grid = np.arange(4 * self.n_frequencies + 2) / (4 * self.n_frequencies + 2)
         return self.basis(grid).T @ feature_map.transform(grid[:, None]) / len(grid)
@@ -201,9 +201,9 @@ class SampledPopulation:
 
     def shrunk_target(self, alpha: float) -> Array:
         """(K/m + alpha I)^-1 K/m f*, as f* minus what the ridge takes away."""
-        taken = np.linalg.solve(self.operator + alpha * np.eye(len(self.X)), alpha * self.target_vector)
-        return self.target_vector - taken
+        bias = np.linalg.solve(self.operator + alpha * np.eye(len(self.X)), alpha * self.target_vector)
+        return self.target_vector - bias
 
-    def lift(self, feature_map: FeatureMap) -> Array:
+    def feature_vectors(self, feature_map: FeatureMap) -> Array:
         """The features at the sample over sqrt(m)."""
         return feature_map.transform(self.X) / np.sqrt(len(self.X))

@@ -44,8 +44,8 @@ def learning_rate(r: ArrayLike, gamma: ArrayLike, *, strict: bool = True) -> flo
     >>> learning_rate(0.5, 1)
     0.5
     """
-    r, gamma, _ = _checked(r, gamma, 1.0, strict)
-    return _plain(2 * r / (2 * r + gamma))
+    r, gamma, _ = _check_exponents(r, gamma, 1.0, strict)
+    return _as_scalar(2 * r / (2 * r + gamma))
 
 
 def regularization(n: float, r: float, gamma: float, *, strict: bool = True) -> float:
@@ -56,8 +56,8 @@ def regularization(n: float, r: float, gamma: float, *, strict: bool = True) -> 
     >>> regularization(10_000, 0.5, 1)
     0.01
     """
-    n = _count(n)
-    source, capacity, _ = _checked(r, gamma, 1.0, strict)
+    n = _check_n_rows(n)
+    source, capacity, _ = _check_exponents(r, gamma, 1.0, strict)
     return float(n ** (-1 / (2 * source + capacity)))
 
 
@@ -65,9 +65,9 @@ def feature_exponent(
     r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *, strict: bool = True
 ) -> float | Array:
     """c in M = n^c (`thm2`, `thm3`); see `features_needed`. Arrays are taken entry by entry."""
-    r, gamma, compatibility = _checked(r, gamma, compatibility, strict)
-    beyond = np.maximum(2 * r - 1, 0)  # 0 in the agnostic case, where only the compatibility counts
-    return _plain((beyond * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma))
+    r, gamma, compatibility = _check_exponents(r, gamma, compatibility, strict)
+    excess = np.maximum(2 * r - 1, 0)  # 0 in the agnostic case, where only the compatibility counts
+    return _as_scalar((excess * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma))
 
 
 def features_needed(n: float, r: float, gamma: float, compatibility: float = 1.0, *, strict: bool = True) -> int:
@@ -89,7 +89,7 @@ def features_needed(n: float, r: float, gamma: float, compatibility: float = 1.0
     >>> features_needed(10_000, 0.5, 0.5, compatibility=0.5)  # leverage sampling
     22
     """
-    power = _count(n) ** float(feature_exponent(r, gamma, compatibility, strict=strict))
+    power = _check_n_rows(n) ** float(feature_exponent(r, gamma, compatibility, strict=strict))
     return max(1, math.ceil(power * (1 - ROUNDING)))
 
 
@@ -103,15 +103,17 @@ def violations(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *
         ("compatibility must lie in [0, 1]", compatibility, (compatibility >= 0) & (compatibility <= 1)),
         ("2r + gamma must be at least 1", total, (total >= 1 - ROUNDING) | (not joint)),
     ]
-    return [f"{text}, got {_first(value, ~held)}" for text, value, held in conditions if not held.all()]
+    return [f"{text}, got {_first_violation(value, ~held)}" for text, value, held in conditions if not held.all()]
 
 
-def _first(values: Array, wrong: NDArray[np.bool_]) -> str:
+def _first_violation(values: Array, wrong: NDArray[np.bool_]) -> str:
     """The first wrong entry."""
     return f"{np.atleast_1d(values)[np.atleast_1d(wrong)][0]:g}"
 
 
-def _checked(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: bool) -> tuple[Array, Array, Array]:
+def _check_exponents(
+    r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: bool
+) -> tuple[Array, Array, Array]:
     """The three as arrays: raise, or warn, where the theorems are silent; raise where there is no formula."""
     try:
         values = [np.asarray(value, dtype=float) for value in (r, gamma, compatibility)]
@@ -133,12 +135,12 @@ def _checked(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: b
     return values[0], values[1], values[2]
 
 
-def _count(n: float) -> float:
+def _check_n_rows(n: float) -> float:
     if isinstance(n, bool) or not isinstance(n, numbers.Real) or not (np.isfinite(n) and n >= 1):
         raise ValueError(f"n must be a number of rows, 1 or more; got {n!r}.")
     return float(n)
 
 
-def _plain(value: Array) -> float | Array:
+def _as_scalar(value: Array) -> float | Array:
     """A float where the arguments were numbers."""
     return float(value) if np.ndim(value) == 0 else value

@@ -64,18 +64,19 @@ def source_exponent(
     loss = Pinball(np.array([level]))
     mu, basis = _eigenbasis(Phi, K, int(LEADING * n))
     halves = np.array_split(np.random.default_rng(random_state).permutation(n), 2)
-    first, second = (_coefficients(basis[half], target[half], loss) for half in halves)
-    noise = _noise(first, second)
-    position, energy, error = _binned(mu, first, second, noise)
-    seen = int(np.argmin(np.append(energy > DETECTED * error, False)))  # bins before the first that is not seen
+    first, second = (_fit_coefficients(basis[half], target[half], loss) for half in halves)
+    noise = _noise_variance(first, second)
+    position, energy, error = _bin_energies(mu, first, second, noise)
+    n_detected = int(np.argmin(np.append(energy > DETECTED * error, False)))  # bins before the first that is not seen
     name = f"source r at level {level:g}"
-    if seen < MIN_BINS:
+    if n_detected < MIN_BINS:
         return undecided(
             name,
             confidence,
-            f"of the bins of the {len(mu)} leading eigenfunctions {seen} rise above the noise, {MIN_BINS} are needed",
+            f"of the bins of the {len(mu)} leading eigenfunctions {n_detected} rise above the noise, {MIN_BINS} are "
+            "needed",
         )
-    value, half_width = _power(position[:seen], energy[:seen], error[:seen], confidence)
+    value, half_width = _fit_power(position[:n_detected], energy[:n_detected], error[:n_detected], confidence)
     if not half_width <= WIDEST / 2:
         return undecided(name, confidence, f"{value:.2f} give or take {half_width:.2f} is too vague")
     return Exponent(name, value, (value - half_width, value + half_width), confidence)
@@ -92,25 +93,25 @@ def _eigenbasis(Phi: Array | None, K: Array | None, count: int) -> tuple[Array, 
         vectors, singular, _ = np.linalg.svd(Phi, full_matrices=False)
         mu, vectors = (singular**2 / n)[::-1], vectors[:, ::-1]
     mu, vectors = mu[::-1][:count], vectors[:, ::-1][:, :count]
-    real = mu > FLOOR * mu[0]
-    return mu[real], np.sqrt(n) * vectors[:, real]
+    positive = mu > FLOOR * mu[0]
+    return mu[positive], np.sqrt(n) * vectors[:, positive]
 
 
-def _coefficients(basis: Array, y: Array, loss: Pinball) -> Array:
+def _fit_coefficients(basis: Array, y: Array, loss: Pinball) -> Array:
     """The quantile fit by eigenfunctions; the ridge is there for uniqueness only."""
     scale = float(np.mean(np.abs(y - np.median(y)))) or 1.0
     problem = Problem(InMemoryDesign(ArrayRows(basis, y), features=basis), loss, 1e-6 / scale, fit_intercept=False)
     return SOLVERS["newton"](problem, tol=1e-6, max_iter=1000).coef[:, 0]
 
 
-def _noise(first: Array, second: Array) -> float:
+def _noise_variance(first: Array, second: Array) -> float:
     """The noise variance of one coefficient, from the differences of twins; the median resists the few that differ."""
     return float(np.median((first - second) ** 2)) / 0.4549 / 2  # 0.4549: median of a squared standard normal
 
 
-def _binned(mu: Array, first: Array, second: Array, noise: float) -> tuple[Array, Array, Array]:
+def _bin_energies(mu: Array, first: Array, second: Array, noise: float) -> tuple[Array, Array, Array]:
     """Per bin of eigenfunctions: mean log eigenvalue, energy, and its standard error."""
-    edges = _edges(mu)
+    edges = _bin_edges(mu)
     starts, size = edges[:-1], np.diff(edges)
     position = np.add.reduceat(np.log(mu), starts) / size
     energy = np.add.reduceat(first * second, starts)
@@ -120,25 +121,25 @@ def _binned(mu: Array, first: Array, second: Array, noise: float) -> tuple[Array
     return position, energy / width, error / width
 
 
-def _edges(mu: Array) -> Index:
+def _bin_edges(mu: Array) -> Index:
     """Where bins begin and end: sizes grow, and cuts fall between eigenvalues that differ.
 
     Eigenfunctions of nearly equal eigenvalues are mixed up by the sample; their energies belong in one bin.
     """
     nominal = np.round(3 * BIN_GROWTH ** np.arange(60)).astype(int)
     drop = np.append(np.log(mu[:-1] / mu[1:]), 0.0)  # drop[i - 1]: from eigenvalue i - 1 to eigenvalue i
-    near = [edge + int(np.argmax(drop[edge - 2 : edge + 1])) - 1 for edge in nominal[nominal < len(mu) - 1]]
-    return np.unique([0, *near, len(mu)])
+    shifted = [edge + int(np.argmax(drop[edge - 2 : edge + 1])) - 1 for edge in nominal[nominal < len(mu) - 1]]
+    return np.unique([0, *shifted, len(mu)])
 
 
-def _power(position: Array, energy: Array, error: Array, confidence: float) -> tuple[float, float]:
+def _fit_power(position: Array, energy: Array, error: Array, confidence: float) -> tuple[float, float]:
     """Half the slope of log energy against log eigenvalue, and half the width of its interval."""
     weight = 1 / ((error / energy) ** 2 + IRREGULARITY**2)
     centre = position - np.average(position, weights=weight)
     log_energy = np.log(energy)
-    spread = np.sum(weight * centre**2)
-    slope = np.sum(weight * centre * log_energy) / spread
+    sum_of_squares = np.sum(weight * centre**2)
+    slope = np.sum(weight * centre * log_energy) / sum_of_squares
     residual = log_energy - np.average(log_energy, weights=weight) - slope * centre
     freedom = len(position) - 2
     misfit = max(1.0, float(np.sum(weight * residual**2)) / freedom)
-    return float(slope) / 2, float(student.ppf((1 + confidence) / 2, freedom) * np.sqrt(misfit / spread)) / 2
+    return float(slope) / 2, float(student.ppf((1 + confidence) / 2, freedom) * np.sqrt(misfit / sum_of_squares)) / 2
