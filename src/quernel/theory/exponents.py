@@ -22,15 +22,29 @@ from quernel.theory.dimensions import check_alpha, effective_dimension, leverage
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
+# Fewest rows from which an exponent is estimated.
 MIN_ROWS = 200
-GROUPS = 10
-N_ALPHAS = 16
-# Slopes are read where the dimension lies between the first number and this share of the rows and features.
-LEAST_DIMENSION, MOST_DIMENSION = 4.0, 0.05
-# Ridge weights below this share of the largest eigenvalue meet rounding errors instead of eigenvalues.
+# Eigenvalues and ridge weights below this fraction of the largest eigenvalue are rounding errors.
 FLOOR = 1e-12
-# So many features stand for the one of largest leverage.
-TOP = 8
+
+
+@dataclass(frozen=True)
+class SlopeOptions:
+    """Constants of the slopes of log dimension against log(1/alpha)."""
+
+    # Groups of the delete-a-group jackknife.
+    n_groups: int = 10
+    # Ridge weights at which the dimension is evaluated.
+    n_alphas: int = 16
+    # Range of the dimension in which slopes are read: a number, and a fraction of the smaller of rows and features:
+    # the part of the curve that a sample shows reliably.
+    min_dimension: float = 4.0
+    max_dimension_share: float = 0.05
+    # The largest leverage is the geometric mean over this many features of largest leverage: one alone is too unstable.
+    n_top: int = 8
+
+
+OPTIONS = SlopeOptions()
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ def compatibility_exponent(
 
 def _cross_fitted_max_leverage(Phi: Array, K: Array | None, rows: Index, columns: Index, alpha: Array) -> Array:
     """The leverage, on one half of the rows, of the features that have the largest on the other; one per alpha."""
-    row_half, column_third = rows // GROUPS % 2, columns // GROUPS % 3
+    row_half, column_third = rows // OPTIONS.n_groups % 2, columns // OPTIONS.n_groups % 3
     candidates = columns if K is not None else columns[column_third == 2]
     scores = []
     for half in (0, 1):
@@ -122,7 +136,7 @@ def _cross_fitted_max_leverage(Phi: Array, K: Array | None, rows: Index, columns
         gram = K[np.ix_(half_rows, half_rows)] if K is not None else stand_in @ stand_in.T
         scores.append(leverage_scores(_subset_features(Phi, half_rows, candidates)[0], gram=gram, alpha=alpha))
     # A few of the largest: a single one changes with every row left out, and the error of its slope says little.
-    count = min(TOP, len(candidates))
+    count = min(OPTIONS.n_top, len(candidates))
     top = [np.argpartition(-score, count - 1, axis=1)[:, :count] for score in scores]
     logs = [np.log(np.take_along_axis(scores[1 - half], top[half], axis=1)).mean(axis=1) for half in (0, 1)]
     return np.exp((logs[0] + logs[1]) / 2)
@@ -157,10 +171,10 @@ def _estimate_slope(
     variance = _jackknife_variance(
         [_fit_slope(alpha, np.log(curve(r, columns, alpha))) for r in _leave_groups_out(rows)]
     )
-    if len(columns) >= 2 * GROUPS:
+    if len(columns) >= 2 * OPTIONS.n_groups:
         without_columns = [_fit_slope(alpha, np.log(curve(rows, c, alpha))) for c in _leave_groups_out(columns)]
         variance += _jackknife_variance(without_columns)
-    half_width = student.ppf((1 + confidence) / 2, GROUPS - 1) * np.sqrt(variance) + drift
+    half_width = student.ppf((1 + confidence) / 2, OPTIONS.n_groups - 1) * np.sqrt(variance) + drift
     low, value, high = np.clip([value - half_width, value, value + half_width], 0, 1).tolist()  # by definition
     return Exponent(name, value, (low, high), confidence)
 
@@ -171,8 +185,8 @@ def _choose_alphas(Phi: Array | None, K: Array | None) -> Array:
     side = min(Phi.shape) if Phi is not None else len(mu)
     grid = np.geomspace(mu[0], FLOOR * mu[0], 400)
     dimension = (mu / (mu + grid[:, None])).sum(axis=1)
-    inside = grid[(dimension >= LEAST_DIMENSION) & (dimension <= MOST_DIMENSION * side)]
-    return np.geomspace(inside[0], inside[-1], N_ALPHAS) if len(inside) > N_ALPHAS else np.empty(0)
+    inside = grid[(dimension >= OPTIONS.min_dimension) & (dimension <= OPTIONS.max_dimension_share * side)]
+    return np.geomspace(inside[0], inside[-1], OPTIONS.n_alphas) if len(inside) > OPTIONS.n_alphas else np.empty(0)
 
 
 def _fit_slope(alpha: Array, log_curve: Array) -> float:
@@ -181,7 +195,7 @@ def _fit_slope(alpha: Array, log_curve: Array) -> float:
 
 def _leave_groups_out(index: Index) -> list[Index]:
     """All but every tenth: ten index sets, each of which leaves another tenth out."""
-    return [index[np.arange(len(index)) % GROUPS != g] for g in range(GROUPS)]
+    return [index[np.arange(len(index)) % OPTIONS.n_groups != g] for g in range(OPTIONS.n_groups)]
 
 
 def _jackknife_variance(values: list[float]) -> float:

@@ -39,22 +39,33 @@ from quernel.theory.source import source_exponent
 
 Array = NDArray[np.floating]
 
-# Features drawn to estimate the compatibility.
-CANDIDATES = 500
-# The pilot: features of the first look and fewest of any, and draws of the first look and of each that counts.
-FIRST, LEAST = 48, 8
-# Most features of a pilot: a quarter of its rows, and so many of few rows. Beyond, the gap goes on as it has fallen.
-MOST = 200
-LOOKS, DRAWS = 4, 6
-# How the gap changes with the rows is seen between all rows of the pilot and this many parts of them.
-PARTS = 4
-# Gaps below this, of fits that no draw changes, are rounding.
-NO_GAP = 1e-12
-# Powers of M with which the gap may fall; what lies outside is noise.
-SLOPES = 0.5, 1.25
-# How the gap of M = C n^c moves with n: the pilot shows one power, the theory has another in the limit. From 500 to
-# 2,000 rows of some simulated and real tables the power mostly lay between the two, about this far from the theory's.
-SHOWN = 2 / 3
+
+@dataclass(frozen=True)
+class PilotOptions:
+    """Constants of the pilot that finds C in M = C n^c: more features or draws cost time and narrow its interval."""
+
+    # Features drawn to estimate the compatibility exponent.
+    n_candidates: int = 500
+    # Features of the first, exploratory fits, and fewest features of any fit.
+    first_size: int = 48
+    min_size: int = 8
+    # Most features of a fit: a quarter of the pilot's rows, and at least this. Larger M are extrapolated on the line.
+    max_size: int = 200
+    # Draws of the features in exploratory fits and on the parts, and in the fits that the line is drawn through.
+    n_exploratory_draws: int = 4
+    n_draws: int = 6
+    # How the gap depends on n is read from the whole pilot against this many disjoint parts of it.
+    n_parts: int = 4
+    # Smaller gaps are rounding errors, of fits that no draw changes.
+    min_gap: float = 1e-12
+    # Range of b in gap = A M^-b; estimates outside are noise, and clipped.
+    slope_range: tuple[float, float] = (0.5, 1.25)
+    # Drift of the gap of M = C n^c with n: this weight on the pilot's power of n, the rest on the theory's limit. From 500 to
+    # 2,000 rows of some simulated and real tables the power mostly lay between the two, about there.
+    pilot_weight: float = 2 / 3
+
+
+PILOT = PilotOptions()
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,7 @@ def estimate_exponents(
     rng = np.random.default_rng(random_state)
     X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
     gram = kernel.gram(X, X)
-    features = RandomFeatures(kernel, CANDIDATES, random_state=rng).fit(X).transform(X)
+    features = RandomFeatures(kernel, PILOT.n_candidates, random_state=rng).fit(X).transform(X)
     return Exponents(
         source=source_exponent(y, gram=gram, level=level, random_state=rng),
         capacity=capacity_exponent(gram=gram),
@@ -215,18 +226,18 @@ def calibrate_features(
         alpha = made.alpha * (made.n / n) ** (1 / (2 * made.r + made.gamma))
         return _Pilot(X[rows], y[rows], kernel, loss, alpha, alpha / unit, gap)
 
-    whole, parts = pilot(slice(None)), [pilot(slice(k, None, PARTS)) for k in range(PARTS)]
+    whole, parts = pilot(slice(None)), [pilot(slice(k, None, PILOT.n_parts)) for k in range(PILOT.n_parts)]
     found = {}
     for sampling, compatibility in (("uniform", made.compatibility), ("leverage", made.gamma)):
         line, scatter = _find_size(whole, sampling, gap, rng)
-        fewer = np.concatenate([part.gaps(sampling, line.middle, LOOKS, rng)[0] for part in parts])
-        pilot_drift = math.log(line.gap / max(float(fewer.mean()), NO_GAP)) / math.log(PARTS)
-        relative_error = float(fewer.std(ddof=1)) / max(float(fewer.mean()), NO_GAP) / math.sqrt(len(fewer))
+        fewer = np.concatenate([part.gaps(sampling, line.middle, PILOT.n_exploratory_draws, rng)[0] for part in parts])
+        pilot_drift = math.log(line.gap / max(float(fewer.mean()), PILOT.min_gap)) / math.log(PILOT.n_parts)
+        relative_error = float(fewer.std(ddof=1)) / max(float(fewer.mean()), PILOT.min_gap) / math.sqrt(len(fewer))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", OutsideTheoryWarning)  # the plan has said so
             c = float(feature_exponent(made.r, made.gamma, compatibility, strict=False))
         limit, shown = -made.rate, pilot_drift - line.slope * c
-        half_width = float(student.ppf((1 + confidence) / 2, 2 * DRAWS - 2)) * line.error
+        half_width = float(student.ppf((1 + confidence) / 2, 2 * PILOT.n_draws - 2)) * line.error
         value = math.exp(line.log_features) / len(y) ** c
         found[sampling] = FeatureConstant(
             sampling=sampling,
@@ -237,8 +248,8 @@ def calibrate_features(
             rows=len(y),
             gap=gap,
             slope=line.slope,
-            drift=(limit, (1 - SHOWN) * limit + SHOWN * shown, shown),
-            drift_error=math.hypot(relative_error, line.gap_error) / math.log(PARTS),
+            drift=(limit, (1 - PILOT.pilot_weight) * limit + PILOT.pilot_weight * shown, shown),
+            drift_error=math.hypot(relative_error, line.gap_error) / math.log(PILOT.n_parts),
             scatter=scatter / math.exp(line.log_features / 2),
         )
     return found
@@ -302,19 +313,21 @@ class _Line:
 
 def _find_size(pilot: _Pilot, sampling: str, gap: float, rng: np.random.Generator) -> tuple[_Line, float]:
     """The M at which the gap is met, from fits around it; and the scatter of one draw, to be divided by sqrt(M)."""
-    guess = FIRST * float(pilot.gaps(sampling, FIRST, LOOKS, rng)[0].mean()) / gap
-    high = int(np.clip(2 * guess, 2 * LEAST, max(MOST, len(pilot.y) // 4)))
-    sizes = np.array([max(high // 4, LEAST), high])
-    draws_by_size = [pilot.gaps(sampling, int(size), DRAWS, rng) for size in sizes]
+    guess = (
+        PILOT.first_size * float(pilot.gaps(sampling, PILOT.first_size, PILOT.n_exploratory_draws, rng)[0].mean()) / gap
+    )
+    high = int(np.clip(2 * guess, 2 * PILOT.min_size, max(PILOT.max_size, len(pilot.y) // 4)))
+    sizes = np.array([max(high // 4, PILOT.min_size), high])
+    draws_by_size = [pilot.gaps(sampling, int(size), PILOT.n_draws, rng) for size in sizes]
     scatter = float(np.sqrt(np.mean([first**2 * size for (_, first), size in zip(draws_by_size, sizes, strict=True)])))
     return _fit_line(sizes, np.array([gaps for gaps, _ in draws_by_size]), gap), scatter
 
 
 def _fit_line(sizes: NDArray[np.intp], gaps: Array, wanted: float) -> _Line:
     """Through the means of the gaps, shape (2, draws), of two sizes."""
-    mean = np.maximum(gaps.mean(axis=1), NO_GAP)
+    mean = np.maximum(gaps.mean(axis=1), PILOT.min_gap)
     span = math.log(sizes[1] / sizes[0])
-    slope = float(np.clip(math.log(mean[0] / mean[1]) / span, *SLOPES))
+    slope = float(np.clip(math.log(mean[0] / mean[1]) / span, *PILOT.slope_range))
     middle = round(math.sqrt(sizes[0] * sizes[1]))
     at_middle = float(np.mean(mean * (sizes / middle) ** slope))
     distance = math.log(at_middle / wanted) / slope  # from the middle to the M wanted, in log M

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
@@ -15,15 +17,26 @@ from quernel.theory.exponents import FLOOR, Exponent, check_confidence, check_ma
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
-# Eigenfunctions looked at per row, growth of the bins, what counts as seen, and how many bins must be.
-LEADING = 0.1
-BIN_GROWTH = 1.5
-DETECTED = 2.5
-MIN_BINS = 4
-# The log energy of a single function scatters this much around its power law.
-IRREGULARITY = 0.3
-# A wider interval than this tells nothing about r.
-WIDEST = 0.8
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Constants of the estimate of the source exponent."""
+
+    # Leading eigenfunctions used, as a fraction of the rows.
+    leading: float = 0.1
+    # Each bin of eigenfunctions is this much larger than the one before: bins of equal width on a log scale.
+    bin_growth: float = 1.5
+    # A bin is detected if its energy exceeds this many standard errors.
+    detection: float = 2.5
+    # Fewest detected bins from which a slope is fitted.
+    min_bins: int = 4
+    # Standard deviation of the log energies of one function around its power law, on top of the sampling error.
+    irregularity: float = 0.3
+    # Intervals wider than this are reported as undecided.
+    max_width: float = 0.8
+
+
+OPTIONS = SourceOptions()
 
 
 def source_exponent(
@@ -62,22 +75,25 @@ def source_exponent(
         raise ValueError(f"y must hold {n} finite numbers, one per row; got shape {target.shape}.")
     check_confidence(confidence)
     loss = Pinball(np.array([level]))
-    mu, basis = _eigenbasis(Phi, K, int(LEADING * n))
+    mu, basis = _eigenbasis(Phi, K, int(OPTIONS.leading * n))
     halves = np.array_split(np.random.default_rng(random_state).permutation(n), 2)
     first, second = (_fit_coefficients(basis[half], target[half], loss) for half in halves)
     noise = _noise_variance(first, second)
     position, energy, error = _bin_energies(mu, first, second, noise)
-    n_detected = int(np.argmin(np.append(energy > DETECTED * error, False)))  # bins before the first that is not seen
+    n_detected = int(
+        np.argmin(np.append(energy > OPTIONS.detection * error, False))
+    )  # bins before the first that is not seen
     name = f"source r at level {level:g}"
-    if n_detected < MIN_BINS:
+    if n_detected < OPTIONS.min_bins:
         return undecided(
             name,
             confidence,
-            f"of the bins of the {len(mu)} leading eigenfunctions {n_detected} rise above the noise, {MIN_BINS} are "
+            f"of the bins of the {len(mu)} leading eigenfunctions {n_detected} rise above the noise, "
+            f"{OPTIONS.min_bins} are "
             "needed",
         )
     value, half_width = _fit_power(position[:n_detected], energy[:n_detected], error[:n_detected], confidence)
-    if not half_width <= WIDEST / 2:
+    if not half_width <= OPTIONS.max_width / 2:
         return undecided(name, confidence, f"{value:.2f} give or take {half_width:.2f} is too vague")
     return Exponent(name, value, (value - half_width, value + half_width), confidence)
 
@@ -126,7 +142,7 @@ def _bin_edges(mu: Array) -> Index:
 
     Eigenfunctions of nearly equal eigenvalues are mixed up by the sample; their energies belong in one bin.
     """
-    nominal = np.round(3 * BIN_GROWTH ** np.arange(60)).astype(int)
+    nominal = np.round(3 * OPTIONS.bin_growth ** np.arange(60)).astype(int)
     drop = np.append(np.log(mu[:-1] / mu[1:]), 0.0)  # drop[i - 1]: from eigenvalue i - 1 to eigenvalue i
     shifted = [edge + int(np.argmax(drop[edge - 2 : edge + 1])) - 1 for edge in nominal[nominal < len(mu) - 1]]
     return np.unique([0, *shifted, len(mu)])
@@ -134,7 +150,7 @@ def _bin_edges(mu: Array) -> Index:
 
 def _fit_power(position: Array, energy: Array, error: Array, confidence: float) -> tuple[float, float]:
     """Half the slope of log energy against log eigenvalue, and half the width of its interval."""
-    weight = 1 / ((error / energy) ** 2 + IRREGULARITY**2)
+    weight = 1 / ((error / energy) ** 2 + OPTIONS.irregularity**2)
     centre = position - np.average(position, weights=weight)
     log_energy = np.log(energy)
     sum_of_squares = np.sum(weight * centre**2)
