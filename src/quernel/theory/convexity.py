@@ -1,6 +1,6 @@
-"""Bounds on the risk by squared distances, below (`ass7`) and above (the remark after `cor3`), estimated for any loss.
+"""Local strong convexity of the risk (`ass7`) and its upper counterpart (remark after `cor3`), for any loss.
 
-Diagnostics, not proofs: inequalities that are to hold in every direction and at every small distance are looked at in
+Diagnostics, not proofs: inequalities that should hold in every direction and at every small distance are evaluated in
 the directions and at the distance that the caller gives.
 """
 

@@ -1,4 +1,4 @@
-"""How the excess risk of a fit falls with the number of rows, for any loss (`thm3`)."""
+"""Learning curves: the excess risk of fits with random features against the number of rows, for any loss (`thm3`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from quernel.theory.populations import SplinePopulation
 
 Array = NDArray[np.floating]
 
-# Points of x at which risks are averaged.
+# Points of the midpoint rule in x over which risks are averaged.
 N_GRID = 1000
 
 
 @dataclass(frozen=True)
 class ExcessRisk:
-    """One point of a curve: n rows, M features, ridge weight alpha, and the mean excess risk with its error."""
+    """Point of a learning curve: n rows, M features, ridge weight alpha, mean excess risk and its standard error."""
 
     n: int
     M: int
@@ -82,7 +82,7 @@ def excess_risk_curve(
     model = _make_noise_model(loss, noise, likely)
     x = (np.arange(N_GRID)[:, None] + 0.5) / N_GRID
     target, curve = population.target(x), []
-    model.minimiser(target)  # refuses a target that the law cannot have, before any fit
+    model.minimiser(target)  # raises for a target that the model cannot have, before any fit
     for n in sizes:
         M, ridge, risks = int(features(n)), float(alpha(n)), []
         for rng in np.random.default_rng([random_state, n]).spawn(repetitions):
@@ -99,7 +99,7 @@ def excess_risk_curve(
 
 
 def _make_noise_model(loss: Loss, noise: Callable[[Array], Array] | None, likely: float | None) -> NoiseModel:
-    """Labels for a loss of the margin, noise for one of the residual."""
+    """`Labels` for a loss of the margin, `Noise` for one of the residual."""
     if is_margin_loss(loss):
         if noise is not None:
             raise ValueError(f"{type(loss).__name__} is a loss of labels -1 and +1, which have no noise: leave it out.")

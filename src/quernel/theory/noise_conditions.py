@@ -1,7 +1,7 @@
-"""The density of y given x near a quantile, and what it says of the check loss: `ass6` and `lemA.2.4`.
+"""Adaptive self-calibration (`ass6`), the density of y given x near a quantile, and its consequence (`lemA.2.4`).
 
-Estimates from a sample are diagnostics, not proofs: a sample cannot show that an inequality holds at every distance,
-however small, so that increments are looked at over a stated one.
+Estimates from a sample are diagnostics, not proofs: no sample shows that an inequality holds at every distance, however
+small, so that increments of the distribution function are taken over a stated distance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.floating]
 
-# Fewest rows from which a group's distribution is read.
+# Fewest rows per group.
 MIN_GROUP = 50
 
 
@@ -72,7 +72,7 @@ def self_calibration(
     default = float(np.subtract(*np.quantile(residual, [0.75, 0.25]))) / 5
     radius, step = check_distance("radius", radius, default), check_distance("step", step, default)
     grid = np.linspace(-radius, radius, 41)
-    high, low = (-np.inf, 0.0), (np.inf, 0.0)  # increment and its standard error
+    high, low = (-np.inf, 0.0), (np.inf, 0.0)  # (increment, its standard error)
     for label in np.unique(labels):
         values = np.sort(residual[labels == label])
         if len(values) < MIN_GROUP:
@@ -102,18 +102,18 @@ def calibration_inequality(c1: float, c2: float) -> CalibrationInequality:
 
 
 def _fraction_within(values: Array, start: Array, step: float) -> Array:
-    """The share of the (sorted) values in (start, start + step]."""
+    """Fraction of the sorted values in (start, start + step]."""
     counts = np.searchsorted(values, start + step, side="right") - np.searchsorted(values, start, side="right")
     return counts / len(values)
 
 
 def _with_standard_error(share: float, n: int) -> tuple[float, float]:
-    """A share of n rows and its standard error."""
+    """A fraction of n rows, and its binomial standard error."""
     return float(share), float(np.sqrt(share * (1 - share) / n))
 
 
 def check_vector(name: str, values: ArrayLike) -> Array:
-    """At least 50 finite numbers in one axis."""
+    """One-dimensional array of at least 50 finite numbers, or ValueError."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1 or len(array) < MIN_GROUP or not np.isfinite(array).all():
         raise ValueError(f"{name} must hold at least {MIN_GROUP} finite numbers in one axis; got shape {array.shape}.")
@@ -121,7 +121,7 @@ def check_vector(name: str, values: ArrayLike) -> Array:
 
 
 def check_distance(name: str, value: float | None, default: float) -> float:
-    """A positive, finite distance; the default where none is given."""
+    """Positive, finite distance, or the default if None; otherwise ValueError."""
     distance = default if value is None else value
     if not 0 < distance < np.inf:
         raise ValueError(f"{name} must be positive and finite; got {distance!r}. Is the residual constant?")

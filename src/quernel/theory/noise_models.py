@@ -1,6 +1,7 @@
-"""Laws of y given x under which a given function f* minimises the risk of a loss, and what it costs to leave f*.
+"""Models of y given x under which a given f* minimises the risk of a loss, and excess risks of other functions.
 
-For a loss of the residual y is f* and noise. For a loss of the margin y is -1 or +1, and p is the probability of +1.
+For a loss of the residual (`Noise`), y is f* plus noise. For a loss of the margin (`Labels`), y is -1 or +1, and p is
+the probability of +1.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from quernel.losses import Loss, Margin
 
 Array = NDArray[np.floating]
 
-# Points of the noise's law at which risks are averaged.
+# Number of quantiles of the noise over which risks are averaged.
 N_NODES = 401
-# How closely the minimiser must be found again from the probabilities that were made for it.
+# Accuracy to which f* must be recovered as the loss's minimiser under the probabilities that were derived from it.
 MINIMISER_TOL = 1e-6
 
 
 class NoiseModel(Protocol):
-    """What y does where a population's function has the values `target`, shape (n,)."""
+    """Protocol: the law of y where a population's function has the values `target`, shape (n,)."""
 
     def minimiser(self, target: Array) -> Array:
-        """f*, which minimises the risk of the loss."""
+        """f*, the function that minimises the risk of the loss, shape (n,)."""
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """y."""
+        """Draw y, shape (n,)."""
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """The risk of these predictions minus that of f*, averaged over the rows."""
+        """Risk of these predictions minus that of f*, averaged over the rows."""
 
 
 def is_margin_loss(loss: Loss) -> TypeGuard[Margin]:
-    """Is it a loss of the margin, with y = -1 or +1?"""
+    """Whether the loss is a function of the margin y f with labels y = -1 and +1."""
     return loss.margin
 
 
 def excess_risk(
     loss: Loss, deviation: ArrayLike, noise: ArrayLike | None = None, *, probability: ArrayLike | None = None
 ) -> float:
-    """E loss(r) - min over f, for the deviations f - f* at some rows: a mean over them.
+    """Excess risk E loss(f) - E loss(f*) of deviations f - f*, averaged over some rows.
 
-    Differences are taken value by value, so that nothing is lost to the size of the risk itself.
+    Losses are subtracted before averaging, so that no digits are lost to the size of the risk itself.
 
     Parameters
     ----------
@@ -116,24 +117,24 @@ class Noise:
 
     @cached_property
     def values(self) -> Array:
-        """The noise at regular levels."""
+        """Quantiles of the noise at regular levels, which represent its law."""
         return np.asarray(self.quantile((np.arange(N_NODES) + 0.5) / N_NODES), dtype=float)
 
     @cached_property
     def center(self) -> float:
-        """Its best constant, which draws are without."""
+        """Best constant of the noise under the loss; draws are centred by it."""
         return float(self.loss.fit_constant(self.values, np.full(N_NODES, 1 / N_NODES))[0])
 
     def minimiser(self, target: Array) -> Array:
-        """The target itself."""
+        """f* is the target itself."""
         return target
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """f* + noise."""
+        """Draw f* + centred noise."""
         return target + np.asarray(self.quantile(rng.random(len(target)))) - self.center
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """Averaged over the noise at regular levels."""
+        """Excess risk, averaged over the rows and over quantiles of the noise."""
         return excess_risk(self.loss, prediction - target, self.values)
 
 
@@ -188,12 +189,12 @@ class Labels:
             raise ValueError(f"likely must be between 1/2 and 1; got {self.likely!r}.")
 
     def probability(self, target: Array) -> Array:
-        """p, the probability of y = +1."""
+        """Probability p of y = +1, shape (n,)."""
         if self.likely is not None:
             return np.where(target >= 0, self.likely, 1 - self.likely)
         slope_up, slope_down = _evaluate(self.loss.slope, 1 + target), _evaluate(self.loss.slope, 1 - target)
         p = slope_up / (slope_up + slope_down)
-        # Where the risk is flat, or least only at infinity, the loss's own best constant is another.
+        # Where the risk is flat around f*, or has its infimum at infinity, the loss's best constant differs from f*.
         unfit = ~(
             (p > 0) & (p < 1) & np.isclose(self.loss.constant_for(p), target, rtol=MINIMISER_TOL, atol=MINIMISER_TOL)
         )
@@ -206,34 +207,37 @@ class Labels:
         return p
 
     def minimiser(self, target: Array) -> Array:
-        """The target or, if `likely` is given, the step."""
+        """f*: the target or, if `likely` is given, a step."""
         p = self.probability(target)
         return target if self.likely is None else self.loss.constant_for(p)
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """+1 with probability p, else -1."""
+        """Draw +1 with probability p, else -1."""
         return np.where(rng.random(len(target)) < self.probability(target), 1.0, -1.0)
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """In closed form over the two labels."""
+        """Excess risk, exact over the two labels."""
         return excess_risk(self.loss, prediction - self.minimiser(target), probability=self.probability(target))
 
 
 def _evaluate(function: Callable[[Array], Array], residual: Array) -> Array:
-    """A loss's function of one column at residuals (n,)."""
+    """Evaluate a function of a loss with one column at residuals (n,)."""
     return function(residual[:, None])[:, 0]
 
 
 def _loss_name(loss: Loss) -> str:
+    """Class name of the loss, for messages."""
     return type(loss).__name__
 
 
 def _check_column(loss: Loss) -> None:
+    """ValueError unless the loss has one column."""
     if loss.n_columns != 1:
         raise ValueError(f"Excess risks are of one loss at a time; got {loss!r} with {loss.n_columns} columns.")
 
 
 def _check_probability(probability: ArrayLike, n: int) -> Array:
+    """Probabilities broadcast to (n,), or ValueError unless strictly between 0 and 1."""
     p = np.asarray(probability, dtype=float)
     if p.shape not in ((), (n,)):
         raise ValueError(f"probability must be a number, or one for each of {n} rows; got shape {p.shape}.")

@@ -1,7 +1,7 @@
-"""How near averaged operators come to their means: L_M to L_K over features, and C_MD to C_M over rows.
+"""Similarity of operators: how close L_M over random features is to L_K, and C_MD over a sample of rows to C_M.
 
-The random feature and the empirical error are bounded through these numbers (`lemC.1` to `lemC.4`). Here they are
-measured on a known law of rows, and bounded as the lemmas do.
+The paper bounds the random-feature and the empirical error through these norms (`lemC.1` to `lemC.4`). Here they are
+measured on a known law of rows, and bounded as in the lemmas.
 """
 
 from __future__ import annotations
@@ -132,18 +132,19 @@ def sample_similarity_bound(
 
 
 def compare_operators(A: Array, B: Array, alpha: float) -> OperatorSimilarity:
-    """The three norms for positive A and B, in the eigenbasis of A, where its roots are diagonal."""
+    """The three norms for positive semidefinite A and B, computed in the eigenbasis of A."""
     mu, vectors = np.linalg.eigh(A)
     root = np.sqrt(np.maximum(mu, 0) + alpha)
     one_sided = vectors.T @ (A - B) @ vectors / root[:, None]
     spectrum = np.linalg.eigvalsh(one_sided / root)
-    # (A + alpha)^1/2 (B + alpha)^-1 (A + alpha)^1/2 is the inverse of 1 minus the whitened difference.
+    # (A + alpha)^1/2 (B + alpha)^-1 (A + alpha)^1/2 = (I - D)^-1 with D the whitened difference A - B; spectrum[-1] is
+    # the largest eigenvalue of D.
     ratio = 1 / math.sqrt(1 - spectrum[-1])
     return OperatorSimilarity(float(np.abs(spectrum).max()), float(np.linalg.norm(one_sided, 2)), ratio)
 
 
 def _difference_bound(count: int, max_dimension: float, alpha: float, delta: float, trace: float | None) -> float:
-    """`lemD.5`, as it is printed or with the trace."""
+    """`lemD.5` (a Bernstein inequality for operators), as printed or, given the trace, as proved."""
     if trace is None:
         log, factor = math.log(2 / delta), 1.0
     else:
@@ -153,15 +154,17 @@ def _difference_bound(count: int, max_dimension: float, alpha: float, delta: flo
 
 
 def _ratio_bound(difference: float) -> float:
-    """`lemD.3`."""
+    """Bound on the ratio from that on the difference: `lemD.3`."""
     return 1 / math.sqrt(1 - difference) if difference < 1 else math.inf
 
 
 def _check_scalar_alpha(alpha: float) -> float:
+    """alpha as a float, or ValueError unless it is one positive number."""
     if np.ndim(alpha) != 0:
         raise ValueError(f"alpha must be one number here; got {alpha!r}.")
     return float(check_alpha(alpha))
 
 
 def _check_count(count: int, name: str) -> None:
+    """ValueError unless 1 or more."""
     check_ranges(**{name: (count, 1 <= count < math.inf, "1 or more")})

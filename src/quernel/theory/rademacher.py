@@ -1,4 +1,4 @@
-"""How well the functions near a centre can follow coin flips at the rows: the complexity of `lemA.2.5`."""
+"""Local Rademacher complexity (`lemA.2.5`): how well functions near a centre can fit random signs."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def local_rademacher_complexity(
 
 
 def _resolve_n(n: int | None, matrix: ArrayLike | None) -> int:
+    """Number of rows, given or that of the matrix; ValueError if neither."""
     if n is None and matrix is None:
         raise ValueError("Eigenvalues do not tell the number of rows: give n.")
     count = len(np.asarray(matrix)) if n is None else n

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.floating]
 
-# Sums such as 0.7 + 0.3, and powers such as 10,000^(1/2), are known to this.
+# Tolerance for rounding errors in sums such as 0.7 + 0.3 and powers such as 10,000^(1/2).
 ROUNDING = 1e-12
 
 
@@ -31,11 +31,11 @@ class OutsideTheoryWarning(UserWarning):
 
 
 def learning_rate(r: ArrayLike, gamma: ArrayLike, *, strict: bool = True) -> float | Array:
-    """2r / (2r + gamma): the squared error falls like n to minus this.
+    """Exponent of the optimal learning rate, 2r / (2r + gamma): the squared error is O(n^-rate), logarithms left out.
 
     Parameters
     ----------
-    r, gamma : source and capacity exponent; arrays are taken entry by entry
+    r, gamma : source and capacity exponent; arrays broadcast
     strict : raise outside of the theorems' range (r in (0, 1], gamma in [0, 1], 2r + gamma >= 1); False evaluates the
         formula there too, and warns
 
@@ -49,7 +49,9 @@ def learning_rate(r: ArrayLike, gamma: ArrayLike, *, strict: bool = True) -> flo
 
 
 def regularization(n: float, r: float, gamma: float, *, strict: bool = True) -> float:
-    """lambda = n^(-1 / (2r + gamma)), the ridge weight for n rows (for a target of unit spread, as in the paper).
+    """Ridge weight lambda = n^(-1 / (2r + gamma)) of the theorems for n rows.
+
+    Constants are left out: it is for a target of unit scale, as in the paper.
 
     Examples
     --------
@@ -64,9 +66,9 @@ def regularization(n: float, r: float, gamma: float, *, strict: bool = True) -> 
 def feature_exponent(
     r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *, strict: bool = True
 ) -> float | Array:
-    """c in M = n^c (`thm2`, `thm3`); see `features_needed`. Arrays are taken entry by entry."""
+    """Exponent c in M = n^c (`thm2`, `thm3`); see `features_needed`. Arrays broadcast."""
     r, gamma, compatibility = _check_exponents(r, gamma, compatibility, strict)
-    excess = np.maximum(2 * r - 1, 0)  # 0 in the agnostic case, where only the compatibility counts
+    excess = np.maximum(2 * r - 1, 0)  # 0 in the agnostic case r < 1/2, where only the compatibility counts
     return _as_scalar((excess * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma))
 
 
@@ -94,7 +96,7 @@ def features_needed(n: float, r: float, gamma: float, compatibility: float = 1.0
 
 
 def violations(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *, joint: bool = True) -> list[str]:
-    """The conditions of the theorems that do not hold, in words; `joint` asks for 2r + gamma >= 1 too."""
+    """Conditions of the theorems that do not hold, as text; `joint` includes 2r + gamma >= 1."""
     r, gamma, compatibility = (np.asarray(value, dtype=float) for value in (r, gamma, compatibility))
     total = 2 * r + gamma
     conditions = [
@@ -107,14 +109,17 @@ def violations(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *
 
 
 def _first_violation(values: Array, wrong: NDArray[np.bool_]) -> str:
-    """The first wrong entry."""
+    """The first entry that violates a condition."""
     return f"{np.atleast_1d(values)[np.atleast_1d(wrong)][0]:g}"
 
 
 def _check_exponents(
     r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: bool
 ) -> tuple[Array, Array, Array]:
-    """The three as arrays: raise, or warn, where the theorems are silent; raise where there is no formula."""
+    """The three exponents as arrays.
+
+    Raises where the formula is undefined, and raises (`strict`) or warns where no theorem covers the exponents.
+    """
     try:
         values = [np.asarray(value, dtype=float) for value in (r, gamma, compatibility)]
     except (TypeError, ValueError) as error:
@@ -136,11 +141,12 @@ def _check_exponents(
 
 
 def _check_n_rows(n: float) -> float:
+    """A number of rows as float, or ValueError."""
     if isinstance(n, bool) or not isinstance(n, numbers.Real) or not (np.isfinite(n) and n >= 1):
         raise ValueError(f"n must be a number of rows, 1 or more; got {n!r}.")
     return float(n)
 
 
 def _as_scalar(value: Array) -> float | Array:
-    """A float where the arguments were numbers."""
+    """A float if the arguments were numbers, otherwise the array."""
     return float(value) if np.ndim(value) == 0 else value

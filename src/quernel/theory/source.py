@@ -1,4 +1,4 @@
-"""The source exponent r, read off data: f* has energy like mu^(2r) around the eigenfunctions of eigenvalue mu."""
+"""Source exponent r estimated from data: energies of f* in the kernel's eigenbasis decay like mu^(2r)."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def source_exponent(
     confidence: float = 0.95,
     random_state: int | np.random.Generator | None = 0,
 ) -> Exponent:
-    """r, from how the fitted quantile's coefficients in the eigenbasis of the kernel decay.
+    """Source exponent r, from the decay of the fitted quantile's coefficients in the eigenbasis of the kernel.
 
-    The quantile is fitted twice, on two halves of the rows, by the leading eigenfunctions. The product of a coefficient
-    with its twin estimates its square without bias from the noise. Summed over bins of eigenfunctions of growing size,
-    such energies fall like mu^(2r) (a source condition that holds for r and hardly more), until they sink in the noise.
-    Where fewer than 4 bins rise above it, or the slope remains too uncertain, the exponent is undecided.
+    The quantile is fitted twice by the leading eigenfunctions, on two halves of the rows. The product of a
+    coefficient's two estimates is an unbiased estimate of its square, free of noise energy. Summed over bins of growing
+    size, these energies decay like mu^(2r) (if the source condition holds for r and hardly more) until they sink in the
+    noise. r is half the slope of log energy against log eigenvalue, over the bins before the first that is not
+    detected. With fewer than 4 such bins, or too wide an interval, the exponent is undecided.
 
     From features it is the exponent relative to K_M = Phi Phi', whose eigenfunctions are mixtures of the kernel's: with
     few features smooth targets look rougher than they are. Prefer the Gram matrix of a subsample.
@@ -99,7 +100,7 @@ def source_exponent(
 
 
 def _eigenbasis(Phi: Array | None, K: Array | None, count: int) -> tuple[Array, Array]:
-    """The leading eigenvalues of K/n and eigenfunctions at the rows, (n, count), scaled to mean square 1."""
+    """Leading eigenvalues of K/n (at most `count`), and eigenfunctions at the rows scaled to mean square 1."""
     if K is not None:
         n = len(K)
         mu, vectors = np.linalg.eigh(K / n)
@@ -114,19 +115,22 @@ def _eigenbasis(Phi: Array | None, K: Array | None, count: int) -> tuple[Array, 
 
 
 def _fit_coefficients(basis: Array, y: Array, loss: Pinball) -> Array:
-    """The quantile fit by eigenfunctions; the ridge is there for uniqueness only."""
+    """Quantile regression on the eigenfunctions; the tiny ridge only makes it unique."""
     scale = float(np.mean(np.abs(y - np.median(y)))) or 1.0
     problem = Problem(InMemoryDesign(ArrayRows(basis, y), features=basis), loss, 1e-6 / scale, fit_intercept=False)
     return SOLVERS["newton"](problem, tol=1e-6, max_iter=1000).coef[:, 0]
 
 
 def _noise_variance(first: Array, second: Array) -> float:
-    """The noise variance of one coefficient, from the differences of twins; the median resists the few that differ."""
+    """Noise variance of one coefficient, from the differences between its two estimates.
+
+    The median of squared differences resists the few coefficients in which the halves differ for other reasons.
+    """
     return float(np.median((first - second) ** 2)) / 0.4549 / 2  # 0.4549: median of a squared standard normal
 
 
 def _bin_energies(mu: Array, first: Array, second: Array, noise: float) -> tuple[Array, Array, Array]:
-    """Per bin of eigenfunctions: mean log eigenvalue, energy, and its standard error."""
+    """Per bin of eigenfunctions: mean log eigenvalue, energy, and the standard error of the energy."""
     edges = _bin_edges(mu)
     starts, size = edges[:-1], np.diff(edges)
     position = np.add.reduceat(np.log(mu), starts) / size
@@ -138,9 +142,9 @@ def _bin_energies(mu: Array, first: Array, second: Array, noise: float) -> tuple
 
 
 def _bin_edges(mu: Array) -> Index:
-    """Where bins begin and end: sizes grow, and cuts fall between eigenvalues that differ.
+    """Edges of bins of growing size, shifted by at most one to the largest drop between neighbouring eigenvalues.
 
-    Eigenfunctions of nearly equal eigenvalues are mixed up by the sample; their energies belong in one bin.
+    Eigenfunctions of nearly equal eigenvalues are mixed by the sample; their energies belong in one bin.
     """
     nominal = np.round(3 * OPTIONS.bin_growth ** np.arange(60)).astype(int)
     drop = np.append(np.log(mu[:-1] / mu[1:]), 0.0)  # drop[i - 1]: from eigenvalue i - 1 to eigenvalue i
@@ -149,7 +153,10 @@ def _bin_edges(mu: Array) -> Index:
 
 
 def _fit_power(position: Array, energy: Array, error: Array, confidence: float) -> tuple[float, float]:
-    """Half the slope of log energy against log eigenvalue, and half the width of its interval."""
+    """Half the weighted least-squares slope of log energy against log eigenvalue, and half its interval's width.
+
+    Weights combine the sampling error with `irregularity`; a misfit beyond both widens the interval.
+    """
     weight = 1 / ((error / energy) ** 2 + OPTIONS.irregularity**2)
     centre = position - np.average(position, weights=weight)
     log_energy = np.log(energy)
