@@ -54,7 +54,7 @@ def test_the_figure_shows_the_spikes_on_their_full_scale(tmp_path):
 def test_no_deviation_between_the_drawn_points_is_lost():
     task = {"r": 1.0, "gamma": 0.0, "n": 60}
     rows = curves.measure_fitted(task, np.random.default_rng(0))
-    assert len(rows) == curves.DRAWN
+    assert len(rows) == curves.N_PLOTTED
     assert np.mean([row["risk"] for row in rows]) == pytest.approx(rows[0]["excess"])
     assert all(abs(row["largest"]) >= abs(row["estimate"] - row["truth"]) for row in rows)
     assert rows[0]["least_excess"] <= rows[0]["excess"] * (1 + 1e-12)

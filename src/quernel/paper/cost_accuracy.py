@@ -19,7 +19,7 @@ from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions
 from quernel.paper.figures import SERIES, add_shared_legend, label_decades, make_panels
-from quernel.paper.holdout_fit import ALPHAS, VALIDATION, fit_ridge_path
+from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
 from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import is_below_zero, summarize
@@ -34,7 +34,8 @@ SETTINGS: dict[Size, list[tuple[str, int]]] = {
 }
 FEATURES: dict[Size, list[int]] = {"full": [5, 10, 20, 50, 100, 200, 500], "quick": [5, 20, 100]}
 REPETITIONS: dict[Size, int] = {"full": 8, "quick": 2}
-EXACT, TEST, CHOOSER_FEATURES, TRIES = "exact", 5000, 200, 2
+# Test rows, features with which the common ridge weight is selected, and timed fits of which the fastest counts.
+EXACT, N_TEST, CHOOSER_FEATURES, TRIES = "exact", 5000, 200, 2
 # Up to this multiple of exact KQR's excess risk counts as close to it.
 NEAR_FACTOR = 1.1
 
@@ -61,8 +62,8 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """
     n, kernel = int(task["n"]), KERNELS[str(task["kernel"])]
     counts = next(counts for counts in FEATURES.values() if max(counts) == task["most"])
-    X, y, quantile = make_homoscedastic(n + VALIDATION + TEST, random_state=rng)
-    training, validation, test = slice(0, n), slice(n, n + VALIDATION), slice(n + VALIDATION, None)
+    X, y, quantile = make_homoscedastic(n + N_VALIDATION + N_TEST, random_state=rng)
+    training, validation, test = slice(0, n), slice(n, n + N_VALIDATION), slice(n + N_VALIDATION, None)
     chooser = RandomFeatures(kernel, CHOOSER_FEATURES, random_state=rng).fit(X)
     alphas = ALPHAS[ALPHAS > 1e-7]
     fits = fit_ridge_path(chooser, X[training], y[training], Pinball(np.array([0.5])), alphas)
@@ -127,7 +128,7 @@ def present(table: Table, output: OutputFolder) -> Section:
         "The paper says that random features make kernel quantile regression cheap and compares no times. Here KQR-RF "
         "with growing M and exact KQR fit the median of the homoscedastic simulation with a smooth (Gaussian) and a "
         "rough (Laplacian) kernel, bandwidth 1, all to a certified relative gap of 1e-6.",
-        f"All fits of a repetition have the same lambda, chosen on {VALIDATION:,} validation rows with "
+        f"All fits of a repetition have the same lambda, chosen on {N_VALIDATION:,} validation rows with "
         f"{CHOOSER_FEATURES} "
         "features. Seconds are processor time of the fitting process, the least of two fits. Cheap is read as: the "
         f"fewest features whose mean excess risk is within {NEAR_FACTOR - 1:.0%} of exact KQR's cost fewer seconds "

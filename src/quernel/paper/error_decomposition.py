@@ -20,10 +20,12 @@ from quernel.plots import house_style
 from quernel.plots.style import INK
 from quernel.theory import SplinePopulation, error_decomposition, features_needed, learning_rate, regularization
 
+# Source and capacity exponent of the spline design, cut off after 100 frequencies.
 R, GAMMA = 0.5, 0.25
 POPULATION = SplinePopulation(R, GAMMA, 100)
 # Constants of M = constant * n^c: with the first, M does not limit the accuracy of the fit; with the second it does.
 CONSTANTS = (20, 2)
+# Attribute of `ErrorDecomposition` to its name on the page.
 TERMS = {
     "least_squares": "check loss to least squares",
     "empirical": "rows to their law",

@@ -18,14 +18,16 @@ from quernel.kernels import Gaussian
 from quernel.losses import Loss, Pinball, Squared
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
 from quernel.paper.figures import add_shared_legend, make_panels, plot_errorbars, set_log_log
-from quernel.paper.holdout_fit import VALIDATION, fit_ridge_path
+from quernel.paper.holdout_fit import N_VALIDATION, fit_ridge_path
 from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.paper.slopes import geometric_means, is_below_zero, paired_difference
 from quernel.plots import house_style
 
+# Noise laws with median 0: with a variance, with a mean but no variance, and without a mean.
 NOISES = {"normal": norm, "Student t, 2 degrees": student(2), "Cauchy": cauchy}
+# Median regression (pinball loss at level 1/2) and ridge regression on the same random features.
 METHODS: dict[str, Loss] = {"KQR-RF": Pinball(np.array([0.5])), "KRR-RF": Squared()}
-FEATURES, TEST = 100, 2000
+FEATURES, N_TEST = 100, 2000
 SIZES: dict[Size, list[int]] = {"full": [500, 1000, 2000, 5000, 10_000], "quick": [500, 1000, 2000]}
 REPETITIONS: dict[Size, int] = {"full": 20, "quick": 3}
 
@@ -47,10 +49,11 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     of the grid, an oracle that separates the estimate from its tuning.
     """
     n = int(task["n"])
-    X, _, quantile = make_homoscedastic(n + VALIDATION + TEST, random_state=rng)
+    X, _, quantile = make_homoscedastic(n + N_VALIDATION + N_TEST, random_state=rng)
     truth = quantile(X, 0.5)
+    # Inverse transform sampling of the noise.
     y = truth + NOISES[str(task["noise"])].ppf(rng.random(len(X)))
-    training, validation, test = slice(0, n), slice(n, n + VALIDATION), slice(n + VALIDATION, None)
+    training, validation, test = slice(0, n), slice(n, n + N_VALIDATION), slice(n + N_VALIDATION, None)
     features = RandomFeatures(Gaussian(1.0), FEATURES, random_state=rng).fit(X)
     rows: list[Row] = []
     for method, loss in METHODS.items():

@@ -172,7 +172,7 @@ def pinball(residual: Array, levels: Array) -> Array:
 
 
 # Validation rows of the experiments with one loss, and the relative duality gap of their fits.
-VALIDATION = 1000
+N_VALIDATION = 1000
 FIT_TOL = 1e-5
 
 

@@ -16,7 +16,7 @@ from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
 from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_errorbars, set_log_log
-from quernel.paper.holdout_fit import ALPHAS, VALIDATION, fit_ridge_path
+from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
 from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import MAX_WIDTH, Judgement, Slope, all_hold, allowed_slope, fit_slope, geometric_means
@@ -36,10 +36,12 @@ from quernel.theory.rates import ROUNDING
 PAIRS = {(0.2, 0.1): 0.81, (0.4, 0.2): 1.21, (0.5, 0.1): 1.63, (0.8, 0.2): 0.95}
 # Two pairs of our own, agnostic (r < 1/2) and strictly inside of the theorem, 2r + gamma > 1. The paper has none.
 INSIDE = ((0.4, 0.4), (0.3, 0.45))
+# Standard deviation of the noise, and points of the midpoint rule over which errors are averaged.
 NOISE = 0.1
-TEST = 2000
+N_TEST = 2000
 # The constant in M = ceil(constant N^c); "exact" is the exact kernel, the limit of infinitely many features.
 MAIN, OTHERS, EXACT = "5", ("1", "20"), "exact"
+# Choice of the ridge weight to its name on the page.
 RIDGES = {"theory": "lambda from theory", "validation": "lambda from validation"}
 # A run whose excess risk exceeds the main one's by this factor has too few features: its slope says nothing about N.
 TOO_FEW = 10
@@ -49,6 +51,7 @@ LOGARITHM = METHODS["thm2"].rate_log
 PRINTED: dict[str, Any] = {"color": "#7f7f7f", "linewidth": 1.3, "linestyle": (0, (7, 2))}
 # Column: excess risk with the best ridge weight of the grid, an oracle.
 LEAST = "least_excess"
+# Column of the results to its axis label.
 ERRORS = {"excess": "excess risk", "squared": r"$\|f - f^*\|^2$"}
 # Repetitions by size, and by constant in M and choice of the ridge weight.
 REPETITIONS: dict[Size, dict[tuple[str, str], int]] = {
@@ -106,7 +109,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     Both errors are integrals over x by the midpoint rule, the excess risk in closed form over the noise.
     """
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
-    X, y, quantile = make_spline(n + VALIDATION, r, gamma, random_state=rng)
+    X, y, quantile = make_spline(n + N_VALIDATION, r, gamma, random_state=rng)
     alphas = ALPHAS if task["ridge"] == "validation" else np.array([ridge_of_theorem(n, r, gamma)])
     if task["features"] == EXACT:
         # The trace that the pivoted Cholesky factor leaves out is negligible beside the ridge weight.
@@ -115,7 +118,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
         features = spline_features(gamma, features_of_theorem(n, r, gamma, int(task["features"])), X, rng)
     fits = fit_ridge_path(features, X[:n], y[:n], Pinball(np.array([0.5])), alphas, solver=get_solver(task))
     best = fits.select_on(X[n:], y[n:]) if len(alphas) > 1 else 0
-    grid = midpoints(TEST)
+    grid = midpoints(N_TEST)
     deviation = fits.predict(grid) - quantile(grid, 0.5)[:, None]
     excess = np.mean(normal_excess_risk(deviation, NOISE, 0.5), axis=0)
     return [
@@ -361,7 +364,7 @@ def _explain_slow(table: Table, fitted: FittedSlopes, r: float, gamma: float, ri
     if ridge == "validation":
         slope, least = fit_slope(main, LEAST), _geometric_mean(main.select(n=last), LEAST)
         text += (
-            f" The choice of lambda on {VALIDATION:,} noisy rows, which are as many at every N, costs "
+            f" The choice of lambda on {N_VALIDATION:,} noisy rows, which are as many at every N, costs "
             f"{1 - least / risk:.0%} of the excess risk at N = {last:,}: with the weight of the grid that is best for "
             f"the true risk the slope is {_describe_slope(slope, allowed)}."
         )

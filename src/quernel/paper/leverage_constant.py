@@ -28,9 +28,12 @@ Array = NDArray[np.floating]
 
 SIMULATION, LEVEL = "homoscedastic", 0.5
 COUNTS = (5, 10, 50)
+# Relative duality gap of all fits.
 TOL = 1e-5
 METHODS = (UNIFORM, LEVERAGE)
+# Columns of the results: excess risk without and with an intercept.
 EXCESS = ("excess", "excess_intercept")
+# Column of the results to its name on the page.
 QUANTITIES = {
     "distance": "distance of the constant",
     "distance_span": "the same without ridge",

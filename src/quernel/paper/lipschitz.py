@@ -56,9 +56,11 @@ DESIGNS = {
     "hinge": Design(Labels(Hinge(), likely=LIKELY), 0.25, 0.5, lambda X: np.cos(2 * np.pi * X[:, 0])),
 }
 ERRORS = {"excess": "excess risk", "squared": r"$\|f - f^*\|^2$"}
-TEST = 4000
+# Points of the midpoint rule over which errors are averaged.
+N_TEST = 4000
 SIZES: dict[Size, list[int]] = {"full": [500, 1000, 2000, 4000, 8000], "quick": [500, 1000, 2000]}
 FEATURES: dict[Size, list[int]] = {"full": [2, 5, 10, 20, 50, 100, 200, 400], "quick": [2, 10, 50, 200]}
+# Number of rows at which the number of features varies.
 FIXED: dict[Size, int] = {"full": 4000, "quick": 2000}
 REPETITIONS: dict[Size, int] = {"full": 20, "quick": 3}
 # For `estimate_convexity`: the distance |f' - f*|, and the numbers of points and of labels per point.
@@ -90,7 +92,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     alpha = ridge_of_theorem(n, design.r, design.gamma)
     features = spline_features(design.gamma, M, X, rng)
     fits = fit_ridge_path(features, X, y, design.law.loss, np.array([alpha]), tol=FIT_TOL, solver=get_solver(task))
-    f, function = fits.predict(midpoints(TEST))[:, 0], design.function(midpoints(TEST))
+    f, function = fits.predict(midpoints(N_TEST))[:, 0], design.function(midpoints(N_TEST))
     squared = float(np.mean((f - design.law.minimiser(function)) ** 2))
     return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]
 

@@ -14,7 +14,9 @@ from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.plots import house_style
 from quernel.plots.style import BAND_DARK, LINE
 
+# Bars of each histogram.
 BINS = 50
+# Scales, as stored in results, and their axis labels.
 RAW, LOG = "price", "log price"
 AXES = {RAW: "price (1,000 pounds)", LOG: "natural logarithm of the price (pounds)"}
 
@@ -58,6 +60,7 @@ def verdicts(table: Table) -> list[Verdict]:
     moments = {scale: table.select(scale=scale).rows[0] for scale in (RAW, LOG)}
     raw, log = (float(moments[scale]["skewness"]) for scale in (RAW, LOG))
     cars = int(moments[RAW]["cars"])
+    # Standard error of the skewness of n normal numbers.
     error = np.sqrt(6 / cars)
     return [
         Verdict(

@@ -32,10 +32,12 @@ from quernel.paper.sample_size_verdicts import compare, summarize_cell
 from quernel.paper.simulated import KERNEL, Trial, bayes_risk, bound, make_trial
 from quernel.plots import house_style
 
+# The paper's number of random features.
 M = 50
 # Fraction of the kernel matrix's trace that its pivoted Cholesky factor leaves out. Those directions hardly matter at
 # the selected ridge weights; first repetitions are fitted again with a finer factor, and the page shows the difference.
 TRACE_TOL, FINE_TRACE_TOL = 1e-8, 1e-12
+# Method name of the finer fits, and the largest N at which they are run.
 FINE = "KQR, finer"
 FINE_UP_TO = 2000
 # Texts of the page: the paper's formulas for y, what they leave open, and how we read them.

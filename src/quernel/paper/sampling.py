@@ -46,11 +46,14 @@ from quernel.plots import house_style
 
 Array = NDArray[np.floating]
 
+# Training rows, and the paper's numbers of features.
 N = 1000
 COUNTS = (2, 5, 10, 50, 100, 150)
+# Methods, as stored in results.
 UNIFORM, LEVERAGE, LITERAL = "uniform", "leverage", "leverage, literal"
 # Method (as stored in results) to its name on the page. The formula that the paper prints counts as the paper's method.
 NAMES = {UNIFORM: "uniform", LITERAL: "leverage, as printed", LEVERAGE: "leverage sampling (ours)"}
+# Column of the median among the levels.
 MEDIAN = LEVELS.index(0.5)
 # The paper: curves "become relatively flat as the number of random features reaches 50". Read as: after M = 50 they
 # change, up or down, by less than this fraction of their fall before.
@@ -77,20 +80,23 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """
     trial, M = make_trial(str(task["simulation"]), N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
+    # 1. Uniform features, which also give the ridge weight of the leverage scores.
     uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
     train, validation, test = (uniform.transform(part) for part in parts)
-    chosen = trial.fit_and_select_alpha(train, validation)
-    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.evaluate(chosen, test)]
-    alpha = float(chosen.alpha[MEDIAN])
+    selected = trial.fit_and_select_alpha(train, validation)
+    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.evaluate(selected, test)]
+    alpha = float(selected.alpha[MEDIAN])
+    # 2. Leverage sampling: new features drawn from a pool.
     leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
     mapped = [leverage.transform(part) for part in parts]
     rows += [
         {"method": LEVERAGE, **row}
         for row in trial.evaluate(trial.fit_and_select_alpha(mapped[0], mapped[1]), mapped[2])
     ]
+    # 3. The printed formula: the uniform features of step 1, rescaled.
     factor = literal_factor(train, alpha)
-    chosen = trial.fit_and_select_alpha(train * factor, validation * factor)
-    rows += [{"method": LITERAL, **row} for row in trial.evaluate(chosen, test * factor)]
+    selected = trial.fit_and_select_alpha(train * factor, validation * factor)
+    rows += [{"method": LITERAL, **row} for row in trial.evaluate(selected, test * factor)]
     return rows
 
 

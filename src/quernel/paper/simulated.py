@@ -54,7 +54,7 @@ def _density(z: Array | float) -> Array:
 
 
 SIMULATIONS = ("homoscedastic", "heteroscedastic")
-VALIDATION, TEST = 1000, 10_000
+N_VALIDATION, N_TEST = 1000, 10_000
 # Every fifth test row is enough to find the ridge weight of least excess risk, which no noise of y enters.
 EVERY = 5
 # The paper's kernel exp(-|x - z|^2 / 2).
@@ -102,12 +102,12 @@ class Trial:
     @property
     def validation(self) -> slice:
         """Slice of the rows on which the ridge weight is selected."""
-        return slice(self.n_train, self.n_train + VALIDATION)
+        return slice(self.n_train, self.n_train + N_VALIDATION)
 
     @property
     def test(self) -> slice:
         """Slice of the rows on which a fit is evaluated."""
-        return slice(self.n_train + VALIDATION, None)
+        return slice(self.n_train + N_VALIDATION, None)
 
     def fit_and_select_alpha(self, train: Array, validation: Array) -> SelectedFit:
         """Fit on these features of the training rows, with the ridge weight that validation selects."""
@@ -146,7 +146,7 @@ def make_trial(simulation: str, n_train: int, rng: np.random.Generator, solver: 
     In the heteroscedastic one the noise is e - F^-1(tau): the law of y, and so y, depends on the quantile level to be
     estimated. All levels share the same rows and the same e.
     """
-    n, levels = n_train + VALIDATION + TEST, np.asarray(LEVELS)
+    n, levels = n_train + N_VALIDATION + N_TEST, np.asarray(LEVELS)
     if simulation == "homoscedastic":
         X, y, quantile = make_homoscedastic(n, random_state=rng)
         return Trial(n_train, X, y, quantile(X, levels), np.ones(n), solver)
@@ -200,4 +200,4 @@ def bound_with_row_betas(level: float) -> Bound:
 
 def _test_sd(mean: float, second: float) -> float:
     """Standard deviation of the mean of `TEST` losses with these first two moments."""
-    return float(np.sqrt((second - mean**2) / TEST))
+    return float(np.sqrt((second - mean**2) / N_TEST))

@@ -15,19 +15,23 @@ from quernel.datasets import make_spline
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver
 from quernel.paper.figures import REFERENCE, add_shared_legend, label_decades, make_panels, share_y_axis
-from quernel.paper.holdout_fit import VALIDATION, fit_ridge_path
+from quernel.paper.holdout_fit import N_VALIDATION, fit_ridge_path
 from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.spline_design import features_of_theorem, midpoints, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
 
+# (r, gamma) to what the paper calls the case.
 SETTINGS = {(0.0, 1.0): "worst case", (0.5, 1.0): "general case", (1.0, 0.0): "most benign case"}
 LEVELS = (0.25, 0.5, 0.75)
+# Standard deviation of the noise: the paper's N(0, 0.01) names a variance.
 NOISE = 0.1
-TRAINING: dict[Size, int] = {"full": 1000, "quick": 300}
-TEST, DRAWN = 10_000, 500
-POINTS = 200
+N_TRAIN: dict[Size, int] = {"full": 1000, "quick": 300}
+# Points of [0, 1] at which a fit is evaluated, and at which curves are plotted; a divisor of the former.
+N_TEST, N_PLOTTED = 10_000, 500
+# Rows of `fig_1`.
+N_POINTS = 200
 # Upper y limit of the panels: curves with poles at x = 0 and 1 are cut off.
 Y_MAX = 8.0
 # Bayes risk at level 1/2: E rho(e) for e ~ N(0, NOISE^2).
@@ -46,8 +50,8 @@ def true_tasks(size: Size) -> list[Task]:  # noqa: ARG001 (one drawing of 200 po
 def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
     """Draw 200 rows, and evaluate the true curves on a grid."""
     r, gamma = float(task["r"]), float(task["gamma"])
-    X, y, quantile = make_spline(POINTS, r, gamma, random_state=rng)
-    grid = midpoints(DRAWN)
+    X, y, quantile = make_spline(N_POINTS, r, gamma, random_state=rng)
+    grid = midpoints(N_PLOTTED)
     data = [{**task, "kind": "data", "x": float(a), "y": float(b)} for a, b in zip(X[:, 0], y, strict=True)]
     curves = [
         {**task, "kind": f"{level:g}", "x": float(a), "y": float(b)}
@@ -73,7 +77,7 @@ def present_true(table: Table, output: OutputFolder) -> Section:
                 below = float(
                     np.mean(data.column("y") < np.interp(data.column("x"), curve.column("x"), curve.column("y")))
                 )
-                error = np.sqrt(float(level) * (1 - float(level)) / POINTS)
+                error = np.sqrt(float(level) * (1 - float(level)) / N_POINTS)
                 lines.append([case, r, gamma, float(level), below, (below - float(level)) / error])
                 worst = max(worst, abs(lines[-1][-1]))
             _label_panel(ax, r, gamma, case, data.column("y"))
@@ -83,7 +87,8 @@ def present_true(table: Table, output: OutputFolder) -> Section:
     picture = output.save_figure(
         figure,
         "fig_1-true-curves",
-        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {POINTS} rows, the middle of each panel magnified. "
+        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {N_POINTS} rows, the middle of each panel "
+        "magnified. "
         "Noise of standard deviation 0.1 sets the curves 0.067 apart; poles at x = 0 and 1 are cut.",
     )
     columns = {"case": "", "r": "g", "gamma": "g", "level": "g", "share below": ".3f", "in standard errors": "+.1f"}
@@ -101,7 +106,7 @@ def present_true(table: Table, output: OutputFolder) -> Section:
 
 def fitted_tasks(size: Size) -> list[Task]:
     """One task per setting."""
-    return [{"r": r, "gamma": gamma, "n": TRAINING[size]} for r, gamma in SETTINGS]
+    return [{"r": r, "gamma": gamma, "n": N_TRAIN[size]} for r, gamma in SETTINGS]
 
 
 def fitted_cost(task: Task) -> float:
@@ -112,18 +117,19 @@ def fitted_cost(task: Task) -> float:
 def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
     """Fit the median at every ridge weight, select one by validation, and evaluate it on a fine grid of [0, 1].
 
-    Returns one row per plotted point, each of which stands for `TEST // DRAWN` grid points: the curves there, the mean
-    excess risk of its grid points, and the deviation of largest size among them, because spikes are often narrower than
-    the distance between plotted points.
+    Returns one row per plotted point, each of which stands for `N_TEST // N_PLOTTED` grid points: the curves there, the
+    mean excess risk of its grid points, and the deviation of largest size among them, because spikes are often narrower
+    than the distance between plotted points.
     """
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
+    # At r = 0, gamma = 1 the exponent c is 1, and M = ceil(5 n) would exceed the number of rows.
     M = min(features_of_theorem(n, r, gamma), n)
-    X, y, quantile = make_spline(n + VALIDATION, r, gamma, random_state=rng)
+    X, y, quantile = make_spline(n + N_VALIDATION, r, gamma, random_state=rng)
     fits = fit_ridge_path(
         spline_features(gamma, M, X, rng), X[:n], y[:n], Pinball(np.array([0.5])), warm=False, solver=get_solver(task)
     )
     best = fits.select_on(X[n:], y[n:])
-    test = midpoints(TEST)
+    test = midpoints(N_TEST)
     estimates, truth = fits.predict(test), quantile(test, 0.5)
     estimate, deviations = estimates[:, best], estimates - truth[:, None]
     risks = normal_excess_risk(deviations, NOISE, 0.5)
@@ -135,8 +141,9 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
         "least_excess": float(risks.mean(axis=0).min()),
         "spread": float(np.median(np.abs(deviations[:, best]))),
     }
-    cells, around = deviations[:, best].reshape(DRAWN, -1), risks[:, best].reshape(DRAWN, -1)
-    drawn = np.arange(DRAWN) * (TEST // DRAWN) + TEST // DRAWN // 2
+    # Every plotted point stands for the grid points around it, one row of these arrays of N_PLOTTED rows.
+    by_point, risk_by_point = deviations[:, best].reshape(N_PLOTTED, -1), risks[:, best].reshape(N_PLOTTED, -1)
+    plotted = np.arange(N_PLOTTED) * (N_TEST // N_PLOTTED) + N_TEST // N_PLOTTED // 2
     return [
         {
             **common,
@@ -144,9 +151,9 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
             "truth": float(truth[at]),
             "estimate": float(estimate[at]),
             "risk": float(risk.mean()),
-            "largest": float(cell[np.argmax(np.abs(cell))]),
+            "largest": float(deviation[np.argmax(np.abs(deviation))]),
         }
-        for at, cell, risk in zip(drawn, cells, around, strict=True)
+        for at, deviation, risk in zip(plotted, by_point, risk_by_point, strict=True)
     ]
 
 
@@ -156,8 +163,8 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
         _plot_fitted(table),
         "fig_2-estimated-curves",
         f"Above: estimated and true median, N = {table.values('n')[0]:,} training rows, M from Theorem 2, ridge weight "
-        f"chosen on {VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
-        f"{DRAWN} drawn points the largest distance of the estimate from the truth, over {TEST:,} points in all; "
+        f"chosen on {N_VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
+        f"{N_PLOTTED} drawn points the largest distance of the estimate from the truth, over {N_TEST:,} points in all; "
         f"dotted: {NOISE:g}, the standard deviation of the noise.",
     )
     columns = {

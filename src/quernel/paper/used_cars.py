@@ -35,12 +35,14 @@ from quernel.plots import house_style
 
 Array = NDArray[np.floating]
 
-TRAIN, VALIDATION, TEST, M = 5000, 1000, 1632, 100
+# Rows of the three parts of a split, and number of random features.
+N_TRAIN, N_VALIDATION, N_TEST, M = 5000, 1000, 1632, 100
 LEVEL = 0.5
 # The paper's bandwidth, on columns scaled to [0, 1]; the others show what tuning it gains.
 BANDWIDTH = 1.0
 OTHERS = (0.5, 0.3, 0.2, 0.1)
 EXACT, LINEAR = "exact", "linear"
+# Method, as stored in results, to its name on the page.
 NAMES = {EXACT: "exact KQR", **SAMPLED, LINEAR: "linear"}
 # Method to the cell of the paper's table with which it is compared.
 PRINTED = {EXACT: "exact", UNIFORM: "uniform", LITERAL: "leverage", LEVERAGE: "leverage"}
@@ -68,7 +70,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """
     cars, X, y = _load_scaled(str(task["used_cars"]))
     order = rng.permutation(len(y))
-    base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:TRAIN]]))
+    base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:N_TRAIN]]))
     split = Split(X[order], y[order] - base, cars, order, get_solver(task))
     kernel, seed = Gaussian(float(task["bandwidth"])), int(rng.integers(2**31))
     uniform = split.transform(RandomFeatures(kernel, M, random_state=seed))
@@ -84,7 +86,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
         ]
     factor_map = PivotedCholesky(kernel, tol=TRACE_TOL, max_components=MAX_COMPONENTS)
     exact = split.evaluate(EXACT, split.transform(factor_map))
-    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / TRAIN}]
+    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / N_TRAIN}]
 
 
 @lru_cache(maxsize=1)
@@ -119,7 +121,7 @@ class Split:
     @property
     def parts(self) -> list[Array]:
         """Training, validation and test rows."""
-        return np.split(self.X, [TRAIN, TRAIN + VALIDATION])
+        return np.split(self.X, [N_TRAIN, N_TRAIN + N_VALIDATION])
 
     def transform(self, features: Any) -> list[Array]:
         """Features of training, validation and test rows, fitted to the training rows."""
@@ -132,10 +134,10 @@ class Split:
         Returns the mean loss (`pqe`), the contribution of the 1 % of test cars with the largest losses (`worst`), and
         the largest single loss with its car.
         """
-        y, held_out, new = np.split(self.y, [TRAIN, TRAIN + VALIDATION])
+        y, held_out, new = np.split(self.y, [N_TRAIN, N_TRAIN + N_VALIDATION])
         chosen = fit_and_select(transform[0], y, transform[1], held_out, (LEVEL,), solver=self.solver)
         losses = pinball(new - transform[2] @ chosen.coef[:, 0], np.float64(LEVEL))
-        car = int(self.order[TRAIN + VALIDATION + int(np.argmax(losses))])
+        car = int(self.order[N_TRAIN + N_VALIDATION + int(np.argmax(losses))])
         loss = np.sort(losses)
         worst = len(loss) // 100
         return {
@@ -287,7 +289,7 @@ def find_worst_cars(cell: Table) -> list[WorstCar]:
     for (car,), rows in cell.groups("car"):
         loss, pqe = rows.summary("largest").mean, rows.summary("pqe").mean
         rest = [row["pqe"] for row in cell.rows if row["car"] != car]
-        part = loss / TEST / pqe
+        part = loss / N_TEST / pqe
         found.append(
             WorstCar(rows.rows[0], len(rows) / len(cell), loss, part, pqe, float(np.mean(rest)) if rest else np.nan)
         )
