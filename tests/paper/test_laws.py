@@ -110,7 +110,7 @@ def test_experiments_have_names_of_their_own_and_quick_tasks_that_are_fewer():
 
 
 def test_words_and_formulas_of_a_table_stand_left_and_may_wrap(tmp_path):
-    item = OutputFolder(tmp_path).table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
+    item = OutputFolder(tmp_path).save_table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
     assert '<td class="words">(a+1)/<wbr>(b&lt;c)</td><td>3</td>' in item.html
     assert '<th class="words">c</th><th>n</th>' in item.html
     assert "wbr" not in (tmp_path / "tables" / "name.md").read_text()
