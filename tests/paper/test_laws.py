@@ -9,8 +9,8 @@ from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
 from quernel.objective import Problem
 from quernel.paper import EXPERIMENTS, Table, paper_numbers
-from quernel.paper.holdout_fit import ALPHAS, LEVELS, fit_and_choose
-from quernel.paper.output import Sheet
+from quernel.paper.holdout_fit import ALPHAS, LEVELS, fit_and_select
+from quernel.paper.output import OutputFolder
 from quernel.paper.sampling import literal_factor
 from quernel.paper.simulated import SIMULATIONS, bayes_risk, make_trial, normal_excess_risk
 from quernel.solvers import newton
@@ -80,7 +80,7 @@ def test_validation_chooses_the_best_weight_of_the_grid(own_targets):
     levels = (0.25, 0.5)
     if own_targets:
         y, y_new = np.column_stack([y, 2 * y]), np.column_stack([y_new, 2 * y_new])
-    chosen = fit_and_choose(Phi, y, new, y_new, levels)
+    chosen = fit_and_select(Phi, y, new, y_new, levels)
     for k, level in enumerate(levels):
         target, held_out = (y[:, k], y_new[:, k]) if own_targets else (y, y_new)
         rows = InMemoryDesign(ArrayRows(Phi, target), features=Phi)
@@ -110,7 +110,7 @@ def test_experiments_have_names_of_their_own_and_quick_tasks_that_are_fewer():
 
 
 def test_words_and_formulas_of_a_table_stand_left_and_may_wrap(tmp_path):
-    item = Sheet(tmp_path).table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
+    item = OutputFolder(tmp_path).save_table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
     assert '<td class="words">(a+1)/<wbr>(b&lt;c)</td><td>3</td>' in item.html
     assert '<th class="words">c</th><th>n</th>' in item.html
     assert "wbr" not in (tmp_path / "tables" / "name.md").read_text()

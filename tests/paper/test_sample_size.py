@@ -11,7 +11,7 @@ from quernel.paper import Table, paper_numbers
 from quernel.paper import sample_size_verdicts as verdicts
 from quernel.paper.experiment import Summary
 from quernel.paper.holdout_fit import LEVELS
-from quernel.paper.output import Sheet
+from quernel.paper.output import OutputFolder
 from quernel.paper.paper_numbers import EXACT, RF
 from quernel.paper.sample_size import EXPERIMENTS
 from quernel.paper.simulated import SIMULATIONS, bayes_risk, bound, bound_with_row_betas
@@ -170,8 +170,8 @@ def test_the_means_of_the_full_run_are_counted_as_by_hand(simulation):
     for row in rows:
         error = (0.002**2 / 50 + float(row["paper's sd"]) ** 2 / 50 + 0.001**2 / 12) ** 0.5
         off += abs(float(row["mean PQE"]) - float(row["paper's mean"])) > 2 * error
-    measured = uncorrelated(lambda *cell: ours[cell], 0.002)
-    verdict = verdicts.judge_numbers(simulation, measured, paper_numbers.sample_size_cells(simulation))
+    run_task = uncorrelated(lambda *cell: ours[cell], 0.002)
+    verdict = verdicts.judge_numbers(simulation, run_task, paper_numbers.sample_size_cells(simulation))
     assert f"{off} of 50 printed means differ" in verdict.text
     assert verdict.holds is False
 
@@ -322,7 +322,7 @@ def test_only_the_heteroscedastic_case_tells_of_row_betas():
 def test_the_section_says_how_the_paper_is_read_and_draws_sizes_apart(tmp_path):
     pytest.importorskip("matplotlib")
     for one, simulation in zip(EXPERIMENTS, SIMULATIONS, strict=True):
-        section = one.present(table(simulation), Sheet(tmp_path))
+        section = one.present(table(simulation), OutputFolder(tmp_path))
         said = " ".join(section.reported)
         assert "p = 3" in said
         assert "M = 50" in said

@@ -1,4 +1,9 @@
-"""Beyond the paper: the four terms of its error decomposition (`lemA.1.1`), measured against the number of rows."""
+"""Beyond the paper: the four terms of its error decomposition (`lemA.1.1`), measured against the number of rows.
+
+    |f_fit - f*| <= |check loss - least squares| + |sample - population| + |features - kernel| + |ridge - f*|
+
+In the spline design all four L2 norms can be computed exactly (`quernel.theory.error_decomposition`).
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.figures import REFERENCE, SERIES, log_log, panels, shared_legend
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, set_log_log
 from quernel.paper.holdout_fit import solver_function
-from quernel.paper.output import Section, Sheet, Verdict
-from quernel.paper.slopes import Slope, all_hold, allowed_slope, fit_slope, typical
+from quernel.paper.output import OutputFolder, Section, Verdict
+from quernel.paper.slopes import Slope, all_hold, allowed_slope, fit_slope, geometric_means
 from quernel.plots import house_style
 from quernel.plots.style import INK
 from quernel.theory import SplinePopulation, error_decomposition, features_needed, learning_rate, regularization
 
+# Source and capacity exponent of the spline design, cut off after 100 frequencies.
 R, GAMMA = 0.5, 0.25
-LAW = SplinePopulation(R, GAMMA, 100)
-# A constant with which the number of features is not what limits the fit, and one with which it is.
+POPULATION = SplinePopulation(R, GAMMA, 100)
+# Constants of M = constant * n^c: with the first, M does not limit the accuracy of the fit; with the second it does.
 CONSTANTS = (20, 2)
+# Attribute of `ErrorDecomposition` to its name on the page.
 TERMS = {
     "least_squares": "check loss to least squares",
     "empirical": "rows to their law",
@@ -41,22 +48,22 @@ def tasks(size: Size) -> list[Task]:
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """The decomposition of one fit, with lambda and M of the theorem."""
+    """Decompose the error of one fit, with lambda and M as the theorem has them."""
     n = int(task["n"])
     M = int(task["constant"]) * features_needed(n, R, GAMMA, compatibility=GAMMA)
-    X, y = LAW.sample(n, random_state=rng)
-    alpha, solve = regularization(n, R, GAMMA), solver_function(solver_of(task))
-    parts = error_decomposition(LAW, LAW.features(M, rng), X, y, alpha=alpha, tol=1e-5, solver=solve)
+    X, y = POPULATION.sample(n, random_state=rng)
+    alpha, solve = regularization(n, R, GAMMA), solver_function(get_solver(task))
+    parts = error_decomposition(POPULATION, POPULATION.features(M, rng), X, y, alpha=alpha, tol=1e-5, solver=solve)
     return [
         {**task, "M": M, "total": parts.total, "bound": parts.bound, **{term: getattr(parts, term) for term in TERMS}}
     ]
 
 
-def present(table: Table, sheet: Sheet) -> Section:
-    """The terms against N, their slopes, and whether they fall as the theorem says."""
+def present(table: Table, output: OutputFolder) -> Section:
+    """Plot the terms against N, and tabulate their slopes beside the theorem's."""
     predicted, slopes = predicted_norm_slope(), all_slopes(table)
-    figure = sheet.figure(
-        _figure(table, predicted),
+    figure = output.save_figure(
+        _plot(table, predicted),
         "beyond-decomposition",
         f"The four terms of the error and their total, spline design with r = {R:g}, gamma = {GAMMA:g}: L2 norms, "
         "geometric means over repetitions. Left with enough features, right with a tenth of them.",
@@ -83,7 +90,7 @@ def present(table: Table, sheet: Sheet) -> Section:
         "high": ".2f",
         "theory": ".2f",
     }
-    numbers = sheet.table(
+    numbers = output.save_table(
         columns, lines, "beyond-decomposition", "Slopes of the log norms against log N, 95 % intervals."
     )
     reported = [
@@ -97,12 +104,12 @@ def present(table: Table, sheet: Sheet) -> Section:
 
 
 def predicted_norm_slope() -> float:
-    """-r/(2r + gamma), of norms and not of their squares."""
+    """-r/(2r + gamma): the theorem's slope for norms, half of that for squared errors."""
     return -float(learning_rate(R, GAMMA)) / 2
 
 
 def all_slopes(table: Table) -> dict[tuple[int, str], Slope]:
-    """By constant and term."""
+    """Fitted slopes by (constant, term), the total error among the terms."""
     return {
         (constant, term): fit_slope(part, term)
         for (constant,), part in table.groups("constant")
@@ -111,14 +118,16 @@ def all_slopes(table: Table) -> dict[tuple[int, str], Slope]:
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether the terms fall as the theorem allows, whether their sum bounds the error, and where few features show."""
+    """Whether all terms fall as fast as the theorem allows, their sum bounds the error, and what few features cost."""
     predicted, slopes, sizes = predicted_norm_slope(), all_slopes(table), table.values("n")
     # The theorem allows the norm a factor log N.
     allowed = allowed_slope(predicted, sizes, power=1)
     judged = {term: slopes[CONSTANTS[0], term].meets_bound(allowed) for term in (*TERMS, "total")}
     slow = [NAMES[term] for term, meets in judged.items() if meets is False]
-    open_ = [f"{NAMES[term]} {slopes[CONSTANTS[0], term]}" for term, meets in judged.items() if meets == "undecided"]
-    found = (
+    undecided = [
+        f"{NAMES[term]} {slopes[CONSTANTS[0], term]}" for term, meets in judged.items() if meets == "undecided"
+    ]
+    finding = (
         f"too slow are: {', '.join(slow)}" if slow else "no term is found to fall more slowly than the theorem allows"
     )
     tight = float(np.mean(table.column("total") / table.column("bound")))
@@ -126,9 +135,10 @@ def verdicts(table: Table) -> list[Verdict]:
     share = float(np.mean(few.column("random_feature") / few.column("bound")))
     return [
         Verdict(
-            f"With M = {CONSTANTS[0]} N^c the total error falls like N to the {slopes[CONSTANTS[0], 'total']}; {found} "
+            f"With M = {CONSTANTS[0]} N^c the total error falls like N to the {slopes[CONSTANTS[0], 'total']}; "
+            f"{finding} "
             + f"(N^{predicted:.2f} log N: a slope of {allowed:.2f} over these N)".replace("-", "\u2212")
-            + (f"; undecided: {', '.join(open_)}." if open_ else "."),
+            + (f"; undecided: {', '.join(undecided)}." if undecided else "."),
             all_hold(list(judged.values())),
         ),
         Verdict(
@@ -142,26 +152,27 @@ def verdicts(table: Table) -> list[Verdict]:
     ]
 
 
-def _figure(table: Table, predicted: float) -> Any:
+def _plot(table: Table, predicted: float) -> Any:
+    """The four terms, their total, and the theorem's slope; one panel per constant."""
     with house_style():
-        figure, axes = panels(1, 2, size=(9.0, 4.4), sharey=True)
+        figure, axes = make_panels(1, 2, size=(9.0, 4.4), sharey=True)
         for ax, constant in zip(axes[0], CONSTANTS, strict=True):
             part = table.select(constant=constant)
-            sizes, total, _ = typical(part, "total")
+            sizes, total, _ = geometric_means(part, "total")
             ax.plot(sizes, total, color=INK, linewidth=2.4, label="total error $|f - f^*|$")
-            for style, (term, words) in zip(SERIES, TERMS.items(), strict=True):
-                _, centre, bars = typical(part, term)
-                ax.errorbar(sizes, centre, yerr=bars, label=words, markersize=4, linewidth=1.3, capsize=2, **style)
+            for style, (term, label) in zip(SERIES, TERMS.items(), strict=True):
+                _, centre, bars = geometric_means(part, term)
+                ax.errorbar(sizes, centre, yerr=bars, label=label, markersize=4, linewidth=1.3, capsize=2, **style)
             line = total[0] * (np.array(sizes) / sizes[0]) ** predicted
             ax.plot(sizes, 1.25 * line, label=f"slope ${predicted:.2f}$", **REFERENCE)
-            log_log(ax, sizes, most=8)
+            set_log_log(ax, sizes, max_ticks=8)
             ax.set_xlabel("rows $N$")
             ax.set_title(f"$M = {constant}\\,N^c$", loc="left")
         axes[0, 0].set_ylabel("$L_2$ norm")
-        shared_legend(figure, axes[0, 0], columns=3)
+        add_shared_legend(figure, axes[0, 0], columns=3)
     return figure
 
 
-FOUR_ERRORS = Experiment(
+ERROR_DECOMPOSITION = Experiment(
     "decomposition", "beyond the paper", "Where the error comes from: four terms against N", tasks, measure, present
 )

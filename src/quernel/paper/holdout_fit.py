@@ -1,4 +1,9 @@
-"""The paper's way to fit: every ridge weight of a grid, and for each level the one that is best on a validation set."""
+"""The paper's tuning: fit every ridge weight of a grid, and select the best one by its loss on a validation set.
+
+Fits have no intercept, as in the paper. The grid may be solved by Newton's method (the library's) or by ADMM (the
+paper's algorithm); both stop at a certified relative duality gap. `fit_and_select` serves the simulations and the used
+cars, with several quantile levels and precomputed features; `fit_ridge_path` serves one loss with a feature map.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +24,28 @@ from quernel.paper.experiment import NEWTON
 from quernel.solvers import SOLVERS, Result
 
 Array = NDArray[np.floating]
-# By tolerance: how many fits were asked for it, how many of them stopped short of it, and the largest relative gap.
-Gaps = dict[str, tuple[int, int, float]]
+# Tolerance (as text) to: number of fits, number of those that stopped above it, largest relative duality gap.
+GapStats = dict[str, tuple[int, int, float]]
 
-# Of ADMM, at most: hard fits take a few thousand.
-ROUNDS = 5000
+# Iteration limit of ADMM: hard fits take a few thousand.
+ADMM_MAX_ITER = 5000
 
-_gaps: ContextVar[Gaps | None] = ContextVar("quernel_gaps", default=None)
+_gaps: ContextVar[GapStats | None] = ContextVar("quernel_gaps", default=None)
 
 
 def solve_grid(
     problem: Problem, alphas: Array, *, tol: float, max_iter: int = 1000, solver: str = NEWTON
 ) -> paths.Grid:
-    """The problem at every one of these ridge weights, to a relative gap of at most `tol`.
+    """Solve the problem at every ridge weight to a relative duality gap of at most `tol`.
 
-    `max_iter` is for Newton's method. ADMM has a limit of its own and may stop short, see `gaps_of_fits`; it takes all
-    weights together, as columns of one problem that share its eigendecomposition. (To begin at the fit before saves
-    it next to no rounds.)
+    Newton's method follows the grid with warm starts (`quernel.paths.solve`), each fit limited to `max_iter`
+    iterations. ADMM solves all weights at once, as columns of one problem that share one eigendecomposition; a warm
+    start from the neighbouring weight would save it next to no iterations. It may stop above `tol`: see `record_gaps`.
     """
     if solver == NEWTON:
         return paths.solve(problem, alphas, tol=tol, max_iter=max_iter)
     count, columns = len(alphas), np.tile(np.arange(problem.n_columns), len(alphas))
-    fits = solve_each(problem.take(columns), np.repeat(alphas, problem.n_columns), tol=tol, solver=solver)
+    fits = solve_per_column(problem.take(columns), np.repeat(alphas, problem.n_columns), tol=tol, solver=solver)
     rows = {
         name: getattr(fits, name).reshape(count, -1)
         for name in ("intercept", "objective", "gap", "relative_gap", "iterations")
@@ -49,35 +54,36 @@ def solve_grid(
     return paths.Grid(np.asarray(alphas, dtype=float), np.ascontiguousarray(coef), **rows, sweeps=fits.sweeps)
 
 
-def solve_each(problem: Problem, alphas: Array, *, tol: float, solver: str) -> Result:
-    """The problem with a ridge weight of its own for every column."""
+def solve_per_column(problem: Problem, alphas: Array, *, tol: float, solver: str) -> Result:
+    """Solve the problem with one ridge weight per column; alphas has shape (n_columns,)."""
     own = Problem(problem.rows, problem.loss, alphas, fit_intercept=problem.fit_intercept)
-    return solver_function(solver)(own, tol=tol, max_iter=ROUNDS)
+    return solver_function(solver)(own, tol=tol, max_iter=ADMM_MAX_ITER)
 
 
 def solver_function(name: str) -> Callable[..., Result]:
-    """A solver as a function of a problem, `tol` and `max_iter`; ADMM has the rounds that it needs."""
+    """The solver of this name as a function of a problem, `tol` and `max_iter`."""
     return SOLVERS[NEWTON] if name == NEWTON else _admm
 
 
-def _admm(problem: Problem, *, tol: float, max_iter: int = ROUNDS) -> Result:
-    found = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ROUNDS))
+def _admm(problem: Problem, *, tol: float, max_iter: int = ADMM_MAX_ITER) -> Result:
+    """ADMM with at least `ADMM_MAX_ITER` iterations allowed; adds its gaps to the record of `record_gaps`, if any."""
+    result = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ADMM_MAX_ITER))
     gaps = _gaps.get()
     if gaps is not None:
-        worst = (problem.n_columns, int(np.sum(found.relative_gap > tol)), float(found.relative_gap.max()))
-        gaps[f"{tol:g}"] = joined(gaps.get(f"{tol:g}"), worst)
-    return found
+        stats = (problem.n_columns, int(np.sum(result.relative_gap > tol)), float(result.relative_gap.max()))
+        gaps[f"{tol:g}"] = merge_gap_stats(gaps.get(f"{tol:g}"), stats)
+    return result
 
 
-def joined(some: tuple[int, int, float] | None, more: tuple[int, int, float]) -> tuple[int, int, float]:
-    """What is known of two sets of fits together."""
+def merge_gap_stats(some: tuple[int, int, float] | None, more: tuple[int, int, float]) -> tuple[int, int, float]:
+    """Statistics (fits, fits above the tolerance, largest gap) of two sets of fits together."""
     return more if some is None else (some[0] + more[0], some[1] + more[1], max(some[2], more[2]))
 
 
 @contextmanager
-def gaps_of_fits() -> Iterator[Gaps]:
-    """Collect what ADMM certifies inside this block."""
-    gaps: Gaps = {}
+def record_gaps() -> Iterator[GapStats]:
+    """Context manager that collects the duality gaps of all ADMM fits made inside it, by tolerance."""
+    gaps: GapStats = {}
     token = _gaps.set(gaps)
     try:
         yield gaps
@@ -86,20 +92,28 @@ def gaps_of_fits() -> Iterator[Gaps]:
 
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
-# {10^(s/2): s = -20, ..., 2}, as in section 5 and the appendix.
+# The paper's grid of ridge weights, {10^(s/2): s = -20, ..., 2}, section 5 and appendix.
 ALPHAS = 10.0 ** (0.5 * np.arange(-20, 3))
-# Relative duality gaps of the fits that are chosen, and of those chosen from: at 1e-5 validation chooses as at 1e-6, at
-# 1e-3 now and then another weight. ADMM would need too many rounds for the former.
+# Relative duality gaps of the selected fits, and of the grid that they are selected from. At 1e-5 validation selects
+# the same weights as at 1e-6; at 1e-3 now and then another one, but ADMM would need too many iterations for less.
 TOL = 1e-6
 GRID_TOL = {NEWTON: 1e-5, "admm": 1e-3}
 MAX_ITER = 500
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """Per level: the ridge weight that validation chose, its coefficients (M, q), and the certified relative gap.
+class SelectedFit:
+    """Per quantile level, the fit that validation selected.
 
-    `grid` (a, M, q) are the coefficients at all weights, less exact.
+    Attributes
+    ----------
+    alpha : ndarray of shape (q,)
+        Selected ridge weight.
+    coef : ndarray of shape (M, q)
+    gap : ndarray of shape (q,)
+        Certified relative duality gap of the selected fit.
+    grid : ndarray of shape (a, M, q)
+        Coefficients at all ridge weights, solved to the looser tolerance of the grid.
     """
 
     alpha: Array
@@ -108,7 +122,7 @@ class Chosen:
     grid: Array
 
 
-def fit_and_choose(
+def fit_and_select(
     train: Array,
     y: Array,
     validation: Array,
@@ -118,11 +132,17 @@ def fit_and_choose(
     grid_tol: float | None = None,
     tol: float = TOL,
     solver: str = NEWTON,
-) -> Chosen:
-    """Fit on the features `train` (n, M) at every ridge weight, without intercept, and choose on `validation`.
+) -> SelectedFit:
+    """Fit every ridge weight, select one per level by its mean loss on the validation set, and solve it to `tol`.
 
-    Targets are (n,), the same for all levels, or (n, q), one column per level. The grid is solved to `grid_tol`
-    (None: that of the solver), and the fits that were chosen to `tol`.
+    Parameters
+    ----------
+    train, validation : arrays of shape (n, M) and (n_validation, M), features
+    y, y_validation : targets, of shape (n,) if all levels share them, or (n, q) with one column per level
+    levels : quantile levels
+    grid_tol : relative duality gap of the fits on the grid; None is the solver's entry of `GRID_TOL`
+    tol : relative duality gap of the selected fits
+    solver : "newton" or "admm"
     """
     problem = _problem(train, y, levels)
     grid_tol = GRID_TOL[solver] if grid_tol is None else grid_tol
@@ -130,33 +150,35 @@ def fit_and_choose(
     held_out = y_validation if y_validation.ndim == 2 else y_validation[:, None]
     best = np.argmin(pinball(held_out - grid.predict(validation), np.asarray(levels)).mean(axis=1), axis=0)
     if solver != NEWTON:
-        fits = solve_each(problem, ALPHAS[best], tol=tol, solver=solver)
-        return Chosen(ALPHAS[best], fits.coef, fits.relative_gap, grid.coef)
+        fits = solve_per_column(problem, ALPHAS[best], tol=tol, solver=solver)
+        return SelectedFit(ALPHAS[best], fits.coef, fits.relative_gap, grid.coef)
     parts = []
     for alpha, column in zip(ALPHAS[best], range(len(levels)), strict=True):
         own = _problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
         parts.append(solve_grid(own, np.array([alpha]), tol=tol, max_iter=MAX_ITER))
     coef = np.stack([part.coef[0, :, 0] for part in parts], axis=1)
-    return Chosen(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
+    return SelectedFit(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 
 
 def _problem(features: Array, y: Array, levels: Sequence[float]) -> Problem:
+    """The quantile regression problem on these features, without intercept; its ridge weight is set by the grid."""
     rows = InMemoryDesign(ArrayRows(features, y), features=features)
     return Problem(rows, Pinball(np.asarray(levels)), 1.0, fit_intercept=False)
 
 
 def pinball(residual: Array, levels: Array) -> Array:
-    """max(tau r, (tau - 1) r), levels along the last axis."""
+    """Pinball loss max(tau r, (tau - 1) r), quantile levels along the last axis."""
     return np.maximum(levels * residual, (levels - 1) * residual)
 
 
-VALIDATION = 1000
+# Validation rows of the experiments with one loss, and the relative duality gap of their fits.
+N_VALIDATION = 1000
 FIT_TOL = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
-class Fits:
-    """One fit of a loss per ridge weight on the same features: alphas (a,), coef (a, M)."""
+class RidgePath:
+    """Fits of one loss at a grid of ridge weights on the same features: alphas (a,), coef (a, M)."""
 
     feature_map: FeatureMap
     loss: Loss
@@ -164,16 +186,16 @@ class Fits:
     coef: Array
 
     def predict(self, X: Array) -> Array:
-        """All fits at these rows, shape (n, a)."""
+        """Predictions of all fits at these rows, shape (n, a)."""
         return self.feature_map.transform(X) @ self.coef.T
 
-    def best_on(self, X: Array, y: Array) -> int:
-        """Which fit has the least mean loss on these rows."""
+    def select_on(self, X: Array, y: Array) -> int:
+        """Index of the fit with the least mean loss on these rows."""
         offset, sign = self.loss.margin_transform(y[:, None])
         return int(np.argmin(np.mean(self.loss.value(offset - sign * self.predict(X)), axis=0)))
 
 
-def fit_each(
+def fit_ridge_path(
     feature_map: FeatureMap,
     X: Array,
     y: Array,
@@ -183,10 +205,18 @@ def fit_each(
     tol: float = FIT_TOL,
     warm: bool = True,
     solver: str = NEWTON,
-) -> Fits:
-    """Fit the loss, of one column, at every weight, without intercept as in the paper.
+) -> RidgePath:
+    """Fit a loss of one column at every ridge weight, without intercept.
 
-    `warm` starts each of Newton's fits from the one before. Features with poles make that slower than to begin anew.
+    Parameters
+    ----------
+    feature_map : fitted features
+    X, y : training rows (n, d) and targets (n,)
+    loss : any of `quernel.losses`, of one column
+    alphas : ridge weights
+    tol : relative duality gap
+    warm : whether each Newton fit starts from the one before. With features that have poles, cold starts are faster
+    solver : "newton" or "admm"
     """
     rows = InMemoryDesign(ArrayRows(X, y), features=feature_map.transform(X))
     if warm or solver != NEWTON:
@@ -195,4 +225,4 @@ def fit_each(
     else:
         problems = (Problem(rows, loss, float(alpha), fit_intercept=False) for alpha in alphas)
         coef = np.stack([SOLVERS[NEWTON](problem, tol=tol).coef[:, 0] for problem in problems])
-    return Fits(feature_map, loss, np.asarray(alphas), coef)
+    return RidgePath(feature_map, loss, np.asarray(alphas), coef)

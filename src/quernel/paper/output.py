@@ -1,4 +1,8 @@
-"""What an item shows: figures, tables and verdicts, each written to the disk in the forms that readers want."""
+"""What an experiment presents: figures, tables and verdicts, and the files in which they are saved.
+
+A figure is saved as PNG and SVG, a table as CSV (ten digits) and Markdown (rounded); both also become HTML for the
+page.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,15 @@ from quernel.plots.style import save_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# What the numbers say of a claim: see Verdict.
+# Outcome of a verdict: see `Verdict`.
 Holds = bool | Literal["undecided", "stated"] | None
+# Typographic en dash for a missing value, and minus sign.
 MISSING, MINUS = "\u2013", "\u2212"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A figure or table with its caption, ready for the page."""
+    """A figure or table as HTML with its caption; `folded` items are collapsed on the page until clicked."""
 
     name: str
     caption: str
@@ -33,10 +38,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One sentence made of the numbers, and what they say of a claim.
+    """One sentence made from the measurements, and whether they support the paper's claim.
 
-    `holds` is whether what was to be shown is shown; "undecided" where the numbers are too few to tell; "stated" where
-    a formula was typed in and nothing was measured; None where it is a remark.
+    Parameters
+    ----------
+    text : str
+    holds : bool, "undecided", "stated" or None
+        Whether the claim was shown; "undecided" if the measurements are too few or too noisy to decide; "stated" if a
+        formula of the paper was only evaluated and nothing was measured; None for a remark that judges no claim.
     """
 
     text: str
@@ -45,9 +54,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Section:
-    """One item of the page: what the paper reports (and how it is read), what we found, and what to think of it.
+    """An experiment on the page: what the paper reports and how we read it, figures and tables, verdicts.
 
-    `reported` are paragraphs of plain text.
+    `reported` holds paragraphs of plain text, which are escaped when the page is rendered.
     """
 
     reported: Sequence[str]
@@ -56,21 +65,24 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """Where an item puts its figures (PNG and SVG) and tables (CSV and Markdown)."""
+class OutputFolder:
+    """Folder in which an experiment saves its figures (PNG, SVG) and tables (CSV, Markdown)."""
 
     folder: Path
 
-    def figure(self, figure: Figure, name: str, caption: str) -> Item:
-        """Save a figure made within `quernel.plots.house_style`."""
-        place = self.folder / "figures"
-        place.mkdir(parents=True, exist_ok=True)
-        save_figure(figure, place / f"{name}.svg")
-        picture = save_figure(figure, place / f"{name}.png")
-        coded = base64.b64encode(picture.read_bytes()).decode()
-        return Item(name, caption, f'<img alt="{escape(caption)}" src="data:image/png;base64,{coded}">')
+    def save_figure(self, figure: Figure, name: str, caption: str) -> Item:
+        """Save a figure made within `quernel.plots.house_style` as figures/<name>.svg and .png.
 
-    def table(
+        Returns the item for the page, with the PNG embedded as a data URL: the page is one file without links.
+        """
+        folder = self.folder / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_figure(figure, folder / f"{name}.svg")
+        png = save_figure(figure, folder / f"{name}.png")
+        encoded = base64.b64encode(png.read_bytes()).decode()
+        return Item(name, caption, f'<img alt="{escape(caption)}" src="data:image/png;base64,{encoded}">')
+
+    def save_table(
         self,
         columns: dict[str, str],
         rows: Sequence[Sequence[Any]],
@@ -79,29 +91,35 @@ class Sheet:
         *,
         folded: bool = False,
     ) -> Item:
-        """Save a table.
+        """Save a table as tables/<name>.csv and .md, and return it as HTML.
 
         Parameters
         ----------
-        columns : heading of each column and how its numbers are written, such as {"level": "g", "mean": ".4f"}; the
-            CSV file has them in full
-        rows : one sequence of values per row, None for what is not known
-        folded : whether the page shows it only when asked
+        columns : dict
+            Heading to format specification of each column, such as {"level": "g", "mean": ".4f"}. The CSV file is not
+            rounded by it.
+        rows : sequence of sequences
+            One sequence of values per row, None (or NaN) for a missing value.
+        name : str
+            File name without its suffix.
+        caption : str
+        folded : bool
+            Whether the page shows the table collapsed.
         """
-        place = self.folder / "tables"
-        place.mkdir(parents=True, exist_ok=True)
-        with (place / f"{name}.csv").open("w", newline="") as file:
+        folder = self.folder / "tables"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
-            writer.writerows([[_plain(value) for value in row] for row in rows])
-        cells = [[shown(value, spec) for value, spec in zip(row, columns.values(), strict=True)] for row in rows]
-        (place / f"{name}.md").write_text(_markdown(list(columns), cells))
-        words = [any(isinstance(row[k], str) for row in rows) for k in range(len(columns))]
-        return Item(name, caption, _html(list(columns), cells, words), folded)
+            writer.writerows([[_csv_value(value) for value in row] for row in rows])
+        cells = [[format_value(value, spec) for value, spec in zip(row, columns.values(), strict=True)] for row in rows]
+        (folder / f"{name}.md").write_text(_render_markdown(list(columns), cells))
+        is_text = [any(isinstance(row[k], str) for row in rows) for k in range(len(columns))]
+        return Item(name, caption, _render_html(list(columns), cells, is_text), folded)
 
 
-def shown(value: Any, spec: str) -> str:
-    """A value as people read it: a true minus sign, and a dash for what is not known."""
+def format_value(value: Any, spec: str) -> str:
+    """Format a value for readers: a typographic minus sign, and a dash for a missing value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
     if isinstance(value, str):
@@ -109,24 +127,26 @@ def shown(value: Any, spec: str) -> str:
     return format(value, spec).replace("-", MINUS) if spec else str(value)
 
 
-def _plain(value: Any) -> Any:
-    """For the CSV file: ten digits, beyond which nothing is repeatable on other machines."""
+def _csv_value(value: Any) -> Any:
+    """Round to ten significant digits: further ones differ between machines and BLAS libraries."""
     if value is None:
         return ""
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 
-def _markdown(columns: list[str], cells: list[list[str]]) -> str:
+def _render_markdown(columns: list[str], cells: list[list[str]]) -> str:
+    """A pipe table; pipes inside cells are escaped."""
     lines = [columns, ["---"] * len(columns), *cells]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def _html(columns: list[str], cells: list[list[str]], words: list[bool]) -> str:
-    """`words` says of each column whether it holds words or formulas, not numbers: these stand left, and wrap."""
+def _render_html(columns: list[str], cells: list[list[str]], is_text: list[bool]) -> str:
+    """An HTML table; columns of text (`is_text`) are left-aligned and may wrap, numbers are not."""
 
     def line(tag: str, row: list[str]) -> str:
         marked = (
-            (f'{tag} class="words"' if left else tag, _breakable(cell)) for cell, left in zip(row, words, strict=True)
+            (f'{tag} class="words"' if left else tag, _escape_breakable(cell))
+            for cell, left in zip(row, is_text, strict=True)
         )
         return "<tr>" + "".join(f"<{opening}>{cell}</{tag}>" for opening, cell in marked) + "</tr>"
 
@@ -134,6 +154,6 @@ def _html(columns: list[str], cells: list[list[str]], words: list[bool]) -> str:
     return f"<table><thead>{line('th', columns)}</thead><tbody>{body}</tbody></table>"
 
 
-def _breakable(text: str) -> str:
-    """Escaped, with places at which a long formula may go on in the next line."""
+def _escape_breakable(text: str) -> str:
+    """Escape HTML, and allow line breaks inside long formulas at their parentheses."""
     return escape(text).replace(")/(", ")/<wbr>(").replace(")(", ")<wbr>(").replace("/(", "/<wbr>(")

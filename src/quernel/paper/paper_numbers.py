@@ -1,13 +1,16 @@
-"""The paper's printed numbers: (mean, standard deviation) of the PQE over 50 repetitions."""
+"""Numbers printed in the paper's tables: mean and standard deviation of the PQE over 50 repetitions.
+
+PQE, the paper's predicted quantile error, is the mean pinball loss on test rows.
+"""
 
 from __future__ import annotations
 
-# (method, level, N), and what is printed for it.
+# A cell of a table, (method, quantile level, N), and the (mean, sd) printed in it.
 Cell = tuple[str, float, int]
 Cells = dict[Cell, tuple[float, float]]
 
 REPETITIONS = 50
-# Three decimals are printed: a number is off by at most this, and its rounding has this standard deviation.
+# Numbers are printed with three decimals: the largest rounding error, and its standard deviation (uniform law).
 HALF_UNIT = 0.0005
 ROUNDING_SD = 0.001 / 12**0.5
 SIZES = (500, 1000, 2000, 5000, 10_000)
@@ -37,17 +40,17 @@ _TABLES = {
         0.9  | 0.295 0.013  0.283 0.011  0.270 0.006  0.266 0.004  0.264 0.003
              | 0.284 0.005  0.275 0.004  0.261 0.001  0.256 0.001  0.254 0.001""",
 }
-# `tab.4`, level 0.5.
+# `tab.4`, quantile level 0.5.
 USED_CARS = {"exact": (0.094, 0.000), "uniform": (0.105, 0.004), "leverage": (0.098, 0.003)}
 
 
 def sample_size(simulation: str, method: str, level: float, n: int) -> tuple[float, float]:
-    """The entry of `tab.2` or `tab.3`."""
+    """(mean, sd) printed in `tab.2` or `tab.3` for a simulation, method, quantile level and N."""
     return _SAMPLE_SIZE[simulation, method, level][SIZES.index(n)]
 
 
 def sample_size_cells(simulation: str) -> Cells:
-    """All entries of `tab.2` or `tab.3`."""
+    """All entries of `tab.2` or `tab.3`: (method, level, N) to (mean, sd)."""
     return {
         (method, level, n): sample_size(simulation, method, level, n)
         for name, method, level in _SAMPLE_SIZE
@@ -56,8 +59,9 @@ def sample_size_cells(simulation: str) -> Cells:
     }
 
 
-def _read() -> dict[tuple[str, str, float], list[tuple[float, float]]]:
-    found = {}
+def _parse_tables() -> dict[tuple[str, str, float], list[tuple[float, float]]]:
+    """Parse `_TABLES`: each level has one line per method, with a mean and an sd for each N."""
+    entries = {}
     for simulation, text in _TABLES.items():
         lines = [line.split("|") for line in text.strip().splitlines()]
         for k, (head, numbers) in enumerate(lines):
@@ -65,8 +69,8 @@ def _read() -> dict[tuple[str, str, float], list[tuple[float, float]]]:
                 level = float(head)
             values = [float(number) for number in numbers.split()]
             method = (RF, EXACT)[k % 2]
-            found[simulation, method, level] = list(zip(values[::2], values[1::2], strict=True))
-    return found
+            entries[simulation, method, level] = list(zip(values[::2], values[1::2], strict=True))
+    return entries
 
 
-_SAMPLE_SIZE = _read()
+_SAMPLE_SIZE = _parse_tables()

@@ -1,4 +1,18 @@
-"""The paper's theory, to be computed with: rates, dimensions, error decomposition, and planning."""
+"""The paper's theory as functions: rates, effective dimensions, error decomposition, and planning of a fit.
+
+Results are named by the paper's own LaTeX labels: `thm2` is its second theorem, `lemA.2.4` a lemma of appendix A.2,
+`ass6` an assumption. Notation throughout: n rows, M random features, ridge weight alpha (the paper's lambda), source
+exponent r, capacity exponent gamma, and the compatibility of the features (the paper's alpha).
+
+    rates, methods                   exponents of the theorems, and Table 1 as data
+    dimensions, exponents, source    effective dimensions of data, and the exponents estimated from them
+    planning, kernel_gap             how many features a fit needs, and what those of a fit cost
+    populations, decomposition       known laws of rows, and the four terms of a fit's error
+    lemma_bounds, operators          what the lemmas promise, beside what is measured
+    noise_models, noise_conditions,
+    convexity, excess_risk_curves    losses and noise: excess risks, self-calibration, local strong convexity
+    rademacher                       local Rademacher complexity
+"""
 
 from quernel.theory.convexity import LocalConvexity, local_convexity, upper_quadratic_constant
 from quernel.theory.decomposition import ErrorDecomposition, error_decomposition

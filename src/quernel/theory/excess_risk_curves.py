@@ -1,4 +1,4 @@
-"""How the excess risk of a fit falls with the number of rows, for any loss (`thm3`)."""
+"""Learning curves: the excess risk of fits with random features against the number of rows, for any loss (`thm3`)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
-from quernel.theory.noise_models import Labels, Law, Noise, takes_labels
+from quernel.theory.noise_models import Labels, Noise, NoiseModel, is_margin_loss
 from quernel.theory.populations import SplinePopulation
 
 Array = NDArray[np.floating]
 
-# Points of x at which risks are averaged.
-GRID = 1000
+# Points of the midpoint rule in x over which risks are averaged.
+N_GRID = 1000
 
 
 @dataclass(frozen=True)
 class ExcessRisk:
-    """One point of a curve: n rows, M features, ridge weight alpha, and the mean excess risk with its error."""
+    """Point of a learning curve: n rows, M features, ridge weight alpha, mean excess risk and its standard error."""
 
     n: int
     M: int
@@ -79,28 +79,28 @@ def excess_risk_curve(
     """
     if repetitions < 2:
         raise ValueError(f"repetitions must be at least 2, for a standard error; got {repetitions!r}.")
-    law = _law(loss, noise, likely)
-    x = (np.arange(GRID)[:, None] + 0.5) / GRID
+    model = _make_noise_model(loss, noise, likely)
+    x = (np.arange(N_GRID)[:, None] + 0.5) / N_GRID
     target, curve = population.target(x), []
-    law.minimiser(target)  # refuses a target that the law cannot have, before any fit
+    model.minimiser(target)  # raises for a target that the model cannot have, before any fit
     for n in sizes:
         M, ridge, risks = int(features(n)), float(alpha(n)), []
         for rng in np.random.default_rng([random_state, n]).spawn(repetitions):
             X = rng.random((n, 1))
-            y = law.draw(population.target(X), rng)
-            lift = population.features(M, rng)
-            Phi = lift.transform(X)
+            y = model.draw(population.target(X), rng)
+            feature_map = population.features(M, rng)
+            Phi = feature_map.transform(X)
             problem = Problem(InMemoryDesign(ArrayRows(X, y), features=Phi), loss, ridge, fit_intercept=False)
             coef = SOLVERS["newton"](problem, tol=tol).coef[:, 0]
-            risks.append(law.excess_risk(lift.transform(x) @ coef, target))
+            risks.append(model.excess_risk(feature_map.transform(x) @ coef, target))
         error = float(np.std(risks, ddof=1) / np.sqrt(repetitions))
         curve.append(ExcessRisk(int(n), M, ridge, float(np.mean(risks)), error))
     return curve
 
 
-def _law(loss: Loss, noise: Callable[[Array], Array] | None, likely: float | None) -> Law:
-    """Labels for a loss of the margin, noise for one of the residual."""
-    if takes_labels(loss):
+def _make_noise_model(loss: Loss, noise: Callable[[Array], Array] | None, likely: float | None) -> NoiseModel:
+    """`Labels` for a loss of the margin, `Noise` for one of the residual."""
+    if is_margin_loss(loss):
         if noise is not None:
             raise ValueError(f"{type(loss).__name__} is a loss of labels -1 and +1, which have no noise: leave it out.")
         return Labels(loss, likely)

@@ -1,9 +1,9 @@
-"""What the lemmas promise, with their constants, and how many features and rows they ask for.
+"""Bounds of the paper's lemmas with their constants, and the numbers of features and rows for which they hold.
 
-The numbers are the paper's. Behind them stands `lemD.5`, printed with log(2/delta) where an operator norm needs the
-logarithm of a dimension too; kernels with many equal eigenvalues need more (`feature_similarity_bound`).
+The constants are the paper's. They rest on `lemD.5`, printed with log(2/delta) where an operator norm also needs the
+logarithm of a dimension; kernels with many equal eigenvalues need more (`feature_similarity_bound`).
 
-R bounds |h| in f* = L^r h, kappa bounds the features |phi(x, w)|, delta is the probability that the promise fails, and
+R bounds |h| in f* = L^r h, kappa bounds the features |phi(x, w)|, delta is the probability that a bound fails, and
 N, N_infinity are the dimensions of `quernel.theory.dimensions`, all at the same ridge weight.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# `lemD.7`: |N_M - N| is at most this multiple of N.
+# Relative accuracy of the effective dimension from features, `lemD.7`: |N_M - N| <= DIMENSION_TOLERANCE N.
 DIMENSION_TOLERANCE = 1.55
 
 
@@ -109,7 +109,7 @@ def features_for_dimension(alpha: float, *, max_dimension: float, kappa: float =
 
 
 def check_lemma(alpha: float, kappa: float, delta: float) -> None:
-    """The numbers that all lemmas share."""
+    """ValueError unless alpha, kappa and delta are in the ranges that all lemmas share."""
     check_ranges(
         alpha=(alpha, 0 < alpha < math.inf, "positive and finite"),
         kappa=(kappa, 1 <= kappa < math.inf, "at least 1"),
@@ -118,7 +118,7 @@ def check_lemma(alpha: float, kappa: float, delta: float) -> None:
 
 
 def check_ranges(**arguments: tuple[float, bool | np.bool_, str]) -> None:
-    """By name: the value, whether it is allowed, and what is."""
+    """ValueError for the first argument out of range; maps names to (value, whether allowed, what is allowed)."""
     for name, (value, holds, wanted) in arguments.items():
         if not holds:
             raise ValueError(f"{name} must be {wanted}; got {value!r}.")

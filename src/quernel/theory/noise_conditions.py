@@ -1,7 +1,7 @@
-"""The density of y given x near a quantile, and what it says of the check loss: `ass6` and `lemA.2.4`.
+"""Adaptive self-calibration (`ass6`), the density of y given x near a quantile, and its consequence (`lemA.2.4`).
 
-Estimates from a sample are diagnostics, not proofs: a sample cannot show that an inequality holds at every distance,
-however small, so that increments are looked at over a stated one.
+Estimates from a sample are diagnostics, not proofs: no sample shows that an inequality holds at every distance, however
+small, so that increments of the distribution function are taken over a stated distance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.floating]
 
-# Fewest rows from which a group's distribution is read.
+# Fewest rows per group.
 MIN_GROUP = 50
 
 
@@ -69,17 +69,17 @@ def self_calibration(
     labels = np.zeros(len(residual)) if groups is None else np.asarray(groups)
     if labels.shape != residual.shape:
         raise ValueError(f"groups must hold one label per residual, shape {residual.shape}; got {labels.shape}.")
-    spread = float(np.subtract(*np.quantile(residual, [0.75, 0.25]))) / 5
-    radius, step = check_distance("radius", radius, spread), check_distance("step", step, spread)
-    near = np.linspace(-radius, radius, 41)
-    high, low = (-np.inf, 0.0), (np.inf, 0.0)  # increment and its standard error
+    default = float(np.subtract(*np.quantile(residual, [0.75, 0.25]))) / 5
+    radius, step = check_distance("radius", radius, default), check_distance("step", step, default)
+    grid = np.linspace(-radius, radius, 41)
+    high, low = (-np.inf, 0.0), (np.inf, 0.0)  # (increment, its standard error)
     for label in np.unique(labels):
         values = np.sort(residual[labels == label])
         if len(values) < MIN_GROUP:
             raise ValueError(f"Group {label!r} has {len(values)} rows; at least {MIN_GROUP} are needed. Merge groups.")
-        around = np.concatenate([_share(values, near, step), _share(values, near - step, step)])
-        high = max(high, _with_error(_share(values, values, step).max(), len(values)))
-        low = min(low, _with_error(around.min(), len(values)))
+        around = np.concatenate([_fraction_within(values, grid, step), _fraction_within(values, grid - step, step)])
+        high = max(high, _with_standard_error(_fraction_within(values, values, step).max(), len(values)))
+        low = min(low, _with_standard_error(around.min(), len(values)))
     (c1, c1_error), (c2, c2_error) = (np.divide(pair, step).tolist() for pair in (high, low))
     return SelfCalibration(c1, c1_error, c2, c2_error, radius, step)
 
@@ -101,19 +101,19 @@ def calibration_inequality(c1: float, c2: float) -> CalibrationInequality:
     return CalibrationInequality(4 / c2, 4 * (c1 / c2) ** 2)
 
 
-def _share(values: Array, start: Array, step: float) -> Array:
-    """The share of the (sorted) values in (start, start + step]."""
+def _fraction_within(values: Array, start: Array, step: float) -> Array:
+    """Fraction of the sorted values in (start, start + step]."""
     counts = np.searchsorted(values, start + step, side="right") - np.searchsorted(values, start, side="right")
     return counts / len(values)
 
 
-def _with_error(share: float, n: int) -> tuple[float, float]:
-    """A share of n rows and its standard error."""
+def _with_standard_error(share: float, n: int) -> tuple[float, float]:
+    """A fraction of n rows, and its binomial standard error."""
     return float(share), float(np.sqrt(share * (1 - share) / n))
 
 
 def check_vector(name: str, values: ArrayLike) -> Array:
-    """At least 50 finite numbers in one axis."""
+    """One-dimensional array of at least 50 finite numbers, or ValueError."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1 or len(array) < MIN_GROUP or not np.isfinite(array).all():
         raise ValueError(f"{name} must hold at least {MIN_GROUP} finite numbers in one axis; got shape {array.shape}.")
@@ -121,7 +121,7 @@ def check_vector(name: str, values: ArrayLike) -> Array:
 
 
 def check_distance(name: str, value: float | None, default: float) -> float:
-    """A positive, finite distance; the default where none is given."""
+    """Positive, finite distance, or the default if None; otherwise ValueError."""
     distance = default if value is None else value
     if not 0 < distance < np.inf:
         raise ValueError(f"{name} must be positive and finite; got {distance!r}. Is the residual constant?")

@@ -1,6 +1,7 @@
-"""Laws of y given x under which a given function f* minimises the risk of a loss, and what it costs to leave f*.
+"""Models of y given x under which a given f* minimises the risk of a loss, and excess risks of other functions.
 
-For a loss of the residual y is f* and noise. For a loss of the margin y is -1 or +1, and p is the probability of +1.
+For a loss of the residual (`Noise`), y is f* plus noise. For a loss of the margin (`Labels`), y is -1 or +1, and p is
+the probability of +1.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from quernel.losses import Loss, Margin
 
 Array = NDArray[np.floating]
 
-# Points of the noise's law at which risks are averaged.
-NODES = 401
-# How closely the minimiser must be found again from the probabilities that were made for it.
-CLOSE = 1e-6
+# Number of quantiles of the noise over which risks are averaged.
+N_NODES = 401
+# Accuracy to which f* must be recovered as the loss's minimiser under the probabilities that were derived from it.
+MINIMISER_TOL = 1e-6
 
 
-class Law(Protocol):
-    """What y does where a population's function has the values `target`, shape (n,)."""
+class NoiseModel(Protocol):
+    """Protocol: the law of y where a population's function has the values `target`, shape (n,)."""
 
     def minimiser(self, target: Array) -> Array:
-        """f*, which minimises the risk of the loss."""
+        """f*, the function that minimises the risk of the loss, shape (n,)."""
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """y."""
+        """Draw y, shape (n,)."""
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """The risk of these predictions minus that of f*, averaged over the rows."""
+        """Risk of these predictions minus that of f*, averaged over the rows."""
 
 
-def takes_labels(loss: Loss) -> TypeGuard[Margin]:
-    """Is it a loss of the margin, with y = -1 or +1?"""
+def is_margin_loss(loss: Loss) -> TypeGuard[Margin]:
+    """Whether the loss is a function of the margin y f with labels y = -1 and +1."""
     return loss.margin
 
 
 def excess_risk(
     loss: Loss, deviation: ArrayLike, noise: ArrayLike | None = None, *, probability: ArrayLike | None = None
 ) -> float:
-    """E loss(r) - min over f, for the deviations f - f* at some rows: a mean over them.
+    """Excess risk E loss(f) - E loss(f*) of deviations f - f*, averaged over some rows.
 
-    Differences are taken value by value, so that nothing is lost to the size of the risk itself.
+    Losses are subtracted before averaging, so that no digits are lost to the size of the risk itself.
 
     Parameters
     ----------
@@ -67,26 +68,28 @@ def excess_risk(
     """
     deviation = np.ravel(np.asarray(deviation, dtype=float))
     _check_column(loss)
-    if takes_labels(loss):
+    if is_margin_loss(loss):
         if noise is not None or probability is None:
-            raise ValueError(f"{_name(loss)} is a loss of the margin: give the probability of y = +1, and no noise.")
-        return _label_excess(loss, deviation, _inside(probability, len(deviation)))
+            raise ValueError(
+                f"{_loss_name(loss)} is a loss of the margin: give the probability of y = +1, and no noise."
+            )
+        return _margin_excess_risk(loss, deviation, _check_probability(probability, len(deviation)))
     if probability is not None or noise is None:
-        raise ValueError(f"{_name(loss)} is a loss of the residual: give values of the noise, and no probability.")
+        raise ValueError(f"{_loss_name(loss)} is a loss of the residual: give values of the noise, and no probability.")
     values = np.ravel(np.asarray(noise, dtype=float))
     centred = values - loss.fit_constant(values, np.full(len(values), 1 / len(values)))[0]
-    moved = _at(loss.value, np.ravel(centred - deviation[:, None])).reshape(len(deviation), -1)
-    return float(np.mean(moved - _at(loss.value, centred)))
+    shifted = _evaluate(loss.value, np.ravel(centred - deviation[:, None])).reshape(len(deviation), -1)
+    return float(np.mean(shifted - _evaluate(loss.value, centred)))
 
 
-def _label_excess(loss: Margin, deviation: Array, p: Array) -> float:
+def _margin_excess_risk(loss: Margin, deviation: Array, p: Array) -> float:
     """Mean of  p (loss(1 - f) - loss(1 - f*)) + (1 - p) (loss(1 + f) - loss(1 + f*))."""
     best = loss.constant_for(p)
 
-    def rise(label: int) -> Array:
-        return _at(loss.value, 1 - label * (best + deviation)) - _at(loss.value, 1 - label * best)
+    def increment(label: int) -> Array:
+        return _evaluate(loss.value, 1 - label * (best + deviation)) - _evaluate(loss.value, 1 - label * best)
 
-    return float(np.mean(p * rise(+1) + (1 - p) * rise(-1)))
+    return float(np.mean(p * increment(+1) + (1 - p) * increment(-1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,34 +107,34 @@ class Noise:
 
     def __post_init__(self) -> None:
         _check_column(self.loss)
-        if takes_labels(self.loss):
-            raise ValueError(f"{_name(self.loss)} is a loss of the margin, of labels -1 and +1: use Labels.")
+        if is_margin_loss(self.loss):
+            raise ValueError(f"{_loss_name(self.loss)} is a loss of the margin, of labels -1 and +1: use Labels.")
         if not callable(self.quantile):
             raise ValueError(
-                f"{_name(self.loss)} needs noise, a function of levels in (0, 1) such as scipy.stats.norm.ppf; "
+                f"{_loss_name(self.loss)} needs noise, a function of levels in (0, 1) such as scipy.stats.norm.ppf; "
                 f"got {self.quantile!r}."
             )
 
     @cached_property
     def values(self) -> Array:
-        """The noise at regular levels."""
-        return np.asarray(self.quantile((np.arange(NODES) + 0.5) / NODES), dtype=float)
+        """Quantiles of the noise at regular levels, which represent its law."""
+        return np.asarray(self.quantile((np.arange(N_NODES) + 0.5) / N_NODES), dtype=float)
 
     @cached_property
     def center(self) -> float:
-        """Its best constant, which draws are without."""
-        return float(self.loss.fit_constant(self.values, np.full(NODES, 1 / NODES))[0])
+        """Best constant of the noise under the loss; draws are centred by it."""
+        return float(self.loss.fit_constant(self.values, np.full(N_NODES, 1 / N_NODES))[0])
 
     def minimiser(self, target: Array) -> Array:
-        """The target itself."""
+        """f* is the target itself."""
         return target
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """f* + noise."""
+        """Draw f* + centred noise."""
         return target + np.asarray(self.quantile(rng.random(len(target)))) - self.center
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """Averaged over the noise at regular levels."""
+        """Excess risk, averaged over the rows and over quantiles of the noise."""
         return excess_risk(self.loss, prediction - target, self.values)
 
 
@@ -174,61 +177,67 @@ class Labels:
 
     def __post_init__(self) -> None:
         _check_column(self.loss)
-        if not takes_labels(self.loss):
-            raise ValueError(f"{_name(self.loss)} is a loss of the residual, not of labels -1 and +1: use Noise.")
+        if not is_margin_loss(self.loss):
+            raise ValueError(f"{_loss_name(self.loss)} is a loss of the residual, not of labels -1 and +1: use Noise.")
         if self.likely is None and not np.all(self.loss.smoothing_width > 0):
             raise ValueError(
-                f"{_name(self.loss)} has a kink, and is minimised by steps only. Give likely, the probability of the "
+                f"{_loss_name(self.loss)} has a kink, and is minimised by steps only. Give likely, the probability of "
+                "the "
                 "more likely label, such as 0.9: f* is then a step where the target changes its sign."
             )
         if self.likely is not None and not 0.5 < self.likely < 1:
             raise ValueError(f"likely must be between 1/2 and 1; got {self.likely!r}.")
 
     def probability(self, target: Array) -> Array:
-        """p, the probability of y = +1."""
+        """Probability p of y = +1, shape (n,)."""
         if self.likely is not None:
             return np.where(target >= 0, self.likely, 1 - self.likely)
-        up, down = _at(self.loss.slope, 1 + target), _at(self.loss.slope, 1 - target)
-        p = up / (up + down)
-        # Where the risk is flat, or least only at infinity, the loss's own best constant is another.
-        unfit = ~((p > 0) & (p < 1) & np.isclose(self.loss.constant_for(p), target, rtol=CLOSE, atol=CLOSE))
+        slope_up, slope_down = _evaluate(self.loss.slope, 1 + target), _evaluate(self.loss.slope, 1 - target)
+        p = slope_up / (slope_up + slope_down)
+        # Where the risk is flat around f*, or has its infimum at infinity, the loss's best constant differs from f*.
+        unfit = ~(
+            (p > 0) & (p < 1) & np.isclose(self.loss.constant_for(p), target, rtol=MINIMISER_TOL, atol=MINIMISER_TOL)
+        )
         if unfit.any():
             raise ValueError(
-                f"No law of labels has f* as the only minimiser of {_name(self.loss)} where f* = "
+                f"No law of labels has f* as the only minimiser of {_loss_name(self.loss)} where f* = "
                 f"{target[unfit][0]:.3g}; f* lies between {target.min():.3g} and {target.max():.3g}. Scale f* into "
                 "(-1, 1) for a hinge (a SplinePopulation takes scale), or give likely for a step."
             )
         return p
 
     def minimiser(self, target: Array) -> Array:
-        """The target or, if `likely` is given, the step."""
+        """f*: the target or, if `likely` is given, a step."""
         p = self.probability(target)
         return target if self.likely is None else self.loss.constant_for(p)
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """+1 with probability p, else -1."""
+        """Draw +1 with probability p, else -1."""
         return np.where(rng.random(len(target)) < self.probability(target), 1.0, -1.0)
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """In closed form over the two labels."""
+        """Excess risk, exact over the two labels."""
         return excess_risk(self.loss, prediction - self.minimiser(target), probability=self.probability(target))
 
 
-def _at(function: Callable[[Array], Array], residual: Array) -> Array:
-    """A loss's function of one column at residuals (n,)."""
+def _evaluate(function: Callable[[Array], Array], residual: Array) -> Array:
+    """Evaluate a function of a loss with one column at residuals (n,)."""
     return function(residual[:, None])[:, 0]
 
 
-def _name(loss: Loss) -> str:
+def _loss_name(loss: Loss) -> str:
+    """Class name of the loss, for messages."""
     return type(loss).__name__
 
 
 def _check_column(loss: Loss) -> None:
+    """ValueError unless the loss has one column."""
     if loss.n_columns != 1:
         raise ValueError(f"Excess risks are of one loss at a time; got {loss!r} with {loss.n_columns} columns.")
 
 
-def _inside(probability: ArrayLike, n: int) -> Array:
+def _check_probability(probability: ArrayLike, n: int) -> Array:
+    """Probabilities broadcast to (n,), or ValueError unless strictly between 0 and 1."""
     p = np.asarray(probability, dtype=float)
     if p.shape not in ((), (n,)):
         raise ValueError(f"probability must be a number, or one for each of {n} rows; got shape {p.shape}.")
