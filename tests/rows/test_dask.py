@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, total
-from quernel.data.dask_design import cuts, places
+from quernel.data.dask_design import assign_workers, partition_bounds
 from quernel.data.dask_tasks import SamplePlan
 from quernel.data.sources import RowsError
 from quernel.features import RandomFeatures
@@ -298,14 +298,14 @@ def test_parts_are_dealt_to_all_workers(client, data, feature_map):
         ([3], 8, [0, 1, 2, 3]),
     ],
 )
-def test_cuts(lengths, threads, expected):
-    assert cuts(lengths, 10**6, threads) == expected
+def test_partition_bounds(lengths, threads, expected):
+    assert partition_bounds(lengths, 10**6, threads) == expected
 
 
 def test_parts_go_where_their_rows_are_as_far_as_there_is_room():
-    assert places([1, 1], [0, 10, 20], [10, 10], [1, 0]) == [1, 0]
-    assert sorted(places([1, 1], [0, 10, 20], [10, 10], [0, 0])) == [0, 1]
-    assert places([2, 1], [0, 10, 20, 30], [10, 10, 10], [0, 0, None]) == [0, 0, 1]
+    assert assign_workers([1, 1], [0, 10, 20], [10, 10], [1, 0]) == [1, 0]
+    assert sorted(assign_workers([1, 1], [0, 10, 20], [10, 10], [0, 0])) == [0, 1]
+    assert assign_workers([2, 1], [0, 10, 20, 30], [10, 10, 10], [0, 0, None]) == [0, 0, 1]
 
 
 # Samples
@@ -380,7 +380,7 @@ def test_rows_that_travel_would_be_noticed(client, feature_map, coef):
 def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, expected):
     monkeypatch.setattr("quernel.data.dask_design.FAN_IN", 3)
     with dask.config.set(scheduler="synchronous"):
-        monkeypatch.setattr("quernel.data.schedulers.Here.__init__", lambda self, kind: _many(self))
+        monkeypatch.setattr("quernel.data.schedulers.LocalScheduler.__init__", lambda self, kind: _many(self))
         rows = DaskDesign(ragged(*data), feature_map)
         memory = rows.new_memory()
         assert len(memory.kept) == 20

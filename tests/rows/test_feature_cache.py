@@ -427,7 +427,7 @@ def test_what_counts_is_reading_rows_and_lifting_them(data, monkeypatch):
     rows = streamed(data, "auto", seconds=0.05)
     assert 0.05 / 1024 <= rows._estimate_recompute_cost() <= 0.5 / 1024
     rows.threads = 2
-    lifting = rows._estimate_recompute_cost() - rows._shared.reading
+    lifting = rows._estimate_recompute_cost() - rows._shared.read_seconds
     assert 0.05 / 1024 / 2 <= lifting <= 0.4 / 1024
     slow = streamed(data, "auto")
     stream = slow.source.stream

@@ -12,7 +12,7 @@ from quernel._threads import spread
 from quernel.data import ArrayRows, InMemoryDesign, total
 from quernel.data.memmap import MemmapRows
 from quernel.data.spilled_state import SpilledRowState
-from quernel.data.streaming import StreamedDesign, _joined
+from quernel.data.streaming import StreamedDesign, _tree_reduce
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Huber, Logistic, Loss, Pinball
@@ -229,9 +229,9 @@ def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
 KILLED = """
 import sys, tempfile
 import numpy as np
-from quernel.data.spilled_state import ShelvedMemory
+from quernel.data.spilled_state import SpilledRowState
 tempfile.tempdir = sys.argv[1]
-memory = ShelvedMemory(2, 0)
+memory = SpilledRowState(2, 0)
 with memory.open(0) as block:
     block["a"] = np.ones((1000, 100))
 assert memory.on_disk == 1
@@ -250,11 +250,11 @@ def test_nothing_is_left_of_the_shelf_of_a_process_that_was_killed(tmp_path):
 
 FULL = """
 import numpy as np, resource, signal
-from quernel.data.spilled_state import ShelvedMemory
+from quernel.data.spilled_state import SpilledRowState
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-shelf = ShelvedMemory(3, room=0)
+shelf = SpilledRowState(3, room=0)
 try:
     for k in range(3):
         with shelf.open(k) as block:
@@ -290,14 +290,14 @@ def test_answers_are_joined_in_order_and_never_many_wait():
         most = max(most, len(answers))
         return [x for answer in answers for x in answer]
 
-    assert _joined(([k] for k in range(1_000)), join) == list(range(1_000))
+    assert _tree_reduce(([k] for k in range(1_000)), join) == list(range(1_000))
     assert most < 64
     assert total([(1, 2), (3, 4)]) == (4, 6)
 
 
 def test_what_needs_all_rows_is_refused():
     X, y = data(1_000)
-    with pytest.raises(ValueError, match="read from files in every sweep"):
+    with pytest.raises(ValueError, match="read from files in every pass"):
         SOLVERS["admm"](Problem(streamed(X, y), Pinball(np.array([0.5])), 1e-3))
-    with pytest.raises(ValueError, match="begins with nothing"):
+    with pytest.raises(ValueError, match="must start empty"):
         streamed(X, y).new_memory(anchor=np.zeros((1_000, 1)))
