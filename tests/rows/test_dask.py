@@ -1,4 +1,4 @@
-"""Rows of Dask collections: the same sums in any chunking and on any scheduler, and after a worker has died."""
+"""Dask design matrix: the same sums in any chunking and on any scheduler, also after a worker has died."""
 
 import os
 import signal
@@ -177,7 +177,7 @@ def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
 
 
 def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, feature_map, coef, expected):
-    """A step may write where it likes; whoever holds the memory of before finds it unchanged."""
+    """A step may overwrite row state; the state before the pass is unchanged."""
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
@@ -264,7 +264,7 @@ def test_a_target_for_each_fit(scheduler, data, feature_map, coef):
     np.testing.assert_allclose(loss, np.abs(residual).mean(axis=0), rtol=1e-12)
 
 
-# Where features are kept
+# Where features are stored
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -350,7 +350,7 @@ def test_every_beginning_has_each_parts_share(lengths):
             assert len(np.unique(drawing.rows(k, count))) == count
 
 
-# What travels
+# What is sent
 
 
 def swept(n, feature_map, coef, step=steps.value_and_gradient, join=total):
@@ -572,7 +572,7 @@ def kill_one(client):
 
 
 def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
-    """One dies between two folds, one in the middle of a fold: rows, features and memories are made again."""
+    """One dies between two passes, one during a pass: rows, features and row state are recomputed."""
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
     assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)

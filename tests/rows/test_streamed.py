@@ -1,4 +1,4 @@
-"""Rows of files give what the same rows in memory give."""
+"""Out-of-core rows give the sums, certificates and solutions of the same rows in memory; row state spills to disk."""
 
 import gc
 import signal
@@ -77,19 +77,19 @@ def solved(rows, loss: Loss, alpha: float, tol: float, fit_intercept: bool = Tru
 def test_the_same_certified_solution(alpha, fit_intercept, size):
     X, y = data(size)
     weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
-    near, far = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
-    assert far.relative_gap.max() <= 1e-9
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-9)
-    assert len(far.dual) == 0
+    in_memory, out_of_core = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
+    assert out_of_core.relative_gap.max() <= 1e-9
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-9)
+    assert len(out_of_core.dual) == 0
 
 
 @pytest.mark.parametrize("loss", [Huber(0.3), Hinge(), Logistic()], ids=lambda loss: type(loss).__name__)
 def test_the_same_for_other_losses(loss):
     X, y = data()
     y = np.where(y > 0.3, 1.0, -1.0) if loss.margin else y
-    near, far = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
-    assert far.relative_gap.max() <= 1e-8
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-8)
+    in_memory, out_of_core = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
+    assert out_of_core.relative_gap.max() <= 1e-8
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-8)
 
 
 class Labels(MemmapRows):
@@ -107,12 +107,12 @@ def labels(y):
 def test_a_target_of_its_own_for_every_column():
     X, y = data()
     loss = Hinge().take(np.array([0, 0]))
-    near = solved(InMemoryDesign(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
+    in_memory = solved(InMemoryDesign(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
     rows = StreamedDesign(Labels(X, y), feature_map(), total=len(y), largest=1.0, max_memory=20_000_000)
-    far = solved(rows, loss, 1e-4, 1e-7)
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-7)
+    out_of_core = solved(rows, loss, 1e-4, 1e-7)
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-7)
     one = solved(streamed(X, labels(y)[:, 1]), Hinge(), 1e-4, 1e-7)
-    np.testing.assert_allclose(far.objective[1], one.objective[0], rtol=1e-7)
+    np.testing.assert_allclose(out_of_core.objective[1], one.objective[0], rtol=1e-7)
 
 
 @pytest.mark.parametrize("order", ["target", "column"])

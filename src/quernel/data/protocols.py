@@ -79,7 +79,7 @@ class DesignMatrix(Protocol[State]):
 
     @property
     def most_sampled(self) -> int:
-        """Largest size of a random sample that `sample` can hold."""
+        """Largest size of a random sample within the memory budget."""
 
     @property
     def most_stored(self) -> int:
