@@ -1,4 +1,4 @@
-"""Rows of Dask collections: the same sums in any chunking and on any scheduler, and after a worker has died."""
+"""Dask design matrix: the same sums in any chunking and on any scheduler, also after a worker has died."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, total
-from quernel.data.dask_design import cuts, places
+from quernel.data.dask_design import assign_workers, partition_bounds
 from quernel.data.dask_tasks import SamplePlan
 from quernel.data.sources import RowsError
 from quernel.features import RandomFeatures
@@ -177,7 +177,7 @@ def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
 
 
 def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, feature_map, coef, expected):
-    """A step may write where it likes; whoever holds the memory of before finds it unchanged."""
+    """A step may overwrite row state; the state before the pass is unchanged."""
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
@@ -264,7 +264,7 @@ def test_a_target_for_each_fit(scheduler, data, feature_map, coef):
     np.testing.assert_allclose(loss, np.abs(residual).mean(axis=0), rtol=1e-12)
 
 
-# Where features are kept
+# Where features are stored
 
 
 @pytest.mark.parametrize("kept", [True, False])
@@ -298,14 +298,14 @@ def test_parts_are_dealt_to_all_workers(client, data, feature_map):
         ([3], 8, [0, 1, 2, 3]),
     ],
 )
-def test_cuts(lengths, threads, expected):
-    assert cuts(lengths, 10**6, threads) == expected
+def test_partition_bounds(lengths, threads, expected):
+    assert partition_bounds(lengths, 10**6, threads) == expected
 
 
 def test_parts_go_where_their_rows_are_as_far_as_there_is_room():
-    assert places([1, 1], [0, 10, 20], [10, 10], [1, 0]) == [1, 0]
-    assert sorted(places([1, 1], [0, 10, 20], [10, 10], [0, 0])) == [0, 1]
-    assert places([2, 1], [0, 10, 20, 30], [10, 10, 10], [0, 0, None]) == [0, 0, 1]
+    assert assign_workers([1, 1], [0, 10, 20], [10, 10], [1, 0]) == [1, 0]
+    assert sorted(assign_workers([1, 1], [0, 10, 20], [10, 10], [0, 0])) == [0, 1]
+    assert assign_workers([2, 1], [0, 10, 20, 30], [10, 10, 10], [0, 0, None]) == [0, 0, 1]
 
 
 # Samples
@@ -350,7 +350,7 @@ def test_every_beginning_has_each_parts_share(lengths):
             assert len(np.unique(drawing.rows(k, count))) == count
 
 
-# What travels
+# What is sent
 
 
 def swept(n, feature_map, coef, step=steps.value_and_gradient, join=total):
@@ -380,7 +380,7 @@ def test_rows_that_travel_would_be_noticed(client, feature_map, coef):
 def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, expected):
     monkeypatch.setattr("quernel.data.dask_design.FAN_IN", 3)
     with dask.config.set(scheduler="synchronous"):
-        monkeypatch.setattr("quernel.data.schedulers.Here.__init__", lambda self, kind: _many(self))
+        monkeypatch.setattr("quernel.data.schedulers.LocalScheduler.__init__", lambda self, kind: _many(self))
         rows = DaskDesign(ragged(*data), feature_map)
         memory = rows.new_memory()
         assert len(memory.kept) == 20
@@ -572,7 +572,7 @@ def kill_one(client):
 
 
 def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
-    """One dies between two folds, one in the middle of a fold: rows, features and memories are made again."""
+    """One dies between two passes, one during a pass: rows, features and row state are recomputed."""
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
     assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)

@@ -1,4 +1,4 @@
-"""Cached features: computed once, the same solution, and nothing left of them."""
+"""Feature caches: features are computed once, the fit is the same, and no file is left behind."""
 
 import gc
 import os
@@ -38,7 +38,7 @@ def short_blocks(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def temporary_folder_on_disk(monkeypatch, tmp_path_factory):
-    """Wherever it really is."""
+    """The temporary folder counts as a disk, even where it is in memory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
     monkeypatch.setattr(feature_cache, "in_memory", lambda folder: folder == "/dev/shm")
 
@@ -51,20 +51,20 @@ def data():
 
 
 class Counting:
-    """A feature map that counts the rows it lifts."""
+    """A feature map that counts the rows it transforms."""
 
     def __init__(self, seconds=0.0):
         self.map = RandomFeatures(kernel=Gaussian(1.0), n_components=M, random_state=0).fit(np.zeros((1, 3)))
         self.n_components_, self.lifted, self.seconds = M, 0, seconds
 
-    def transform(self, X, **kind):
+    def transform(self, X, **kwargs):
         self.lifted += len(X)
         time.sleep(self.seconds)
-        return self.map.transform(X, **kind)
+        return self.map.transform(X, **kwargs)
 
 
 class Watched(MemmapRows):
-    """Rows that tell how often X was read."""
+    """A row source that counts how many rows of X were read."""
 
     read = 0
 
@@ -75,8 +75,8 @@ class Watched(MemmapRows):
 
 
 def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=float):
-    words = {"max_memory": max_memory, "threads": threads, "dtype": dtype}
-    return StreamedDesign(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **words)
+    kwargs = {"max_memory": max_memory, "threads": threads, "dtype": dtype}
+    return StreamedDesign(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **kwargs)
 
 
 def sweep(rows, coef, memory=None):
@@ -88,7 +88,7 @@ def policies(folder):
 
 
 def open_files(folder):
-    """The files in a folder that this process has open, with or without a name."""
+    """Open files of this process in a folder, with or without a name."""
     if not Path("/proc/self/fd").exists():
         pytest.skip("the system does not tell which files are open")
     found = []
@@ -237,9 +237,9 @@ def test_room_is_counted_in_numbers_of_the_type(data, tmp_path, monkeypatch):
 # The whole fit
 
 
-def fitted(source, name="quantiles", **words):
-    words = {"n_components": M, "random_state": 0, "max_memory": ROOM} | words
-    model = KernelRegressor("huber", **words) if name == "huber" else KernelQuantileRegressor([0.1, 0.5], **words)
+def fitted(source, name="quantiles", **kwargs):
+    kwargs = {"n_components": M, "random_state": 0, "max_memory": ROOM} | kwargs
+    model = KernelRegressor("huber", **kwargs) if name == "huber" else KernelQuantileRegressor([0.1, 0.5], **kwargs)
     return model.fit(source)
 
 
@@ -247,10 +247,10 @@ def fitted(source, name="quantiles", **words):
 def test_the_same_certified_fit_and_nothing_is_left(name, data, tmp_path, monkeypatch):
     lifted, held, transform = [], [], RandomFeatures.transform
 
-    def counted(self, X, **kind):
+    def counted(self, X, **kwargs):
         lifted.append(len(X))
         held.extend(open_files(tmp_path / "cache"))
-        return transform(self, X, **kind)
+        return transform(self, X, **kwargs)
 
     monkeypatch.setattr(RandomFeatures, "transform", counted)
     (tmp_path / "cache").mkdir()
@@ -427,11 +427,11 @@ def test_what_counts_is_reading_rows_and_lifting_them(data, monkeypatch):
     rows = streamed(data, "auto", seconds=0.05)
     assert 0.05 / 1024 <= rows._estimate_recompute_cost() <= 0.5 / 1024
     rows.threads = 2
-    lifting = rows._estimate_recompute_cost() - rows._shared.reading
+    lifting = rows._estimate_recompute_cost() - rows._shared.read_seconds
     assert 0.05 / 1024 / 2 <= lifting <= 0.4 / 1024
     slow = streamed(data, "auto")
     stream = slow.source.stream
-    monkeypatch.setattr(slow.source, "stream", lambda *args, **words: (time.sleep(0.3), stream(*args, **words))[1])
+    monkeypatch.setattr(slow.source, "stream", lambda *args, **kwargs: (time.sleep(0.3), stream(*args, **kwargs))[1])
     assert slow._estimate_recompute_cost() >= 0.3 / N
 
 

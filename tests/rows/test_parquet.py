@@ -1,4 +1,4 @@
-"""Rows of Parquet files: the same numbers however they are cut into files and row groups, and faults by their place."""
+"""Parquet row source: the same numbers for any division into files and row groups; errors name the place."""
 
 import pickle
 import threading

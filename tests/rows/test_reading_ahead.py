@@ -1,4 +1,4 @@
-"""Reading ahead: in order, bounded, and nothing is left behind, however it ends."""
+"""Prefetching: in order, bounded, and no thread or open generator is left behind, however it ends."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Rows met block by block: the same sums wherever the features live, and however many blocks there are."""
+"""The design matrix in memory: the same sums for stored and recomputed features, and for any number of blocks."""
 
 from dataclasses import fields
 
@@ -18,7 +18,7 @@ SOURCES = ("one block", "many blocks", "recomputed", "recomputed in many blocks"
 
 
 class Counting:
-    """A feature map that counts its work."""
+    """A feature map that counts the rows it transforms."""
 
     def __init__(self, feature_map):
         self.feature_map = feature_map
@@ -145,7 +145,7 @@ def test_a_solve_gives_the_same_answer_wherever_the_rows_live(make, source, inte
     assert found.dual.shape == (N, 3)
 
 
-# When features are kept
+# When features are stored
 
 
 def test_cached_says_whether_features_are_kept(make):
@@ -168,7 +168,7 @@ def test_the_limit_is_in_bytes(data):
 
 @pytest.mark.parametrize("source", SOURCES[:4])
 def test_the_work_done_is_what_cached_promises(make, source):
-    """Kept features are computed once; others once per sweep, and only by steps that look at them."""
+    """Stored features are computed once; others once per pass, and only for steps that need them."""
     rows = make(source)
     problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory()
     problem.set_coefficients(memory, np.zeros((M, 3)), np.zeros(3))
@@ -205,7 +205,7 @@ def test_rows_need_features_from_somewhere(data):
 
 
 def test_features_without_their_source_of_new_rows(data):
-    """Exact features come with the rows they were made of; they are used as they are."""
+    """Features that the caller computed are used as they are."""
     X, y, weight = data
     G = PivotedCholesky(Gaussian(1.0), tol=1e-6).fit_transform(X, sample_weight=weight)
     rows = InMemoryDesign(ArrayRows(X, y, weight), features=G, max_memory=0)

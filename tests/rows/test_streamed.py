@@ -1,4 +1,4 @@
-"""Rows of files give what the same rows in memory give."""
+"""Out-of-core rows give the sums, certificates and solutions of the same rows in memory; row state spills to disk."""
 
 import gc
 import signal
@@ -12,7 +12,7 @@ from quernel._threads import spread
 from quernel.data import ArrayRows, InMemoryDesign, total
 from quernel.data.memmap import MemmapRows
 from quernel.data.spilled_state import SpilledRowState
-from quernel.data.streaming import StreamedDesign, _joined
+from quernel.data.streaming import StreamedDesign, _tree_reduce
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Huber, Logistic, Loss, Pinball
@@ -77,19 +77,19 @@ def solved(rows, loss: Loss, alpha: float, tol: float, fit_intercept: bool = Tru
 def test_the_same_certified_solution(alpha, fit_intercept, size):
     X, y = data(size)
     weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
-    near, far = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
-    assert far.relative_gap.max() <= 1e-9
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-9)
-    assert len(far.dual) == 0
+    in_memory, out_of_core = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
+    assert out_of_core.relative_gap.max() <= 1e-9
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-9)
+    assert len(out_of_core.dual) == 0
 
 
 @pytest.mark.parametrize("loss", [Huber(0.3), Hinge(), Logistic()], ids=lambda loss: type(loss).__name__)
 def test_the_same_for_other_losses(loss):
     X, y = data()
     y = np.where(y > 0.3, 1.0, -1.0) if loss.margin else y
-    near, far = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
-    assert far.relative_gap.max() <= 1e-8
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-8)
+    in_memory, out_of_core = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
+    assert out_of_core.relative_gap.max() <= 1e-8
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-8)
 
 
 class Labels(MemmapRows):
@@ -107,12 +107,12 @@ def labels(y):
 def test_a_target_of_its_own_for_every_column():
     X, y = data()
     loss = Hinge().take(np.array([0, 0]))
-    near = solved(InMemoryDesign(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
+    in_memory = solved(InMemoryDesign(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
     rows = StreamedDesign(Labels(X, y), feature_map(), total=len(y), largest=1.0, max_memory=20_000_000)
-    far = solved(rows, loss, 1e-4, 1e-7)
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-7)
+    out_of_core = solved(rows, loss, 1e-4, 1e-7)
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-7)
     one = solved(streamed(X, labels(y)[:, 1]), Hinge(), 1e-4, 1e-7)
-    np.testing.assert_allclose(far.objective[1], one.objective[0], rtol=1e-7)
+    np.testing.assert_allclose(out_of_core.objective[1], one.objective[0], rtol=1e-7)
 
 
 @pytest.mark.parametrize("order", ["target", "column"])
@@ -229,9 +229,9 @@ def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
 KILLED = """
 import sys, tempfile
 import numpy as np
-from quernel.data.spilled_state import ShelvedMemory
+from quernel.data.spilled_state import SpilledRowState
 tempfile.tempdir = sys.argv[1]
-memory = ShelvedMemory(2, 0)
+memory = SpilledRowState(2, 0)
 with memory.open(0) as block:
     block["a"] = np.ones((1000, 100))
 assert memory.on_disk == 1
@@ -250,11 +250,11 @@ def test_nothing_is_left_of_the_shelf_of_a_process_that_was_killed(tmp_path):
 
 FULL = """
 import numpy as np, resource, signal
-from quernel.data.spilled_state import ShelvedMemory
+from quernel.data.spilled_state import SpilledRowState
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-shelf = ShelvedMemory(3, room=0)
+shelf = SpilledRowState(3, room=0)
 try:
     for k in range(3):
         with shelf.open(k) as block:
@@ -290,14 +290,14 @@ def test_answers_are_joined_in_order_and_never_many_wait():
         most = max(most, len(answers))
         return [x for answer in answers for x in answer]
 
-    assert _joined(([k] for k in range(1_000)), join) == list(range(1_000))
+    assert _tree_reduce(([k] for k in range(1_000)), join) == list(range(1_000))
     assert most < 64
     assert total([(1, 2), (3, 4)]) == (4, 6)
 
 
 def test_what_needs_all_rows_is_refused():
     X, y = data(1_000)
-    with pytest.raises(ValueError, match="read from files in every sweep"):
+    with pytest.raises(ValueError, match="read from files in every pass"):
         SOLVERS["admm"](Problem(streamed(X, y), Pinball(np.array([0.5])), 1e-3))
-    with pytest.raises(ValueError, match="begins with nothing"):
+    with pytest.raises(ValueError, match="must start empty"):
         streamed(X, y).new_memory(anchor=np.zeros((1_000, 1)))

@@ -1,4 +1,4 @@
-"""Raw rows in Dask arrays and data frames."""
+"""Row source for Dask arrays and data frames, which stay on their workers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 
 from quernel.data.sources import Piece, RowsError, checked
 
-# One task per chunk, before any row is moved.
+# A dask.delayed `Piece`: one task per chunk of rows.
 Chunk = Any
 
 
 class DaskRows:
-    """Rows of Dask collections, in any chunking: known or unknown, of rows and columns, some of them empty.
+    """Rows of Dask collections, in any chunking: along rows and columns, of known or unknown sizes, some of them empty.
 
-    Nothing is computed here but the lengths of chunks that do not know theirs; rows stay where Dask has them.
+    Only the lengths of chunks of unknown size are computed here; rows stay where Dask has them. Numbers are validated
+    by the tasks that `chunks` returns, on the workers.
 
     Parameters
     ----------
@@ -40,12 +41,12 @@ class DaskRows:
         elif names:
             raise RowsError(f"A Dask array has no column named {names[0]!r}. Pass the column itself, or a data frame.")
         self.names = tuple(str(name) for name in X.columns) if _is_frame(X) else None
-        self.X = _table(X)
+        self.X = _as_array(X)
         self.n_rows, self.n_columns = (int(length) for length in self.X.shape)
         if self.n_rows == 0:
             raise RowsError("The Dask collection X has no rows.")
-        self.y = self._beside(y, "y")
-        self.weight = None if weight is None else self._beside(weight, "weight")
+        self.y = self._align(y, "y")
+        self.weight = None if weight is None else self._align(weight, "weight")
         if self.weight is not None and self.weight.ndim != 1:
             raise RowsError(f"weight must have one number a row; got the shape {self.weight.shape}.")
 
@@ -56,14 +57,14 @@ class DaskRows:
 
     @property
     def lengths(self) -> list[int]:
-        """How many rows each chunk has that has any."""
+        """Number of rows of each chunk, without empty ones."""
         return [length for length in self.X.chunks[0] if length > 0]
 
     def chunks(self) -> list[Chunk]:
-        """A delayed Piece of every chunk that has rows, checked where it is computed."""
+        """A delayed `Piece` per chunk, without empty ones; it is validated where it is computed."""
         from dask import delayed
 
-        task = delayed(checked_chunk, pure=False)
+        task = delayed(make_piece, pure=False)
         columns = [X[0] for X in self.X.to_delayed().tolist()]
         targets = np.ravel(self.y.to_delayed()).tolist()
         weights = [None] * len(columns) if self.weight is None else self.weight.to_delayed().tolist()
@@ -74,15 +75,15 @@ class DaskRows:
             if self.X.chunks[0][k] > 0
         ]
 
-    def _beside(self, values: Any, name: str) -> Any:
-        """These values as a Dask array whose chunks have the rows of X's."""
+    def _align(self, values: Any, name: str) -> Any:
+        """Values (n,) or (n, q) as a Dask array, rechunked along rows like X."""
         import dask.array as da
 
         if not _is_dask(values):
             values = da.from_array(np.asarray(values), chunks=-1)
         elif _is_frame(values):
-            values = _column(values, name)
-        values = _known(values)
+            values = _series_array(values, name)
+        values = _with_known_chunks(values)
         if values.ndim not in (1, 2) or len(values) != self.n_rows:
             raise RowsError(
                 f"{name} must have a row for each of the {self.n_rows:,} of X; got the shape {values.shape}."
@@ -91,37 +92,43 @@ class DaskRows:
 
 
 def _is_dask(values: Any) -> bool:
+    """Whether these values are a Dask collection."""
     return hasattr(values, "__dask_graph__")
 
 
 def _is_frame(values: Any) -> bool:
+    """Whether these values are a Dask data frame or series, rather than an array."""
     return hasattr(values, "npartitions") and hasattr(values, "map_partitions")
 
 
 def _require_columns(X: Any, names: Sequence[str]) -> None:
+    """Raise a `RowsError` if a data frame lacks one of these columns."""
     missing = [name for name in names if name not in X.columns]
     if missing:
         raise RowsError(f"The data frame has no column {missing[0]!r}; it has {', '.join(map(repr, X.columns))}.")
 
 
-def _table(X: Any) -> Any:
-    """X as a Dask array (n, d) of known chunks, one chunk of columns."""
+def _as_array(X: Any) -> Any:
+    """X as a Dask array (n, d), with chunks of known lengths along rows and a single chunk along columns."""
     if _is_frame(X):
-        return _stack(X, partial_frame, tuple(X.columns), (len(X.columns),))
+        return _stack(X, frame_to_numpy, tuple(X.columns), (len(X.columns),))
     if X.ndim != 2:
         raise RowsError(f"X must have two dimensions, rows and columns; got the shape {X.shape}.")
-    return _known(X).rechunk({1: -1})
+    return _with_known_chunks(X).rechunk({1: -1})
 
 
-def _column(series: Any, name: str) -> Any:
-    """A Dask series as a Dask array of known chunks."""
+def _series_array(series: Any, name: str) -> Any:
+    """A Dask series as a Dask array with chunks of known lengths."""
     if series.ndim != 1:
         raise RowsError(f"{name} must be one column, such as frame['target']; got a data frame.")
-    return _stack(series, partial_series, name, ())
+    return _stack(series, series_to_numpy, name, ())
 
 
 def _stack(frame: Any, function: Callable, expected: Any, shape: tuple[int, ...]) -> Any:
-    """The partitions of a data frame or series as the chunks of an array."""
+    """A Dask array whose chunks are function(partition, k, expected) of the partitions k of a data frame or series.
+
+    `shape` is that of a row. The lengths of partitions are computed here.
+    """
     import dask.array as da
     from dask import compute, delayed
 
@@ -135,19 +142,19 @@ def _stack(frame: Any, function: Callable, expected: Any, shape: tuple[int, ...]
     return da.concatenate(chunks)
 
 
-def _known(values: Any) -> Any:
-    """The array with chunks of known lengths."""
+def _with_known_chunks(values: Any) -> Any:
+    """The array itself, or a copy in which the lengths of its chunks have been computed."""
     if any(np.isnan(length) for lengths in values.chunks for length in lengths):
-        values = values.copy()  # chunk sizes are written into the object, which is the user's
+        values = values.copy()  # compute_chunk_sizes changes the array in place, and this one belongs to the user
         values.compute_chunk_sizes()
     return values
 
 
-# What follows runs where the chunks are.
+# The following functions run on the workers, as tasks.
 
 
-def partial_frame(frame: Any, k: int, columns: tuple) -> np.ndarray:
-    """A partition's columns as numbers, or an error that names it and what is different there."""
+def frame_to_numpy(frame: Any, k: int, columns: tuple) -> np.ndarray:
+    """Partition k of a data frame as a float array, missing values as NaN; a `RowsError` if its columns are unfit."""
     if tuple(frame.columns) != columns:
         raise RowsError(
             f"Partition {k} of the data frame has the columns {list(frame.columns)}, not {list(columns)} as expected."
@@ -157,20 +164,20 @@ def partial_frame(frame: Any, k: int, columns: tuple) -> np.ndarray:
     return np.ascontiguousarray(frame.to_numpy(dtype=float, na_value=np.nan))
 
 
-def partial_series(series: Any, k: int, name: str) -> np.ndarray:
-    """A partition of a series as numbers."""
+def series_to_numpy(series: Any, k: int, name: str) -> np.ndarray:
+    """Partition k of a series as a float array, missing values as NaN."""
     _require_numbers(series.dtype, f"Partition {k} of {name}")
     return series.to_numpy(dtype=float, na_value=np.nan)
 
 
 def _require_numbers(kind: Any, place: str) -> None:
-    # pandas has types of numbers beside numpy's; theirs say what kind they are, too.
+    """Raise a `RowsError` unless a dtype is numeric or boolean; pandas' extension dtypes have a `kind`, too."""
     if getattr(kind, "kind", "O") not in "fiub":
         raise RowsError(f"{place} holds {kind}, not numbers. Encode it, or leave it out.")
 
 
-def checked_chunk(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) -> Piece:
-    """Chunk k as float64, or an error that names it and the column."""
+def make_piece(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) -> Piece:
+    """Chunk k as a validated float64 `Piece`, or a `RowsError` that names the chunk and the column."""
     if X.ndim != 2 or X.shape[1] != len(labels):
         raise RowsError(f"Chunk {k} of X has the shape {X.shape}, where {len(labels)} columns are expected.")
     for values, name in ((X, "X"), (y, "y"), (weight, "weight")):
@@ -196,7 +203,7 @@ def checked_chunk(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) 
 
 
 def _require_numbers_by_column(k: int, X: np.ndarray, labels: tuple[str, ...]) -> None:
-    """Objects may be numbers; say which column has others."""
+    """Arrays of dtype object may hold numbers; raise a `RowsError` that names a column which holds something else."""
     for j, label in enumerate(labels):
         kinds = {type(value).__name__ for value in X[:, j] if not isinstance(value, int | float | np.number)}
         if kinds:

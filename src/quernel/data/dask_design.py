@@ -1,11 +1,12 @@
-"""Rows in feature space, spread over the workers of a cluster (or the threads and processes of this machine).
+"""Distributed design matrix: rows on the workers of a Dask cluster (or in the threads and processes of this machine).
 
-The rows are cut into parts, about one for each thread of the workers; a part is a future, as are its features, if they
-fit, and what is remembered of its rows. A sweep is one graph: the message goes out with the tasks, a task per part
-applies the step to its blocks, answers are joined in a tree, and a few small ones come back. No row ever does.
+The rows are repartitioned into *parts*, about one per worker thread. A part is a future on a worker, and so are its
+features, if they fit, and its row state. A pass is one task graph: step and arguments are sent out with the tasks, one
+task per part applies the step to the blocks of the part, results are reduced in a tree on the workers, and at most
+FAN_IN small ones return to the client for the last reduction. Rows are never sent to the client.
 
-Tasks change nothing that they are given: each fold makes new memories from the old. Should a worker be lost, Dask does
-its tasks again, from the chunks on, and the numbers are the same.
+Tasks are pure: each pass makes new row state from the old. If a worker is lost, Dask runs its tasks again, starting
+from the chunks of the collection, and the numbers are the same.
 """
 
 from __future__ import annotations
@@ -19,66 +20,73 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import dask_design
-from quernel.data import dask_tasks as bodies
+from quernel.data import dask_tasks
 from quernel.data.dask import DaskRows
 from quernel.data.design_matrix import SIZE_ROWS, FeatureMap, Float32Map, Join, ProjectedMap, RemoteStub, Step
 from quernel.data.schedulers import Handle, Scheduler, Task, current, leaf
 from quernel.data.sources import RowsError
 from quernel.features.blocks import blocks
 
-# A part has so many entries of Phi at least: a task costs some milliseconds, whatever it does.
+# Fewest entries of Phi in a part: a task costs some milliseconds, whatever it does.
 SMALL_PART = 500_000
-# A part ends where a chunk does if that makes it no more than so much longer or shorter.
+# A part ends at the end of a chunk if this changes its length by no more than this fraction.
 SLACK = 0.25
 
 
-def cuts(lengths: list[int], n_features: int, threads: int) -> list[int]:
-    """Where parts begin and end: a part per thread, of equal size or nearly so, at the ends of chunks if they allow."""
+def partition_bounds(lengths: list[int], n_features: int, threads: int) -> list[int]:
+    """Row indices 0 = b_0 < b_1 < ... = n at which parts begin and end.
+
+    There is one part per thread (fewer where parts would be small), of nearly equal size; bounds are moved to the ends
+    of chunks, of these `lengths`, where SLACK allows, so that fewer chunks are cut in two.
+    """
     n = sum(lengths)
     n_parts = min(threads, -(-n * n_features // SMALL_PART), n)
     ends, size = np.cumsum(lengths), n / n_parts
-    found = [0]
+    bounds = [0]
     for k in range(1, n_parts):
         even = round(k * size)
-        near = int(ends[np.argmin(np.abs(ends - even))])
-        found.append(near if abs(near - even) <= SLACK * size else even)
-    return [*found, n]
+        nearest = int(ends[np.argmin(np.abs(ends - even))])
+        bounds.append(nearest if abs(nearest - even) <= SLACK * size else even)
+    return [*bounds, n]
 
 
-def places(threads: list[int], cuts: list[int], lengths: list[int], homes: Sequence[int | None]) -> list[int]:
-    """The worker of each part: one that holds most of its rows if it has a thread to spare, any that has otherwise."""
-    room = -(-(len(cuts) - 1) // sum(threads)) * np.asarray(threads)
-    ends, held = np.cumsum(lengths), np.array([home is not None for home in homes])
+def assign_workers(threads: list[int], bounds: list[int], lengths: list[int], homes: Sequence[int | None]) -> list[int]:
+    """Worker of each part: among those with a free thread, the one that holds most of its rows already.
+
+    `threads` are those of each worker, `homes` the worker that holds each chunk (None: unknown). Greedy, in row order.
+    """
+    free = -(-(len(bounds) - 1) // sum(threads)) * np.asarray(threads)
+    ends, known = np.cumsum(lengths), np.array([home is not None for home in homes])
     starts, holders = ends - lengths, np.array([home or 0 for home in homes])
-    found = []
-    for start, stop in pairwise(cuts):
-        here = np.where(held, np.maximum(np.minimum(ends, stop) - np.maximum(starts, start), 0), 0)
-        local = np.bincount(holders, here, len(threads))
-        found.append(int(np.lexsort((local, room > 0))[-1]))
-        room[found[-1]] -= 1
-    return found
+    workers = []
+    for start, stop in pairwise(bounds):
+        overlap = np.where(known, np.maximum(np.minimum(ends, stop) - np.maximum(starts, start), 0), 0)
+        local_rows = np.bincount(holders, overlap, len(threads))
+        workers.append(int(np.lexsort((local_rows, free > 0))[-1]))
+        free[workers[-1]] -= 1
+    return workers
 
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
-# Of a worker's memory: the features of a sample or of the rows in doubt.
-LIFTED_SHARE = 0.2
-# Features are looked at so many times before they are stored: a screened solve needs no more, and to fill fresh memory
-# takes longer than to compute them again, a block at a time, where the last block was.
+# Fraction of a worker's memory that the features of a sample or of the active rows may take.
+SAMPLE_SHARE = 0.2
+# Passes that recompute features before they are stored: a screened solve needs no more of them, and writing to fresh
+# memory takes longer than computing a block again in the memory of the last one.
 UNSTORED_LOOKS = 2
-# Blocks are so many times smaller than those of rows at hand: memory of that size is used again rather than given back.
+# Blocks are so many times smaller than those of rows in memory: the allocator reuses memory of that size rather than
+# returning it to the system.
 BLOCK_SHARE = 4
-# So many answers are joined at a time.
+# Results are reduced so many at a time: the width of the reduction tree.
 FAN_IN = 8
-# Messages up to so many bytes travel with each task; a larger one is a task of its own, from which workers fetch it.
+# Arguments up to so many bytes are sent with each task; larger ones are a task of their own, fetched by the workers.
 SMALL_MESSAGE = 64 * 2**10
 
 
 @dataclass
 class Traffic:
-    """What was sent: messages out to the tasks, answers on their way back, and rows gathered on one worker."""
+    """Bytes sent: arguments out to the tasks, results back, and rows gathered on one worker; and the passes made."""
 
     sweeps: int = 0
     bytes_out: int = 0
@@ -87,29 +95,29 @@ class Traffic:
 
 
 @dataclass
-class _Store:
-    """What is known of the features: copies of the same rows share it."""
+class _FeatureStore:
+    """Features of all parts, shared by copies of the same design matrix (by `take`)."""
 
-    features: list[Handle] | None = None
-    looks: int = 0
-    size: float | None = None
+    features: list[Handle] | None = None  # per part, a list with an array (m, M) per block; None: not stored (yet)
+    looks: int = 0  # passes that needed features so far
+    size: float | None = None  # mean |phi|^2, once it is known
 
 
-class DistributedMemory:
-    """What is remembered of the rows, part by part, where they are."""
+class DaskRowState:
+    """Row state of a solver on the workers: a handle per part, None where a part has no state yet."""
 
-    def __init__(self, scheduler: Scheduler, kept: list[Handle | None], sweeps: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler, kept: list[Handle | None], sweeps: float = 0) -> None:
         self.scheduler, self.kept, self.sweeps = scheduler, kept, sweeps
 
-    def take(self, columns: Index) -> DistributedMemory:
-        """What is remembered of some of the columns."""
-        task = _task(bodies.take_columns)
+    def take(self, columns: Index) -> DaskRowState:
+        """The state of some of the columns (fits)."""
+        task = _task(dask_tasks.take_columns)
         tasks = [task(self.scheduler.use(kept), columns) for kept in self.kept]
-        return DistributedMemory(self.scheduler, self.scheduler.compute(tasks)[0], self.sweeps)
+        return DaskRowState(self.scheduler, self.scheduler.compute(tasks)[0], self.sweeps)
 
 
 class DaskDesign:
-    """Rows of `source` seen through `feature_map`, where Dask has them.
+    """Design matrix Phi = feature_map(X) of Dask collections, computed and kept on the workers.
 
     Parameters
     ----------
@@ -117,10 +125,10 @@ class DaskDesign:
     feature_map : object with `transform` and `n_components_`
     max_memory : int or None
         Bytes that stored features may take on all workers together; None is 0.4 of the workers' memory limits. Features
-        that do not fit are computed again in every sweep.
+        that do not fit are recomputed in every pass.
     dtype : float64 or float32
-        The type in which features are stored. Rounded ones are those of every sweep, from the first on, and of the rows
-        in doubt; where they are not stored they are not rounded.
+        Storage type of features. With float32, all passes from the first on and the active rows see the rounded
+        features, so that they belong to one problem; features that do not fit are not rounded.
     """
 
     near = False
@@ -135,224 +143,248 @@ class DaskDesign:
         self.threads = self.scheduler.together
         self.traffic = Traffic()
         self.allowed = self.scheduler.feature_memory() if max_memory is None else max_memory
-        self._cuts = dask_design.cuts(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
+        self._bounds = partition_bounds(source.lengths, feature_map.n_components_, sum(self.scheduler.threads))
         self._parts, self.largest_share = self._load(feature_map.n_components_)
         self._columns: Index | None = None
         self._seed: list[int] = []
         self.dtype = dtype
-        self._see(feature_map)
+        self._set_feature_map(feature_map)
 
     @property
     def rounded(self) -> bool:
-        """Whether sweeps have had rounded features."""
+        """Whether any pass has used float32 features."""
         return self._rounds and self._store.looks > 0
 
     @property
     def _rounds(self) -> bool:
+        """Whether passes use float32 features."""
         return self.cached and np.dtype(self.dtype) != float
 
     def as_float64(self) -> DaskDesign:
-        """The same rows with features as they are computed, anew in every sweep; stored ones are forgotten."""
+        """The same rows with float64 features, recomputed in every pass; stored float32 features are dropped."""
         exact = copy(self)
         exact.allowed, exact.dtype = 0, float
-        exact._see(self.feature_map)
+        exact._set_feature_map(self.feature_map)
         self._store.features = None
         return exact
 
     @property
     def cached(self) -> bool:
-        """Whether the features are stored, once it pays, rather than recomputed in every sweep."""
+        """Whether Phi fits in the workers' memory: it is then stored after UNSTORED_LOOKS passes."""
         return np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed
 
     @property
     def spans(self) -> list[slice]:
-        """Where the rows of each block lie among all."""
+        """The rows of each block, as slices of all rows."""
         return [
             slice(start + span.start, start + span.stop)
-            for start, spans in zip(self._cuts, self._spans, strict=False)
+            for start, spans in zip(self._bounds, self._spans, strict=False)
             for span in spans
         ]
 
     def _load(self, n_features: int) -> tuple[list[Handle], float]:
-        """The parts, and the largest share of the weight that a row has."""
+        """Repartition the chunks: returns handles of the parts, and the largest normalized weight max_i w_i / W."""
         scheduler, lengths = self.scheduler, self.source.lengths
         chunks = self.source.chunks()
-        weight_stats = _task(bodies.weight_stats)
+        weight_stats = _task(dask_tasks.weight_stats)
         pieces, weights = scheduler.compute(chunks, [weight_stats(chunk) for chunk in chunks])
         total, largest = sum(weight for weight, _ in weights), max(largest for _, largest in weights)
         if not total > 0:
             raise RowsError("The weights sum to 0. At least one row must have a positive weight.")
-        places = dask_design.places(scheduler.threads, self._cuts, lengths, scheduler.homes(pieces))
-        self._spans = [list(blocks(stop - start, BLOCK_SHARE * n_features)) for start, stop in pairwise(self._cuts)]
+        workers = assign_workers(scheduler.threads, self._bounds, lengths, scheduler.homes(pieces))
+        self._spans = [list(blocks(stop - start, BLOCK_SHARE * n_features)) for start, stop in pairwise(self._bounds)]
         ends = np.cumsum(lengths)
         tasks = []
-        for start, stop, spans, place in zip(self._cuts[:-1], self._cuts[1:], self._spans, places, strict=True):
-            some = []
+        for start, stop, spans, worker in zip(self._bounds[:-1], self._bounds[1:], self._spans, workers, strict=True):
+            inside = []  # the chunks, or slices of chunks, that make up rows start:stop
             for k in range(np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop) + 1):
                 low, high = max(start - (ends[k] - lengths[k]), 0), min(stop - (ends[k] - lengths[k]), lengths[k])
                 piece = scheduler.use(pieces[k])
-                some.append(piece if high - low == lengths[k] else _task(bodies.cut)(piece, int(low), int(high)))
-            with scheduler.at(place):
-                tasks.append(_task(bodies.part_of)(some, total, start, spans))
+                whole = high - low == lengths[k]
+                inside.append(piece if whole else _task(dask_tasks.slice_piece)(piece, int(low), int(high)))
+            with scheduler.at(worker):
+                tasks.append(_task(dask_tasks.make_part)(inside, total, start, spans))
         return scheduler.compute(tasks)[0], largest / total
 
-    def _see(self, feature_map: FeatureMap) -> None:
-        """Look at the rows through this."""
+    def _set_feature_map(self, feature_map: FeatureMap) -> None:
+        """Use this feature map from here on: it is sent to the workers, and stored features are those of another."""
         self.feature_map, self.n_features = feature_map, feature_map.n_components_
-        lift = bodies.Lift(feature_map, self.dtype if self._rounds else float)
+        lift = dask_tasks.Lift(feature_map, self.dtype if self._rounds else float)
         (self._lift,), _ = self.scheduler.compute([leaf(lift)])
-        self._store = _Store()
+        self._store = _FeatureStore()
 
-    def _seen(self) -> list[Any]:
-        """Each part's features, or what makes them: stored, if they fit, once they have been looked at often enough."""
+    def _part_features(self) -> list[Any]:
+        """Per part, its stored features, or the feature map that recomputes them; counts one pass.
+
+        Features that fit are stored once UNSTORED_LOOKS passes have been made.
+        """
         store, use = self._store, self.scheduler.use
         if self.cached and store.features is None and store.looks >= UNSTORED_LOOKS:
-            tasks = [_task(bodies.lift_part)(use(part), use(self._lift)) for part in self._parts]
+            tasks = [_task(dask_tasks.lift_part)(use(part), use(self._lift)) for part in self._parts]
             store.features = self.scheduler.compute(tasks)[0]
         store.looks += 1
         return store.features or [self._lift] * len(self._parts)
 
     def take(self, columns: Index) -> DaskDesign:
-        """The rows for some of the fits."""
+        """The same rows for some of the fits; parts and stored features are shared."""
         if self.source.y.ndim == 1:
             return self
-        some = copy(self)
-        some._columns = columns if self._columns is None else self._columns[columns]
-        return some
+        subset = copy(self)
+        subset._columns = columns if self._columns is None else self._columns[columns]
+        return subset
 
     def within(self, basis: Array) -> DaskDesign:
-        """The same rows with the features Phi B."""
-        some = copy(self)
-        some._see(ProjectedMap(self.feature_map, basis))
-        return some
+        """Project on a basis B (M, k): the same rows with the features Phi B."""
+        projected = copy(self)
+        projected._set_feature_map(ProjectedMap(self.feature_map, basis))
+        return projected
 
     def size(self) -> float:
-        """mean |phi|^2 over the first rows: the scale of the kernel, roughly."""
+        """Scale of the kernel: mean |phi_i|^2 over the first SIZE_ROWS rows."""
         if self._store.size is None:
             use = self.scheduler.use
-            task = _task(bodies.mean_square)(use(self._parts[0]), use(self._lift))
+            task = _task(dask_tasks.mean_square)(use(self._parts[0]), use(self._lift))
             _, (self._store.size,) = self.scheduler.compute([], [task])
         return self._store.size
 
     @property
     def most_sampled(self) -> int:
-        """How many rows a sample may have, if its features shall fit on one worker."""
+        """Largest size of a random sample: its features (m, M) must fit on one worker."""
         return max(int(self._room / (8 * self.n_features)), SIZE_ROWS)
 
     most_stored = most_sampled
 
     @property
     def _room(self) -> float:
-        """Bytes that the features of a sample, or of the rows in doubt, may take on one worker."""
-        return LIFTED_SHARE * self.scheduler.worker_memory()
+        """Bytes that the features of a sample, or of the active rows, may take on one worker."""
+        return SAMPLE_SHARE * self.scheduler.worker_memory()
 
     def elsewhere(self) -> RemoteStub:
-        """What is sent where these rows are."""
+        """Stub that stands in for these rows in a problem sent to a worker by `run_at`."""
         feature_map = Float32Map(self.feature_map) if self._rounds else self.feature_map
         return RemoteStub(feature_map, int(self._room), self.threads)
 
     def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
-        """Refused: the features are on the workers."""
+        """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is on the workers."""
         raise ValueError(
             f"{reason}, but {self.n_rows:,} rows x {self.n_features:,} features are spread over Dask workers. "
             f"Use {instead}, or rows in memory."
         )
 
-    def new_memory(self, **arrays: Array) -> DistributedMemory:
-        """A memory for every block, of these arrays of shape (n, q), if any: they are sent to the workers."""
+    def new_memory(self, **arrays: Array) -> DaskRowState:
+        """Row state for this design matrix; arrays of shape (n, q), if any, are sent to the workers part by part."""
         if not arrays:
-            return DistributedMemory(self.scheduler, [None] * len(self._parts))
+            return DaskRowState(self.scheduler, [None] * len(self._parts))
         tasks = []
-        for start, spans in zip(self._cuts, self._spans, strict=False):
-            places = [slice(start + span.start, start + span.stop) for span in spans]
-            memories = [{name: array[place] for name, array in arrays.items()} for place in places]
-            tasks.append(leaf(bodies.TaskOutput(memories, None)))
-        return DistributedMemory(self.scheduler, self.scheduler.compute(tasks)[0])
+        for start, spans in zip(self._bounds, self._spans, strict=False):
+            rows = [slice(start + span.start, start + span.stop) for span in spans]
+            states = [{name: array[block] for name, array in arrays.items()} for block in rows]
+            tasks.append(leaf(dask_tasks.TaskOutput(states, None)))
+        return DaskRowState(self.scheduler, self.scheduler.compute(tasks)[0])
 
-    def map_reduce(
-        self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join, each: Any = None
-    ) -> Any:
-        """The step's answers for all blocks, joined; `each` holds (or stands for) a further message for every block."""
-        self._count(memory)
-        return self._fold(step, memory, message, join, each, look=True)
+    def map_reduce(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join, each: Any = None) -> Any:
+        """Apply `step` to every block and reduce the results with `join`: one pass over Phi, one task graph.
 
-    def map_rows(self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join) -> Any:
-        """Like `map_reduce`, for steps that do not look at the features."""
-        return self._fold(step, memory, message, join, None, look=False)
+        Parameters as in `InMemoryDesign.map_reduce`; `each` may also be a handle to a list, from `run_at`, which is
+        then distributed without visiting the client.
+        """
+        self._count_pass(memory)
+        return self._map_reduce(step, memory, args, join, each, with_features=True)
 
-    def map_reduce_split(
-        self, step: Step, memory: DistributedMemory, message: Any = None, *, join: Join
-    ) -> tuple[Any, Handle]:
-        """Like `map_reduce`, for answers of two parts: a small one that comes back, and one that stays on one worker."""
-        self._count(memory)
-        tasks, parcel, answers = self._tasks(step, memory, message, join, None, look=True)
-        root = _task(bodies.joined_apart)(parcel, answers)
-        (*memory.kept, handle), (carried,) = self.scheduler.compute([*tasks, root], [_task(bodies.small_part)(root)])
-        self.traffic.bytes_in += bodies.n_bytes(carried.answer)
-        self.traffic.bytes_gathered += carried.moved
-        return carried.answer, self._held(handle)
+    def map_rows(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join) -> Any:
+        """Like `map_reduce`, for steps that need targets and row state only, no features."""
+        return self._map_reduce(step, memory, args, join, None, with_features=False)
 
-    def _count(self, memory: DistributedMemory) -> None:
+    def map_reduce_split(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join) -> tuple[Any, Handle]:
+        """Like `map_reduce`, for results (small, large): the small one is returned, the large one stays on a worker.
+
+        What is returned for the large one is a handle, to be used in `run_at` or as `each`.
+        """
+        self._count_pass(memory)
+        tasks, parcel, results = self._build_tasks(step, memory, args, join, None, with_features=True)
+        root = _task(dask_tasks.reduce_split)(parcel, results)
+        small = _task(dask_tasks.small_part)(root)
+        (*memory.kept, handle), (transfer,) = self.scheduler.compute([*tasks, root], [small])
+        self.traffic.bytes_in += dask_tasks.n_bytes(transfer.result)
+        self.traffic.bytes_gathered += transfer.moved
+        return transfer.result, self._unwrap(handle)
+
+    def _count_pass(self, memory: DaskRowState) -> None:
         memory.sweeps += 1
         self.traffic.sweeps += 1
 
-    def _fold(self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, *, look: bool) -> Any:
-        tasks, _, answers = self._tasks(step, memory, message, join, each, look=look)
-        memory.kept, carried = self.scheduler.compute(tasks, answers)
-        self.traffic.bytes_in += sum(one.moved + bodies.n_bytes(one.answer) for one in carried)
-        return join([one.answer for one in carried])
+    def _map_reduce(
+        self, step: Step, memory: DaskRowState, args: Any, join: Join, each: Any, *, with_features: bool
+    ) -> Any:
+        """Compute one task graph: the row state is replaced, the last few results are reduced on the client."""
+        tasks, _, results = self._build_tasks(step, memory, args, join, each, with_features=with_features)
+        memory.kept, transfers = self.scheduler.compute(tasks, results)
+        self.traffic.bytes_in += sum(one.moved + dask_tasks.n_bytes(one.result) for one in transfers)
+        return join([one.result for one in transfers])
 
-    def _tasks(
-        self, step: Step, memory: DistributedMemory, message: Any, join: Join, each: Any, *, look: bool
+    def _build_tasks(
+        self, step: Step, memory: DaskRowState, args: Any, join: Join, each: Any, *, with_features: bool
     ) -> tuple[list[Task], Any, list[Task]]:
-        """A task for each part that takes the step at its blocks, what it is sent, and a few joined answers."""
-        use, task, n_parts = self.scheduler.use, _task(bodies.fold_part), len(self._parts)
-        parcel: Any = bodies.pack((step, join, message))
+        """The task graph of one pass, not yet computed.
+
+        Returns a task per part, which applies the step to its blocks (-> `TaskOutput`); the pickled (step, join, args)
+        that they receive; and at most FAN_IN tasks with partly reduced results (-> `Transfer`).
+        """
+        use, task, n_parts = self.scheduler.use, _task(dask_tasks.map_part), len(self._parts)
+        parcel: Any = dask_tasks.pack((step, join, args))
         self.traffic.bytes_out += len(parcel) * n_parts
         if len(parcel) > SMALL_MESSAGE:
             parcel = leaf(parcel)
         features: list[Any] = [self.n_features] * n_parts
-        if look:
-            features = [use(one) for one in self._seen()]
+        if with_features:
+            features = [use(one) for one in self._part_features()]
         tasks = [
-            task(parcel, use(part), phi, None if kept is None else use(kept), own, self._columns)
-            for part, phi, kept, own in zip(self._parts, features, memory.kept, self._dealt(each), strict=True)
+            task(parcel, use(part), phi, None if kept is None else use(kept), part_args, self._columns)
+            for part, phi, kept, part_args in zip(
+                self._parts, features, memory.kept, self._split_by_part(each), strict=True
+            )
         ]
-        answers = [_task(bodies.answer_of)(task) for task in tasks]
-        while len(answers) > FAN_IN:
-            answers = [_task(bodies.joined)(parcel, answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
-        return tasks, parcel, answers
+        results = [_task(dask_tasks.result_of)(task) for task in tasks]
+        reduce = _task(dask_tasks.reduce_results)
+        while len(results) > FAN_IN:
+            results = [reduce(parcel, results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
+        return tasks, parcel, results
 
-    def _dealt(self, each: Any) -> list[Any]:
-        """Each part's entries of a list with one for every block, or of a handle to one."""
+    def _split_by_part(self, each: Any) -> list[Any]:
+        """Split a list with an entry per block, or a handle to such a list, into the entries of each part."""
         ends = np.cumsum([0, *(len(spans) for spans in self._spans)]).tolist()
         if each is None:
             return [None] * len(self._spans)
         if self.scheduler.is_handle(each):
-            return [_task(bodies.entries)(each, start, stop) for start, stop in pairwise(ends)]
-        self.traffic.bytes_out += bodies.n_bytes(each)
+            return [_task(dask_tasks.slice_list)(each, start, stop) for start, stop in pairwise(ends)]
+        self.traffic.bytes_out += dask_tasks.n_bytes(each)
         return [leaf(each[start:stop]) for start, stop in pairwise(ends)]
 
     def run_at(self, function: Callable, *args: Any) -> tuple[Handle, Any]:
-        """Call a function where the handles among its arguments are: it returns (what stays, what comes back)."""
+        """Call function(*args) -> (stays, returned) on a worker, where the handles among its arguments are.
+
+        Handles, and lists of handles, are replaced by their values there. Returns a handle to what stays, and the other
+        result itself.
+        """
         if self.scheduler.here:
             return function(*args)
-        places = [k for k, arg in enumerate(args) if self._stands_for_more(arg)]
-        plain = [None if k in places else arg for k, arg in enumerate(args)]
-        parcel: Any = bodies.pack((function, plain))
+        positions = [k for k, arg in enumerate(args) if self._holds_handle(arg)]
+        plain = [None if k in positions else arg for k, arg in enumerate(args)]
+        parcel: Any = dask_tasks.pack((function, plain))
         self.traffic.bytes_out += len(parcel)
-        kept = _task(bodies.call_here)(parcel, places, *(args[k] for k in places))
-        (handle,), (small,) = self.scheduler.compute([kept], [_task(bodies.small_part)(kept)])
-        self.traffic.bytes_in += bodies.n_bytes(small)
-        return self._held(handle), small
+        output = _task(dask_tasks.call_function)(parcel, positions, *(args[k] for k in positions))
+        (handle,), (small,) = self.scheduler.compute([output], [_task(dask_tasks.small_part)(output)])
+        self.traffic.bytes_in += dask_tasks.n_bytes(small)
+        return self._unwrap(handle), small
 
-    def _stands_for_more(self, arg: Any) -> bool:
+    def _holds_handle(self, arg: Any) -> bool:
+        """Whether an argument is a handle, or a list with a handle in it."""
         is_handle = self.scheduler.is_handle
         return is_handle(arg) or (isinstance(arg, list) and any(is_handle(one) for one in arg))
 
-    def _held(self, handle: Handle) -> Handle:
-        """Tasks unwrap what is held by themselves; on this machine a handle is the object."""
-        return handle if self.scheduler.is_handle(handle) else bodies.held(handle)
+    def _unwrap(self, handle: Handle) -> Handle:
+        """The handle itself on a cluster, whose tasks resolve it; its value on this machine."""
+        return handle if self.scheduler.is_handle(handle) else dask_tasks.resolve(handle)
 
     def sample(
         self,
@@ -362,28 +394,29 @@ class DaskDesign:
         *,
         stored: bool = True,  # noqa: ARG002
     ) -> Handle:
-        """That many random rows on one worker, in random order, with their features, or Phi B.
+        """Handle to a random sample of `size` rows on one worker: an `InMemoryDesign` with stored features.
 
-        The order is drawn once, by the generator of the first call: a smaller sample is the beginning of a larger one.
+        The features are Phi, or Phi B with a basis B (M, k). The random order of the rows is drawn once, by the
+        generator of the first call, so that samples are nested: a smaller one is the beginning of a larger one.
         """
         if not self._seed:
-            self._seed.append(int(rng.integers(2**63)))  # a list, for copies of these rows share it
-        use, lengths = self.scheduler.use, tuple(stop - start for start, stop in pairwise(self._cuts))
-        drawing = bodies.SamplePlan(self._seed[0], lengths)
-        counts, _ = drawing.first(size)
-        packed, task = bodies.pack(drawing), _task(bodies.draw)
+            self._seed.append(int(rng.integers(2**63)))  # in a list, which copies of this design matrix share
+        use, lengths = self.scheduler.use, tuple(stop - start for start, stop in pairwise(self._bounds))
+        plan = dask_tasks.SamplePlan(self._seed[0], lengths)
+        counts, _ = plan.first(size)
+        packed, task = dask_tasks.pack(plan), _task(dask_tasks.sample_part)
         pieces = [
             task(use(part), packed, k, count, self._columns)
             for k, (part, count) in enumerate(zip(self._parts, counts, strict=True))
         ]
-        gathered = _task(bodies.sample_of)(
+        gathered = _task(dask_tasks.gather_sample)(
             packed, size, pieces, use(self._lift), basis, self.source.weighted, self.threads
         )
         return self.scheduler.compute([gathered])[0][0]
 
 
 def _task(function: Callable) -> Callable[..., Task]:
-    """The function as one that makes tasks."""
+    """dask.delayed of an impure function: equal arguments do not make equal tasks."""
     from dask import delayed
 
     return delayed(function, pure=False)

@@ -1,7 +1,8 @@
-"""The features of rows that pass by, kept by the first sweep that has them and read back by the next ones.
+"""Caches for the features of streamed rows: written in the first pass of a fit, read back in later ones.
 
-In memory they are kept where that has room for all. On disk they lie in a file without a name, of which nothing is left
-when it is closed, whatever happened before, or when the process ends, however it ends.
+A cache is in memory if the budget holds all features. Otherwise it may be on disk, in a temporary file without a name,
+which disappears when it is closed and however the process ends. The policy "auto" caches on disk only where a cost
+model (`disk_pays`) says that reading features back is cheaper than computing them again.
 """
 
 from __future__ import annotations
@@ -23,54 +24,54 @@ from quernel.data.sources import RowsError
 Array = NDArray[np.floating]
 
 POLICIES = ("auto", "recompute", "memory", "disk")
-# Of the memory allowed: what cached features may take. The rest is for samples, and for what is remembered of rows.
+# Fraction of the memory budget that cached features may take; the rest is for samples and for row state.
 CACHE_SHARE = 0.5
-# Of the free disk space: what cached features may take, where nobody has asked for them and where somebody has.
+# Fractions of the free disk space that cached features may take: under "auto", and where the user asked for a cache.
 SPARED, ASKED = 0.5, 0.95
-# A disk for which caching shall pay (bytes a second, as measured by benchmarks/caching.py: to write, and to read what
-# the system no longer has in memory), and for how many sweeps: most fits take two to six.
+# Cost model of "auto": bytes per second written, and read where the page cache of the system no longer holds them, as
+# measured by benchmarks/caching.py; and the number of passes of a fit, of which most take two to six.
 WRITE, READ, SWEEPS = 0.35e9, 1e9, 4
-# Sweeps of so many seconds are not worth a file.
+# Passes of less than so many seconds are not worth a file.
 SHORT = 1.0
 
 
 class MemoryCache:
-    """Features in memory, a block at a time."""
+    """Feature cache in memory: one array (m, M) per block."""
 
     def __init__(self, n_blocks: int) -> None:
         self._blocks: list[Array | None] = [None] * n_blocks
 
     @property
     def complete(self) -> bool:
-        """Whether the features of all rows are here."""
+        """Whether the features of all rows are cached."""
         return all(block is not None for block in self._blocks)
 
     def get(self, k: int) -> Array | None:
-        """The features of block k, if they are here."""
+        """Features (m, M) of block k, or None if they are not cached."""
         return self._blocks[k]
 
     def put(self, k: int, features: Array) -> None:
-        """Keep the features of block k."""
+        """Cache the features of block k."""
         self._blocks[k] = features
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all features."""
         self._blocks = [None] * len(self._blocks)
 
 
 class DiskCache:
-    """Features in a nameless file, each block at its place; they are mapped into memory when they are asked for.
+    """Feature cache in an unnamed temporary file: blocks are written at their offsets and returned as memory maps.
 
-    A disk that fills up meanwhile ends the cache with a warning, and features are computed again from then on.
+    If the disk fills up, the cache is closed with a warning, and features are recomputed from then on.
 
     Parameters
     ----------
     folder : path
     spans : list of slices
-        The rows of every block.
+        The rows of each block.
     n_features : int
     dtype : float64 or float32
-        The type in which they are written; they come in it, too.
+        Type in which features are written and returned.
     """
 
     def __init__(self, folder: str | os.PathLike[str], spans: list[slice], n_features: int, dtype: Any = float) -> None:
@@ -82,11 +83,11 @@ class DiskCache:
 
     @property
     def complete(self) -> bool:
-        """Whether the features of all rows are here."""
+        """Whether the features of all rows are cached."""
         return len(self._written) == len(self._spans)
 
     def get(self, k: int) -> Array | None:
-        """The features of block k, if they are here; the system is told that the next block will be wanted, too."""
+        """Features (m, M) of block k, or None if they are not cached; the next block is prefetched by the system."""
         with self._lock:
             if k not in self._written:
                 return None
@@ -94,11 +95,11 @@ class DiskCache:
                 ahead = self._spans[(k + 1) % len(self._spans)]
                 os.posix_fadvise(self._file.fileno(), *self._place(ahead), os.POSIX_FADV_WILLNEED)
             shape = (self._spans[k].stop - self._spans[k].start, self._n_features)
-            # Copied on writing, which nobody does: compiled code knows two kinds of arrays, and this is the usual one.
+            # Copy-on-write, though nobody writes: a read-only array would be another type to compiled code.
             return np.asarray(np.memmap(self._file, self._dtype, "c", self._place(self._spans[k])[0], shape))
 
     def put(self, k: int, features: Array) -> None:
-        """Keep the features of block k: they are here once all of them are written."""
+        """Cache the features of block k; `get` finds them once all bytes are written."""
         with self._lock:
             if self._file.closed:
                 return
@@ -113,25 +114,27 @@ class DiskCache:
                 self._written.add(k)
 
     def close(self) -> None:
-        """Forget everything, and give the disk space back."""
+        """Drop all features and free the disk space."""
         with self._lock:
             self._close()
 
     def _close(self) -> None:
+        """`close`, for callers that hold the lock."""
         self._written.clear()
         self._file.close()
 
     def _give_up(self, error: OSError) -> None:
+        """Close the cache and warn: features are recomputed from here on."""
         self._close()
         warnings.warn(
             f"Features can no longer be cached in {self.folder} ({error.strerror}): they are computed again in every "
-            "sweep from here on. Name a folder with more space where the rows are made, or cache='recompute'.",
+            "pass from here on. Name a folder with more space where the rows are made, or cache='recompute'.",
             RuntimeWarning,
             stacklevel=2,
         )
 
     def _place(self, span: slice) -> tuple[int, int]:
-        """Where the features of these rows are: first byte, and number of bytes."""
+        """Offset and length, in bytes, of the features of these rows in the file."""
         row = self._dtype.itemsize * self._n_features
         return row * span.start, row * (span.stop - span.start)
 
@@ -140,14 +143,16 @@ Cache = MemoryCache | DiskCache
 
 
 def check_policy(cache: Any) -> Any:
-    """The policy, if it is one of the words or a folder in which files can be made."""
+    """Validate a cache policy: one of POLICIES, or a folder in which files can be created."""
     if cache in POLICIES:
         return cache
-    words = ", ".join(repr(word) for word in POLICIES)
+    policies = ", ".join(repr(policy) for policy in POLICIES)
     if not isinstance(cache, str | os.PathLike):
-        raise RowsError(f"cache must be one of {words}, or a folder; got {cache!r}.")
+        raise RowsError(f"cache must be one of {policies}, or a folder; got {cache!r}.")
     if not Path(cache).is_dir():
-        raise RowsError(f"There is no folder {os.fspath(cache)!r}: cache must be one of {words}, or a folder that is.")
+        raise RowsError(
+            f"There is no folder {os.fspath(cache)!r}: cache must be one of {policies}, or a folder that exists."
+        )
     try:
         tempfile.TemporaryFile(dir=os.fspath(cache)).close()
     except OSError as error:
@@ -159,10 +164,19 @@ def check_policy(cache: Any) -> Any:
 
 
 def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float, dtype: Any = float) -> Cache | None:
-    """An empty cache as the policy says, where "auto" has found that it pays; None recomputes features.
+    """Create an empty feature cache; None means that features are recomputed in every pass.
 
-    Features are kept in memory where `allowed` bytes have room for them and on disk otherwise. What was asked for and
-    cannot be had is an error.
+    Parameters
+    ----------
+    policy : "auto", "recompute", "memory", "disk", or a folder
+        "auto" prefers memory, then disk, then no cache; the caller has made sure that a disk cache pays. The other
+        policies raise a `RowsError` where they cannot be satisfied.
+    spans : list of slices
+        The rows of each block.
+    n_features : int
+    allowed : float
+        Memory budget of the fit in bytes, of which CACHE_SHARE is for the cache.
+    dtype : float64 or float32
     """
     size = np.dtype(dtype).itemsize * spans[-1].stop * n_features
     needed = f"The features of {spans[-1].stop:,} rows take {size / 1e9:.3g} GB as {np.dtype(dtype)}"
@@ -194,6 +208,7 @@ def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float, 
 
 
 def _temporary_folder() -> str:
+    """The system's temporary folder, refused where it is a file system in memory."""
     folder = tempfile.gettempdir()
     if in_memory(folder):
         raise RowsError(
@@ -204,7 +219,7 @@ def _temporary_folder() -> str:
 
 
 def in_memory(folder: str) -> bool:
-    """Whether files in this folder lie in memory, as far as the system tells."""
+    """Whether a folder is on a file system in memory (tmpfs, ramfs), by /proc/mounts; False where that is missing."""
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return False
@@ -215,15 +230,18 @@ def in_memory(folder: str) -> bool:
 
 
 def fits_memory(size: float, allowed: float) -> bool:
-    """Whether features of so many bytes may be cached in memory."""
+    """Whether features of `size` bytes may be cached in memory, within a budget of `allowed` bytes."""
     return size <= CACHE_SHARE * allowed
 
 
 def disk_pays(again: float, n_rows: int, n_features: int, dtype: Any = float) -> bool:
-    """Whether reading features back costs less than the `again` seconds a row that it takes to have them anew.
+    """Whether a disk cache is expected to be cheaper than recomputing features at `again` seconds per row and pass.
 
-    (sweeps - 1) (again - read) > write:  the first sweep computes them in any case. Rounded features save a sweep less,
-    for the certificate is taken over unrounded ones.
+    Per row, with P = SWEEPS passes of which the first computes the features in any case:
+
+        (P - 1) (again - read) > write
+
+    float32 features save one recomputation less, for the duality gap is evaluated on float64 features.
     """
     size, saved = np.dtype(dtype).itemsize * n_features, SWEEPS - 1 - (np.dtype(dtype) != float)
     return again * n_rows > SHORT and saved * again - (SWEEPS - 1) * size / READ > size / WRITE

@@ -1,9 +1,10 @@
-"""Raw rows in arrays that may be larger than memory, mapped from files."""
+"""Row source for arrays that may be larger than memory: numpy memory maps and .npy files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ from quernel.data.sources import Array, Piece, RowsError, checked, cut
 
 
 class MemmapRows:
-    """Rows held in arrays that are read block by block, such as files mapped into memory.
+    """Rows of memory-mapped arrays, read block by block.
 
     Parameters
     ----------
     X : array or np.memmap of shape (n, d), or the path of a .npy file
     y : array or np.memmap of shape (n,), or the path of a .npy file
     weight : the same as y, or None for equal weights
-        Floats, integers and booleans of any size are taken; they become float64 a block at a time.
+        Row weights, >= 0. All three may hold floats, integers or booleans of any size, which are converted to float64 a
+        block at a time.
     cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
-        Whether features are kept after the first sweep of a fit: as for `ParquetRows`.
+        Whether features are cached after the first pass of a fit: as for `ParquetRows`.
     """
 
     names: tuple[str, ...] | None = None
@@ -47,31 +49,36 @@ class MemmapRows:
         self.spans = cut(self.n_rows, self.n_columns)
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """These blocks in order, read ahead in a thread; X=False reads target and weight only."""
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
         return read_ahead(self._pieces(blocks, X))
 
     def place(self, k: int) -> str:
-        """Where block k comes from, for messages."""
+        """Where block k comes from (array or file, and rows), for error messages."""
         span = self.spans[k]
         return f"{self._labels[0]}, rows {span.start:,} to {span.stop - 1:,}"
 
     def _pieces(self, blocks: range, X: bool) -> Generator[Piece, None, None]:
+        """Read and validate these blocks; runs in the prefetching thread."""
         labels = [*(f"column {j} of {self._labels[0]}" for j in range(self.n_columns)), *self._labels[1:]]
         for k in blocks:
             span = self.spans[k]
             weight = None if self._weight is None else _floats(self._weight[span])
             piece = Piece(_floats(self._X[span]) if X else None, _floats(self._y[span]), weight)
-            yield checked(piece, labels, lambda row, start=span.start: f"Row {start + row:,} (counted from 0)")  # type: ignore[misc]
+            yield checked(piece, labels, partial(_describe_row, start=span.start))
+
+
+def _describe_row(row: int, start: int) -> str:
+    return f"Row {start + row:,} (counted from 0)"
 
 
 def _label(given: Any, name: str) -> str:
-    """What messages call an array: its file, if it has one."""
+    """Name of an array in error messages: its file, if it has one."""
     path = given if isinstance(given, str | os.PathLike) else getattr(given, "filename", None)
     return name if path is None else os.fspath(path)
 
 
 def _numbers(given: Any, label: str, n_axes: int) -> NDArray[Any]:
-    """The array, mapped where it is a path, if it holds numbers and has so many axes."""
+    """Validate an array: numeric, with `n_axes` axes; the path of a .npy file is memory-mapped."""
     if isinstance(given, str | os.PathLike):
         try:
             given = np.load(given, mmap_mode="r")
@@ -88,5 +95,5 @@ def _numbers(given: Any, label: str, n_axes: int) -> NDArray[Any]:
 
 
 def _floats(values: NDArray[Any]) -> Array:
-    """A copy of these values: what is handed out is in memory and in nobody else's hands."""
+    """A float64 copy in C order: callers own what they receive, and it is no longer mapped."""
     return np.array(values, dtype=np.float64, order="C")

@@ -1,20 +1,21 @@
-"""How much memory there is to plan with."""
+"""Free memory of the machine or of its container."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-# Used only where the system will not tell.
+# Bytes assumed where the system reports nothing.
 FALLBACK = 4 * 2**30
 
 
 def available_memory() -> int:
-    """Bytes that can be taken now without swapping: the free memory of the machine or of its container."""
+    """Bytes that can be allocated now without swapping: the lesser of what machine and container have left."""
     return min(_machine(), _container())
 
 
 def _machine() -> int:
+    """MemAvailable on Linux; half of the physical memory elsewhere."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         for line in meminfo.read_text().splitlines():
@@ -27,7 +28,7 @@ def _machine() -> int:
 
 
 def _container() -> int:
-    """What a control group leaves, its file cache counted as free; as good as infinity where there is none."""
+    """Limit minus usage of the control group (v2, then v1), its file cache counted as free; 2^62 without a limit."""
     group = Path("/sys/fs/cgroup")
     for limit, used, stat in (
         ("memory.max", "memory.current", "memory.stat"),

@@ -1,4 +1,4 @@
-"""Raw rows in Parquet files, read row group by row group."""
+"""Row source for Parquet files, read row group by row group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quernel.data.sources import Array, Piece, RowsError, checked, cut
 
 
 def expression(filters: Any) -> Any:
-    """A pyarrow expression, from one or from (lists of) lists of (column, operator, value)."""
+    """Filters as a pyarrow expression: from one, or from a list, or list of lists, of (column, operator, value)."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -28,7 +28,7 @@ def expression(filters: Any) -> Any:
         return filters
     try:
         return pq.filters_to_expression(filters)
-    except Exception as error:  # whatever it stumbles over: the filters are not of that form
+    except Exception as error:  # of any type: the filters are not of that form
         raise RowsError(
             "filters must be a pyarrow expression or a list of (column, operator, value), such as "
             f"[('year', '>=', 2020)]; got {filters!r}: {error}"
@@ -36,13 +36,13 @@ def expression(filters: Any) -> Any:
 
 
 def mentioned(kept: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """The names that stand in an expression; perhaps also one that only looks like a part of it, which does no harm."""
+    """Columns named in a filter expression, by its text; a column too many is only read in vain."""
     text = str(kept)
     return tuple(name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
 
 
 def keep(table: Any, kept: Any) -> Any:
-    """The rows for which the expression is true, in their order (`Table.filter` would start threads)."""
+    """Filter a table, keeping the order of rows, without threads (`Table.filter` would start some)."""
     from pyarrow import acero
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -50,50 +50,50 @@ def keep(table: Any, kept: Any) -> Any:
     return acero.Declaration.from_sequence([source, chosen]).to_table(use_threads=False)
 
 
-# Rows whose columns are put side by side at a time: small enough to stay in cache meanwhile.
+# Rows that are transposed from columns at a time: few enough to stay in the processor's cache.
 STRIP = 2048
-# A column that is added to rows before they are filtered: their numbers in the file.
+# Column added to rows before they are filtered: their indices in the file, for error messages.
 NUMBER = "number of the row (quernel)"
 
 
 @dataclass(frozen=True)
 class Group:
-    """A row group: its file and number there, its first row in the file, its rows, and how many of them are kept."""
+    """A row group, and the blocks that it is divided into."""
 
-    file: int
-    number: int
-    first_row: int
+    file: int  # index of its file
+    number: int  # index within the file
+    first_row: int  # index of its first row within the file
     n_rows: int
-    kept: int
-    blocks: range = range(0)
+    kept: int  # rows that the filters keep
+    blocks: range = range(0)  # numbers of its blocks among all blocks
 
 
 class ParquetRows:
     """Rows of Parquet files, which may be larger than memory.
 
-    Files, columns and numbers of rows are looked at when this is made; rows are read when they are streamed, and
-    checked then. Files without rows are passed over. Bytes that were replaced by others are noticed for certain only in
-    files that have page checksums; pyarrow writes them with write_page_checksum=True.
+    The constructor reads metadata only (and the columns that `filters` name); rows are read and validated when they are
+    streamed. Files without rows are skipped. Corrupt bytes are detected for certain only in files with page checksums,
+    which pyarrow writes with write_page_checksum=True.
 
     Parameters
     ----------
-    paths : path, pattern such as "trips/*.parquet", folder, list of paths, or pyarrow dataset
+    paths : path, glob pattern such as "trips/*.parquet", folder, list of paths, or pyarrow dataset
     target : str
-        The column to predict.
+        Column to predict.
     columns : sequence of str or None
-        The inputs, in this order. None takes all columns but target and weight, and wants them to hold numbers; columns
-        of another kind that `filters` name are left out. Integers and truth values become floats.
+        Columns of X, in this order. None takes all columns except target and weight, which must be numeric; columns of
+        other types that `filters` name are left out. Integers and booleans are converted to float64.
     weight : str or None
-        The column of row weights; None for equal weights.
+        Column of row weights, >= 0; None for equal weights.
     filters : pyarrow expression, list of (column, operator, value), list of such lists, or None
-        Which rows to keep; a list of lists is an "or" of "and"s. Kept rows are counted when this is made, in one pass
-        over the columns that the filters name.
+        Rows to keep; a list of lists is a disjunction ("or") of conjunctions ("and"). The constructor counts the rows
+        that are kept, in one pass over the columns that the filters name.
     cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
-        Whether a fit that streams these rows keeps their features after the first sweep: see docs/scale.md.
-        "recompute" never; "memory" or "disk" (the temporary folder, or the one that is named) always, or there is an
-        error; "auto" in memory if half of `max_memory` holds them, on disk if that pays, and not otherwise. They are
-        of the estimator's `dtype`: float64 are the very numbers, so that the fit is the same; float32 take half. They
-        are gone when the fit ends.
+        Whether a fit that streams these rows caches their features after the first pass: see docs/scale.md.
+        "recompute" never caches. "memory" and "disk" (in the temporary folder, or in the folder given) always do, or
+        raise an error. "auto" caches in memory if half of `max_memory` holds the features, on disk if that should be
+        faster than recomputing them, and not otherwise. Cached features have the estimator's `dtype`: float64 leaves
+        the fit unchanged, float32 takes half the space. The cache is deleted when the fit ends.
     """
 
     def __init__(
@@ -115,97 +115,100 @@ class ParquetRows:
         self.names = self._inputs(0, footers[0]) if columns is None else tuple(columns)
         self.n_columns, self.weighted = len(self.names), weight is not None
         for i, one in enumerate(footers):
-            self._check(i, one, all_columns=columns is None)
-        groups = [group for i, one in enumerate(footers) for group in _groups(i, one.sizes)]
-        self._groups, self.spans = _cut(groups if filters is None else self._counted(groups), self.n_columns)
+            self._check_schema(i, one, all_columns=columns is None)
+        groups = [group for i, one in enumerate(footers) for group in _row_groups(i, one.sizes)]
+        self._groups, self.spans = _divide(groups if filters is None else self._count_kept(groups), self.n_columns)
         if not self.spans:
             kept = "that the filters keep " if filters is not None else ""
-            raise RowsError(f"There are no rows {kept}in {self._files_in_words()}.")
+            raise RowsError(f"There are no rows {kept}in {self._describe_files()}.")
         self.n_rows = self.spans[-1].stop
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of the files, in the order in which they are read."""
+        """Paths of the files, in the order in which they are read."""
         return self._found.paths
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """These blocks in order, read ahead in a thread; X=False reads target and weight only.
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only.
 
-        Parquet cannot be entered in the middle of a row group: a stream that begins there reads what comes before, too.
+        Parquet is read from the beginning of a row group: a stream that starts inside one reads the rows before, too.
         """
         return read_ahead(self._pieces(blocks, X))
 
     def place(self, k: int) -> str:
-        """Where block k comes from, for messages."""
+        """Where block k comes from (file and row group), for error messages."""
         return self._place(self._groups[bisect_right(self._groups, k, key=lambda group: group.blocks.start) - 1])
 
     def __repr__(self) -> str:
-        return f"ParquetRows({self._files_in_words()}: {self.n_rows:,} rows x {self.n_columns} columns)"
+        return f"ParquetRows({self._describe_files()}: {self.n_rows:,} rows x {self.n_columns} columns)"
 
-    def _files_in_words(self) -> str:
+    def _describe_files(self) -> str:
         return self.files[0] + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
     def _place(self, group: Group) -> str:
         return f"{self.files[group.file]}, row group {group.number}"
 
-    # Before any row is read
+    # Metadata
 
-    def _inputs(self, i: int, of: Footer) -> tuple[str, ...]:
-        """The columns of a file that are neither target nor weight."""
+    def _inputs(self, i: int, metadata: Footer) -> tuple[str, ...]:
+        """Numeric columns of file i that are neither target nor weight."""
         if self._found.from_folders:
             raise RowsError(
                 f"The dataset has columns that are known from the names of folders only, which are not read: "
                 f"{', '.join(self._found.from_folders)}. Choose the inputs with columns=."
             )
-        return inputs(self.files[i], of.schema, (self.target, self.weight), self._filtered_by)
+        return inputs(self.files[i], metadata.schema, (self.target, self.weight), self._filtered_by)
 
-    def _check(self, i: int, of: Footer, all_columns: bool) -> None:
-        """A file must have the columns that are read and, if all are read, no others."""
+    def _check_schema(self, i: int, metadata: Footer, all_columns: bool) -> None:
+        """File i must have the columns that are read and, if all are read, no others."""
         path = self.files[i]
-        check_schema(path, of.schema, self._needed(X=True))
-        if all_columns and (more := set(self._inputs(i, of)) - set(self.names)):
+        check_schema(path, metadata.schema, self._needed(X=True))
+        if all_columns and (more := set(self._inputs(i, metadata)) - set(self.names)):
             raise RowsError(
                 f"{path} has a column {min(more)!r}, unlike {self.files[0]}. Choose the inputs with columns=."
             )
         if self._filter is not None:
             with complaints(f"{path} with the filters {self._filter}", remedy="Are their names and types right?"):
-                keep(of.schema.empty_table(), self._filter)
+                keep(metadata.schema.empty_table(), self._filter)
 
-    def _counted(self, groups: list[Group]) -> Iterator[Group]:
-        """The groups with the numbers of their rows that the filters keep."""
+    def _count_kept(self, groups: list[Group]) -> Iterator[Group]:
+        """The row groups with the number of rows that the filters keep: one pass over the columns they name."""
         for group, tables in self._read(groups, ()):
             yield replace(group, kept=sum(len(table) for table in tables))
 
     # Reading
 
     def _needed(self, X: bool) -> list[str]:
+        """Columns to read: inputs if X, target, and weight if there is one."""
         return [*(self.names if X else ()), self.target, *([] if self.weight is None else [self.weight])]
 
     def _pieces(self, blocks: range, X: bool) -> Generator[Piece, None, None]:
+        """Read and validate these blocks; runs in the prefetching thread."""
         wanted = [group for group in self._groups if any(k in blocks for k in group.blocks)]
         for group, tables in self._read(wanted, self._needed(X)):
             spans = [self.spans[k] for k in group.blocks if k <= blocks[-1]]
             row = group.first_row
-            for k, table in zip(group.blocks, self._cut_anew(tables, spans, group), strict=False):
+            for k, table in zip(group.blocks, self._resize(tables, spans, group), strict=False):
                 if k in blocks:
                     yield self._piece(table, group, row, X)
                 row += len(table)
 
     def _read(self, groups: Sequence[Group], needed: Sequence[str]) -> Iterator[tuple[Group, Iterator[Any]]]:
-        """Each group with its kept rows, as Arrow tables of whatever length."""
-        for i, some in groupby(groups, key=lambda group: group.file):
+        """Each row group with the rows that the filters keep, as Arrow tables of any length; one file is open."""
+        for i, of_file in groupby(groups, key=lambda group: group.file):
             with opened(self.files[i], self._found.filesystem) as file:
-                for group in some:
+                for group in of_file:
                     yield group, self._tables(file, group, needed)
 
     def _tables(self, file: Any, group: Group, needed: Sequence[str]) -> Iterator[Any]:
+        """Read a row group in batches and filter them; raises if the file has changed since its metadata were read."""
         import pyarrow as pa
 
         columns = list(dict.fromkeys([*needed, *self._filtered_by]))
         size, row = cut(group.n_rows, self.n_columns)[0].stop, group.first_row
         with complaints(self._place(group)):
-            there = file.metadata
-            if group.number >= there.num_row_groups or there.row_group(group.number).num_rows != group.n_rows:
+            metadata = file.metadata
+            if group.number >= metadata.num_row_groups or metadata.row_group(group.number).num_rows != group.n_rows:
                 raise self._changed(group)
             batches = file.iter_batches(size, [group.number], columns, use_threads=False)
         while True:
@@ -220,32 +223,32 @@ class ParquetRows:
             yield table
             row += batch.num_rows
 
-    def _cut_anew(self, tables: Iterator[Any], spans: Sequence[slice], group: Group) -> Iterator[Any]:
-        """The same rows as tables of the lengths of these spans."""
+    def _resize(self, tables: Iterator[Any], spans: Sequence[slice], group: Group) -> Iterator[Any]:
+        """The same rows as tables with the lengths of these spans."""
         import pyarrow as pa
 
-        held: list[Any] = []
+        pending: list[Any] = []
         for span in spans:
             size = span.stop - span.start
-            while sum(map(len, held)) < size:
+            while sum(map(len, pending)) < size:
                 table = next(tables, None)
                 if table is None:
                     raise self._changed(group)
-                held.append(table)
-            together = pa.concat_tables(held)
-            held = [together.slice(size)]
-            yield together.slice(0, size)
+                pending.append(table)
+            joined = pa.concat_tables(pending)
+            pending = [joined.slice(size)]
+            yield joined.slice(0, size)
 
     def _piece(self, table: Any, group: Group, first_row: int, X: bool) -> Piece:
-        """The numbers of a table, checked."""
+        """A table as a validated `Piece`; `first_row` is the index of its first row in the file."""
 
         def where(row: int) -> str:
             number = first_row + row if self._filter is None else table.column(NUMBER)[row].as_py()
             return f"{self._place(group)}, row {number:,} of the file (counted from 0)"
 
-        weight = None if self.weight is None else _side_by_side(table, [self.weight])[:, 0]
-        inputs = _side_by_side(table, self.names) if X else None
-        piece = Piece(inputs, _side_by_side(table, [self.target])[:, 0], weight)
+        weight = None if self.weight is None else _to_numpy(table, [self.weight])[:, 0]
+        inputs = _to_numpy(table, self.names) if X else None
+        piece = Piece(inputs, _to_numpy(table, [self.target])[:, 0], weight)
         return checked(piece, [f"column {name!r}" for name in (*self.names, self.target, self.weight)], where)
 
     def _changed(self, group: Group) -> RowsError:
@@ -253,6 +256,7 @@ class ParquetRows:
 
 
 def _check_names(columns: Sequence[str] | None, target: str, weight: str | None) -> None:
+    """Raise a `RowsError` unless columns, target and weight are distinct names."""
     if isinstance(columns, str) or (columns is not None and len(columns) == 0):
         raise RowsError(f"columns must be a list of names, or None for all columns; got {columns!r}.")
     named = [*(columns if columns is not None else ()), target, *([] if weight is None else [weight])]
@@ -263,8 +267,8 @@ def _check_names(columns: Sequence[str] | None, target: str, weight: str | None)
             raise RowsError(f"Column {name!r} is named twice among columns, target and weight.")
 
 
-def _groups(file: int, sizes: Sequence[int]) -> Iterator[Group]:
-    """The row groups of a file with these numbers of rows, without empty ones."""
+def _row_groups(file: int, sizes: Sequence[int]) -> Iterator[Group]:
+    """The row groups of a file, of these numbers of rows, without empty ones."""
     first_row = 0
     for number, size in enumerate(sizes):
         if size:
@@ -272,22 +276,22 @@ def _groups(file: int, sizes: Sequence[int]) -> Iterator[Group]:
         first_row += size
 
 
-def _cut(groups: Iterator[Group] | list[Group], n_columns: int) -> tuple[list[Group], list[slice]]:
-    """The groups that have rows, with their blocks, and the spans of all blocks."""
-    cut_up: list[Group] = []
+def _divide(groups: Iterator[Group] | list[Group], n_columns: int) -> tuple[list[Group], list[slice]]:
+    """Divide row groups into blocks: the groups that keep rows, with their blocks, and the spans of all blocks."""
+    divided: list[Group] = []
     spans: list[slice] = []
     start = 0
     for group in groups:
         if group.kept:
             parts = cut(group.kept, n_columns)
-            cut_up.append(replace(group, blocks=range(len(spans), len(spans) + len(parts))))
+            divided.append(replace(group, blocks=range(len(spans), len(spans) + len(parts))))
             spans += [slice(start + part.start, start + part.stop) for part in parts]
             start += group.kept
-    return cut_up, spans
+    return divided, spans
 
 
-def _side_by_side(table: Any, names: Sequence[str]) -> Array:
-    """Columns of a table as a float64 array in C order; what is missing becomes NaN."""
+def _to_numpy(table: Any, names: Sequence[str]) -> Array:
+    """Columns of a table as a float64 array (m, number of names) in C order; missing values become NaN."""
     out = np.empty((len(table), len(names)))
     values = [_floats(table.column(name)) for name in names]
     for start in range(0, len(table), STRIP):
@@ -298,7 +302,7 @@ def _side_by_side(table: Any, names: Sequence[str]) -> Array:
 
 
 def _floats(column: Any) -> NDArray[Any]:
-    """The numbers of a column, by way of bytes where they are truth values, which cannot be missing in numpy."""
+    """A column as a numpy array; booleans by way of uint8, for numpy's booleans have no missing value."""
     import pyarrow as pa
 
     if pa.types.is_boolean(column.type):

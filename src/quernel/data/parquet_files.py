@@ -1,6 +1,6 @@
-"""Parquet files before any row of them is read: which there are, and whether their columns agree.
+"""Finding Parquet files and checking their schemas, before any row is read.
 
-Everything is read without Arrow's threads, which waste cores beside our own and may deadlock in a forked process.
+Files are read without Arrow's threads: these compete with our own, and may deadlock in a forked process.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 from quernel.data.sources import RowsError
 
 ENDINGS = (".parquet", ".pq")
-# Bytes of a column that are read at a time: without a limit all of a row group would be in memory at once.
+# Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
 
 
 @dataclass(frozen=True)
 class Files:
-    """Paths, the Arrow file system they are on (None: the machine's own), and columns known only from folder names."""
+    """Parquet files in the order in which they are read."""
 
     paths: tuple[str, ...]
-    filesystem: Any = None
-    from_folders: tuple[str, ...] = ()
+    filesystem: Any = None  # Arrow file system; None is the local one
+    from_folders: tuple[str, ...] = ()  # partition columns, known from the names of folders only
 
 
 def find(paths: Any) -> Files:
-    """The files of a path, a pattern, a folder, a list of paths, or a pyarrow dataset."""
+    """List the files of a path, a glob pattern, a folder, a list of paths, or a pyarrow dataset."""
     if hasattr(paths, "get_fragments"):
-        return _of_dataset(paths)
+        return _from_dataset(paths)
     if isinstance(paths, str | os.PathLike):
-        found = _of_path(os.fspath(paths))
+        found = _from_path(os.fspath(paths))
     elif isinstance(paths, Sequence):
         found = [os.fspath(path) for path in paths]
     else:
@@ -49,9 +49,9 @@ def find(paths: Any) -> Files:
     return Files(tuple(found))
 
 
-def _of_path(path: str) -> list[str]:
-    """The file itself, or all Parquet files of a folder or pattern, in the order of their names."""
-    if os.path.isdir(path):  # files that begin with . or _ are what writers leave beside the data
+def _from_path(path: str) -> list[str]:
+    """The file itself, or all Parquet files of a folder or glob pattern, sorted by name."""
+    if os.path.isdir(path):  # writers leave metadata beside the data, in files that begin with . or _
         inside = (p for p in Path(path).rglob("*") if p.suffix in ENDINGS and not p.name.startswith((".", "_")))
         return sorted(str(p) for p in inside if p.is_file())
     if os.path.exists(path) or not glob.has_magic(path):
@@ -59,7 +59,8 @@ def _of_path(path: str) -> list[str]:
     return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
 
 
-def _of_dataset(dataset: Any) -> Files:
+def _from_dataset(dataset: Any) -> Files:
+    """The files of a pyarrow dataset; a filter of its own is refused, for it would be ignored."""
     if getattr(getattr(dataset, "format", None), "default_extname", None) != "parquet":
         raise RowsError(f"The dataset must be one of Parquet files; got a {type(dataset).__name__} of another kind.")
     if (getattr(dataset, "_scan_options", None) or {}).get("filter") is not None:
@@ -74,14 +75,14 @@ def _of_dataset(dataset: Any) -> Files:
 
 @dataclass(frozen=True)
 class Footer:
-    """What a file says of itself: its Arrow schema, and the number of rows of every row group."""
+    """Metadata of a file."""
 
-    schema: Any
-    sizes: tuple[int, ...]
+    schema: Any  # Arrow schema
+    sizes: tuple[int, ...]  # number of rows of each row group
 
 
 def footer(path: str, filesystem: Any = None) -> Footer:
-    """The end of a file, where it says what it holds."""
+    """Read the metadata of a file, which stand at its end."""
     with opened(path, filesystem) as file, complaints(path):
         groups = range(file.metadata.num_row_groups)
         return Footer(file.schema_arrow, tuple(file.metadata.row_group(g).num_rows for g in groups))
@@ -89,7 +90,7 @@ def footer(path: str, filesystem: Any = None) -> Footer:
 
 @contextmanager
 def opened(path: str, filesystem: Any = None) -> Iterator[Any]:
-    """The file, open, as a pyarrow ParquetFile."""
+    """Context manager: the file opened as a pyarrow ParquetFile, with page checksums verified."""
     import pyarrow.parquet as pq
 
     with complaints(path):
@@ -102,7 +103,7 @@ def opened(path: str, filesystem: Any = None) -> Iterator[Any]:
 
 @contextmanager
 def complaints(place: str, remedy: str = "Write the file again, or leave it out.") -> Iterator[None]:
-    """Arrow's complaints as one line that names the place."""
+    """Context manager: turn errors of Arrow and of the system into one-line `RowsError`s that name place and remedy."""
     import pyarrow as pa
 
     try:
@@ -113,14 +114,17 @@ def complaints(place: str, remedy: str = "Write the file again, or leave it out.
 
 
 def is_number(kind: Any) -> bool:
-    """Whether an Arrow type becomes float64 as it is: floats, integers and truth values."""
+    """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
     import pyarrow.types as types
 
     return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
 
 
 def inputs(path: str, schema: Any, others: Sequence[str | None], only_filtered: Sequence[str]) -> tuple[str, ...]:
-    """All columns but these others; those of no numbers may be filtered by, and are refused otherwise."""
+    """Names of all numeric columns of a schema except `others` (target and weight).
+
+    Other types raise a `RowsError`, except in columns that are only filtered by, which are left out.
+    """
     chosen = []
     for field in schema:
         if field.name in others:
@@ -135,7 +139,7 @@ def inputs(path: str, schema: Any, others: Sequence[str | None], only_filtered: 
 
 
 def check_schema(path: str, schema: Any, needed: Sequence[str]) -> None:
-    """Every needed column is there, once, and holds numbers."""
+    """Raise a `RowsError` unless every needed column exists, once, and is numeric."""
     for name in needed:
         count = schema.names.count(name)
         if count == 0:

@@ -1,4 +1,4 @@
-"""Reading ahead: the next pieces are made in a thread while the present one is worked on."""
+"""Prefetching: a thread reads the next blocks while the present one is processed."""
 
 from __future__ import annotations
 
@@ -9,56 +9,58 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
-# Pieces that may be made, or being made, before they are asked for.
+# Blocks that may be finished or in progress before they are asked for: a bound on memory.
 AHEAD = 2
 THREAD_NAME = "quernel-reading-ahead"
-_END = object()
+_END = object()  # marks the end of the queue
 
 
 def read_ahead(pieces: Generator[Item, None, None], ahead: int = AHEAD) -> Iterator[Item]:
-    """The pieces in order, made by one thread, `ahead` of them at most before they are taken.
+    """Iterate over a generator that runs in a thread, at most `ahead` items in front of the consumer.
 
-    What fails in the thread fails here. The thread starts with the first piece that is asked for and has ended, with
-    its files closed, when the iterator is exhausted, has failed, or is closed or forgotten by whoever stops early.
+    Exceptions of the generator are raised here. The thread starts when the first item is asked for. It has ended, and
+    the generator is closed with its files, once the iterator is exhausted, has raised, or is closed or collected as
+    garbage where a consumer stops early.
     """
-    made: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+    queue: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
     room, stop = threading.Semaphore(ahead), threading.Event()
-    # A daemon, for one that waits for room must not keep the interpreter from exiting.
-    thread = threading.Thread(target=_make, args=(pieces, made, room, stop), name=THREAD_NAME, daemon=True)
+    # A daemon: a thread that waits for room must not keep the interpreter from exiting.
+    thread = threading.Thread(target=_produce, args=(pieces, queue, room, stop), name=THREAD_NAME, daemon=True)
     thread.start()
     try:
         while True:
-            piece, error = made.get()
+            piece, error = queue.get()
             if error is not None:
                 raise error
             if piece is _END:
                 return
             room.release()
             yield piece
-            del piece  # not kept while the next one is waited for
+            del piece  # so that its memory is free while the next one is awaited
     finally:
         stop.set()
         room.release()
         thread.join()
 
 
-def _make(
+def _produce(
     pieces: Generator[Any, None, None],
-    made: SimpleQueue[tuple[Any, BaseException | None]],
+    queue: SimpleQueue[tuple[Any, BaseException | None]],
     room: threading.Semaphore,
     stop: threading.Event,
 ) -> None:
+    """Body of the thread: put (item, None) into the queue, then (_END, None), or (None, error) after an exception."""
     try:
         while True:
             room.acquire()
             if stop.is_set():
                 return
             piece = next(pieces, _END)
-            made.put((piece, None))
+            queue.put((piece, None))
             if piece is _END:
                 return
             del piece
     except BaseException as error:
-        made.put((None, error))
+        queue.put((None, error))
     finally:
         pieces.close()

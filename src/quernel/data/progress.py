@@ -1,4 +1,4 @@
-"""How a pass over rows of files says how far it has come, to whoever watches."""
+"""Progress of passes over out-of-core rows, reported to a callback set by `watching`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over the rows: how many of them are done, of how many, and for how many seconds it has been at it."""
+    """State of a pass over the rows."""
 
-    done: int
-    n_rows: int
-    seconds: float
+    done: int  # rows processed so far
+    n_rows: int  # of so many
+    seconds: float  # since the pass began
 
 
 Watcher = Callable[[Pass], None]
@@ -25,7 +25,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("quernel_pass", default=None)
 
 @contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Send the state of every pass inside this block to `watcher`, from whichever thread it is that reads."""
+    """Context manager: every pass begun inside calls watcher(Pass) as it proceeds, from the threads that read."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -34,7 +34,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 
 def begin_pass(n_rows: int) -> Callable[[int], None]:
-    """A function to call with the number of rows whenever some are done, in any thread."""
+    """Start a pass: returns a thread-safe function to call with the number of rows whenever some are done."""
     watcher = _watcher.get()
     if watcher is None:
         return lambda _: None

@@ -1,8 +1,8 @@
-"""Where tasks run: on a cluster, or by one of Dask's schedulers on this machine.
+"""One interface to the two kinds of Dask scheduler: a distributed cluster, or threads and processes of this machine.
 
-Both take delayed tasks. What is to be kept becomes a handle, which later tasks take as an argument: on a cluster it is
-a Future, whose value stays on a worker and is computed again from its own tasks should that worker be lost; on this
-machine it is the value itself.
+Both compute delayed tasks. A value that shall be kept becomes a *handle*, which later tasks take as an argument. On a
+cluster a handle is a Future: its value stays on a worker, and Dask recomputes it from its task graph if that worker is
+lost. On this machine it is the value itself.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from quernel.data.sources import RowsError
 Handle = Any
 Task = Any
 
-# The share of the workers' memory that stored features may take: Dask begins to spill to disk at 0.6 of it.
+# Fraction of the workers' memory that stored features may take: Dask starts spilling to disk at 0.6 of it.
 FEATURE_SHARE = 0.4
-_numbers = count()
+_numbers = count()  # make the names of leaves unique
 
 
 class Scheduler(Protocol):
-    """Runs delayed tasks."""
+    """Computes delayed tasks, and says what its workers offer."""
 
-    here: bool
-    threads: list[int]  # of each worker
-    together: int  # threads that a task may use while it is the only one
+    here: bool  # whether handles are values in this process
+    threads: list[int]  # number of threads of each worker
+    together: int  # number of threads that a task may use while it runs alone
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
-        """Handles of the first tasks, and values of the others."""
+        """Compute one graph: handles of the tasks in `keep`, and values of those in `bring`."""
 
     def use(self, handle: Handle) -> Any:
-        """The handle as an argument of a task."""
+        """A handle as an argument of a task."""
 
     def is_handle(self, value: Any) -> bool:
-        """Whether this is a handle rather than a value of ours."""
+        """Whether a value is a handle to a value elsewhere."""
 
     def homes(self, handles: Sequence[Handle]) -> list[int | None]:
-        """The number of the worker that holds each."""
+        """For each handle, the index of a worker that holds its value, or None where that is unknown."""
 
     def at(self, worker: int) -> Any:
-        """A context in which tasks are made that this worker should do, or another if it is lost."""
+        """Context manager: tasks made inside prefer this worker, and may run on another if it is lost."""
 
     def feature_memory(self) -> float:
-        """Bytes that stored features may take altogether."""
+        """Bytes that stored features may take on all workers together."""
 
     def worker_memory(self) -> float:
-        """Bytes that the smallest worker has."""
+        """Memory of the smallest worker, in bytes."""
 
 
 def current() -> Scheduler:
-    """The client that is active, unless Dask is told to use another scheduler; the one it is told to use otherwise."""
+    """The active distributed client, if there is one and Dask's configuration names no other scheduler.
+
+    Otherwise the scheduler of that configuration, on this machine: threads where it names none.
+    """
     import dask
 
     asked = dask.config.get("scheduler", None)
@@ -70,14 +73,14 @@ def current() -> Scheduler:
 
 
 def leaf(value: Any) -> Task:
-    """A value as a task, without looking into it."""
+    """A value as a task; Dask does not traverse it in search of other tasks."""
     from dask import delayed
 
     return delayed(value, name=f"quernel-{os.getpid()}-{next(_numbers)}", traverse=False)
 
 
 class LocalScheduler:
-    """Dask's threads, processes, or synchronous scheduler."""
+    """Dask's threaded, multiprocessing or synchronous scheduler: one worker, whose handles are values."""
 
     here = True
 
@@ -88,11 +91,11 @@ class LocalScheduler:
         workers = dask.config.get("num_workers", None) or os.cpu_count() or 1
         self.threads = [1 if alone else workers]
         self.together = self.threads[0]
-        # To send features to another process costs more than to compute them there.
+        # Sending features to another process costs more than computing them there.
         self._separate = kind in ("processes", "multiprocessing")
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
-        """All values, computed now."""
+        """All values, computed now: handles are values."""
         import dask
 
         values = list(dask.compute(*keep, *bring, optimize_graph=False))
@@ -103,20 +106,20 @@ class LocalScheduler:
         return leaf(handle)
 
     def is_handle(self, value: Any) -> bool:  # noqa: ARG002
-        """Handles are values here."""
+        """False: handles are values."""
         return False
 
     def homes(self, handles: Sequence[Handle]) -> list[int | None]:
-        """There is one place only."""
+        """All on the only worker."""
         return [0] * len(handles)
 
     @contextmanager
     def at(self, worker: int) -> Iterator[None]:  # noqa: ARG002
-        """Anywhere."""
+        """No preference: there is one worker."""
         yield
 
     def feature_memory(self) -> float:
-        """A share of the free memory; nothing where every sweep would have to send the features to another process."""
+        """A fraction of the free memory; 0 for processes, to which features would be sent in every pass."""
         return 0 if self._separate else FEATURE_SHARE * available_memory()
 
     def worker_memory(self) -> float:
@@ -146,17 +149,17 @@ class Cluster:
         self.together = min(machines.values())
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
-        """Futures of the first, and the others' values: one graph, one wait, and none if nothing is to be brought."""
+        """Futures of `keep`, values of `bring`: one graph and one wait, or no wait where nothing is brought."""
         import dask
 
-        # What a task must know is part of it, large or not: only so can it be done again.
+        # All inputs are part of the graph, large or not: only then can Dask run a task again on another worker.
         with explained(self.client), dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
             futures = self.client.compute([*keep, *bring], optimize_graph=False)
             values = self.client.gather(futures[len(keep) :]) if bring else []
         return futures[: len(keep)], values
 
     def use(self, handle: Handle) -> Any:
-        """Tasks take Futures as they are."""
+        """Futures are arguments as they are; values become leaves of the graph."""
         return handle if self.is_handle(handle) else leaf(handle)
 
     def is_handle(self, value: Any) -> bool:
@@ -175,28 +178,28 @@ class Cluster:
 
     @contextmanager
     def at(self, worker: int) -> Iterator[None]:
-        """Prefer this worker."""
+        """Annotate tasks with this worker's address; others are allowed."""
         import dask
 
         with dask.annotate(workers=[self._addresses[worker]], allow_other_workers=True):
             yield
 
     def feature_memory(self) -> float:
-        """A share of the workers' limits."""
+        """A fraction of the sum of the workers' memory limits."""
         return FEATURE_SHARE * sum(self._limits())
 
     def worker_memory(self) -> float:
-        """The lowest limit."""
+        """The lowest memory limit."""
         return min(self._limits())
 
     def _limits(self) -> list[float]:
-        """How much memory each worker may take; those without a limit share what is free."""
+        """Memory limit of each worker in bytes; workers without one share the free memory equally."""
         return [worker["memory_limit"] or available_memory() / len(self._workers) for worker in self._workers]
 
 
 @contextmanager
 def explained(client: Any) -> Iterator[None]:
-    """What went wrong with the cluster, in words; errors of the tasks themselves pass."""
+    """Turn failures of the cluster into errors that name the remedy; errors raised by tasks pass unchanged."""
     from concurrent.futures import CancelledError
 
     from distributed import KilledWorker
@@ -210,7 +213,7 @@ def explained(client: Any) -> Iterator[None]:
         ) from error
     except (Exception, CancelledError) as error:
         if client.status == "running" and not isinstance(error, CancelledError):
-            raise  # the task's own
+            raise  # raised by a task
         raise ConnectionError(
             f"The connection to the Dask scheduler was lost ({type(error).__name__}: {error}), and with it what the "
             "workers held. Start the cluster again, connect a new Client, and fit again."

@@ -1,4 +1,8 @@
-"""What a source of raw rows that are not in memory offers, and the checks that all of them share."""
+"""Row sources: raw rows X, y and weights, in arrays or as a stream of blocks, and the checks that all sources share.
+
+`ArrayRows` holds arrays. Everything out of core implements `RowSource`: `MemmapRows`, `ParquetRows`, and
+`SelectedRows`, a subset of another source. Dask collections are not streamed; `DaskRows` leaves them on their workers.
+"""
 
 from __future__ import annotations
 
@@ -15,86 +19,92 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class ArrayRows:
-    """Rows held in arrays: X (n, d), y (n,) or (n, q) for one per fit, and weights (n,) or None for equal weights."""
+    """Rows held in arrays."""
 
-    X: Array
-    y: Array
-    weight: Array | None = None
+    X: Array  # (n, d)
+    y: Array  # (n,), or (n, q) where every fit has its own target
+    weight: Array | None = None  # (n,), or None for equal weights
 
     @property
     def n_rows(self) -> int:
-        """The number of rows."""
+        """Number of rows n, rows of weight 0 included."""
         return len(self.y)
 
     def share(self) -> Array:
-        """Every row's part w_i / W of the total weight: sums over rows become means."""
+        """Normalized weights w_i / W, shape (n,), where W is the sum of all: sums over rows become weighted means."""
         if self.weight is None:
             return np.full(self.n_rows, 1 / self.n_rows)
         return self.weight / self.weight.sum()
 
 
-# A block of raw rows: so many at most, and fewer where they are wide. Large enough that handing it over costs nothing
-# beside reading it, small enough that a few of them in flight are nothing beside the memory of any machine.
+# Size of a block of raw rows: at most so many rows, and at most so many bytes where rows are wide. The overhead per
+# block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
 BLOCK = 65_536
 BLOCK_BYTES = 8 * 2**20
 
 
 class RowsError(ValueError):
-    """Rows that cannot be read, or are not what is needed; the message names the place."""
+    """Rows that cannot be read or are not valid; the message names the file, chunk or row, and the remedy."""
 
 
 class Piece(NamedTuple):
-    """Consecutive rows: X (m, d) in C order, or None if it was not asked for; y (m,); weight (m,) or None; float64."""
+    """A block of consecutive raw rows, as float64."""
 
-    X: Array | None
-    y: Array
-    weight: Array | None
+    X: Array | None  # (m, d) in C order, or None if it was not asked for
+    y: Array  # (m,)
+    weight: Array | None  # (m,), or None for equal weights
 
 
 class RowSource(Protocol):
-    """Rows that are met only as a stream of pieces, always the same ones in the same order.
+    """Out-of-core rows, read as a stream of blocks: in every pass the same blocks, in the same order.
 
-    The pieces are those of `spans`, numbered from 0. Several streams may run at once, in different threads. An
-    attribute `cache` says whether features shall be kept, as for `ParquetRows`; sources need not have it.
+    Blocks are numbered from 0, as in `spans`. Several streams may be open at once, in different threads. A source may
+    have an attribute `cache`, the policy for cached features (see `ParquetRows`); without it, the policy is "auto".
     """
 
     @property
     def n_rows(self) -> int:
-        """The number of all rows, known before any is read."""
+        """Number of rows n, known before any is read."""
 
     @property
     def n_columns(self) -> int:
-        """The number of columns of X."""
+        """Number of columns d of X."""
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The columns' names, where they have any."""
+        """Names of the columns of X, or None where they have none."""
 
     @property
     def spans(self) -> list[slice]:
-        """Where the rows of each block lie among all: consecutive, BLOCK rows at most."""
+        """The rows of each block, as slices of all rows: consecutive, at most BLOCK rows each."""
 
     @property
     def weighted(self) -> bool:
         """Whether the rows have weights."""
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """These blocks in order, read ahead in a thread; X=False reads target and weight only."""
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
 
     def place(self, k: int) -> str:
-        """Where block k comes from, for messages."""
+        """Where block k comes from (file, row group, rows), for error messages."""
 
 
 def cut(n_rows: int, n_columns: int) -> list[slice]:
-    """Consecutive slices of rows of a moderate size."""
+    """Divide rows into consecutive slices of one block each: at most BLOCK rows and about BLOCK_BYTES."""
     size = min(BLOCK, max(BLOCK_BYTES // (8 * max(n_columns, 1)), 1))
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
 def checked(piece: Piece, labels: Sequence[str], where: Callable[[int], str]) -> Piece:
-    """The piece itself, or an error that says where its first bad number is.
+    """Validate a block: all numbers finite, weights >= 0. Returns it, or raises a `RowsError` at the first bad number.
 
-    `labels` name the columns of X, the target and the weight in this order; `where` names a row of the piece.
+    Parameters
+    ----------
+    piece : Piece
+    labels : sequence of d + 2 str
+        Names of the columns of X, of the target and of the weight, in this order.
+    where : callable
+        From the index of a row in the block to a description of its place, for the message.
     """
     n_columns = len(labels) - 2
     for values, first in ((piece.X, 0), (piece.y, n_columns), (piece.weight, n_columns + 1)):
@@ -113,7 +123,7 @@ def checked(piece: Piece, labels: Sequence[str], where: Callable[[int], str]) ->
 
 
 def _all_finite(values: Array) -> bool:
-    """One cheap pass decides almost always; finite numbers may have an infinite sum, though."""
+    """Whether all values are finite. A finite sum proves it cheaply; an infinite one may also be an overflow."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum())) or bool(np.isfinite(values).all())
 
@@ -122,48 +132,48 @@ Mask = NDArray[np.bool_]
 
 
 class SelectedRows:
-    """The rows of another source that are chosen; they are streamed as that one is, without the others.
+    """Subset of a row source, chosen by a mask; blocks of the source without chosen rows are left out.
 
     Parameters
     ----------
     source : RowSource
-    chosen : array of n booleans
-        It is kept as bits.
+    chosen : boolean array of shape (n,)
+        Stored as a bit per row, for n may be large.
     """
 
     def __init__(self, source: RowSource, chosen: Mask) -> None:
         self.source, self.cache = source, getattr(source, "cache", "auto")
         self.n_columns, self.names, self.weighted = source.n_columns, source.names, source.weighted
         counts = [int(np.count_nonzero(chosen[span])) for span in source.spans]
-        self._blocks = [k for k, count in enumerate(counts) if count]  # those of the source that have any
+        self._blocks = [k for k, count in enumerate(counts) if count]  # blocks of the source with chosen rows
         self._bits = {k: np.packbits(chosen[source.spans[k]]) for k in self._blocks}
         ends = np.cumsum([0, *(counts[k] for k in self._blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows = ends[-1]
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """These blocks in order, read ahead in a thread; X=False reads target and weight only."""
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
         wanted = [self._blocks[k] for k in blocks]
         if not wanted:
             return
-        everything = range(wanted[0], wanted[-1] + 1)
-        for k, piece in zip(everything, self.source.stream(everything, X=X), strict=True):
+        run = range(wanted[0], wanted[-1] + 1)  # one stream, which passes over blocks without chosen rows, too
+        for k, piece in zip(run, self.source.stream(run, X=X), strict=True):
             if k in self._bits:
                 chosen = np.unpackbits(self._bits[k], count=len(piece.y)).view(bool)
                 yield Piece(*(None if part is None else part[chosen] for part in piece))  # type: ignore[arg-type]
 
     def place(self, k: int) -> str:
-        """Where block k comes from, for messages."""
+        """Where block k comes from, for error messages."""
         return self.source.place(self._blocks[k])
 
 
 def is_stream(X: Any) -> bool:
-    """Whether these are rows of files."""
+    """Whether X is a `RowSource`, whose rows are streamed."""
     return hasattr(X, "stream") and hasattr(X, "spans")
 
 
 def counting(source: Any) -> NDArray[np.bool_]:
-    """Which rows of a source count, (n,): those of weight above 0."""
+    """Boolean mask (n,) of the rows with positive weight; out of core it takes one pass over the weights, if any."""
     if is_stream(source):
         pieces = source.stream(range(len(source.spans)), X=False) if source.weighted else []
         above = [piece.weight > 0 for piece in pieces]

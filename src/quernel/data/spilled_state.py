@@ -1,4 +1,4 @@
-"""What is remembered of rows that pass by: in memory as far as that goes, on disk beyond."""
+"""Row state of streamed rows: in memory up to a budget, in a temporary file beyond it."""
 
 from __future__ import annotations
 
@@ -17,47 +17,55 @@ from quernel.data.design_matrix import BlockState
 
 
 class SpilledRowState:
-    """The memories of all blocks, and how often the rows were swept.
+    """Per-row arrays of a solver, block by block, and the number of passes over Phi that it has taken.
 
-    Together they take at most `room` bytes of memory; what is beyond lies in a temporary file until it is asked for. It
-    has no name, where the system allows that: nothing is left of it, however the process ends.
+    Blocks that do not fit in the budget are pickled into a temporary file. The file has no name, where the system
+    supports that, so that it disappears however the process ends.
+
+    Parameters
+    ----------
+    n_blocks : int
+    room : int
+        Memory budget in bytes, for all blocks together.
     """
 
     def __init__(self, n_blocks: int, room: int) -> None:
-        self.sweeps = 0
+        self.sweeps: float = 0
         self._room = room
-        self._kept: list[BlockState | None] = [{} for _ in range(n_blocks)]
-        self._sizes = [0] * n_blocks
+        self._kept: list[BlockState | None] = [{} for _ in range(n_blocks)]  # None: the block is in the file
+        self._sizes = [0] * n_blocks  # bytes in memory
         self._file: IO[bytes] | None = None
-        self._places = [(0, 0, 0)] * n_blocks  # first byte in the file, bytes there, and bytes in use
+        self._places = [(0, 0, 0)] * n_blocks  # offset in the file, bytes reserved there, and bytes in use
         self._end = 0
         self._lock = threading.Lock()
 
     @contextmanager
     def open(self, k: int) -> Iterator[BlockState]:
-        """The memory of block k, to be read and overwritten; two threads never open the same."""
+        """The state of block k, to be read and overwritten inside the context; each block by one thread at a time."""
         block = self._fetch(k)
         yield block
         self._put(k, block)
 
     def take(self, columns: NDArray[np.intp]) -> SpilledRowState:
-        """What is remembered of some of the columns."""
-        some = SpilledRowState(len(self._kept), self._room)
-        some.sweeps = self.sweeps
+        """The state of some of the columns (fits)."""
+        subset = SpilledRowState(len(self._kept), self._room)
+        subset.sweeps = self.sweeps
         for k in range(len(self._kept)):
-            some._put(k, {name: array[:, columns] for name, array in self._fetch(k).items()})
-        return some
+            subset._put(k, {name: array[:, columns] for name, array in self._fetch(k).items()})
+        return subset
 
     @property
     def on_disk(self) -> int:
-        """How many blocks lie on disk."""
+        """Number of blocks on disk."""
         return sum(block is None for block in self._kept)
 
     def _fetch(self, k: int) -> BlockState:
+        """The state of block k, from memory or from the file."""
         block = self._kept[k]
         return pickle.loads(self._read(k)) if block is None else block
 
     def _put(self, k: int, block: BlockState) -> None:
+        """Store the state of block k: in memory if the budget allows, else in the file."""
         size = sum(array.nbytes for array in block.values())
         fits = sum(self._sizes) - self._sizes[k] + size <= self._room
         if not fits:
@@ -65,6 +73,7 @@ class SpilledRowState:
         self._kept[k], self._sizes[k] = (block, size) if fits else (None, 0)
 
     def _read(self, k: int) -> bytes:
+        """The bytes of block k; an unbuffered file may return fewer than asked for at a time."""
         start, _, size = self._places[k]
         with self._lock:
             assert self._file is not None
@@ -75,10 +84,10 @@ class SpilledRowState:
             return b"".join(parts)
 
     def _write(self, k: int, data: bytes) -> None:
-        """Where the block was before, if there is room enough, or at the end."""
+        """Write block k where it was before, if it fits there, or else at the end of the file."""
         with self._lock:
             if self._file is None:
-                # Without a buffer: what a full disk refused would be refused again when the file is closed.
+                # Unbuffered: a buffer that a full disk refused would raise a second time when the file is closed.
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
                 weakref.finalize(self, self._file.close)
             start, room, _ = self._places[k]

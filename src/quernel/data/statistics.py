@@ -1,6 +1,7 @@
-"""Weights, means, variances and ranges of all rows, from those of blocks.
+"""Weighted means, variances and ranges of the columns of X, computed block by block and merged.
 
-Rows of weight 0 count like none.
+Rows of weight 0 are ignored. Blocks are merged by the parallel variance formula (Chan, Golub, LeVeque 1979), so that
+the result is that of one block up to rounding.
 """
 
 from __future__ import annotations
@@ -12,65 +13,64 @@ import numpy as np
 
 from quernel.data.sources import Array, RowsError
 
-# Entries in a row that is long enough for numpy.
+# Entries per row from which numpy's reductions over rows are fast.
 FOLDED_ROW = 1024
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Sums over rows that are enough to join with those of others.
+    """Sufficient statistics of the rows of a block, or of several, which `join_moments` can merge with others.
 
-    n_rows of positive weight, their total and largest weight, and for every column of X its lowest and highest entry
-    and  scatter = sum_i w_i (x_i - mean)^2.  The mean is kept in two parts, origin + offset, where the origin is a row:
-    so that a column far from 0 loses no digits of what distinguishes its blocks.
+    The mean is stored in two parts, origin + offset, where the origin is one of the rows: a column whose values are far
+    from 0 (years, coordinates) then loses no digits in the differences between the means of blocks.
     """
 
-    n_rows: int
-    total: float
-    largest: float
-    origin: Array
-    offset: Array
-    scatter: Array
-    low: Array
-    high: Array
+    n_rows: int  # rows of positive weight
+    total: float  # sum of the weights
+    largest: float  # largest weight
+    origin: Array  # (d,), the first row of the first block
+    offset: Array  # (d,), weighted mean of x_i - origin
+    scatter: Array  # (d,), sum_i w_i (x_i - mean)^2
+    low: Array  # (d,), smallest entry of each column
+    high: Array  # (d,), largest entry of each column
 
     @property
     def mean(self) -> Array:
-        """The weighted mean of every column."""
+        """Weighted mean of each column, shape (d,)."""
         return self.origin + self.offset
 
     @property
     def variance(self) -> Array:
-        """The weighted mean squared distance from the mean, of every column."""
+        """Weighted variance of each column, shape (d,): scatter / total weight, without a correction for bias."""
         return self.scatter / self.total
 
     @property
     def range(self) -> Array:
-        """The smallest and the largest entry of every column, shape (2, d)."""
+        """Smallest and largest entry of each column, shape (2, d)."""
         return np.array([self.low, self.high])
 
 
 def moments(X: Array, weight: Array | None) -> Moments:
-    """The moments of one block."""
+    """Moments of one block X (m, d) with weights (m,), or None for equal weights 1."""
     if weight is not None and not (weight > 0).all():
         X, weight = X[weight > 0], weight[weight > 0]
     n, d = X.shape
     if n == 0:
-        nothing = np.zeros(d)
-        return Moments(0, 0.0, 0.0, nothing, nothing, nothing, np.full(d, np.inf), np.full(d, -np.inf))
+        zeros = np.zeros(d)
+        return Moments(0, 0.0, 0.0, zeros, zeros, zeros, np.full(d, np.inf), np.full(d, -np.inf))
     share = np.full(n, 1 / n) if weight is None else weight / weight.sum()
     total, largest = (float(n), 1.0) if weight is None else (float(weight.sum()), float(weight.max()))
-    near = X - X[0]
-    offset = share @ near
-    scatter = total * (share @ (near - offset) ** 2)
+    shifted = X - X[0]
+    offset = share @ shifted
+    scatter = total * (share @ (shifted - offset) ** 2)
     return Moments(n, total, largest, X[0].copy(), offset, scatter, *column_range(X))
 
 
 def column_range(X: Array) -> Array:
-    """The smallest and the largest entry of every column, shape (2, d).
+    """Smallest and largest entry of each column of X (n, d), shape (2, d).
 
-    numpy takes extremes over long rows ten times as fast as over short ones, so a narrow table is folded into a wide
-    one first.
+    numpy reduces an array of long rows ten times as fast as one of short rows. So `fold` consecutive rows are viewed as
+    one row of fold * d entries, whose extremes are reduced to those of the d columns afterwards.
     """
     n, d = X.shape
     fold = max(1, min(n, FOLDED_ROW // d))
@@ -81,7 +81,10 @@ def column_range(X: Array) -> Array:
 
 
 def join_moments(parts: Sequence[Moments]) -> Moments:
-    """The moments of all rows of the parts: scatter = sum of scatters + sum_k W_k (mean_k - mean)^2."""
+    """Merge moments of disjoint sets of rows k, of total weights W_k.
+
+    scatter = sum_k scatter_k + sum_k W_k (mean_k - mean)^2
+    """
     some = [part for part in parts if part.n_rows]
     if not some:
         return parts[0]
@@ -102,7 +105,7 @@ def join_moments(parts: Sequence[Moments]) -> Moments:
 
 
 def checked_total(found: Moments) -> Moments:
-    """The moments themselves, if any row has a positive weight."""
+    """Return the moments, or raise a `RowsError` if no row has a positive weight."""
     if found.n_rows == 0:
         raise RowsError("The weight is zero for every row: there is nothing to fit. Give some rows a weight.")
     return found

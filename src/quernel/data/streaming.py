@@ -1,8 +1,8 @@
-"""Rows of files, seen through a feature map: they pass by, a few blocks at a time, in every sweep.
+"""Out-of-core design matrix: rows read from files, a few blocks at a time, in every pass.
 
-Nothing here grows with the number of rows but what is remembered of them (`shelf`), and their features where these are
-cached (`feature_cache`). A random sample is drawn once, in one pass over the raw rows; whoever asks for fewer gets its
-first ones.
+Memory does not grow with the number of rows, except for the row state of a solver, which is spilled to disk beyond its
+budget (`spilled_state`), and for cached features, if there are any (`feature_cache`). A random sample is drawn once, in
+one pass over the raw rows; smaller samples are the first rows of it.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from quernel.features.blocks import blocks
 
 Array = NDArray[np.floating]
 
-# Of the memory allowed: what is remembered of rows, and the features of a sample or of the rows in doubt.
-SHELF_SHARE, LIFTED_SHARE = 0.25, 0.25
-# A sample of this size is taken whatever is allowed, as problems that small are gathered whole (`solvers.screening`):
-# a poor guess costs many times more than a sample.
+# Fractions of the memory budget: for row state, and for the features of a sample or of the active rows.
+STATE_SHARE, FEATURE_SHARE = 0.25, 0.25
+# Bytes that a sample may take however small the budget is. Problems of that size are solved in memory as a whole
+# (`solvers.screening`), and a poor warm start costs many times more than a sample.
 ALWAYS_SAMPLED = 16_000_000
-# So many answers are joined at a time.
+# Results are reduced so many at a time, as they come.
 FAN_IN = 16
-# Rows that are lifted, twice, to see what that costs.
+# Rows that are transformed, twice, to time the feature map.
 TRIAL = 1024
 
 
 class StreamedDesign:
-    """Rows of a `RowSource`, lifted anew in every sweep, or once where their features are cached.
+    """Design matrix Phi = feature_map(X) of a `RowSource`, recomputed in every pass or cached after the first.
 
-    `source.cache` says which; a source that does not say means "auto": features are kept in memory if half of what is
-    allowed holds them, on disk if they are dearer to have anew than to read back, and not at all otherwise.
+    `source.cache` decides which. "auto", the default, caches in memory if half of the memory budget holds Phi, on disk
+    if reading features back is estimated to be cheaper than reading and transforming rows again, and not otherwise.
 
     Parameters
     ----------
     source : RowSource
     feature_map : object with `transform` and `n_components_`
     total, largest : float
-        The sum of all weights, and the largest of them.
+        Sum of all weights, and the largest of them.
     max_memory : int or None
-        Bytes that may be taken; None is half of the free memory.
+        Memory budget in bytes; None is half of the free memory.
     dtype : float64 or float32
-        The type in which features are cached. Rounded ones are those of every sweep, from the first on, and of the rows
-        in doubt; where nothing is cached they are not rounded.
+        Storage type of cached features. With float32, all passes from the first on and the active rows see the rounded
+        features, so that they belong to one problem; features that are not cached are not rounded.
     threads : int
-        How many threads share a sweep; each reads its own part of the files.
+        Number of threads that share a pass; each reads its own part of the files.
     """
 
     near = False
@@ -88,7 +88,8 @@ class StreamedDesign:
         self.n_rows, self.n_features = source.n_rows, feature_map.n_components_
         self.threads, self.total, self.largest_share = threads, total, largest / total
         self.allowed = memory_budget(max_memory)
-        # A block of the source may be too much once it is lifted.
+        # A block of raw rows may be too large once it is transformed: each is cut into blocks of Phi. The first of
+        # those of block k of the source has the number `_first[k]`.
         self._parts = [list(blocks(span.stop - span.start, self.n_features)) for span in source.spans]
         self.spans = [
             slice(span.start + part.start, span.start + part.stop)
@@ -100,27 +101,28 @@ class StreamedDesign:
         self._columns: NDArray[np.intp] | None = None
         if hasattr(feature_map, "prepare"):
             feature_map.prepare(self.n_rows)
-        if self._policy != "auto":  # what cannot be had is refused before any sweep
+        if self._policy != "auto":  # a cache that was asked for and does not fit is refused before the first pass
             self._shared.cache = new_cache(self._policy, self.spans, self.n_features, self.allowed, dtype)
             self._shared.decided = True
 
     @property
     def _policy(self) -> Any:
+        """Cache policy of the source: see `feature_cache`."""
         return getattr(self.source, "cache", "auto")
 
     def close(self) -> None:
-        """Forget cached features; from here on they are computed again."""
+        """Drop cached features and free their space; later passes recompute them."""
         cache, self._shared.cache, self._shared.decided = self._shared.cache, None, True
         if cache is not None:
             cache.close()
 
     @property
     def rounded(self) -> bool:
-        """Whether sweeps have had rounded features."""
+        """Whether any pass has used float32 features."""
         return self._shared.rounded
 
     def as_float64(self) -> StreamedDesign:
-        """The same rows with features as they are computed, anew in every sweep; cached ones are forgotten."""
+        """The same rows with float64 features, recomputed in every pass; cached float32 features are dropped."""
         self.close()
         exact = copy(self)
         exact.dtype, exact._shared = float, _Shared(self._shared.drawn)
@@ -129,85 +131,92 @@ class StreamedDesign:
 
     @property
     def most_stored(self) -> int:
-        """How many rows a sample may have whose features are stored."""
+        """Largest size of a random sample whose features (m, M) are stored."""
         return min(max(int(self._room / (8 * self.n_features)), SIZE_ROWS), self.most_sampled)
 
     @property
     def most_sampled(self) -> int:
-        """How many rows a sample may have: of a larger one raw rows are kept, and lifted in every sweep over it."""
+        """Largest size of a random sample: above `most_stored`, raw rows are kept and transformed in every pass."""
         return max(int(self._room / (8 * (self.source.n_columns + 1))), SIZE_ROWS)
 
     @property
     def _room(self) -> float:
-        """Bytes for a sample, raw or lifted."""
-        return max(LIFTED_SHARE * self.allowed, ALWAYS_SAMPLED)
+        """Bytes that a sample may take, as raw rows or as features."""
+        return max(FEATURE_SHARE * self.allowed, ALWAYS_SAMPLED)
 
     def take(self, columns: NDArray[np.intp]) -> StreamedDesign:
-        """The rows for some of the fits."""
-        some = copy(self)
-        some._columns = columns if self._columns is None else self._columns[columns]
-        return some
+        """The same rows for some of the fits; sample and cache are shared."""
+        subset = copy(self)
+        subset._columns = columns if self._columns is None else self._columns[columns]
+        return subset
 
     def _targets(self, y: Array) -> Array:
-        """The targets of the chosen fits, where each has its own."""
+        """Columns of y (m, q) that belong to the chosen fits; y itself where all fits share a target (m,)."""
         return y if y.ndim == 1 or self._columns is None else y[:, self._columns]
 
     def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
-        """An error that begins with the reason and says what to use instead."""
+        """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is not in memory."""
         raise ValueError(
-            f"{reason}, but these {self.n_rows:,} rows are read from files in every sweep. Use {instead}, or rows that "
+            f"{reason}, but these {self.n_rows:,} rows are read from files in every pass. Use {instead}, or rows that "
             "fit in memory."
         )
 
     def sample(
         self, size: int, rng: np.random.Generator, basis: Array | None = None, *, stored: bool = True
     ) -> InMemoryDesign:
-        """That many random rows; with the features Phi B, if asked, which are lifted in every sweep unless `stored`."""
+        """A random sample of `size` rows in memory, with features Phi, or Phi B with a basis B (M, k).
+
+        stored=False keeps the raw rows and transforms them in every pass over the sample. The largest sample allowed is
+        drawn at the first call, so that later calls read nothing.
+        """
         drawn = self._shared.drawn
         if drawn is None or drawn.n_rows < size:
             drawn = self._shared.drawn = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
         drawn.threads = self.threads
-        some = drawn.sample(size, rng, basis) if stored else self._raw(drawn, size, basis)
-        return some if self._columns is None else some.take(self._columns)
+        sample = drawn.sample(size, rng, basis) if stored else self._first_rows(drawn, size, basis)
+        return sample if self._columns is None else sample.take(self._columns)
 
-    def _raw(self, drawn: InMemoryDesign, size: int, basis: Array | None) -> InMemoryDesign:
-        """The first rows of what was drawn, their features not stored."""
+    def _first_rows(self, drawn: InMemoryDesign, size: int, basis: Array | None) -> InMemoryDesign:
+        """Design matrix of the first rows of a sample, whose features are not stored."""
         X, y, weight = drawn.source.X, drawn.source.y, drawn.source.weight
         first = ArrayRows(X[:size], y[:size], None if weight is None else weight[:size])
         feature_map = self.feature_map if basis is None else ProjectedMap(self.feature_map, basis)
         return InMemoryDesign(first, feature_map, shuffled=True, max_memory=0, threads=self.threads)
 
     def _draw(self, size: int, rng: np.random.Generator) -> InMemoryDesign:
-        """Random rows in random order, their features not computed yet: one pass over the raw rows."""
-        chosen = stratified_indices(self.n_rows, size, rng)
-        cuts = np.searchsorted(chosen, [span.start for span in self.source.spans] + [self.n_rows])
+        """Draw a stratified random sample in random order: one pass over the raw rows; no feature is computed."""
+        chosen = stratified_indices(
+            self.n_rows, size, rng
+        )  # increasing, so chosen[bounds[k]:bounds[k+1]] are block k's
+        bounds = np.searchsorted(chosen, [span.start for span in self.source.spans] + [self.n_rows])
         order = rng.permutation(size)
-        place = np.argsort(order)
-        X = np.empty((size, self.source.n_columns))  # by far the most of them: each goes where it belongs at once
+        position = np.argsort(order)
+        # X is by far the largest array: its rows are written to their final positions at once, not reordered later.
+        X = np.empty((size, self.source.n_columns))
 
-        def pick(k: int, piece: Piece) -> list[Piece]:
-            here = chosen[cuts[k] : cuts[k + 1]] - self.source.spans[k].start
+        def take_rows(k: int, piece: Piece) -> list[Piece]:
+            index = chosen[bounds[k] : bounds[k + 1]] - self.source.spans[k].start
             assert piece.X is not None
-            X[place[cuts[k] : cuts[k + 1]]] = piece.X[here]
-            return [Piece(None, piece.y[here], None if piece.weight is None else piece.weight[here])]
+            X[position[bounds[k] : bounds[k + 1]]] = piece.X[index]
+            return [Piece(None, piece.y[index], None if piece.weight is None else piece.weight[index])]
 
         begin = time.perf_counter()
-        pieces = self._pass(pick, join=lambda answers: [piece for answer in answers for piece in answer])
-        self._shared.reading = (time.perf_counter() - begin) / self.n_rows
+        pieces = self._pass(take_rows, join=lambda results: [piece for result in results for piece in result])
+        self._shared.read_seconds = (time.perf_counter() - begin) / self.n_rows
         y = np.concatenate([piece.y for piece in pieces])[order]
         weight = np.concatenate([piece.weight for piece in pieces])[order] if self.source.weighted else None
         return InMemoryDesign(ArrayRows(X, y, weight), self.feature_map, shuffled=True, max_memory=0)
 
     def elsewhere(self) -> RemoteStub:
-        """What is sent where these rows are."""
-        return RemoteStub(self._lift(self._shared.cache), int(LIFTED_SHARE * self.allowed), self.threads)
+        """Stub that stands in for these rows in a problem handed to `run_at`."""
+        return RemoteStub(self._pass_map(self._shared.cache), int(FEATURE_SHARE * self.allowed), self.threads)
 
     def size(self) -> float:
-        """mean |phi|^2 over some rows: the scale of the kernel, roughly."""
+        """Scale of the kernel: mean |phi_i|^2 over SIZE_ROWS rows of the sample."""
         return self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0)).size()
 
     def within(self, basis: Array) -> StreamedDesign:
-        """The same rows with the features Phi B."""
+        """Project on a basis B (M, k): the same rows with the features Phi B, with a cache of their own."""
         inner = StreamedDesign(
             self.source, ProjectedMap(self.feature_map, basis), total=self.total,
             largest=self.largest_share * self.total, max_memory=int(self.allowed), dtype=self.dtype,
@@ -216,42 +225,43 @@ class StreamedDesign:
         return inner if self._columns is None else inner.take(self._columns)
 
     def new_memory(self, **arrays: Array) -> SpilledRowState:
-        """An empty memory for every block."""
+        """Empty row state; initial arrays are refused, for they would be as long as the files."""
         if arrays:
-            raise ValueError("What is remembered of rows that are far away begins with nothing.")
-        return SpilledRowState(len(self.spans), int(SHELF_SHARE * self.allowed))
+            raise ValueError("Row state of rows that are read from files must start empty: pass no arrays.")
+        return SpilledRowState(len(self.spans), int(STATE_SHARE * self.allowed))
 
     def map_reduce(
-        self, step: Step, memory: SpilledRowState, message: Any = None, *, join: Join, each: list[Any] | None = None
+        self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join, each: list[Any] | None = None
     ) -> Any:
-        """The step's answers for all blocks, joined; `each` holds a further message for every block."""
+        """Apply `step` to every block and reduce the results with `join`: one pass over Phi.
+
+        Parameters as in `InMemoryDesign.map_reduce`. X is not read where all features are cached.
+        """
         memory.sweeps += 1
         cache = self._cache()
-        raw = cache is None or not cache.complete
-        return self._blocks(step, memory, message, each, join, X=raw, features=self._features(cache))
+        read_X = cache is None or not cache.complete
+        return self._map_blocks(step, memory, args, each, join, X=read_X, features=self._features(cache))
 
-    def map_reduce_split(
-        self, step: Step, memory: SpilledRowState, message: Any = None, *, join: Join
-    ) -> tuple[Any, Any]:
-        """Like `map_reduce`, for answers of two parts: a small one that comes back, and one that stays where the rows are.
+    def map_reduce_split(self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join) -> tuple[Any, Any]:
+        """Like `map_reduce`, for results (small, large); `block.raw` is there, so that steps can return raw rows.
 
-        Blocks have their raw rows, for what stays.
+        The rows pass through this process, so both results are returned as they are.
         """
         memory.sweeps += 1
         features = self._features(self._cache())
-        small, large = self._blocks(step, memory, message, None, join, X=True, features=features)
+        small, large = self._map_blocks(step, memory, args, None, join, X=True, features=features)
         return small, large
 
-    def map_rows(self, step: Step, memory: SpilledRowState, message: Any = None, *, join: Join) -> Any:
-        """Like `map_reduce`, for steps that do not look at the features: only targets and weights are read."""
-        return self._blocks(step, memory, message, None, join, X=False, features=None)
+    def map_rows(self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join) -> Any:
+        """Like `map_reduce`, for steps that need no features: only targets and weights are read, and no pass counts."""
+        return self._map_blocks(step, memory, args, None, join, X=False, features=None)
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
-        """Call a function where its arguments are: here."""
+        """Call function(*args) -> (stays, returned): in this process, where large results are."""
         return function(*args)
 
     def _cache(self) -> Cache | None:
-        """Where features are kept; decided at the first sweep."""
+        """The feature cache, or None to recompute; "auto" is decided here, at the first pass."""
         if not self._shared.decided:
             shape, size = (self.n_rows, self.n_features), np.dtype(self.dtype).itemsize * self.n_rows * self.n_features
             if fits_memory(size, self.allowed) or disk_pays(self._estimate_recompute_cost(), *shape, self.dtype):
@@ -260,8 +270,8 @@ class StreamedDesign:
         return self._shared.cache
 
     def _estimate_recompute_cost(self) -> float:
-        """What the features of a row cost in every sweep that does not have them: reading it, and lifting it."""
-        self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0))  # the pass that draws it has been timed
+        """Seconds per row that a pass without cached features takes: reading the row, plus transforming it."""
+        self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0))  # the pass that draws a sample is timed
         drawn = self._shared.drawn
         assert drawn is not None
         X, seconds = drawn.source.X[:TRIAL], []
@@ -269,93 +279,104 @@ class StreamedDesign:
             begin = time.perf_counter()
             self.feature_map.transform(X)
             seconds.append(time.perf_counter() - begin)
-        return self._shared.reading + min(seconds) / len(X) / self.threads
+        return self._shared.read_seconds + min(seconds) / len(X) / self.threads
 
     def _features(self, cache: Cache | None) -> Callable[[int, Array | None], Array]:
-        """How to have the features of a block: from the cache, or from its raw rows."""
-        lift = self._lift(cache)
-        self._shared.rounded |= isinstance(lift, Float32Map)
+        """A function from (block number, raw rows) to features: from the cache, else computed and put there."""
+        feature_map = self._pass_map(cache)
+        self._shared.rounded |= isinstance(feature_map, Float32Map)
 
         def features(number: int, raw: Array | None) -> Array:
-            kept = None if cache is None else cache.get(number)
-            if kept is not None:
-                return kept
+            cached = None if cache is None else cache.get(number)
+            if cached is not None:
+                return cached
             assert raw is not None
-            lifted = lift.transform(raw)
+            computed = feature_map.transform(raw)
             if cache is not None:
-                cache.put(number, lifted)
-            return lifted
+                cache.put(number, computed)
+            return computed
 
         return features
 
-    def _lift(self, cache: Cache | None) -> FeatureMap:
-        """The feature map, rounded where its features are cached so, or were until the disk was full: one problem."""
+    def _pass_map(self, cache: Cache | None) -> FeatureMap:
+        """The feature map of all passes: in float32 where features are cached so.
+
+        It stays in float32 after a cache has given up on a full disk: all passes must see the same problem.
+        """
         return self.feature_map if cache is None or np.dtype(self.dtype) == float else Float32Map(self.feature_map)
 
-    def _blocks(
+    def _map_blocks(
         self,
         step: Step,
         memory: SpilledRowState,
-        message: Any,
+        args: Any,
         each: list[Any] | None,
         join: Join,
         *,
         X: bool,
         features: Callable[[int, Array | None], Array] | None,
     ) -> Any:
-        none = np.empty((0, self.n_features))
+        """Apply `step` to every block of Phi; X says whether X is read, features=None that steps need no features."""
+        no_features = np.empty((0, self.n_features))
 
-        def one(k: int, piece: Piece) -> Any:
+        def run_piece(k: int, piece: Piece) -> Any:
             share = np.full(len(piece.y), 1 / self.total) if piece.weight is None else piece.weight / self.total
-            answers = []
+            results = []
             for number, part in enumerate(self._parts[k], start=int(self._first[k])):
                 raw = piece.X[part] if piece.X is not None else None
-                Phi = none if features is None else features(number, raw)
+                Phi = no_features if features is None else features(number, raw)
                 block = Block(Phi, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
-                own = () if each is None else (each[number],)
-                with memory.open(number) as known:
-                    answers.append(step(block, known, message, *own))
-            return join(answers)
+                block_args = () if each is None else (each[number],)
+                with memory.open(number) as state:
+                    results.append(step(block, state, args, *block_args))
+            return join(results)
 
-        return self._pass(one, join=join, X=X, watched=features is not None)
+        return self._pass(run_piece, join=join, X=X, watched=features is not None)
 
     def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True, watched: bool = True) -> Any:
-        """The function at every block of the source, by several threads, each with a stream of its own."""
-        count = len(self.source.spans)
-        threads = max(1, min(self.threads, count))
-        runs = [range(count * t // threads, count * (t + 1) // threads) for t in range(threads)]
+        """Map-reduce over the blocks of the source: each thread streams a contiguous run of them.
+
+        `watched` reports the rows done to whoever watches progress (`progress.watching`).
+        """
+        n_blocks = len(self.source.spans)
+        threads = max(1, min(self.threads, n_blocks))
+        runs = [range(n_blocks * t // threads, n_blocks * (t + 1) // threads) for t in range(threads)]
 
         count_rows = begin_pass(self.n_rows) if watched else None
 
-        def one(k: int, piece: Piece) -> Any:
-            answer = function(k, piece)
+        def run_piece(k: int, piece: Piece) -> Any:
+            result = function(k, piece)
             if count_rows is not None:
                 count_rows(len(piece.y))
-            return answer
+            return result
 
-        def go(run: range) -> Any:
+        def read_run(run: range) -> Any:
             stream = self.source.stream(run, X=X)
-            return _joined((one(k, piece) for k, piece in zip(run, stream, strict=True)), join)
+            return _tree_reduce((run_piece(k, piece) for k, piece in zip(run, stream, strict=True)), join)
 
-        return join(spread(go, runs, threads))
+        return join(spread(read_run, runs, threads))
 
 
 class _Shared:
-    """What copies of the same rows have in common: a sample, what a row took to be read, and cached features."""
+    """What copies of the same design matrix (by `take`) have in common."""
 
     def __init__(self, drawn: InMemoryDesign | None = None) -> None:
-        self.drawn = drawn
-        self.reading = 0.0  # seconds
+        self.drawn = drawn  # the largest sample so far, in random order, as raw rows
+        self.read_seconds = 0.0  # per row, as timed when the sample was drawn
         self.cache: Cache | None = None
-        self.decided = False
-        self.rounded = False
+        self.decided = False  # whether `cache` is final
+        self.rounded = False  # whether a pass has used float32 features
 
 
-def _joined(answers: Iterator[Any], join: Join) -> Any:
-    """Joined as they come, a few at a time, in order: sums of sums, so that never many wait."""
+def _tree_reduce(results: Iterator[Any], join: Join) -> Any:
+    """Reduce results as they come, FAN_IN at a time and in order.
+
+    levels[l] holds results that each stand for FAN_IN^l blocks, fewer than FAN_IN of them: only O(log n_blocks) results
+    are in memory at a time.
+    """
     levels: list[list[Any]] = [[]]
-    for answer in answers:
-        levels[0].append(answer)
+    for result in results:
+        levels[0].append(result)
         level = 0
         while len(levels[level]) == FAN_IN:
             if level + 1 == len(levels):
@@ -363,4 +384,4 @@ def _joined(answers: Iterator[Any], join: Join) -> Any:
             levels[level + 1].append(join(levels[level]))
             levels[level] = []
             level += 1
-    return join([answer for level in reversed(levels) for answer in level])
+    return join([result for level in reversed(levels) for result in level])

@@ -1,8 +1,9 @@
-"""Weighted quantiles of a target that is never gathered: found digit by digit, counting in every round.
+"""Exact weighted quantiles of a target that does not fit in memory, by radix selection.
 
-Floating-point numbers have the order of their bits (with those of negative ones turned round). So the first round adds
-up the weights of rows by the leading bits of y, and knows which leading bits the quantile has; the next looks at the
-following bits of the rows that share these, and so on. The answer is exact, after ROUNDS passes over the target.
+Floating-point numbers are ordered like their bits, once those of negative numbers are inverted. So the first round sums
+the weights of rows by the leading DIGIT bits of y, a histogram from which the leading bits of every quantile follow;
+the next round looks at the following bits of the rows that share this prefix, and so on. The result is exact after
+ROUNDS passes over the target, with 2^DIGIT counters per distinct prefix in memory.
 """
 
 from __future__ import annotations
@@ -17,104 +18,103 @@ from quernel.data.sources import Array
 
 Bits = NDArray[np.uint64]
 
-# Bits that a round decides: few enough that its counts are small.
+# Bits decided per round: few enough that the histograms are small.
 DIGIT = 13
 ROUNDS = -(-64 // DIGIT)
-# A goal within this of a sum of weights counts as met by it, as in `losses.weighted_quantiles`.
+# A cumulative weight within this relative distance of the goal reaches it, as in `losses.weighted_quantiles`.
 SUM_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What is known of some values: their leading bits, and the weight still to be passed by rows that share these.
+    """State of a radix search for several values v, each the least with  sum of w_i over y_i <= v  >= its goal."""
 
-    The values are the least with a weight of rows up to them that reaches `goal`.
-    """
-
-    known: int
-    prefix: Bits
-    goal: Array
+    known: int  # leading bits known so far
+    prefix: Bits  # (r,), these bits of each value
+    goal: Array  # (r,), what is left of each goal once the weight of rows with smaller prefixes is subtracted
 
     @property
     def done(self) -> bool:
-        """Whether all bits are known."""
+        """Whether all 64 bits are known."""
         return self.known == 64
 
     @property
     def digit(self) -> int:
-        """How many bits come next."""
+        """Number of bits that the next round decides."""
         return min(DIGIT, 64 - self.known)
 
 
 def search(levels: Array, total: float) -> Search:
-    """The beginning of a search for quantiles of rows of this total weight: nothing is known yet.
+    """Start a search for the quantiles at these levels (q,) of rows of this total weight.
 
-    For every level two values are sought, which differ where the level is met exactly between two.
+    Two values are sought per level, at goals just below and just above level * total. They differ where the cumulative
+    weight meets the level exactly between two values of y, and their midpoint is then the quantile.
     """
     goal = np.outer([1 - SUM_ROUNDING, 1 + SUM_ROUNDING], levels * total).ravel()
     return Search(0, np.zeros(len(goal), dtype=np.uint64), goal)
 
 
 def counts(y: Array, weight: Array | None, state: Search) -> Array:
-    """The weight of a block's rows by their next digit, for each different prefix: shape (prefixes, 2^digit)."""
+    """Histogram of a block: weight of its rows by their next digit, for each distinct prefix; (prefixes, 2^digit)."""
     bits = _ordered(y)
     digits = ((bits << np.uint64(state.known)) >> np.uint64(64 - state.digit)).astype(np.intp)
     found = np.zeros((len(np.unique(state.prefix)), 2**state.digit))
     for k, prefix in enumerate(np.unique(state.prefix)):
-        here = slice(None) if state.known == 0 else (bits >> np.uint64(64 - state.known)) == prefix
-        heavy = None if weight is None else weight[here]
-        found[k] = np.bincount(digits[here], heavy, minlength=2**state.digit)
+        shares_prefix = slice(None) if state.known == 0 else (bits >> np.uint64(64 - state.known)) == prefix
+        weights = None if weight is None else weight[shares_prefix]
+        found[k] = np.bincount(digits[shares_prefix], weights, minlength=2**state.digit)
     return found
 
 
 def join_counts(parts: Sequence[Array]) -> Array:
-    """The counts of all rows of the parts."""
+    """Sum the histograms of several blocks."""
     return np.sum(parts, axis=0)
 
 
 def narrowed(state: Search, found: Array) -> Search:
-    """The search after a round, by the counts of all rows."""
+    """The search after one more round, given the histogram of all rows: one more digit of every value is known."""
     prefixes = np.unique(state.prefix)
     prefix, goal = state.prefix.copy(), state.goal.copy()
     for i, row in enumerate(np.searchsorted(prefixes, state.prefix)):
-        there = np.flatnonzero(found[row])
-        reached = np.cumsum(found[row, there])
-        place = min(int(np.searchsorted(reached, state.goal[i])), len(there) - 1)
-        prefix[i] = (state.prefix[i] << np.uint64(state.digit)) | np.uint64(there[place])
-        goal[i] -= reached[place - 1] if place else 0.0
+        digits = np.flatnonzero(found[row])
+        cumulative = np.cumsum(found[row, digits])
+        # The first digit whose cumulative weight reaches the goal; the last one, should rounding keep it below.
+        place = min(int(np.searchsorted(cumulative, state.goal[i])), len(digits) - 1)
+        prefix[i] = (state.prefix[i] << np.uint64(state.digit)) | np.uint64(digits[place])
+        goal[i] -= cumulative[place - 1] if place else 0.0
     return Search(state.known + state.digit, prefix, goal)
 
 
 def values(state: Search) -> Array:
-    """The quantiles, when all is known: the middle, where a level is met exactly between two values."""
+    """Quantiles (q,) of a search that is done: midpoints, where a level is met exactly between two values."""
     negative = (state.prefix >> np.uint64(63)) == 0
     bits = np.where(negative, ~state.prefix, state.prefix ^ np.uint64(1 << 63))
     return bits.view(np.float64).reshape(2, -1).mean(axis=0)
 
 
 def _ordered(y: Array) -> Bits:
-    """The bits of floating-point numbers, so changed that they have the numbers' order."""
+    """Map float64 to uint64 so that the order is preserved: invert negative numbers, set the sign bit of others."""
     bits = (np.asarray(y, dtype=np.float64) + 0.0).view(np.uint64)  # + 0.0 makes -0.0 equal to 0.0
     return np.where(bits >> np.uint64(63), ~bits, bits | np.uint64(1 << 63))
 
 
-# Where few values are left that share the bits known, they may be gathered instead of counted further.
+# Once few values share the known prefixes, they may be gathered and sorted instead of counted further.
 
 
 def left(state: Search, after: Search, found: Array) -> int:
-    """How many rows of weight 1 share the bits that are known after a round, by the counts of that round."""
+    """Number of rows (of weight 1) that share a prefix known `after` a round, from the histogram of that round."""
     rows = np.searchsorted(np.unique(state.prefix), after.prefix >> np.uint64(state.digit))
     digits = after.prefix & np.uint64(2**state.digit - 1)
     return int(sum(found[row, digit] for row, digit in {*zip(rows.tolist(), digits.tolist(), strict=True)}))
 
 
 def sharing(y: Array, state: Search) -> Array:
-    """The values of a block that share the leading bits of a value sought."""
+    """Candidates: the values of a block that share the prefix of a value sought."""
     return y[np.isin(_ordered(y) >> np.uint64(64 - state.known), state.prefix)]
 
 
 def picked(state: Search, gathered: Array) -> Array:
-    """The quantiles, from all values that `sharing` found, of rows of weight 1."""
+    """Quantiles (q,) of rows of weight 1, from the candidates that `sharing` found in all blocks."""
     gathered = np.sort(gathered)
     prefixes = _ordered(gathered) >> np.uint64(64 - state.known)
     firsts = np.searchsorted(prefixes, state.prefix)

@@ -1,7 +1,8 @@
-"""What the automatic choices need to know of rows that are met only as a stream.
+"""Statistics of out-of-core rows that the automatic choices need: moments, a sample, quantiles, distinct labels.
 
-Each statistic is a pure function of a block and a join of its answers, in a file of its own: `moments`, `sample`,
-`quantiles`. Whoever has the rows elsewhere, such as on a cluster, calls the same functions there.
+Each is a map-reduce: a pure function of a block and an associative reduction of its results, in a module of its own
+(`statistics`, `hash_sample`, `streaming_quantiles`). `fold` runs them over a stream of blocks, or over the chunks of
+Dask collections on their workers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,49 +20,49 @@ from quernel.data.hash_sample import Sample, join_samples, sample
 from quernel.data.progress import begin_pass
 from quernel.data.sources import Array, Piece, RowSource
 from quernel.data.statistics import Moments, checked_total, join_moments, moments
-from quernel.data.streaming_quantiles import counts, join_counts, narrowed, search, values
+from quernel.data.streaming_quantiles import Search, counts, join_counts, narrowed, search, values
 
 Answer = TypeVar("Answer")
 
-# So many answers are joined at a time.
+# Results of Dask chunks are reduced so many at a time: the width of the reduction tree.
 FAN_IN = 8
 
 
-def fold_chunks(
+def _fold_chunks(
     source: DaskRows, step: Callable[[Piece], Answer], join: Callable[[Sequence[Answer]], Answer], *, X: bool = True
 ) -> Answer:
-    """The step's answers for all chunks, joined in a tree; X=False looks at target and weight only."""
+    """Map-reduce over the chunks of Dask collections, as one task graph; X=False computes target and weight only."""
     from dask import compute, delayed
 
-    look, together = delayed(step, pure=False), delayed(join, pure=False)
-    answers = [look(piece) for piece in (source.chunks() if X else _sides(source))]
-    while len(answers) > FAN_IN:
-        answers = [together(answers[k : k + FAN_IN]) for k in range(0, len(answers), FAN_IN)]
-    return join(compute(*answers))
+    map_task, reduce_task = delayed(step, pure=False), delayed(join, pure=False)
+    results = [map_task(piece) for piece in (source.chunks() if X else _target_chunks(source))]
+    while len(results) > FAN_IN:
+        results = [reduce_task(results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
+    return join(compute(*results))
 
 
-def _sides(source: DaskRows) -> list[Any]:
-    """Target and weight of every chunk that has rows."""
+def _target_chunks(source: DaskRows) -> list[Any]:
+    """A delayed `Piece` without X, of every chunk that has rows."""
     from dask import delayed
 
-    side = delayed(_side, pure=False)
+    task = delayed(_target_piece, pure=False)
     targets = np.ravel(source.y.to_delayed()).tolist()
     weights = [None] * len(targets) if source.weight is None else source.weight.to_delayed().tolist()
     lengths = source.X.chunks[0]
-    return [side(y, weight) for y, weight, n in zip(targets, weights, lengths, strict=True) if n > 0]
+    return [task(y, weight) for y, weight, n in zip(targets, weights, lengths, strict=True) if n > 0]
 
 
-def _side(y: Any, weight: Any) -> Piece:
+def _target_piece(y: Any, weight: Any) -> Piece:
     return Piece(None, np.asarray(y, dtype=float), None if weight is None else np.asarray(weight, dtype=float))
 
 
-# Answers of blocks that are joined at a time, so that they never pile up.
+# Results of streamed blocks are reduced so many at a time: a bound on memory.
 JOINED = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Moments and sample of all rows."""
+    """Moments and hash sample of all rows."""
 
     moments: Moments
     sample: Sample
@@ -73,22 +75,25 @@ def fold(
     *,
     X: bool = True,
 ) -> Answer:
-    """The step's answers for all blocks of the source, joined; in one pass."""
+    """Map-reduce over raw rows in one pass: join([step(piece) for all blocks of the source]).
+
+    `join` is associative, for results are reduced as they come; X=False reads target and weight only.
+    """
     if isinstance(source, DaskRows):
-        return fold_chunks(source, step, join, X=X)
-    answers: list[Answer] = []
+        return _fold_chunks(source, step, join, X=X)
+    results: list[Answer] = []
     count_rows = begin_pass(source.n_rows) if X else None
     for piece in source.stream(range(len(source.spans)), X=X):
-        answers.append(step(piece))
+        results.append(step(piece))
         if count_rows is not None:
             count_rows(len(piece.y))
-        if len(answers) == JOINED:
-            answers = [join(answers)]
-    return join(answers)
+        if len(results) == JOINED:
+            results = [join(results)]
+    return join(results)
 
 
 def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
-    """Moments, and a sample of up to `limit` different x with all their y: one pass over the rows."""
+    """Moments, and a hash sample of up to `limit` distinct x with their y: one pass over the rows."""
 
     def step(piece: Piece) -> Summary:
         assert piece.X is not None
@@ -100,21 +105,28 @@ def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
 
 
 def join_summaries(parts: Sequence[Summary]) -> Summary:
-    """The summary of all rows of the parts."""
+    """Merge the summaries of disjoint sets of rows."""
     return Summary(join_moments([part.moments for part in parts]), join_samples([part.sample for part in parts]))
 
 
 def quantiles(source: RowSource | DaskRows, levels: Array, total: float) -> Array:
-    """Weighted quantiles of y, exact, as `losses.weighted_quantiles` has them; `total` is the weight of all rows."""
+    """Exact weighted quantiles (q,) of y, as by `losses.weighted_quantiles`, in a few passes over y and weights.
+
+    `levels` (q,) are quantile levels in (0, 1), and `total` is the weight of all rows.
+    """
     state = search(np.asarray(levels, dtype=float), total)
     while not state.done:
-        found = fold(source, lambda piece, at=state: counts(piece.y, piece.weight, at), join_counts, X=False)  # type: ignore[misc]
-        state = narrowed(state, found)
+        step = partial(_count_digits, state=state)
+        state = narrowed(state, fold(source, step, join_counts, X=False))
     return values(state)
 
 
+def _count_digits(piece: Piece, state: Search) -> Array:
+    return counts(piece.y, piece.weight, state)
+
+
 def absolute_deviation(source: RowSource | DaskRows, centre: float, total: float) -> float:
-    """The weighted mean of |y - centre|."""
+    """Weighted mean of |y - centre|; `total` is the weight of all rows."""
 
     def step(piece: Piece) -> float:
         distance = np.abs(piece.y - centre)
@@ -124,7 +136,7 @@ def absolute_deviation(source: RowSource | DaskRows, centre: float, total: float
 
 
 def labels(source: RowSource | DaskRows, most: int) -> Array:
-    """The different values of y in rows of positive weight, in order; where there are more, the first most + 1."""
+    """Sorted distinct values of y over rows of positive weight; only the first most + 1 where there are more."""
 
     def step(piece: Piece) -> Array:
         return np.unique(piece.y if piece.weight is None else piece.y[piece.weight > 0])[: most + 1]
