@@ -496,8 +496,8 @@ class LogisticOfHalfTheBend(Logistic):
 
 class SteepSquare(Squared):
     @property
-    def second_derivatives(self):
-        return 2 * super().second_derivatives[0], 2 * super().second_derivatives[1]
+    def inverse_curvatures(self):
+        return 2 * super().inverse_curvatures[0], 2 * super().inverse_curvatures[1]
 
 
 class TwoSidedHinge(Hinge):
