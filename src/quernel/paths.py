@@ -36,8 +36,8 @@ Array = NDArray[np.floating]
 class _PathOptions:
     """What the choice of a strategy, and the strategies themselves, depend on."""
 
-    # Smoothing width of a warm start: this quantile of the residuals' distances to the loss's knots, estimated on about
-    # so many rows. A larger width tolerates a start farther from the solution, and takes longer to sharpen.
+    # The smoothing width of a warm start is in proportion to this quantile of the residuals' distances to the loss's
+    # knots, on about so many rows. A larger width tolerates a start farther from the solution, but takes more steps.
     warm_start_quantile: float = 0.2
     warm_start_rows: int = 4000
     # Fewer rows per feature than this: warm starts do not help, and the fits are made simultaneously.
@@ -64,7 +64,8 @@ class Grid:
     intercept, objective : arrays of shape (a, q)
         The objective F is that of `quernel.objective.Problem`.
     gap, relative_gap : arrays of shape (a, q)
-        The duality gap, an upper bound of F - min F, and the same relative to the objective of the null model.
+        The duality gap, an upper bound of F - min F, and the same relative to max(F, F0 / 1000), where F0 is the
+        objective of the null model (an intercept only).
     iterations : array of int of shape (a, q)
         Newton iterations.
     sweeps : float
