@@ -294,7 +294,7 @@ def law_lines(loss, by_hand):
     np.testing.assert_allclose(loss.distance_to_knot(r), nearest)
 
 
-def law_best_constant(loss, by_hand):
+def law_fit_constant(loss, by_hand):
     rng = np.random.default_rng(23)
     for target, weight in (
         (rng.standard_normal(40), np.ones(40)),
@@ -530,7 +530,7 @@ def test_every_law_has_its_negative_control():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_best_constant_is_a_weighted_quantile(seed):
+def test_fit_constant_is_a_weighted_quantile(seed):
     """share{y < b} <= level <= share{y <= b}, and integer weights count rows."""
     rng = np.random.default_rng(seed)
     y, count = np.round(rng.standard_normal(30), 1), rng.integers(0, 4, 30)
@@ -543,7 +543,7 @@ def test_best_constant_is_a_weighted_quantile(seed):
     np.testing.assert_allclose(found, Pinball(LEVELS).fit_constant(y, count.astype(float)))  # shares of any total
 
 
-def test_best_constant_is_the_middle_of_its_interval():
+def test_fit_constant_is_the_middle_of_its_interval():
     y = np.array([4.0, 1.0, 10.0, 2.0])
     np.testing.assert_array_equal(Pinball([0.25, 0.5, 0.6]).fit_constant(y, np.full(4, 0.25)), [1.5, 3.0, 4.0])
     # A row without weight is not there.

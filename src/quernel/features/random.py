@@ -90,7 +90,12 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         self.center = center
         self.random_state = random_state
 
-    def fit(self, X: NDArray[np.floating], y: Any = None, sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
+    def fit(
+        self,
+        X: NDArray[np.floating],
+        y: Any = None,  # noqa: ARG002 (scikit-learn's signature)
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Draw the features.
 
         Parameters

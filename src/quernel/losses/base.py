@@ -97,7 +97,7 @@ class Loss:
         raise NotImplementedError
 
     def slope(self, residual: Array) -> Array:
-        """A subgradient of the loss at r: its derivative wherever there is one."""
+        """A subgradient of the loss at r: its derivative where there is one."""
         raise NotImplementedError
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
