@@ -121,7 +121,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
             raise ValueError(f"Unknown landmarks {self.landmarks!r}. Known: {known}.")
         if self.landmarks == "leverage" and not (self.alpha is not None and 0 < self.alpha < np.inf):
             raise ValueError(
-                f"landmarks='leverage' needs alpha, the ridge weight of the fit that will follow; got {self.alpha!r}."
+                f"landmarks='leverage' needs alpha, the ridge penalty of the fit that will follow; got {self.alpha!r}."
             )
         return kernel
 

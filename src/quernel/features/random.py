@@ -150,7 +150,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         """A draw for the rows of X, with weights normalised to sum to one."""
         if self.leverage_alpha is None:
             raise ValueError(
-                "sampling='leverage' needs leverage_alpha, the ridge weight of the fit that will follow; got None. "
+                "sampling='leverage' needs leverage_alpha, the ridge penalty of the fit that will follow; got None. "
                 "(An estimator gives its own.)"
             )
         share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
