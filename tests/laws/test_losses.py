@@ -229,16 +229,16 @@ def law_conjugate(loss, by_hand):
         assert np.all(np.isfinite(loss.conjugate(end[None, :])[0, bounded])), "the domain is closed"
 
 
-def law_contact(loss, by_hand):
-    """v is a slope of the loss at contact(v)."""
+def law_inverse_subgradient(loss, by_hand):
+    """v is a subgradient of the loss at inverse_subgradient(v)."""
     v = inside(loss)
     r = loss.inverse_subgradient(v)
     assert r.shape == v.shape
     np.testing.assert_allclose(loss.value(r) + loss.conjugate(v) - v * r, 0, atol=ROUNDING)
 
 
-def law_room(loss, by_hand):
-    """v stays a slope of the loss at r - s for s in the room, and at none beyond."""
+def law_subgradient_interval(loss, by_hand):
+    """v stays a subgradient of the loss at r - s for s in the interval, and for none beyond."""
     v = inside(loss, 9)[1:-1] if isinstance(loss, Smooth) else inside(loss, 9)  # whose ends are at infinity
     r = loss.inverse_subgradient(v) + np.where(v >= loss.domain[1], 0.7, 0) - np.where(v <= loss.domain[0], 0.7, 0)
     low, high = loss.subgradient_interval(r, v)
@@ -294,7 +294,7 @@ def law_lines(loss, by_hand):
     np.testing.assert_allclose(loss.distance_to_knot(r), nearest)
 
 
-def law_best_constant(loss, by_hand):
+def law_fit_constant(loss, by_hand):
     rng = np.random.default_rng(23)
     for target, weight in (
         (rng.standard_normal(40), np.ones(40)),
@@ -412,12 +412,12 @@ class OpenDomain(Wrong):
         return np.where((dual > low) & (dual < high), 0.0, np.inf)
 
 
-class ContactBesideTheKink(Wrong):
+class InverseSubgradientBesideTheKink(Wrong):
     def inverse_subgradient(self, dual):
         return np.full_like(dual, 0.01)
 
 
-class RoomWithoutEnd(Wrong):
+class IntervalWithoutEnd(Wrong):
     def subgradient_interval(self, residual, dual):
         return np.full_like(residual, -np.inf), np.full_like(residual, np.inf)
 
@@ -469,8 +469,8 @@ class TakesTheFirst(Pinball):
         (MirroredValue, "fenchel_young"),
         (UnboundedConjugate, "conjugate"),
         (OpenDomain, "conjugate"),
-        (ContactBesideTheKink, "contact"),
-        (RoomWithoutEnd, "room"),
+        (InverseSubgradientBesideTheKink, "inverse_subgradient"),
+        (IntervalWithoutEnd, "subgradient_interval"),
         (TooSteep, "lipschitz"),
         (MirroredFrame, "frame"),
         (KnotsElsewhere, "lines"),
@@ -489,15 +489,15 @@ class LogisticWithoutTheOne(Logistic):
         return super().conjugate(dual) - dual
 
 
-class LogisticOfHalfTheBend(Logistic):
+class LogisticOfHalfTheSecondDerivative(Logistic):
     def second_derivative(self, residual):
         return super().second_derivative(residual) / 2
 
 
 class SteepSquare(Squared):
     @property
-    def second_derivatives(self):
-        return 2 * super().second_derivatives[0], 2 * super().second_derivatives[1]
+    def inverse_curvatures(self):
+        return 2 * super().inverse_curvatures[0], 2 * super().inverse_curvatures[1]
 
 
 class TwoSidedHinge(Hinge):
@@ -509,8 +509,8 @@ class TwoSidedHinge(Hinge):
 @pytest.mark.parametrize(
     ("wrong", "name", "laws"),
     [
-        (LogisticWithoutTheOne, "logistic", ("fenchel_young", "conjugate", "contact")),
-        (LogisticOfHalfTheBend, "logistic", ("curvature_is_the_derivative_of_the_dual",)),
+        (LogisticWithoutTheOne, "logistic", ("fenchel_young", "conjugate", "inverse_subgradient")),
+        (LogisticOfHalfTheSecondDerivative, "logistic", ("curvature_is_the_derivative_of_the_dual",)),
         (SteepSquare, "squared", ("slope_is_the_derivative", "prox_is_optimal", "fenchel_young", "lipschitz")),
         (TwoSidedHinge, "hinge", ("slope_is_the_derivative", "prox_is_optimal", "fenchel_young", "lines", "conjugate")),
     ],
@@ -530,7 +530,7 @@ def test_every_law_has_its_negative_control():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_best_constant_is_a_weighted_quantile(seed):
+def test_fit_constant_is_a_weighted_quantile(seed):
     """share{y < b} <= level <= share{y <= b}, and integer weights count rows."""
     rng = np.random.default_rng(seed)
     y, count = np.round(rng.standard_normal(30), 1), rng.integers(0, 4, 30)
@@ -543,7 +543,7 @@ def test_best_constant_is_a_weighted_quantile(seed):
     np.testing.assert_allclose(found, Pinball(LEVELS).fit_constant(y, count.astype(float)))  # shares of any total
 
 
-def test_best_constant_is_the_middle_of_its_interval():
+def test_fit_constant_is_the_middle_of_its_interval():
     y = np.array([4.0, 1.0, 10.0, 2.0])
     np.testing.assert_array_equal(Pinball([0.25, 0.5, 0.6]).fit_constant(y, np.full(4, 0.25)), [1.5, 3.0, 4.0])
     # A row without weight is not there.

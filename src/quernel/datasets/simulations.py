@@ -1,7 +1,10 @@
-"""The paper's two simulations (appendix "Simulated Data"), each with its true conditional quantiles.
+"""Generators of simulated data with known conditional quantiles: the simulations of the paper.
 
-Covariates are uniform on the unit cube and the noise is standard normal. The true quantile is an object, not a lambda,
-so that a simulation can be pickled and sent to other processes.
+- `make_homoscedastic`, `make_heteroscedastic`  the two designs of the appendix "Simulated Data";
+- `make_spline`                                 the design of the learning rates, for the periodic spline kernel.
+
+Covariates are uniform on the unit cube and the noise is normal. The true quantile function is an object rather than a
+lambda, so that a simulation can be pickled and sent to other processes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from quernel.kernels.spline import periodic_sum
 
 
 class Quantile(Protocol):
-    """The true conditional quantile of y given x."""
+    """The true conditional quantile function of y given x, as a callable."""
 
     def __call__(self, X: ArrayLike, level: ArrayLike) -> NDArray[np.float64]:
         """Shape (n,) for a scalar level, (n, q) for a sequence of q levels."""
@@ -38,7 +41,10 @@ class Simulation(NamedTuple):
 
 @dataclass(frozen=True)
 class HomoscedasticQuantile:
-    """q(x, p) = exp(-x1 + x2) - x2 x3 + mean(x) + F^-1(p)."""
+    """True quantiles of `make_homoscedastic`:  q(x, p) = exp(-x1 + x2) - x2 x3 + mean(x) + F^-1(p).
+
+    F is the standard normal distribution function.
+    """
 
     n_features: int
 
@@ -55,7 +61,10 @@ class HomoscedasticQuantile:
 
 @dataclass(frozen=True)
 class HeteroscedasticQuantile:
-    """q(x, p) = sum_j beta_j sin(2 pi x_j) + (1 + mean(x)) (F^-1(p) - F^-1(tau)),  j = 1, 2, 3."""
+    """True quantiles of `make_heteroscedastic`.
+
+    q(x, p) = sum_j beta_j sin(2 pi x_j) + (1 + mean(x)) (F^-1(p) - F^-1(tau)),  j = 1, 2, 3.
+    """
 
     n_features: int
     beta: tuple[float, float, float]
@@ -72,14 +81,14 @@ class HeteroscedasticQuantile:
     def __call__(self, X: ArrayLike, level: ArrayLike) -> NDArray[np.float64]:
         """Shape (n,) for a scalar level, (n, q) for a sequence of q levels."""
         X, z = check_points(X, self.n_features), ndtri(check_levels(level)) - ndtri(self.tau)
-        spread = np.multiply.outer(self.scale(X), z)
-        return self.location(X).reshape(len(X), *(1,) * z.ndim) + spread
+        deviation = np.multiply.outer(self.scale(X), z)
+        return self.location(X).reshape(len(X), *(1,) * z.ndim) + deviation
 
 
 def make_homoscedastic(
     n: int, *, n_features: int = 3, random_state: int | np.random.Generator | None = None
 ) -> Simulation:
-    """y = exp(-x1 + x2) - x2 x3 + mean(x) + e,  x_j ~ U(0, 1),  e ~ N(0, 1).
+    """Simulate  y = exp(-x1 + x2) - x2 x3 + mean(x) + e,  x_j ~ U(0, 1),  e ~ N(0, 1).
 
     Parameters
     ----------
@@ -108,11 +117,12 @@ def make_homoscedastic(
 def make_heteroscedastic(
     n: int, tau: float = 0.5, *, n_features: int = 3, random_state: int | np.random.Generator | None = None
 ) -> Simulation:
-    """y = sum_j beta_j sin(2 pi x_j) + (1 + mean(x)) (e - F^-1(tau)),  x_j ~ U(0, 1),  e ~ N(0, 1).
+    """Simulate  y = sum_j beta_j sin(2 pi x_j) + (1 + mean(x)) (e - F^-1(tau)),  x_j ~ U(0, 1),  e ~ N(0, 1).
 
     The sum runs over the first three coordinates and F is the standard normal distribution function, so the tau-th
     conditional quantile is the sum alone. One beta_j ~ U(0, 1) per coordinate is drawn once per call: **draw training
-    and test rows in one call and split them**, for a second call follows another law. ``quantile.beta`` keeps them.
+    and test rows in one call and split them**, because a second call has other coefficients. ``quantile.beta`` holds
+    them.
 
     Parameters
     ----------
@@ -144,14 +154,14 @@ def make_heteroscedastic(
 
 
 def check_count(name: str, value: int, *, least: int) -> int:
-    """The count, if it is a whole number that is large enough."""
+    """Return the count as an int; raise a ValueError unless it is an integer of at least `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}; got {value!r}.")
     return int(value)
 
 
 def check_points(X: ArrayLike, n_features: int) -> NDArray[np.float64]:
-    """X as an array of points with so many columns."""
+    """Return X as an array of shape (n, n_features); raise a ValueError for any other shape."""
     points = np.asarray(X, dtype=np.float64)
     if points.ndim != 2 or points.shape[1] != n_features:
         raise ValueError(
@@ -161,22 +171,26 @@ def check_points(X: ArrayLike, n_features: int) -> NDArray[np.float64]:
 
 
 def check_levels(level: ArrayLike) -> NDArray[np.float64]:
-    """The level, or levels, as an array of numbers between 0 and 1."""
+    """Return the level or levels as an array of shape () or (q,), strictly between 0 and 1."""
     levels = np.asarray(level, dtype=np.float64)
     if levels.ndim > 1 or not np.all((levels > 0) & (levels < 1)):
         raise ValueError(f"level must be one level, or a flat sequence of levels, between 0 and 1; got {level!r}.")
     return levels
 
 
-# The paper's N(0, 0.01) names a variance.
+# Standard deviation of the noise: the 0.01 of the paper's N(0, 0.01) is the variance.
 NOISE = 0.1
-# With r <= gamma/2 the target has a pole at whole x. Rows fall on it with probability 0; closer counts as this far.
+# For r <= gamma/2 the target has a pole at integer x. Rows fall on it with probability 0; a row closer to it than this
+# counts as so far away.
 NEAREST = 1e-12
 
 
 @dataclass(frozen=True)
 class SplineQuantile:
-    """q(x, p) = Lambda_(r/gamma + 1/2)(x) + 0.1 F^-1(p),  Lambda_s(x) = 1 + 2 sum_k k^-s cos(2 pi k x)."""
+    """True quantiles of `make_spline`:  q(x, p) = Lambda_(r/gamma + 1/2)(x) + 0.1 F^-1(p).
+
+    Lambda_s(x) = 1 + 2 sum_k k^-s cos(2 pi k x),  and F is the standard normal distribution function.
+    """
 
     r: float
     gamma: float
@@ -197,9 +211,9 @@ class SplineQuantile:
 
 
 def make_spline(n: int, r: float, gamma: float, *, random_state: int | np.random.Generator | None = None) -> Simulation:
-    """y = Lambda_(r/gamma + 1/2)(x) + e,  x ~ U(0, 1),  e ~ N(0, 0.01), a variance.
+    """Simulate  y = Lambda_(r/gamma + 1/2)(x) + e,  x ~ U(0, 1),  e normal with variance 0.01.
 
-    Lambda_s(x) = 1 + 2 sum_k k^-s cos(2 pi k x) is the spline kernel's function of x alone. Together with
+    Lambda_s(x) = 1 + 2 sum_k k^-s cos(2 pi k x) is the function that the spline kernel is made of. Together with
     ``PeriodicSpline(1 / gamma)`` the design has capacity and compatibility exponent gamma, and every source exponent
     below r. The paper's limits are allowed: r = 0, a median with a pole at x = 0, and gamma = 0, a single cosine.
 

@@ -1,4 +1,4 @@
-"""Ready-made features: the linear kernel."""
+"""The identity feature map: precomputed features, and the linear kernel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 
 class PrecomputedFeatures(TransformerMixin, BaseEstimator):
-    """phi(x) = x, for features that the caller has made, and for linear quantile regression."""
+    """Feature map  phi(x) = x,  for features computed by the caller and for linear quantile regression.
+
+    Attributes
+    ----------
+    n_components_ : int
+        The number of columns of X.
+    """
 
     def fit(self, X: NDArray[np.floating], y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
-        """Remember the number of columns."""
+        """Store the number of columns."""
         self.n_components_ = X.shape[1]
         return self
 
