@@ -66,7 +66,7 @@ def swept(monkeypatch):
         sweeps.append(self.n_rows)
         return fold(self, *args, **more)
 
-    monkeypatch.setattr(StreamedDesign, "fold", counted)
+    monkeypatch.setattr(StreamedDesign, "map_reduce", counted)
     return sweeps
 
 
