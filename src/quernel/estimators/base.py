@@ -1,4 +1,4 @@
-"""What all estimators share: the constructor's words checked, the features made, the problem solved."""
+"""What all estimators share: the constructor's kwargs checked, the features made, the problem solved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quernel.data.schedulers import current
 from quernel.estimators.checkpoint import WarmStart, can_warm_start
 from quernel.estimators.convergence import print_progress
 from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.extrapolation import warn_again, warn_if_far
+from quernel.estimators.extrapolation import reset_warning, warn_if_extrapolating
 from quernel.estimators.full_kernel import solve_full_kernel
 from quernel.estimators.inputs import training_rows
 from quernel.estimators.out_of_core_predict import blockwise
@@ -131,40 +131,40 @@ class KernelEstimator(BaseEstimator):
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
             yield 'n_components="exact"', "random features, such as n_components=1000"
 
-    def _with_bandwidth(self, kernel: Kernel, view: DataSummary, loss: Loss) -> Kernel:
+    def _with_bandwidth(self, kernel: Kernel, summary: DataSummary, loss: Loss) -> Kernel:
         """The kernel with the bandwidth that will be used, which is also remembered; `alpha_` may be chosen with it."""
         self.bandwidth_choice_: BandwidthChoice | None = None
         self.alpha_choice_: AlphaChoice | None = None
         if kernel.has_free_bandwidth and self.bandwidth == "auto":
-            kernel = kernel.with_bandwidth(view.bandwidth)
+            kernel = kernel.with_bandwidth(summary.bandwidth)
         elif kernel.has_free_bandwidth:
             kernels = LEARNED_KERNELS if self.kernel == "auto" else (kernel,)
-            chosen = self._learn(kernels, view, loss)
+            chosen = self._learn_bandwidth(kernels, summary, loss)
             self.alpha_ = chosen.alpha
             kernel = kernels[chosen.kernel].with_bandwidth(chosen.bandwidth)
-        kernel.check_columns(view.n_columns)
+        kernel.check_columns(summary.n_columns)
         self.bandwidth_ = getattr(kernel, "bandwidth", None)
         if self.bandwidth_choice_ is None:
-            self._choose_alpha(kernel, view, loss)
+            self._choose_alpha(kernel, summary, loss)
         elif self.kernel == "auto":  # if a sum was chosen, its summands share them
             self.bandwidth_ = np.array(self.bandwidth_choice_.bandwidth)
         return kernel
 
-    def _choose_alpha(self, kernel: Kernel, view: DataSummary, loss: Loss) -> None:
+    def _choose_alpha(self, kernel: Kernel, summary: DataSummary, loss: Loss) -> None:
         """The ridge weight by held-out loss, where it is open and the rows can tell."""
-        most = view.n_rows if isinstance(self.n_components, str) else int(self.n_components)
+        most = summary.n_rows if isinstance(self.n_components, str) else int(self.n_components)
         if self.alpha == "auto":
             # These could not be certified with less on targets without noise.
             coarse = self.n_components == "exact" or self.solver != "newton" or self.dtype == "float32"
-            words = {"fit_intercept": self.fit_intercept, "most_components": most, "larger_only": coarse}
-            self.alpha_choice_ = choose_alpha(view, kernel, loss, self.alpha_, **words)
+            kwargs = {"fit_intercept": self.fit_intercept, "most_components": most, "larger_only": coarse}
+            self.alpha_choice_ = choose_alpha(summary, kernel, loss, self.alpha_, **kwargs)
         if self.alpha_choice_ is not None:
             self.alpha_ = self.alpha_choice_.alpha
 
-    def _learn(self, kernels: Sequence[Kernel], view: DataSummary, loss: Loss) -> BandwidthChoice:
+    def _learn_bandwidth(self, kernels: Sequence[Kernel], summary: DataSummary, loss: Loss) -> BandwidthChoice:
         """Learned bandwidths for one of these kernels, unless the automatic ones for the first are better."""
         choice = learn_bandwidth(
-            view, kernels, loss, self.alpha_, alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept
+            summary, kernels, loss, self.alpha_, alpha_is_open=self.alpha == "auto", fit_intercept=self.fit_intercept
         )
         self.bandwidth_choice_ = choice
         return choice
@@ -182,66 +182,70 @@ class KernelEstimator(BaseEstimator):
         return isinstance(kernel, Linear) and self.solver == "newton"
 
     def _solve(
-        self, view: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: WarmStart
+        self, summary: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator, warm: WarmStart
     ) -> Result:
-        warn_again(self)
+        reset_warning(self)
         # A linear fit goes on outside as it is inside, and ready-made features need no pass of their own for this.
-        everywhere = np.tile([[-np.inf], [np.inf]], view.n_columns)
-        self.input_range_ = everywhere if isinstance(kernel, Linear) else view.range
+        everywhere = np.tile([[-np.inf], [np.inf]], summary.n_columns)
+        self.input_range_ = everywhere if isinstance(kernel, Linear) else summary.range
         try:
             with listening(print_progress) if self.verbose else nullcontext():
-                return self._map_and_solve(view, kernel, loss, rng, begin)
+                return self._map_and_solve(summary, kernel, loss, rng, warm)
         except NotFiniteError:
-            if view.near:
-                refuse_missing(self, view.source.X)
+            if summary.in_memory:
+                refuse_missing(self, summary.source.X)
             raise
 
     def _map_and_solve(
-        self, view: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator, begin: WarmStart
+        self, summary: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator, warm: WarmStart
     ) -> Result:
-        if begin.again:
+        if warm.reuse_features:
             pass  # the features are those of the last fit
         elif isinstance(kernel, Linear):
-            self.feature_map_ = PrecomputedFeatures().fit(view.sample.X)
+            self.feature_map_ = PrecomputedFeatures().fit(summary.sample.X)
         elif self.n_components == "exact":
-            return self._solve_exactly(view.source, kernel, loss)
-        elif self._by_landmarks(kernel):
-            size = auto_landmarks(view.n_distinct) if self.n_components == "auto" else int(self.n_components)
-            some, weight = distinct_rows(view.sample.X, view.sample.share(), MOST_SAMPLED)  # the same wherever rows are
+            return self._solve_full_kernel(summary.source, kernel, loss)
+        elif self._uses_landmarks(kernel):
+            size = auto_landmarks(summary.n_distinct) if self.n_components == "auto" else int(self.n_components)
+            some, weight = distinct_rows(
+                summary.sample.X, summary.sample.share(), MOST_SAMPLED
+            )  # the same wherever rows are
             self.feature_map_ = Nystroem(kernel, size, landmarks="distinct").fit(some, sample_weight=weight)
         else:
-            self.feature_map_ = self._draw(view, kernel, loss, rng)
+            self.feature_map_ = self._draw_features(summary, kernel, loss, rng)
         if self.dtype == "float32" and not isinstance(kernel, Linear):
-            return self._solve_float32(view, loss, begin.words(self, view))
-        return self._solve_and_close(self._lifted(view), loss, **begin.words(self, view))
+            return self._solve_float32(summary, loss, warm.solver_kwargs(self, summary))
+        return self._solve_and_close(self._build_design(summary), loss, **warm.solver_kwargs(self, summary))
 
-    def _lifted(self, view: DataSummary, dtype: Any = float) -> Any:
+    def _build_design(self, summary: DataSummary, dtype: Any = float) -> Any:
         """The rows, wherever they are, seen through the feature map."""
-        words = {"max_memory": self.max_memory, "dtype": dtype}
-        if view.near:
-            return InMemoryDesign(view.source, self.feature_map_, **words)
-        if isinstance(view.source, DaskRows):
-            return DaskDesign(view.source, self.feature_map_, **words)
-        assert isinstance(view, StreamedSummary)
-        return StreamedDesign(view.source, self.feature_map_, total=view.total, largest=view.largest, **words)
+        kwargs = {"max_memory": self.max_memory, "dtype": dtype}
+        if summary.in_memory:
+            return InMemoryDesign(summary.source, self.feature_map_, **kwargs)
+        if isinstance(summary.source, DaskRows):
+            return DaskDesign(summary.source, self.feature_map_, **kwargs)
+        assert isinstance(summary, StreamedSummary)
+        return StreamedDesign(summary.source, self.feature_map_, total=summary.total, largest=summary.largest, **kwargs)
 
-    def _by_landmarks(self, kernel: Kernel) -> bool:
+    def _uses_landmarks(self, kernel: Kernel) -> bool:
         """Whether features are the kernel seen through some of the rows, as rough kernels want it: see `sampling`."""
         if not isinstance(self.sampling, str) or self.sampling != "auto":
             return isinstance(self.sampling, str) and self.sampling == "landmarks"
         learned = isinstance(self.bandwidth, str) and self.bandwidth == "learned"
         return learned and any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
 
-    def _draw(self, view: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator) -> RandomFeatures:
+    def _draw_features(
+        self, summary: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator
+    ) -> RandomFeatures:
         """The random features of the fit; how many, if that is open, is decided first."""
-        features = self._unfitted_features(view.mean, kernel, int(rng.integers(2**63)))
+        features = self._unfitted_features(summary.mean, kernel, int(rng.integers(2**63)))
 
         def draw(n_components: int, rows: ArrayRows) -> RandomFeatures:
             return clone(features).set_params(n_components=n_components).fit(rows.X, sample_weight=rows.weight)
 
         if self.n_components == "auto":
-            return draw(self._choose_components(features, draw, view, loss), view.sample)
-        return draw(int(self.n_components), view.sample)
+            return draw(self._choose_components(features, draw, summary, loss), summary.sample)
+        return draw(int(self.n_components), summary.sample)
 
     def _unfitted_features(self, center: Array, kernel: Kernel, seed: int) -> RandomFeatures:
         """The random features of rows with this mean, not drawn yet."""
@@ -252,18 +256,18 @@ class KernelEstimator(BaseEstimator):
         self,
         features: RandomFeatures,
         draw: Callable[[int, ArrayRows], RandomFeatures],
-        view: DataSummary,
+        summary: DataSummary,
         loss: Loss,
     ) -> int:
         """As many as effective dimension and held-out loss ask for."""
         memory = self.max_memory
-        if memory is None and isinstance(view.source, DaskRows):
+        if memory is None and isinstance(summary.source, DaskRows):
             memory = int(current().feature_memory())  # that of the workers
-        most, limited_by = most_components(view.n_rows, loss.n_columns, solver=self.solver, max_memory=memory)
+        most, limited_by = most_components(summary.n_rows, loss.n_columns, solver=self.solver, max_memory=memory)
         if features.pool_size is not None and features.pool_size < most:
             most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"
         self.n_components_choice_ = choose_components(
-            view.sample, draw, self._selection_loss(loss), self.alpha_,
+            summary.sample, draw, self._selection_loss(loss), self.alpha_,
             fit_intercept=self.fit_intercept, most=most, limited_by=limited_by,
         )  # fmt: skip
         return self.n_components_choice_.n_components
@@ -272,25 +276,25 @@ class KernelEstimator(BaseEstimator):
         """The loss by which the number of features is chosen: that of the fit."""
         return loss
 
-    def _solve_float32(self, view: DataSummary, loss: Loss, words: dict[str, Any]) -> Result:
+    def _solve_float32(self, summary: DataSummary, loss: Loss, kwargs: dict[str, Any]) -> Result:
         """Solved on rounded features, which are half the size, and certified on those that predict."""
-        rows = self._lifted(view, np.float32)
-        result = self._solve_and_close(rows, loss, **words)
-        if view.near:
+        rows = self._build_design(summary, np.float32)
+        result = self._solve_and_close(rows, loss, **kwargs)
+        if summary.in_memory:
             del rows
-            exact = InMemoryDesign(view.source, self.feature_map_, max_memory=0)
+            exact = InMemoryDesign(summary.source, self.feature_map_, max_memory=0)
             problem = Problem(exact, loss, self.alpha_, fit_intercept=self.fit_intercept)
             with single_threaded_blas(exact.n_rows, exact.n_features) as exact.threads:
                 return recertify(problem, result, self.tol)
         if not rows.rounded:
             return result
         # Duals of far rows are not at hand: they are found again, and the fit goes on where they do not prove it.
-        guess = InitialPoint.solution(result.coef, result.intercept, view.n_rows, result.parameters, self.tol)
-        return after(result, self._solve_on(rows.as_float64(), loss, self.tol, **words | {"guess": guess}))
+        guess = InitialPoint.solution(result.coef, result.intercept, summary.n_rows, result.parameters, self.tol)
+        return after(result, self._solve_on(rows.as_float64(), loss, self.tol, **kwargs | {"guess": guess}))
 
-    def _solve_and_close(self, rows: Any, loss: Loss, **words: Any) -> Result:
+    def _solve_and_close(self, rows: Any, loss: Loss, **kwargs: Any) -> Result:
         with closing(rows) if isinstance(rows, StreamedDesign) else nullcontext():
-            return self._solve_on(rows, loss, self.tol, **words)
+            return self._solve_on(rows, loss, self.tol, **kwargs)
 
     def _random_features(self, kernel: Kernel) -> RandomFeatures:
         """Random features of this kernel, not drawn yet; as few as there may be, where their number is open."""
@@ -301,7 +305,7 @@ class KernelEstimator(BaseEstimator):
         n_components = SIZES[0] if self.n_components == "auto" else int(self.n_components)
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
-    def _solve_exactly(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:
+    def _solve_full_kernel(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:
         def solve(rows: InMemoryDesign, tol: float) -> Result:
             # What the factor leaves out is more than rounding, so that a solution to rounding is worth little.
             large = rows.n_rows * rows.n_features > POLISHED and self._solver() is SOLVERS["newton"]
@@ -317,25 +321,25 @@ class KernelEstimator(BaseEstimator):
         )
         return result
 
-    def _solve_on(self, rows: Any, loss: Loss, tol: float, **words: Any) -> Result:
+    def _solve_on(self, rows: Any, loss: Loss, tol: float, **kwargs: Any) -> Result:
         problem = Problem(rows, loss, self.alpha_, fit_intercept=self.fit_intercept)
         with single_threaded_blas(rows.n_rows, rows.n_features) as threads:
             if not isinstance(rows, DaskDesign):
                 rows.threads = threads
-            return self._solver()(problem, tol=tol, max_iter=self.max_iter, **words)
+            return self._solver()(problem, tol=tol, max_iter=self.max_iter, **kwargs)
 
     def _solver(self) -> Callable[..., Result]:
         return SOLVERS[self.solver]
 
-    def _ridge(self, chosen: Callable[[], float], n_fits: int = 1) -> float:
+    def _resolve_alpha(self, chosen: Callable[[], float], n_fits: int = 1) -> float:
         """The ridge weight: what the constructor says, what the last fit had if this one goes on from it, or chosen."""
         if self.alpha != "auto":
             return float(self.alpha)
         return self.alpha_ if can_warm_start(self, self.n_features_in_, n_fits) else chosen()
 
-    def _fit_columns(
+    def _fit_outputs(
         self,
-        view: DataSummary,
+        summary: DataSummary,
         kernel: Kernel,
         loss: Loss,
         choose: Callable[[Kernel, DataSummary, Loss], Kernel] | None = None,
@@ -345,9 +349,9 @@ class KernelEstimator(BaseEstimator):
 
         `choose` settles on bandwidth and ridge weight where they are open; by default what the constructor says.
         """
-        if view.near:
+        if summary.in_memory:
             refuse_if_too_large(
-                view.n_rows,
+                summary.n_rows,
                 self.n_components,
                 loss.n_columns,
                 linear=isinstance(kernel, Linear),
@@ -356,19 +360,19 @@ class KernelEstimator(BaseEstimator):
                 dtype=self.dtype,
             )
         if not isinstance(kernel, Linear):
-            refuse_large(self, view.range)
-        begin = WarmStart.of(self, view, loss, checkpoint)
-        if not begin.again:
-            kernel = (choose or self._with_bandwidth)(kernel, view, loss)
+            refuse_large(self, summary.range)
+        warm = WarmStart.from_model(self, summary, loss, checkpoint)
+        if not warm.reuse_features:
+            kernel = (choose or self._with_bandwidth)(kernel, summary, loss)
             self.n_components_choice_: ComponentsChoice | None = None
             self.kernel_ = kernel
         elif (chosen := getattr(self, "alpha_choice_", None)) and chosen.alpha != self.alpha_:  # another was given
             self.alpha_choice_ = None
-        result = self._solve(view, kernel, loss, as_generator(self.random_state), begin)
-        self._keep_result(result)
-        begin.finish(self, view, result)
+        result = self._solve(summary, kernel, loss, as_generator(self.random_state), warm)
+        self._store_result(result)
+        warm.record(self, summary, result)
 
-    def _keep_result(self, result: Result) -> None:
+    def _store_result(self, result: Result) -> None:
         self.n_components_ = self.feature_map_.n_components_
         self.coef_, self.intercept_ = result.coef, result.intercept
         self.duality_gap_, self.objective_ = result.relative_gap, result.objective
@@ -383,9 +387,9 @@ class KernelEstimator(BaseEstimator):
         no_fit = {"_fitted_as": ""}  # from these none goes on
         return state | {"feature_map_": feature_map, "coef_": coef} | no_fit
 
-    def _raw_curves(self, X: Array) -> Array:
+    def _predict_raw(self, X: Array) -> Array:
         """Phi u + b for every column, with a warning where rows are far outside."""
-        warn_if_far(self, X)
+        warn_if_extrapolating(self, X)
         return self._decision_function(X)
 
     def _decision_function(self, X: Array) -> Array:

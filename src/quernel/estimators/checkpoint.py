@@ -24,7 +24,7 @@ from quernel.tuning.data_summary import DataSummary
 # Raised when files are written that an older quernel would misread.
 FORMAT = 1
 # Settings that change how far or how fast, not what is solved.
-FREE = ("max_iter", "max_memory", "verbose", "tol", "warm_start")
+NOT_COMPARED = ("max_iter", "max_memory", "verbose", "tol", "warm_start")
 
 
 class Checkpoint:
@@ -106,60 +106,64 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint is not for {what}, which begins from nothing. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, view: DataSummary) -> dict[str, Any]:
+def fingerprint(estimator: Any, summary: DataSummary) -> dict[str, Any]:
     """What a fit is known by: rows by their number and statistics, settings by what they are."""
-    sample = view.sample
-    settings = {name: _shown(value) for name, value in estimator.get_params(deep=False).items() if name not in FREE}
+    sample = summary.sample
+    settings = {
+        name: _format_param(value)
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in NOT_COMPARED
+    }
     return {
-        "number of rows": view.n_rows,
-        "number of columns": view.n_columns,
+        "number of rows": summary.n_rows,
+        "number of columns": summary.n_columns,
         "names of columns": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
-        "inputs": [_digits(view.mean), _digits(view.range)],
-        "target": _digits(sample.share() @ sample.y),
-        "alpha_": _digits(estimator.alpha_),
-        "features": [estimator.feature_map_.n_components_, _shown(estimator.bandwidth_)],
+        "inputs": [_format_digits(summary.mean), _format_digits(summary.range)],
+        "target": _format_digits(sample.share() @ sample.y),
+        "alpha_": _format_digits(estimator.alpha_),
+        "features": [estimator.feature_map_.n_components_, _format_param(estimator.bandwidth_)],
         **settings,
     }
 
 
-def _digits(values: Any) -> list[str]:
+def _format_digits(values: Any) -> list[str]:
     return [f"{value:.9g}" for value in np.ravel(values)]
 
 
-def _shown(value: Any) -> str:
+def _format_param(value: Any) -> str:
     if isinstance(value, np.ndarray | list | tuple | float) and np.asarray(value).dtype.kind in "fi":
-        return ", ".join(_digits(value))
+        return ", ".join(_format_digits(value))
     return repr(value)
 
 
 @dataclass
 class WarmStart:
-    """What an earlier fit left: `again` says that its features are used, `guess` is its solution."""
+    """What an earlier fit left: `reuse_features` says that its features are used, `guess` is its solution."""
 
-    again: bool
+    reuse_features: bool
     guess: InitialPoint | None
     path: Any
     checkpoint: Checkpoint | None = None
 
     @classmethod
-    def of(cls, model: Any, view: DataSummary, loss: Loss, path: Any) -> WarmStart:
+    def from_model(cls, model: Any, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
         """For a fit of this model to these rows."""
-        if not can_warm_start(model, view.n_columns, loss.n_columns):
+        if not can_warm_start(model, summary.n_columns, loss.n_columns):
             return cls(False, None, path)
         guess = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
         return cls(True, guess, path)
 
-    def words(self, model: Any, view: DataSummary) -> dict[str, Any]:
+    def solver_kwargs(self, model: Any, summary: DataSummary) -> dict[str, Any]:
         """What the solver is told of it, once the features are known."""
         if self.path is None:
             return {} if self.guess is None else {"guess": self.guess}
-        self.checkpoint = Checkpoint(self.path, fingerprint(model, view))
+        self.checkpoint = Checkpoint(self.path, fingerprint(model, summary))
         return {"guess": self.checkpoint.read() or self.guess, "keep": self.checkpoint.write}
 
-    def finish(self, model: Any, view: DataSummary, result: Result) -> None:
+    def record(self, model: Any, summary: DataSummary, result: Result) -> None:
         """Remember what the next fit may begin from."""
-        model._fitted_as = _settings(model, view.n_columns, result.coef.shape[1])
-        model._n_rows, model._parameters = view.n_rows, float(result.parameters)
+        model._fitted_as = _settings(model, summary.n_columns, result.coef.shape[1])
+        model._n_rows, model._parameters = summary.n_rows, float(result.parameters)
         if self.checkpoint is not None:
             self.checkpoint.remove()
 

@@ -17,7 +17,7 @@ from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.convergence import warn_not_converged
 from quernel.estimators.inputs import require_in_memory
-from quernel.estimators.one_vs_rest import class_weights, labelled, signs
+from quernel.estimators.one_vs_rest import class_weights, encode_signs, encode_target
 from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.probabilities import ProbabilityCurves
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
@@ -154,7 +154,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 "Is the table sorted by class and cut?"
             )
         n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
-        self.alpha_ = self._ridge(lambda: alpha_for(loss, 1.0), n_columns)
+        self.alpha_ = self._resolve_alpha(lambda: alpha_for(loss, 1.0), n_columns)
         self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
         self._together = n_columns > 1 and self._multinomial()
         if not near:
@@ -164,7 +164,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 "The multinomial model has no warm_start and no checkpoint: it begins from nothing. Use "
                 "multiclass='ovr'."
             )
-        self._fit_columns(summarize_rows(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
+        self._fit_outputs(summarize_rows(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
         warn_not_converged(self, self._names())
         if self.calibration is not None:
             self.calibrated_ = self._calibrate(rows.X, rows.y, rows.weight)
@@ -174,13 +174,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """The rows with signs in place of labels, and weights times those of their classes."""
         if not isinstance(rows, ArrayRows):
             factor = self._class_factors(lambda: class_weights(rows, self.classes_))
-            return labelled(rows, self.classes_, n_columns, factor)
+            return encode_target(rows, self.classes_, n_columns, factor)
         codes = np.searchsorted(self.classes_, rows.y)
         factor = self._class_factors(lambda: np.bincount(codes, rows.weight))
         weight = rows.weight
         if factor is not None:
             weight = factor[codes] if weight is None else weight * factor[codes]
-        return ArrayRows(rows.X, signs(codes, n_columns), weight)
+        return ArrayRows(rows.X, encode_signs(codes, n_columns), weight)
 
     def _in_memory_only(self) -> Iterator[tuple[str, str]]:
         yield from super()._in_memory_only()
@@ -193,7 +193,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def decision_function(self, X: Any) -> Array:
         """f(x): shape (n,) for two classes, positive for the second, and (n, K) for more."""
         check_is_fitted(self)
-        scores = self._raw_curves(check_rows(self, X, reset=False))
+        scores = self._predict_raw(check_rows(self, X, reset=False))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     @blockwise

@@ -22,14 +22,14 @@ FAR = 0.25
 # Models that have warned of such rows. It is kept here because predicting must not change a model.
 _warned: WeakSet[Any] = WeakSet()
 # Of several models that answer together, those that have warned; None where each speaks for itself.
-_spoken: ContextVar[list[Any] | None] = ContextVar("_spoken", default=None)
+_warned_in_group: ContextVar[list[Any] | None] = ContextVar("_warned_in_group", default=None)
 
 
 class ExtrapolationWarning(UserWarning):
     """Predictions were asked for rows far outside the training inputs."""
 
 
-def warn_again(model: Any) -> None:
+def reset_warning(model: Any) -> None:
     """Let a model that is fitted again warn again."""
     _warned.discard(model)
 
@@ -37,14 +37,14 @@ def warn_again(model: Any) -> None:
 @contextmanager
 def warning_as_one() -> Iterator[None]:
     """Several models are asked about the same rows: the first that would warn of them does, for all."""
-    before = _spoken.set([])
+    before = _warned_in_group.set([])
     try:
         yield
     finally:
-        _spoken.reset(before)
+        _warned_in_group.reset(before)
 
 
-def warn_if_far(model: Any, X: Array) -> None:
+def warn_if_extrapolating(model: Any, X: Array) -> None:
     """Warn of rows far outside `model.input_range_`, (2, d), once for every fit."""
     if model in _warned:
         return
@@ -54,7 +54,7 @@ def warn_if_far(model: Any, X: Array) -> None:
     if np.any(least < low) or np.any(most > high):
         far = np.any((low > X) | (high < X), axis=1)
         _warned.add(model)
-        spoken = _spoken.get()
+        spoken = _warned_in_group.get()
         if spoken:
             return
         if spoken is not None:
@@ -64,11 +64,11 @@ def warn_if_far(model: Any, X: Array) -> None:
             f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "
             "outside at all. This model does not warn again.",
             ExtrapolationWarning,
-            stacklevel=_levels_to_the_caller(),
+            stacklevel=_stacklevel_of_caller(),
         )
 
 
-def _levels_to_the_caller() -> int:
+def _stacklevel_of_caller() -> int:
     """The stack level of the code that called the library, as seen from the function that asks."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("quernel."):

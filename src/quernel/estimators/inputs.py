@@ -23,7 +23,7 @@ def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_
     """
     place, found = np.cumsum(counts) - 1, []
     for k, pair in enumerate(splits):
-        train, test = (place[part[counts[part]]] for part in (_checked(part, len(counts)) for part in pair))
+        train, test = (place[part[counts[part]]] for part in (_check_positions(part, len(counts)) for part in pair))
         if len(train) == 0 or len(test) == 0:
             raise ValueError(
                 f"Split {k} of cv has {len(train)} rows to fit and {len(test)} to judge by; none may be 0."
@@ -34,7 +34,7 @@ def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_
     return found
 
 
-def _checked(part: Any, n_rows: int) -> Index:
+def _check_positions(part: Any, n_rows: int) -> Index:
     part = np.atleast_1d(part)
     if part.size == 0:
         return np.empty(0, dtype=np.intp)
@@ -95,15 +95,15 @@ def training_rows(
     """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
     given = source_of(X, y, sample_weight)
     if given is not None:
-        source = in_memory(given, estimator.max_memory)
+        source = load_if_fits(given, estimator.max_memory)
         if not isinstance(source, ArrayRows):
             require_in_memory(estimator, source)
-            keep_names(estimator, source)
+            record_feature_names(estimator, source)
             return source
         X, y, sample_weight = source.X, source.y, source.weight
     X, y, weight = check_training(estimator, X, y, sample_weight, read_target, finite=finite)
     if given is not None and not isinstance(given, ArrayRows):
-        keep_names(estimator, given)
+        record_feature_names(estimator, given)
     return ArrayRows(X, y, weight)
 
 
@@ -118,16 +118,16 @@ def require_in_memory(estimator: Any, source: Any) -> None:
         )
 
 
-def in_memory(source: Any, max_memory: int | None) -> Any:
+def load_if_fits(source: Any, max_memory: int | None) -> Any:
     """Rows of files as arrays, if they take no more than the memory allowed; other rows as they are."""
     if not is_stream(source):
         return source
     if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > memory_budget(max_memory):
         return source
-    return _read(source)
+    return _read_all(source)
 
 
-def _read(source: Any) -> ArrayRows:
+def _read_all(source: Any) -> ArrayRows:
     X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
     weight = np.empty(source.n_rows) if source.weighted else None
     for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
@@ -137,13 +137,13 @@ def _read(source: Any) -> ArrayRows:
     return ArrayRows(X, y, weight)
 
 
-def random_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
+def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
     """That many random rows of a source, in memory, in their order; and their numbers."""
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
     index = np.flatnonzero(chosen)
     if not isinstance(source, DaskRows):
-        return _read(SelectedRows(source, chosen)), index
+        return _read_all(SelectedRows(source, chosen)), index
     from dask import compute
 
     X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
@@ -163,18 +163,18 @@ def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
 def judged(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
     """Predictions for the rows of a source, computed where they are, and their targets."""
     if not isinstance(source, DaskRows):
-        step, pieces = _Predicted(predict), source.stream(range(len(source.spans)))
+        step, pieces = _PredictPiece(predict), source.stream(range(len(source.spans)))
         answers = [step(piece) for piece in pieces]
     else:
         from dask import compute, delayed
 
-        task = delayed(_Predicted(predict), pure=False)
+        task = delayed(_PredictPiece(predict), pure=False)
         answers = compute(*(task(piece) for piece in source.chunks()))
     predicted, y = zip(*answers, strict=True)
     return np.concatenate(predicted), np.concatenate(y)
 
 
-class _Predicted:
+class _PredictPiece:
     """Predictions and targets of a piece, without rows of weight 0."""
 
     def __init__(self, predict: Callable[[Array], Array]) -> None:
@@ -190,7 +190,7 @@ class _Predicted:
             return self.predict(piece.X)[counts], piece.y[counts]
 
 
-def keep_names(estimator: Any, source: Any) -> None:
+def record_feature_names(estimator: Any, source: Any) -> None:
     """What scikit-learn remembers of columns."""
     estimator.n_features_in_ = source.n_columns
     if source.names is not None:

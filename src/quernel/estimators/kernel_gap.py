@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quernel.data import ArrayRows, DaskRows
 from quernel.estimators.convergence import print_progress
-from quernel.estimators.inputs import in_memory, source_of
+from quernel.estimators.inputs import load_if_fits, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
 from quernel.features import LandmarkPredictor
 from quernel.kernels import Linear
@@ -66,7 +66,7 @@ def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight
     """The rows in memory, without those of weight 0; unlike those of a fit, they change nothing in the model."""
     given = source_of(X, y, sample_weight)
     if given is not None:
-        source = in_memory(given, model.max_memory)
+        source = load_if_fits(given, model.max_memory)
         if not isinstance(source, ArrayRows):
             where = "stay where Dask has them" if isinstance(source, DaskRows) else "exceed max_memory"
             raise ValueError(
@@ -86,7 +86,7 @@ def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight
 def _objective(model: KernelQuantileRegressor, rows: ArrayRows) -> Array:
     """F of the model on these rows, shape (q,)."""
     coef, features = model.coef_, model.feature_map_
-    curves = model._fitted_curves(rows.X)
+    curves = model._predict_unsnapped(rows.X)
     if isinstance(features, LandmarkPredictor):
         squared_norm = np.einsum("iq,ij,jq->q", coef, features.transform(features.landmarks_), coef)
     else:

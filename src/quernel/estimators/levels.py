@@ -37,7 +37,7 @@ def check_levels(quantiles: Any) -> tuple[Array, bool]:
     return levels, single
 
 
-def rearranged(curves: Array, levels: Array) -> Array:
+def rearrange(curves: Array, levels: Array) -> Array:
     """Each row's values sorted into the order of the levels: no crossing, and no farther from the true quantiles."""
     order = np.argsort(levels)
     sorted_curves = np.empty_like(curves)

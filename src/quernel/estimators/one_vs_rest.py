@@ -15,7 +15,7 @@ Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
 
-def signs(codes: Index, n_columns: int) -> Array:
+def encode_signs(codes: Index, n_columns: int) -> Array:
     """-1 and +1: shape (n,) for two classes, (n, K), one class against the rest, for more."""
     if n_columns == 1:
         return np.where(codes == 1, 1.0, -1.0)
@@ -27,7 +27,7 @@ def encode_labels(y: Array, classes: Array) -> Index:
     return np.minimum(np.searchsorted(classes, y), len(classes) - 1)
 
 
-class LabelledRows:
+class OneVsRestRows:
     """Rows of files with signs in place of their labels, and weights times the factors of their classes, if any."""
 
     def __init__(self, source: RowSource, classes: Array, n_columns: int, factor: Array | None) -> None:
@@ -40,33 +40,33 @@ class LabelledRows:
         """These blocks in order."""
         for piece in self.source.stream(blocks, X=X):
             codes = encode_labels(piece.y, self._classes)
-            yield Piece(piece.X, signs(codes, self._n_columns), _weighted(codes, piece.weight, self._factor))
+            yield Piece(piece.X, encode_signs(codes, self._n_columns), _weighted(codes, piece.weight, self._factor))
 
     def place(self, k: int) -> str:
         """Where block k comes from, for messages."""
         return self.source.place(k)
 
 
-def labelled(source: Any, classes: Array, n_columns: int, factor: Array | None) -> Any:
+def encode_target(source: Any, classes: Array, n_columns: int, factor: Array | None) -> Any:
     """Rows that are far away, ready to be fitted as classes."""
     if not isinstance(source, DaskRows):
-        return LabelledRows(source, classes, n_columns, factor)
+        return OneVsRestRows(source, classes, n_columns, factor)
     chunks = {} if n_columns == 1 else {"new_axis": 1, "chunks": (source.y.chunks[0], (n_columns,))}
-    y = source.y.map_blocks(partial(_signs_of, classes, n_columns), dtype=float, **chunks)
+    y = source.y.map_blocks(partial(_encode_signs_block, classes, n_columns), dtype=float, **chunks)
     weight = source.weight
     if factor is not None:
-        by_class = source.y.map_blocks(partial(_factors_of, classes, factor), dtype=float)
+        by_class = source.y.map_blocks(partial(_class_factor_block, classes, factor), dtype=float)
         weight = by_class if weight is None else weight * by_class
     rows = DaskRows(source.X, y, weight)
     rows.names = source.names
     return rows
 
 
-def _signs_of(classes: Array, n_columns: int, y: Array) -> Array:
-    return signs(encode_labels(y, classes), n_columns)
+def _encode_signs_block(classes: Array, n_columns: int, y: Array) -> Array:
+    return encode_signs(encode_labels(y, classes), n_columns)
 
 
-def _factors_of(classes: Array, factor: Array, y: Array) -> Array:
+def _class_factor_block(classes: Array, factor: Array, y: Array) -> Array:
     return factor[encode_labels(y, classes)]
 
 

@@ -15,7 +15,7 @@ from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
 from quernel.estimators.convergence import warn_not_converged
 from quernel.estimators.kernel_gap import compute_kernel_gap
-from quernel.estimators.levels import QuantileFunction, check_levels, rearranged
+from quernel.estimators.levels import QuantileFunction, check_levels, rearrange
 from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.validation import (
     check_choice,
@@ -254,12 +254,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
         check_checkpoint(self, checkpoint)
-        view = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
+        summary = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
         self._points = self._check_points(noncrossing_points)
-        self.alpha_ = self._ridge(lambda: auto_alpha(view.spread, view.n_distinct), len(levels))
-        self._fit_columns(view, kernel, Pinball(levels), choose, checkpoint)
+        self.alpha_ = self._resolve_alpha(lambda: auto_alpha(summary.target_scale, summary.n_distinct), len(levels))
+        self._fit_outputs(summary, kernel, Pinball(levels), choose, checkpoint)
         del self._points
-        self._keep(levels, view)
+        self._store_levels(levels, summary)
 
     @blockwise
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
@@ -407,23 +407,23 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             return super()._solver()
         return partial(driver.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
 
-    def _keep(self, levels: Array, view: DataSummary) -> None:
+    def _store_levels(self, levels: Array, summary: DataSummary) -> None:
         self.quantiles_ = levels
-        self.frequent_values_, self._near = view.frequent, NEAR * view.spread
+        self.frequent_values_, self._near = summary.point_masses, NEAR * summary.target_scale
         self.crossing_rate_ = 0.0
         if len(levels) > 1:
-            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._decision_function)
-            tolerance = ROUNDING * view.spread
+            curves = summary.map_strided(-(-summary.n_rows // CROSSING_ROWS), self._decision_function)
+            tolerance = ROUNDING * summary.target_scale
             if self.noncrossing == "joint" and not self.fit_intercept:
-                tolerance = crossing_tolerance(view.source.y, view.source.share())
+                tolerance = crossing_tolerance(summary.source.y, summary.source.share())
             self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
 
-    def _fitted_curves(self, X: Array) -> Array:
+    def _predict_unsnapped(self, X: Array) -> Array:
         """Phi u + b as fitted, before point masses of y are predicted as such."""
         return super()._decision_function(X)
 
     def _decision_function(self, X: Array) -> Array:
-        curves = self._fitted_curves(X)
+        curves = self._predict_unsnapped(X)
         # Model files from before frequent values were kept know of none.
         return (
             snap_to_point_masses(curves, self.frequent_values_, self._near)
@@ -433,9 +433,9 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
 
     def _curves(self, X: Array) -> Array:
         """The fitted levels as they are predicted, in the order in which they were given."""
-        curves = self._raw_curves(X)
-        return curves if self.noncrossing is None else rearranged(curves, self.quantiles_)
+        curves = self._predict_raw(X)
+        return curves if self.noncrossing is None else rearrange(curves, self.quantiles_)
 
     def _distribution(self, X: Array) -> QuantileFunction:
         order = np.argsort(self.quantiles_)
-        return QuantileFunction(self.quantiles_[order], np.sort(self._raw_curves(X), axis=1))
+        return QuantileFunction(self.quantiles_[order], np.sort(self._predict_raw(X), axis=1))

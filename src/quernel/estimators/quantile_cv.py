@@ -14,14 +14,14 @@ from quernel.data.sources import counting
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.convergence import warn_not_converged
 from quernel.estimators.cost import as_size
-from quernel.estimators.inputs import random_rows, source_of
+from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.grid_search import Search, search
+from quernel.tuning.grid_search import GridSearchResult, search
 
 Array = NDArray[np.floating]
 
@@ -200,7 +200,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     def _cross_validate(
         self,
         kernel: Kernel,
-        view: DataSummary,
+        summary: DataSummary,
         loss: Loss,
         *,
         given: Any,
@@ -210,28 +210,28 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
         rng = as_generator(self.random_state)
         seed = int(rng.integers(2**63))  # that of the last fit: what is judged is what will be fitted
-        counts = _counting(given, sample_weight, view.n_rows)
-        source = view.source
-        if not view.near:
-            source, counts, groups = self._searched_rows(view, counts, groups, rng)
+        counts = _positive_weight_mask(given, sample_weight, summary.n_rows)
+        source = summary.source
+        if not summary.in_memory:
+            source, counts, groups = self._sample_for_search(summary, counts, groups, rng)
         splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
-        alphas = ALPHAS / view.spread if self.alphas is None else np.array(self.alphas, dtype=float)
-        kernels = self._kernels(kernel, view, loss)
-        lifts = [partial(self._lift, source, view.mean, one, seed) for one in kernels]
-        whole = self.alphas is not None
-        found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
+        alphas = ALPHAS / summary.target_scale if self.alphas is None else np.array(self.alphas, dtype=float)
+        kernels = self._kernel_grid(kernel, summary, loss)
+        makers = [partial(self._map_for_search, source, summary.mean, one, seed) for one in kernels]
+        full_grid = self.alphas is not None
+        found = search(source, makers, loss, alphas, splits, fit_intercept=self.fit_intercept, full_grid=full_grid)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
         assert isinstance(loss, Pinball)
-        self._keep_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
+        self._store_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
         self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
-        if self.alphas is None and source.n_rows < view.n_rows:
-            self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
+        if self.alphas is None and source.n_rows < summary.n_rows:
+            self.alpha_ *= float(np.sqrt(source.n_rows / summary.n_rows))
         return kernels[b]
 
-    def _searched_rows(
-        self, view: DataSummary, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+    def _sample_for_search(
+        self, summary: DataSummary, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
     ) -> tuple[ArrayRows, NDArray[np.bool_], Any]:
         """A random sample of rows that are far away, as many as the search has room for, in their order.
 
@@ -243,38 +243,38 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 f"groups must have one label for each of {len(counts)} rows; got shape {np.shape(groups)}."
             )
         M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
-        most = int(memory_budget(self.max_memory) / (8 * max(M, view.n_columns)))
-        source, index = random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
-        if source.n_rows == view.n_rows:
+        most = int(memory_budget(self.max_memory) / (8 * max(M, summary.n_columns)))
+        source, index = sample_rows(summary.source, min(SEARCHED, most, summary.n_rows), rng)
+        if source.n_rows == summary.n_rows:
             return source, counts, groups
         some = None if groups is None else np.asarray(groups)[counts][index]
         return source, np.ones(source.n_rows, dtype=bool), some
 
-    def _kernels(self, kernel: Kernel, view: DataSummary, loss: Loss) -> list[Kernel]:
+    def _kernel_grid(self, kernel: Kernel, summary: DataSummary, loss: Loss) -> list[Kernel]:
         """One for every bandwidth of the grid."""
         self.bandwidth_choice_ = self.alpha_choice_ = None
-        kernel.check_columns(view.n_columns)
+        kernel.check_columns(summary.n_columns)
         if not kernel.has_free_bandwidth:
             return [kernel]
         if self.bandwidths is None or isinstance(self.bandwidths, str):
-            middle = self._named_bandwidth(self.bandwidths or "auto", kernel, view, loss)
+            middle = self._resolve_bandwidth(self.bandwidths or "auto", kernel, summary, loss)
             widths = [factor * middle for factor in FACTORS]
         else:
             widths = [
-                self._named_bandwidth(entry, kernel, view, loss) if isinstance(entry, str) else entry
+                self._resolve_bandwidth(entry, kernel, summary, loss) if isinstance(entry, str) else entry
                 for entry in self.bandwidths
             ]
         kernels = [kernel.with_bandwidth(width) for width in widths]
         for one in kernels:
-            one.check_columns(view.n_columns)
+            one.check_columns(summary.n_columns)
         return kernels
 
-    def _named_bandwidth(self, name: str, kernel: Kernel, view: DataSummary, loss: Loss) -> Array:
+    def _resolve_bandwidth(self, name: str, kernel: Kernel, summary: DataSummary, loss: Loss) -> Array:
         if name == "auto":
-            return view.bandwidth
-        return np.array(self._learn((kernel,), view, loss).bandwidth)
+            return summary.bandwidth
+        return np.array(self._learn_bandwidth((kernel,), summary, loss).bandwidth)
 
-    def _lift(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
+    def _map_for_search(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
         """Features of all rows for the search."""
         if isinstance(kernel, Linear):
             return source.X
@@ -293,7 +293,9 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         features = self._unfitted_features(center, kernel, seed).set_params(n_components=M)
         return features.fit(source.X, sample_weight=source.weight).transform(source.X)
 
-    def _keep_search(self, found: Search, kernels: list[Kernel], alphas: Array, levels: Array, best: int) -> None:
+    def _store_search(
+        self, found: GridSearchResult, kernels: list[Kernel], alphas: Array, levels: Array, best: int
+    ) -> None:
         widths = np.empty(len(kernels) * len(alphas), dtype=object)
         widths[:] = [getattr(one, "bandwidth", None) for one in kernels for _ in alphas]
         weights = np.tile(alphas, len(kernels))
@@ -315,7 +317,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.n_splits_ = by_split.shape[1]
 
 
-def _counting(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
+def _positive_weight_mask(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
     """Which of all rows that were given count, as a source or as a table with weights."""
     if given is not None:
         return counting(given)

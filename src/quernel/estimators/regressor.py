@@ -123,10 +123,10 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
         check_checkpoint(self, checkpoint)
-        view = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
-        self.loss_ = scaled_loss(self.loss, view.spread) if isinstance(self.loss, str) else self.loss
-        self.alpha_ = self._ridge(lambda: alpha_for(self.loss_, view.spread, view.n_distinct))
-        self._fit_columns(view, kernel, self.loss_, checkpoint=checkpoint)
+        summary = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
+        self.loss_ = scaled_loss(self.loss, summary.target_scale) if isinstance(self.loss, str) else self.loss
+        self.alpha_ = self._resolve_alpha(lambda: alpha_for(self.loss_, summary.target_scale, summary.n_distinct))
+        self._fit_outputs(summary, kernel, self.loss_, checkpoint=checkpoint)
         warn_not_converged(self, [f"the {type(self.loss_).__name__} loss"])
         return self
 
@@ -134,7 +134,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
     def predict(self, X: Any) -> Array:
         """Phi u + b, shape (n,)."""
         check_is_fitted(self)
-        return self._raw_curves(check_rows(self, X, reset=False))[:, 0]
+        return self._predict_raw(check_rows(self, X, reset=False))[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """D^2: the share of the best constant's loss that the model removes; R^2 for the squared loss."""
@@ -143,7 +143,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         check_lengths(X, y)
         weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
         share = weight / weight.sum()
-        ours = float(share @ self.loss_.value(y[:, None] - self._raw_curves(X))[:, 0])
+        ours = float(share @ self.loss_.value(y[:, None] - self._predict_raw(X))[:, 0])
         constant = float(share @ self.loss_.value(y[:, None] - self.loss_.fit_constant(y, share))[:, 0])
         return 1 - ours / constant if constant > 0 else float(ours == 0)
 

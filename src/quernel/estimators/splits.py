@@ -23,7 +23,7 @@ from quernel.tuning.grid_search import Split
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
-WANTED = (
+CV_MESSAGE = (
     "cv must be a number of folds (2 or more), a share of the rows to hold out (between 0 and 1), a scikit-learn "
     "splitter, or a list of (train, test) index arrays"
 )
@@ -49,7 +49,7 @@ class LastRows:
 def check_splitting(cv: Any) -> None:
     """Complain about what cannot split rows."""
     if isinstance(cv, bool | str) or cv is None:
-        raise ValueError(f"{WANTED}; got {cv!r}.")
+        raise ValueError(f"{CV_MESSAGE}; got {cv!r}.")
     if isinstance(cv, Integral):
         fine = int(cv) >= 2
     elif isinstance(cv, Real):
@@ -57,7 +57,7 @@ def check_splitting(cv: Any) -> None:
     else:
         fine = hasattr(cv, "split") or isinstance(cv, Iterable)
     if not fine:
-        raise ValueError(f"{WANTED}; got {cv!r}.")
+        raise ValueError(f"{CV_MESSAGE}; got {cv!r}.")
 
 
 def read_splits(
@@ -78,14 +78,14 @@ def read_splits(
             raise ValueError(f"groups must have one label for each of {len(counts)} rows; got shape {groups.shape}.")
         check_groups(groups)
     if isinstance(cv, Real):
-        labels = _alike(np.column_stack([X, y]), axis=0) if groups is None else _alike(groups[counts])
-        return _of_labels(labels, cv, rng)
+        labels = _label_equal(np.column_stack([X, y]), axis=0) if groups is None else _label_equal(groups[counts])
+        return _split_by_label(labels, cv, rng)
     target = np.zeros(len(counts))
     target[counts] = y
     return drop_zero_weight(check_cv(cv).split(np.arange(len(counts))[:, None], target, groups), counts)
 
 
-def _of_labels(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]:
+def _split_by_label(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]:
     """Rows of one label stay together; labels are shuffled and dealt out."""
     count = int(labels.max()) + 1
     folds = int(cv) if isinstance(cv, Integral) else 2
@@ -101,6 +101,6 @@ def _of_labels(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]
     return [(np.flatnonzero(~out), np.flatnonzero(out)) for out in held_out]
 
 
-def _alike(rows: NDArray[Any], axis: int | None = None) -> Index:
+def _label_equal(rows: NDArray[Any], axis: int | None = None) -> Index:
     """A number for every row, the same for equal rows, in the order of their values."""
     return np.unique(rows, axis=axis, return_inverse=True)[1].ravel()

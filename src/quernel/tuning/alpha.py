@@ -26,9 +26,9 @@ from quernel.tuning.holdout import (
     TOL,
     Fold,
     deduplicated_sample,
-    folds_of,
-    mirrored,
+    iter_folds,
     representative_levels,
+    sign_symmetric_groups,
 )
 
 Array = NDArray[np.floating]
@@ -65,7 +65,7 @@ class AlphaChoice:
 
 
 def choose_alpha(
-    view: DataSummary,
+    summary: DataSummary,
     kernel: Kernel,
     loss: Loss,
     usual: float,
@@ -79,23 +79,23 @@ def choose_alpha(
     None where rows are too few or many, for labels, whose margins have a scale of their own, for ready-made features,
     and for a kernel that is no more than its random features.
     """
-    if not FEW <= view.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
+    if not FEW <= summary.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
         return None
-    sample = deduplicated_sample(view.sample, MANY)
+    sample = deduplicated_sample(summary.sample, MANY)
     share = sample.share()
     if sample.n_rows < FEW or WORTH * share @ share > 1:
         return None
     # Where outliers make up most of the loss, fits are judged by the small rest of it.
     median = weighted_quantiles(sample.y, share, np.array([0.5]))[0]
     outliers = float(share @ np.abs(sample.y - median)) / spread(sample.y, share)
-    words = representative_levels(loss), fit_intercept, min(COMPONENTS, most_components), TOL / max(outliers, 1.0)
+    fold_args = representative_levels(loss), fit_intercept, min(COMPONENTS, most_components), TOL / max(outliers, 1.0)
     with single_threaded_blas(0, 0):
-        folds = [Fold(*parts, *words) for parts in folds_of(sample, mirrored(sample))]
-        trials = _Trials(folds, kernel, usual, 0 if larger_only else LEAST)
-        trials.walk()
+        folds = [Fold(*parts, *fold_args) for parts in iter_folds(sample, sign_symmetric_groups(sample))]
+        trials = _AlphaSearch(folds, kernel, usual, 0 if larger_only else LEAST)
+        trials.run()
     means = {power: trials.mean(power) for power in sorted(trials.losses)}
     tried = tuple((usual * STEP**power, mean) for power, mean in means.items())
-    return AlphaChoice(usual * STEP ** trials.nearest(), usual, tried, sample.n_rows)
+    return AlphaChoice(usual * STEP ** trials.select(), usual, tried, sample.n_rows)
 
 
 def _has_gram(kernel: Kernel) -> bool:
@@ -106,7 +106,7 @@ def _has_gram(kernel: Kernel) -> bool:
     return True
 
 
-class _Trials:
+class _AlphaSearch:
     """Held-out losses, by row, of fits whose ridge weights are the usual one times powers of STEP."""
 
     def __init__(self, folds: list[Fold], kernel: Kernel, usual: float, least: int) -> None:
@@ -115,19 +115,19 @@ class _Trials:
         self.share = weight / weight.sum()
         self.losses: dict[int, Array] = {}
 
-    def walk(self) -> None:
+    def run(self) -> None:
         """Go on, up or down, for as long as the end is the best."""
-        self._judge([power for power in (1, 0, -1) if power >= self.least])
+        self._evaluate([power for power in (1, 0, -1) if power >= self.least])
         while True:
             best, low, high = self.best(), min(self.losses), max(self.losses)
             if best == low > self.least:
-                self._judge([power for power in (low - 1, low - 2) if power >= self.least])
+                self._evaluate([power for power in (low - 1, low - 2) if power >= self.least])
             elif best == high < LARGEST:
-                self._judge([power for power in (high + 2, high + 1) if power <= LARGEST])
+                self._evaluate([power for power in (high + 2, high + 1) if power <= LARGEST])
             else:
                 return
 
-    def _judge(self, powers: list[int]) -> None:
+    def _evaluate(self, powers: list[int]) -> None:
         alphas = self.usual * STEP ** np.array(powers, dtype=float)
         losses = np.hstack([fold.losses(self.kernel, alphas) for fold in self.folds])
         self.losses.update(zip(powers, losses, strict=True))
@@ -140,12 +140,12 @@ class _Trials:
         """The least held-out loss; of equal ones, that of the smoothest fit."""
         return min(self.losses, key=lambda power: (self.mean(power), -power))
 
-    def nearest(self) -> int:
+    def select(self) -> int:
         """The power nearest to 0 that the rows cannot tell from the best."""
         best = self.losses[self.best()]
-        return min((power for power, one in self.losses.items() if not self._worse(one - best)), key=abs)
+        return min((power for power, one in self.losses.items() if not self._is_worse(one - best)), key=abs)
 
-    def _worse(self, difference: Array) -> bool:
+    def _is_worse(self, difference: Array) -> bool:
         """Whether a mean of differences is more than its standard error; in units in which squares are no larger."""
         difference = difference / (np.abs(difference).max() or 1.0)
         mean, part = self.share @ difference, self.share**2

@@ -28,8 +28,8 @@ from quernel.kernels import Kernel
 from quernel.losses import Loss
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.defaults import alpha_equivalent_to_krr, spread
-from quernel.tuning.holdout import Fold, deduplicated_sample, folds_of, representative_levels, take
-from quernel.tuning.krr_pilot import Found, Pilot
+from quernel.tuning.holdout import Fold, deduplicated_sample, iter_folds, representative_levels, take_rows
+from quernel.tuning.krr_pilot import LooResult, Pilot
 
 Array = NDArray[np.floating]
 
@@ -96,7 +96,7 @@ class BandwidthChoice:
 
 
 def learn_bandwidth(
-    view: DataSummary,
+    summary: DataSummary,
     kernels: Sequence[Kernel],
     loss: Loss,
     alpha: float,
@@ -105,31 +105,33 @@ def learn_bandwidth(
     fit_intercept: bool,
 ) -> BandwidthChoice:
     """Automatic bandwidths for the first kernel or learned ones for any, and, if it is open, a ridge weight."""
-    usual, unit = view.bandwidth, view.scales
-    sample = deduplicated_sample(view.sample, ROWS)
+    usual, unit = summary.bandwidth, summary.scales
+    sample = deduplicated_sample(summary.sample, ROWS)
     if sample.n_rows < FEW:
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
         return BandwidthChoice(tuple(usual.tolist()), alpha, reason)
     with single_threaded_blas(0, 0):
-        folds = [Fold(*parts, representative_levels(loss), fit_intercept, COMPONENTS) for parts in folds_of(sample)]
+        folds = [Fold(*parts, representative_levels(loss), fit_intercept, COMPONENTS) for parts in iter_folds(sample)]
         size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
-        pilots = [Pilot(take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, usual) for fold in folds]
+        pilots = [
+            Pilot(take_rows(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, usual) for fold in folds
+        ]
         # A list over the folds each, because the bandwidths of the others know a fold's held-out rows.
-        learned = [[pilot.learn(kernel, unit) for pilot in pilots] for kernel in kernels]
+        learned = [[pilot.fit_bandwidths(kernel, unit) for pilot in pilots] for kernel in kernels]
         errors = np.array([np.mean([found.error for found in each]) for each in learned])
         least = int(np.flatnonzero(errors <= errors.min() + CLEARLY)[-1])
         trials = [
-            _Trial(folds, kernels[0], [pilot.keep(kernels[0]) for pilot in pilots], view.n_distinct),
-            _Trial(folds, kernels[least], learned[least], view.n_distinct),
+            _Candidate(folds, kernels[0], [pilot.fit_default(kernels[0]) for pilot in pilots], summary.n_distinct),
+            _Candidate(folds, kernels[least], learned[least], summary.n_distinct),
         ]
         for trial in trials:
             if alpha_is_open:
-                trial.walk()
+                trial.search_alphas()
             else:
-                trial.judge([alpha])
+                trial.evaluate([alpha])
         best = int(trials[1].loss <= (1 + TIE) * trials[0].loss)
         if alpha_is_open:
-            trials[best].judge([factor * trials[best].alpha for factor in BESIDE])
+            trials[best].evaluate([factor * trials[best].alpha for factor in BESIDE])
     chosen = trials[best]
     return BandwidthChoice(
         tuple(chosen.bandwidth.tolist()),
@@ -144,13 +146,13 @@ def learn_bandwidth(
     )
 
 
-class _Trial:
+class _Candidate:
     """A kernel with bandwidths that were found in every fold, and the held-out losses of fits by ridge weight.
 
     Ridge weights are as they are for all rows of the table; a fold, which has fewer, is fitted with larger ones.
     """
 
-    def __init__(self, folds: list[Fold], kernel: Kernel, found: list[Found], n_rows: int) -> None:
+    def __init__(self, folds: list[Fold], kernel: Kernel, found: list[LooResult], n_rows: int) -> None:
         self.folds, self.kernel, self.found, self.n_rows = folds, kernel, found, n_rows
         weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
         self.weight = weight / weight.sum()
@@ -167,18 +169,18 @@ class _Trial:
         """The held-out loss with it."""
         return self.tried[self.alpha]
 
-    def walk(self) -> None:
+    def search_alphas(self) -> None:
         """Fits from large ridge weights to small ones, until these are no better."""
         suggested = [
-            _suggested(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
+            _equivalent_alpha(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
         ]
         middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
         for factors in ALPHAS:
-            self.judge([middle * factor for factor in factors])
+            self.evaluate([middle * factor for factor in factors])
             if self.alpha > min(self.tried):
                 break
 
-    def judge(self, alphas: list[float]) -> None:
+    def evaluate(self, alphas: list[float]) -> None:
         """Fits at these ridge weights."""
         losses = self.weight @ [
             fold.mean_losses(
@@ -189,7 +191,7 @@ class _Trial:
         self.tried.update(zip(alphas, losses.tolist(), strict=True))
 
 
-def _suggested(fold: Fold, found: Found) -> float:
+def _equivalent_alpha(fold: Fold, found: LooResult) -> float:
     """The ridge weight whose weight against the loss is that of the ridge found against squares."""
     scale = 1.0 if fold.loss.margin else spread(fold.train.y, fold.train.share())
     return alpha_equivalent_to_krr(float(found.ridges[0]), fold.train.n_rows, fold.loss, scale)

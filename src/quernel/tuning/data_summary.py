@@ -68,7 +68,7 @@ def snap_to_point_masses(curves: Array, values: Array, near: float) -> Array:
     return np.where(np.abs(nearest - curves) <= near, nearest, curves)
 
 
-FarSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
+OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
 
 # Different rows in the sample of rows that are far away: as many as any of the choices looks at.
 SAMPLE = 4000
@@ -77,7 +77,7 @@ SAMPLE = 4000
 class DataSummary:
     """Rows in memory."""
 
-    near = True
+    in_memory = True
 
     def __init__(self, source: ArrayRows) -> None:
         self.source: Any = source
@@ -104,7 +104,7 @@ class DataSummary:
         return column_range(self.source.X)
 
     @cached_property
-    def spread(self) -> float:
+    def target_scale(self) -> float:
         """A robust scale of y."""
         return spread(self.source.y, self.source.share())
 
@@ -114,7 +114,7 @@ class DataSummary:
         return sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
 
     @cached_property
-    def frequent(self) -> Array:
+    def point_masses(self) -> Array:
         """Values that many entries of y have; of rows that are far away, judged on the sample."""
         return find_point_masses(self.sample.X, self.sample.y, self.sample.share())
 
@@ -123,7 +123,7 @@ class DataSummary:
         """The automatic bandwidths, (d,)."""
         return bandwidth_from(self.scales, self.sample.X, self.sample.share())
 
-    def every(self, step: int, function: Callable[[Array], Array]) -> Array:
+    def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
         """A function of the rows 0, step, 2 step, ... of X, which works row by row."""
         return function(self.source.X[::step])
 
@@ -134,9 +134,9 @@ class StreamedSummary(DataSummary):
     One pass over the rows finds everything but the spread of y, which takes a few passes over y.
     """
 
-    near = False
+    in_memory = False
 
-    def __init__(self, source: FarSource) -> None:
+    def __init__(self, source: OutOfCoreSource) -> None:
         self._found = streaming_summary.summarise(source, SAMPLE)
         moments = self._found.moments
         self.source = source if moments.n_rows == source.n_rows else _without_weightless(source)
@@ -152,14 +152,14 @@ class StreamedSummary(DataSummary):
         return self._found.sample.rows()
 
     @cached_property
-    def spread(self) -> float:
+    def target_scale(self) -> float:
         """A robust scale of y."""
         quartiles = streaming_summary.quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
         return spread_from(
             quartiles, lambda median: streaming_summary.absolute_deviation(self.source, median, self.total)
         )
 
-    def every(self, step: int, function: Callable[[Array], Array]) -> Array:
+    def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
         """A function of the rows 0, step, 2 step, ... of X, computed where they are."""
         if isinstance(self.source, DaskRows):
             from dask import compute, delayed
@@ -173,7 +173,7 @@ class StreamedSummary(DataSummary):
         )
 
 
-def summarize_rows(source: ArrayRows | FarSource) -> DataSummary:
+def summarize_rows(source: ArrayRows | OutOfCoreSource) -> DataSummary:
     """What is to be known of these rows."""
     return DataSummary(source) if isinstance(source, ArrayRows) else StreamedSummary(source)
 

@@ -31,7 +31,7 @@ Split = tuple[Index, Index]
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class GridSearchResult:
     """Held-out losses (bandwidths, alphas, splits, columns), and the weight of each split's held-out rows (splits,).
 
     gap (bandwidths, alphas) is the largest relative gap of a cell's fits; where nothing was tried, it is infinite.
@@ -72,42 +72,42 @@ class Search:
 
 def search(
     source: ArrayRows,
-    lifts: Sequence[Callable[[], Array]],
+    feature_makers: Sequence[Callable[[], Array]],
     loss: Loss,
     alphas: Array,
     splits: Sequence[Split],
     *,
     fit_intercept: bool = True,
-    whole: bool = True,
-) -> Search:
+    full_grid: bool = True,
+) -> GridSearchResult:
     """Held-out losses over the grid.
 
     Parameters
     ----------
     source : ArrayRows
-    lifts : for every bandwidth, a function that gives the features of all rows, (n, M)
+    feature_makers : for every bandwidth, a function that gives the features of all rows, (n, M)
     loss, alphas, fit_intercept : as in `quernel.paths.solve`
     splits : pairs of index arrays, the rows to fit and those to judge by
-    whole : whether every cell is wanted; if not, those of ridge weights that are clearly too small remain infinite
+    full_grid : whether every cell is wanted; if not, those of ridge weights that are clearly too small remain infinite
     """
     share = source.share()
     weight = np.array([share[test].sum() for _, test in splits])
     weight /= weight.sum()
-    losses = np.full((len(lifts), len(alphas), len(splits), loss.n_columns), np.inf)
+    losses = np.full((len(feature_makers), len(alphas), len(splits), loss.n_columns), np.inf)
     gap = np.full(losses.shape[:2], np.inf)
     falling = np.argsort(-alphas, kind="stable")
-    groups = [falling] if whole else [falling[k : k + GROUP] for k in range(0, len(falling), GROUP)]
-    for b, lift in enumerate(lifts):
-        rows = InMemoryDesign(source, features=lift())
+    groups = [falling] if full_grid else [falling[k : k + GROUP] for k in range(0, len(falling), GROUP)]
+    for b, make_features in enumerate(feature_makers):
+        rows = InMemoryDesign(source, features=make_features())
         for group in groups:
-            losses[b, group], gap[b, group] = _held_out(rows, loss, alphas[group], splits, fit_intercept)
+            losses[b, group], gap[b, group] = _held_out_losses(rows, loss, alphas[group], splits, fit_intercept)
             mean = losses[b].mean(axis=2) @ weight
             if mean[group].min() > MUCH_WORSE * mean.min():
                 break
-    return Search(losses, weight, gap)
+    return GridSearchResult(losses, weight, gap)
 
 
-def _held_out(
+def _held_out_losses(
     rows: InMemoryDesign, loss: Loss, alphas: Array, splits: Sequence[Split], fit_intercept: bool
 ) -> tuple[Array, Array]:
     """Held-out losses (alphas, splits, columns), and the largest relative gap at each weight."""

@@ -15,7 +15,7 @@ from quernel.features.hash_sample import sample_of_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
-from quernel.tuning.krr_pilot import columns
+from quernel.tuning.krr_pilot import as_2d
 
 
 def deduplicated_sample(source: ArrayRows, limit: int) -> ArrayRows:
@@ -61,7 +61,7 @@ class Fold:
         rows = InMemoryDesign(self.train, features=features.fit_transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
         grid = paths.solve(problem, alphas, tol=self.tol, max_iter=MAX_ITER)
-        offset, sign = self.loss.margin_transform(columns(self.held_out.y))
+        offset, sign = self.loss.margin_transform(as_2d(self.held_out.y))
         residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
         return np.array([self.loss.value(one).mean(axis=1) for one in residuals])
 
@@ -70,7 +70,7 @@ class Fold:
         return self.losses(kernel, alphas) @ self.held_out.share()
 
 
-def folds_of(sample: ArrayRows, together: Index | None = None) -> Iterator[tuple[ArrayRows, ArrayRows]]:
+def iter_folds(sample: ArrayRows, together: Index | None = None) -> Iterator[tuple[ArrayRows, ArrayRows]]:
     """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise.
 
     Rows with the same number in `together` (n,), 0, 1, ..., are not parted.
@@ -82,10 +82,10 @@ def folds_of(sample: ArrayRows, together: Index | None = None) -> Iterator[tuple
     parts = [units[k::FOLDS] for k in range(FOLDS)] if few else [units[: round(HELD_OUT * len(units))]]
     for part in parts:
         held_out = np.isin(unit[order], part)
-        yield take(sample, order[~held_out]), take(sample, order[held_out])
+        yield take_rows(sample, order[~held_out]), take_rows(sample, order[held_out])
 
 
-def mirrored(sample: ArrayRows) -> Index:
+def sign_symmetric_groups(sample: ArrayRows) -> Index:
     """Numbers for `together`: of rows that share x, the lowest y with the highest, the next with the next highest.
 
     The rows are in the order of x and y. Turning y over then leaves the folds as they are.
@@ -97,7 +97,7 @@ def mirrored(sample: ArrayRows) -> Index:
     return np.unique(np.minimum(row, first[run] + last[run] - row), return_inverse=True)[1]
 
 
-def take(rows: ArrayRows, index: Index) -> ArrayRows:
+def take_rows(rows: ArrayRows, index: Index) -> ArrayRows:
     """Some of the rows, with their weights."""
     assert rows.weight is not None
     return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])

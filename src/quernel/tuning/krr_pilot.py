@@ -51,7 +51,7 @@ class LeaveOneOut:
     targets: tuple[Target, ...]
     usual: Array
 
-    def descend(self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int) -> Found:
+    def descend(self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int) -> LooResult:
         """The least error that some steps from these bandwidths find."""
         d = len(bandwidth)
         start = np.log(np.r_[bandwidth, np.full(len(self.targets), FIRST_RIDGE) if ridges is None else ridges])
@@ -59,9 +59,9 @@ class LeaveOneOut:
         start[:d] = np.clip(start[:d], low, high)
         bounds = [*zip(low, high, strict=True), *[(np.log(LEAST_RIDGE), np.log(MOST_RIDGE))] * len(self.targets)]
         best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
-        return Found(np.exp(best.x[:d]), np.exp(best.x[d:]), float(best.fun))
+        return LooResult(np.exp(best.x[:d]), np.exp(best.x[d:]), float(best.fun))
 
-    def keep(self) -> Found:
+    def select_ridge(self) -> LooResult:
         """The usual bandwidths with the ridge of the least mean square error of the first target.
 
         One eigendecomposition serves all ridges.
@@ -74,33 +74,33 @@ class LeaveOneOut:
             error = vectors @ (inverse[:, None] * across) / ((vectors**2 @ inverse)[:, None] * root)
             errors.append(float(np.mean(self.weight[:, None] * error**2)))
         best = int(np.argmin(errors))
-        return Found(self.usual, RIDGES[[best]], errors[best])
+        return LooResult(self.usual, RIDGES[[best]], errors[best])
 
-    def errors(self, found: Found) -> list[Array]:
+    def errors(self, found: LooResult) -> list[Array]:
         """Every target's leave-one-out errors, shape (n, k)."""
         K = self._gram(found.bandwidth)
         return [
             product / np.diag(inverse)[:, None]
             for target, ridge in zip(self.targets, found.ridges, strict=True)
-            for inverse, product in [self._solved(K, ridge, target.y)]
+            for inverse, product in [self._solve(K, ridge, target.y)]
         ]
 
-    def predict(self, found: Found, X_new: Array) -> list[Array]:
+    def predict(self, found: LooResult, X_new: Array) -> list[Array]:
         """Every target at other rows."""
         K, across = self._gram(found.bandwidth), self.kernel.with_bandwidth(found.bandwidth).gram(X_new, self.X) + 1
         pairs = zip(self.targets, found.ridges, strict=True)
-        return [across @ self._solved(K, ridge, target.y)[1] for target, ridge in pairs]
+        return [across @ self._solve(K, ridge, target.y)[1] for target, ridge in pairs]
 
     def _gram(self, bandwidth: Array) -> Array:
         return self.kernel.with_bandwidth(bandwidth).gram(self.X, self.X) + 1
 
-    def _solved(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
+    def _solve(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
         """B and B y."""
         regular = K.T.copy(order="F")
         regular[np.diag_indices_from(regular)] += np.maximum(ridge / self.weight, LEAST)
         factor, failed = dpotrf(regular, lower=1, overwrite_a=1)
         assert not failed
-        inverse = _symmetric(dpotri(factor, lower=1, overwrite_c=1)[0])
+        inverse = _symmetrize(dpotri(factor, lower=1, overwrite_c=1)[0])
         return inverse, inverse @ y
 
     def _log_error(self, logarithms: Array) -> tuple[float, Array]:
@@ -109,7 +109,7 @@ class LeaveOneOut:
         bandwidth, ridges = np.exp(logarithms[:d]), np.exp(logarithms[d:])
         K, by_kernel, by_ridge, total = self._gram(bandwidth), np.zeros((n, n), order="F"), np.zeros(len(ridges)), 0.0
         for t, (target, ridge) in enumerate(zip(self.targets, ridges, strict=True)):
-            inverse, product = self._solved(K, ridge, target.y)
+            inverse, product = self._solve(K, ridge, target.y)
             diagonal = np.diag(inverse)[:, None]
             error = product / diagonal
             share = target.importance * self.weight[:, None] / error.size
@@ -121,9 +121,9 @@ class LeaveOneOut:
             by_kernel = dsyrk(1.0, inverse * np.sqrt(-by_diagonal), 1.0, by_kernel, lower=1, overwrite_c=1)
             by_kernel = dsyr2k(-0.5, inverse @ by_product, product, 1.0, by_kernel, lower=1, overwrite_c=1)
             by_ridge[t] = (np.diag(by_kernel) - before) @ (ridge / self.weight)
-        by_kernel = _symmetric(by_kernel)
+        by_kernel = _symmetrize(by_kernel)
         by_bandwidth = np.sum(
-            [c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, by_kernel) for c, part in self._open],
+            [c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, by_kernel) for c, part in self._free_parts],
             axis=0,
         )
         if total <= 0:  # targets that are constant
@@ -134,11 +134,11 @@ class LeaveOneOut:
         return float(np.log(total)) + cost, np.r_[by_bandwidth / total + by_apart, by_ridge / total]
 
     @property
-    def _open(self) -> list[tuple[float, Kernel]]:
+    def _free_parts(self) -> list[tuple[float, Kernel]]:
         return [(c, part) for c, part in self.kernel.parts if part.has_free_bandwidth]
 
 
-def _symmetric(lower: Array) -> Array:
+def _symmetrize(lower: Array) -> Array:
     """The symmetric matrix of this lower triangle; what is above it must be 0."""
     diagonal = np.diag(lower).copy()
     whole = lower + lower.T
@@ -147,7 +147,7 @@ def _symmetric(lower: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class LooResult:
     """Bandwidths (d,), a ridge for every target, and what was made least by them."""
 
     bandwidth: Array
@@ -177,9 +177,9 @@ class Pilot:
     """Some rows, in random order, and the usual bandwidths of their columns."""
 
     def __init__(self, rows: ArrayRows, loss: Loss, usual: Array) -> None:
-        share, y = rows.share(), columns(rows.y)
+        share, y = rows.share(), as_2d(rows.y)
         if not loss.margin:
-            y = _drawn_in(y, share)
+            y = _winsorize(y, share)
         middle = share @ y
         deviation = np.sqrt(share @ (y - middle) ** 2)
         self.X, self.share, self.usual = rows.X, share, usual
@@ -187,15 +187,15 @@ class Pilot:
         # The curve of a level is  mean + normal score * spread,  and a normal law's mean absolute deviation is not 1.
         self.spread_counts = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
 
-    def keep(self, kernel: Kernel) -> Found:
+    def fit_default(self, kernel: Kernel) -> LooResult:
         """The usual bandwidths, and a ridge for them."""
-        return self._by(kernel).keep()
+        return self._loo(kernel).select_ridge()
 
-    def learn(self, kernel: Kernel, unit: Array) -> Found:
+    def fit_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
         """A bandwidth for every column, measured in these units: by y first, and then by the spread along with it."""
         start = first_bandwidth(kernel, self.usual, self.X)
-        found = self._by(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
-        by = self._by(kernel)
+        found = self._loo(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
+        by = self._loo(kernel)
         found = by.descend(found.bandwidth, unit, found.ridges, steps=STEPS)
         if not self.spread_counts:
             return found
@@ -203,18 +203,18 @@ class Pilot:
         both = replace(by, targets=(*by.targets, Target(size - self.share @ size, self.spread_counts)))
         return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
 
-    def _by(self, kernel: Kernel, most: int | None = None) -> LeaveOneOut:
+    def _loo(self, kernel: Kernel, most: int | None = None) -> LeaveOneOut:
         """Errors of y, on all rows or on so many."""
         weight = self.share[:most]
         return LeaveOneOut(kernel, self.X[:most], weight / weight.mean(), (Target(self.y[:most]),), self.usual)
 
 
-def columns(y: Array) -> Array:
+def as_2d(y: Array) -> Array:
     """y with a column for every target."""
     return y if y.ndim == 2 else y[:, None]
 
 
-def _drawn_in(y: Array, share: Array) -> Array:
+def _winsorize(y: Array, share: Array) -> Array:
     """y, what is far from the median brought nearer."""
     sides = [(weighted_quantiles(one, share, np.array([0.5]))[0], FARTHEST * spread(one, share)) for one in y.T]
     middle, far = np.array(sides).T

@@ -29,7 +29,7 @@ from quernel.objective import Problem
 from quernel.solvers import newton
 from quernel.theory import effective_dimension
 from quernel.tuning.defaults import N_COMPONENTS, SIZES, alpha_unit, spread
-from quernel.tuning.holdout import deduplicated_sample, take
+from quernel.tuning.holdout import deduplicated_sample, take_rows
 
 Array = NDArray[np.floating]
 
@@ -101,20 +101,20 @@ def choose_components(
     if sample.n_rows < FEW:
         M = min(N_COMPONENTS, most)
         return ComponentsChoice(M, f"too few different rows to choose by (below {FEW:,}).")
-    train, held_out = _halves(sample)
+    train, held_out = _split_half(sample)
     if loss.margin:
-        train, held_out, loss = _seen(train, held_out, loss)
+        train, held_out, loss = _drop_single_class_columns(train, held_out, loss)
         if loss.n_columns == 0:
             return ComponentsChoice(min(N_COMPONENTS, most), "too few rows of the rarer class to choose by.")
     # The ridge weight in its own unit: what is resolved must not depend on the units of y and of the loss.
     ridge = alpha / alpha_unit(loss, 1.0 if loss.margin else spread(sample.y, sample.share()))
     trials: list[Trial] = []
-    last: _Lifted | None = None
+    last: _MappedRows | None = None
     sizes = [size for size in SIZES if size <= min(most, sample.n_rows)] or [most]
     with single_threaded_blas(0, 0):
         for M in sizes:
             feature_map = features(M, sample)
-            here = _Lifted(feature_map.transform(train.X), feature_map.transform(held_out.X))
+            here = _MappedRows(feature_map.transform(train.X), feature_map.transform(held_out.X))
             dimension = float(effective_dimension(here.train, alpha=ridge, sample_weight=train.weight))
             trials.append(Trial(M, dimension))
             if last is not None and dimension <= (1 + RESOLVED) * trials[-2].dimension:
@@ -123,15 +123,17 @@ def choose_components(
                 trials[-2] = replace(trials[-2], loss=float(held_out.share() @ before))
                 trials[-1] = replace(trials[-1], loss=float(held_out.share() @ after), gain=gain, error=error)
                 if gain <= error:
-                    return ComponentsChoice(M, _settled(trials), tuple(trials), train.n_rows, held_out.n_rows)
+                    return ComponentsChoice(M, _reason_converged(trials), tuple(trials), train.n_rows, held_out.n_rows)
             last = here
     if most > sample.n_rows:
         limited_by = "no more are tried for so few different rows"
-    return ComponentsChoice(sizes[-1], _unsettled(trials, limited_by), tuple(trials), train.n_rows, held_out.n_rows)
+    return ComponentsChoice(
+        sizes[-1], _reason_not_converged(trials, limited_by), tuple(trials), train.n_rows, held_out.n_rows
+    )
 
 
 @dataclass
-class _Lifted:
+class _MappedRows:
     """Features of the rows to fit and of those held out, and the losses of the latter once they are known."""
 
     train: Array
@@ -139,13 +141,13 @@ class _Lifted:
     losses: Array | None = None
 
 
-def _halves(sample: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
+def _split_half(sample: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
     """Two random halves, the same for the same values."""
     order = np.random.default_rng(1).permutation(sample.n_rows)
-    return take(sample, np.sort(order[::2])), take(sample, np.sort(order[1::2]))
+    return take_rows(sample, np.sort(order[::2])), take_rows(sample, np.sort(order[1::2]))
 
 
-def _seen(train: ArrayRows, held_out: ArrayRows, loss: Loss) -> tuple[ArrayRows, ArrayRows, Loss]:
+def _drop_single_class_columns(train: ArrayRows, held_out: ArrayRows, loss: Loss) -> tuple[ArrayRows, ArrayRows, Loss]:
     """Rows and loss of the columns in which the rows to fit have both labels."""
     y = train.y.reshape(train.n_rows, -1)
     columns = np.flatnonzero(y.min(axis=0) < y.max(axis=0))
@@ -156,7 +158,7 @@ def _seen(train: ArrayRows, held_out: ArrayRows, loss: Loss) -> tuple[ArrayRows,
 
 
 def _losses(
-    lifted: _Lifted, train: ArrayRows, held_out: ArrayRows, loss: Loss, alpha: float, fit_intercept: bool
+    lifted: _MappedRows, train: ArrayRows, held_out: ArrayRows, loss: Loss, alpha: float, fit_intercept: bool
 ) -> Array:
     """The loss of every held-out row, the mean over the columns, under the fit of the others."""
     if lifted.losses is None:
@@ -174,7 +176,7 @@ def _mean_and_error(values: Array, share: Array) -> tuple[float, float]:
     return float(mean), float(np.sqrt(share**2 @ (values - mean) ** 2))
 
 
-def _settled(trials: list[Trial]) -> str:
+def _reason_converged(trials: list[Trial]) -> str:
     before, last = trials[-2:]
     return (
         f"beyond {before.n_components:,} the effective dimension grew by {last.dimension / before.dimension - 1:.0%} "
@@ -182,7 +184,7 @@ def _settled(trials: list[Trial]) -> str:
     )
 
 
-def _unsettled(trials: list[Trial], limited_by: str) -> str:
+def _reason_not_converged(trials: list[Trial], limited_by: str) -> str:
     if len(trials) == 1:
         return f"{limited_by}."
     before, last = trials[-2:]
