@@ -1,4 +1,7 @@
-"""Rows whose target is a class, as rows of signs."""
+"""Encode class labels as signs for margin losses: y = -1 or +1, one against the rest for K > 2 classes.
+
+Two classes make one output, whose positive class is `classes[1]`; K > 2 classes make K outputs.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,25 @@ Index = NDArray[np.intp]
 
 
 def encode_signs(codes: Index, n_columns: int) -> Array:
-    """-1 and +1: shape (n,) for two classes, (n, K), one class against the rest, for more."""
+    """Signs -1 and +1 of class codes 0 ... K-1: shape (n,) for two classes, (n, K) one-vs-rest for more."""
     if n_columns == 1:
         return np.where(codes == 1, 1.0, -1.0)
     return np.asfortranarray(np.where(codes[:, None] == np.arange(n_columns), 1.0, -1.0))
 
 
 def encode_labels(y: Array, classes: Array) -> Index:
-    """The number of each row's class; any, for one that only rows of weight 0 have."""
+    """Class codes: positions of the labels y in the sorted `classes`.
+
+    A label not in `classes` occurs only in rows of weight 0, so that any valid code will do for it.
+    """
     return np.minimum(np.searchsorted(classes, y), len(classes) - 1)
 
 
 class OneVsRestRows:
-    """Rows of files with signs in place of their labels, and weights times the factors of their classes, if any."""
+    """Row source of files with signs as its target, encoded block by block as they are read.
+
+    `factor` of shape (K,), if given, multiplies the weights of the rows of each class (class_weight).
+    """
 
     def __init__(self, source: RowSource, classes: Array, n_columns: int, factor: Array | None) -> None:
         self.source, self._classes, self._n_columns, self._factor = source, classes, n_columns, factor
@@ -37,18 +46,18 @@ class OneVsRestRows:
         self.cache = getattr(source, "cache", "auto")
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """These blocks in order."""
+        """Yield these blocks, in order, with encoded targets and weights."""
         for piece in self.source.stream(blocks, X=X):
             codes = encode_labels(piece.y, self._classes)
-            yield Piece(piece.X, encode_signs(codes, self._n_columns), _weighted(codes, piece.weight, self._factor))
+            yield Piece(piece.X, encode_signs(codes, self._n_columns), _scale_weight(codes, piece.weight, self._factor))
 
     def place(self, k: int) -> str:
-        """Where block k comes from, for messages."""
+        """Where block k comes from, for error messages."""
         return self.source.place(k)
 
 
 def encode_target(source: Any, classes: Array, n_columns: int, factor: Array | None) -> Any:
-    """Rows that are far away, ready to be fitted as classes."""
+    """Encode the labels of out-of-core rows as signs, lazily, and multiply weights by the class factors, if any."""
     if not isinstance(source, DaskRows):
         return OneVsRestRows(source, classes, n_columns, factor)
     chunks = {} if n_columns == 1 else {"new_axis": 1, "chunks": (source.y.chunks[0], (n_columns,))}
@@ -70,14 +79,15 @@ def _class_factor_block(classes: Array, factor: Array, y: Array) -> Array:
     return factor[encode_labels(y, classes)]
 
 
-def _weighted(codes: Index, weight: Array | None, factor: Array | None) -> Array | None:
+def _scale_weight(codes: Index, weight: Array | None, factor: Array | None) -> Array | None:
+    """weight * factor[class], where None stands for ones; None if both are."""
     if factor is None:
         return weight
     return factor[codes] if weight is None else weight * factor[codes]
 
 
 def class_weights(source: Any, classes: Array) -> Array:
-    """The sum of the weights of every class, (K,)."""
+    """Sum of the sample weights of every class, shape (K,), in one pass over y."""
 
     def step(piece: Piece) -> Array:
         return np.bincount(encode_labels(piece.y, classes), piece.weight, minlength=len(classes)).astype(float)
