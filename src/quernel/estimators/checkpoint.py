@@ -131,7 +131,7 @@ def fingerprint(estimator: Any, summary: DataSummary) -> dict[str, Any]:
 
 
 def _format_digits(values: Any) -> list[str]:
-    """Nine digits: summation order may change the last ones from run to run."""
+    """Numbers as text, to nine digits."""
     return [f"{value:.9g}" for value in np.ravel(values)]
 
 
