@@ -134,7 +134,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Type in which features are stored: in memory, in the cache of streamed rows, on Dask workers. "float32" halves
         their size, and costs a pass or two over float64 features at the end. Sums are still accumulated in float64, and
         `duality_gap_` refers to float64 features. For data in memory it may stay above `tol`, with a warning; for
-        out-of-core data the fit continues in float64 until `tol` is reached. Features that are not stored are not rounded.
+        out-of-core data the fit continues in float64 until `tol` is reached. Recomputed features are never rounded.
     warm_start : bool, default=False
         Whether `fit` reuses the features, bandwidth and automatic alpha of the previous call and starts from its
         coefficients, as for the same data with new rows. It starts afresh if kernel, bandwidth, n_components, sampling,
@@ -426,8 +426,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # scikit-learn's estimator checks set alpha = 0.01 and expect a good score. Only alpha="auto" adapts to the data;
-        # a given alpha may be too large for theirs.
+        # scikit-learn's estimator checks set alpha = 0.01 and expect a good score. Only alpha="auto" adapts to the
+        # data; a given alpha may be too large for theirs.
         tags.regressor_tags.poor_score = self.alpha != "auto"
         return tags
 

@@ -83,10 +83,11 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     best_score_ : float
         Its score: minus the mean pinball loss on held-out rows.
     cv_results_ : dict of arrays, one entry per pair
-        As in `sklearn.model_selection.GridSearchCV`: ``params``, ``param_alpha``, ``param_bandwidth``, ``split0_test_score``, ...,
-        ``mean_test_score`` (splits weighted by their held-out rows), ``std_test_score``, ``rank_test_score``; and
-        ``test_loss_q0.1``, ..., the mean loss of each level, and ``relative_gap``, the largest duality gap of the fits
-        of a pair. ``pandas.DataFrame(model.cv_results_)`` shows them as a table.
+        As in `sklearn.model_selection.GridSearchCV`: ``params``, ``param_alpha``, ``param_bandwidth``,
+        ``split0_test_score``, ..., ``mean_test_score`` (splits weighted by their held-out rows),
+        ``std_test_score``, ``rank_test_score``; and ``test_loss_q0.1``, ..., the mean loss of each level, and
+        ``relative_gap``, the largest duality gap of the fits of a pair.
+        ``pandas.DataFrame(model.cv_results_)`` shows them as a table.
     n_splits_ : int
         Number of (train, test) splits.
     bandwidth_choice_ : BandwidthChoice or None
