@@ -38,16 +38,16 @@ ROWS, FEW = 3000, 30
 # Training rows from which bandwidths are learned, for a single split and for each of several folds; a step costs their
 # number cubed.
 LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
-# A kernel loses to an earlier candidate only if its log leave-one-out error is larger by this: squared error is only a
-# proxy of the loss.
+# The last kernel whose log leave-one-out error is within this of the lowest is chosen: squared error is only a proxy of
+# the loss.
 CLEARLY = 0.05
-# Learned bandwidths are chosen unless their held-out loss is worse than the automatic ones' by more than this fraction.
+# Learned bandwidths are chosen unless their held-out loss exceeds that of the automatic ones by this fraction.
 TIE = 0.01
 # Nystroem landmarks of the fits whose held-out loss is compared.
 COMPONENTS = 500
-# Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: first group, then smaller
-# ones for as long as the smallest is the best, since small alphas take longest; at last BESIDE times the best. Most are
-# above 1, because outer quantiles need more regularisation than the mean.
+# Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: the first group, then
+# smaller ones for as long as the smallest is the best, since small alphas take longest; at last BESIDE times the best.
+# Most are above 1, because outer quantiles need more regularisation than the mean.
 ALPHAS, BESIDE = ((316.0, 31.6, 3.16), (0.316,), (0.0316,)), (3.16, 0.316)
 
 

@@ -7,6 +7,7 @@ and a row of weight 0 to none. `share` denotes weights of shape (n,) that sum to
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,9 +103,8 @@ def auto_landmarks(n_rows: int) -> int:
 
 def scaled_loss(name: str, scale: float) -> Loss:
     """Loss of this name; its length parameter, if any, is relative to the scale of y, so that fit(a y) = a fit(y)."""
-    if name not in LENGTHS:
-        return LOSSES[name]()
-    return LOSSES[name](**{LENGTHS[name]: LENGTH[name] * scale})
+    params: dict[str, Any] = {LENGTHS[name]: LENGTH[name] * scale} if name in LENGTHS else {}
+    return LOSSES[name](**params)
 
 
 def alpha_unit(loss: Loss, scale: float) -> float:

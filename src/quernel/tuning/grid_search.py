@@ -66,7 +66,7 @@ class GridSearchResult:
         return np.sqrt(away**2 @ self.weight)
 
     def best(self, alphas: Array, *, one_standard_error: bool = False) -> tuple[int, int]:
-        """Indices (bandwidth, alpha) of the lowest loss; by the one-standard-error rule, of the largest alpha near it."""
+        """Indices (bandwidth, alpha) of the lowest loss or, by the one-standard-error rule, the largest alpha."""
         mean, n_splits = self.mean, len(self.weight)
         least = np.unravel_index(np.argmin(mean), mean.shape)
         if not one_standard_error:
