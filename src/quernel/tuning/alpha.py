@@ -67,12 +67,12 @@ class AlphaChoice:
     def __str__(self) -> str:
         lines = ["     alpha  held-out loss"]
         for alpha, loss in self.tried:
-            remarks = ["chosen"] * (alpha == self.alpha) + ["usual for so many rows"] * (alpha == self.usual)
+            remarks = ["chosen"] * (alpha == self.alpha) + ["default for so many rows"] * (alpha == self.usual)
             lines.append(f"{alpha:>10.2g}  {loss:>13.4g}  {', '.join(remarks)}".rstrip())
+        lines.append(f"Held-out loss of {self.n_rows:,} rows by cross-validation, with at most {COMPONENTS} landmarks.")
         lines.append(
-            f"Every one of {self.n_rows:,} rows was judged by fits to others, with at most {COMPONENTS} landmarks."
+            "Chosen: the closest to the default that is not worse than the best by more than one standard error."
         )
-        lines.append("Chosen: the nearest to the usual one that is not worse than the best by more than chance.")
         return "\n".join(lines)
 
 

@@ -144,8 +144,8 @@ class LeaveOneOut:
             total += np.sum(share * error**2)
             grad_product, grad_diagonal = 2 * share * error / diagonal, np.sum(-2 * share * error**2 / diagonal, axis=1)
             # From dB = -B dK B, the derivative with respect to K is the symmetric part of
-            # -B diag(grad_diagonal) B - B grad_product (B y)'.  grad_diagonal <= 0, so the first term is a symmetric product
-            # (dsyrk); the second is a symmetric rank-2k update (dsyr2k). Only lower triangles are filled.
+            # -B diag(grad_diagonal) B - B grad_product (B y)'.  As grad_diagonal <= 0, the first term is a symmetric
+            # product (dsyrk); the second is a symmetric rank-2k update (dsyr2k). Only lower triangles are filled.
             before = np.diag(grad_kernel).copy()
             grad_kernel = dsyrk(1.0, inverse * np.sqrt(-grad_diagonal), 1.0, grad_kernel, lower=1, overwrite_c=1)
             grad_kernel = dsyr2k(-0.5, inverse @ grad_product, product, 1.0, grad_kernel, lower=1, overwrite_c=1)

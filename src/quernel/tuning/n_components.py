@@ -79,7 +79,7 @@ class ComponentsChoice:
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *cells)
         ]
-        rows = f"Fitted on {self.n_train:,} and judged on {self.n_held_out:,} sampled rows."
+        rows = f"Fitted to {self.n_train:,} and evaluated on {self.n_held_out:,} sampled rows."
         return "\n".join([*lines, rows, f"{self.n_components:,} random features: {self.reason}"])
 
 
