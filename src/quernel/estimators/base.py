@@ -106,7 +106,7 @@ class KernelEstimator(BaseEstimator):
         if not isinstance(self.warm_start, bool | np.bool_):
             raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
         for what, instead in self._in_memory_only() if self.warm_start else ():
-            raise ValueError(f"warm_start=True is not for {what}, which begins from nothing. Use {instead}.")
+            raise ValueError(f"warm_start=True is not for {what}, which always starts from scratch. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
         if self.max_memory is not None:

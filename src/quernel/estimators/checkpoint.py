@@ -46,7 +46,7 @@ class Checkpoint:
         if other:
             raise ValueError(
                 f"{self.path} is a checkpoint of another fit: it differs in {', '.join(other)}. Give another path, or "
-                "remove the file to begin anew."
+                "remove the file to start afresh."
             )
         return guess
 
@@ -100,11 +100,11 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint={os.fspath(path)!r} is a folder, or in a folder that is missing. Give a file.")
     if isinstance(estimator.random_state, bool) or not isinstance(estimator.random_state, int | np.integer):
         raise ValueError(
-            "A fit goes on from its checkpoint only with the same random features: checkpoint needs an integer as "
+            "A fit can resume from a checkpoint only with the same random features: checkpoint needs an integer as "
             f"random_state; got {estimator.random_state!r}."
         )
     for what, instead in estimator._in_memory_only():
-        raise ValueError(f"checkpoint is not for {what}, which begins from nothing. Use {instead}, or leave it out.")
+        raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 
 def fingerprint(estimator: Any, summary: DataSummary) -> dict[str, Any]:

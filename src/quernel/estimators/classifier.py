@@ -173,7 +173,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             )  # again: the number of classes is known only now, hence whether the model is multinomial
         elif self._together and (self.warm_start or checkpoint is not None):
             raise ValueError(
-                "The multinomial model has no warm_start and no checkpoint: it begins from nothing. Use "
+                "The multinomial model has no warm_start and no checkpoint: it always starts from scratch. Use "
                 "multiclass='ovr'."
             )
         self._fit_outputs(summarize_rows(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)

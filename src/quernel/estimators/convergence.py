@@ -18,7 +18,7 @@ def print_progress(progress: Progress) -> None:
         if progress.done == 1:
             print(f"quernel: pass {progress.sweep} over the rows is done, about {as_duration(progress.left or 0)} left")
         return
-    print(f"quernel: step {progress.iteration}, {progress.columns} fits at work, relative gap {progress.gap:.1e}")
+    print(f"quernel: step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}")
 
 
 def warn_not_converged(model: Any, names: list[str], of: str = "") -> None:

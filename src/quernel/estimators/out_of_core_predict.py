@@ -128,8 +128,8 @@ def _split_like(name: str, values: Any, lengths: Any) -> list[Any]:
     elif known:
         return np.split(np.asarray(values), np.cumsum(lengths)[:-1])
     raise ValueError(
-        f"{name} must be cut like X: give it as a Dask collection with the same chunks, or X as an array whose chunks "
-        "are known."
+        f"{name} must be chunked like X: give it as a Dask collection with the same chunks, or X as an array whose "
+        "chunks are known."
     )
 
 

@@ -89,7 +89,7 @@ def choose_alpha(
     """Choose alpha for a kernel with given bandwidths by cross-validation around the default `usual`.
 
     Returns None, to keep the default, if there are too few or too many distinct rows, for class labels (margins have a
-    natural scale), for the linear kernel, and for kernels without a closed form. `larger_only` restricts the grid to
+    natural scale), for the linear kernel, and for kernels known only through their random features. `larger_only` restricts the grid to
     values not below the default.
     """
     if not FEW <= summary.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
@@ -115,7 +115,7 @@ def choose_alpha(
 
 
 def _has_gram(kernel: Kernel) -> bool:
-    """Whether the kernel has a closed form, which the Nystroem features of the search need."""
+    """Whether k(x, z) can be evaluated, as Nystroem features need; some kernels have random features only."""
     try:
         kernel.check_diagonal()
     except ValueError:
