@@ -161,7 +161,7 @@ def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, 
     def counted(sweep):
         return lambda self, *args, **words: (sweeps.append(self), sweep(self, *args, **words))[1]
 
-    monkeypatch.setattr(StreamedDesign, "fold", counted(StreamedDesign.map_reduce))
+    monkeypatch.setattr(StreamedDesign, "map_reduce", counted(StreamedDesign.map_reduce))
     monkeypatch.setattr(StreamedDesign, "map_reduce_split", counted(StreamedDesign.map_reduce_split))
     X, y = table[0], target_of(name, table[1])
     far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="memory"))

@@ -89,8 +89,8 @@ def choose_alpha(
     """Choose alpha for a kernel with given bandwidths by cross-validation around the default `usual`.
 
     Returns None, to keep the default, if there are too few or too many distinct rows, for class labels (margins have a
-    natural scale), for the linear kernel, and for kernels known only through their random features. `larger_only` restricts the grid to
-    values not below the default.
+    natural scale), for the linear kernel, and for kernels known only through their random features. `larger_only`
+    restricts the grid to values not below the default.
     """
     if not FEW <= summary.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
         return None
