@@ -18,7 +18,10 @@ from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, me
 from quernel.data.sources import is_stream
 from quernel.estimators.validation import check_training
 
+Array = NDArray[np.floating]
 Index = NDArray[np.intp]
+
+NUMBER = 8  # bytes of a float64
 
 
 def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
@@ -56,11 +59,6 @@ def _check_positions(part: Any, n_rows: int) -> Index:
     if not whole or not -n_rows <= part.min() <= part.max() < n_rows:
         raise ValueError(f"cv must give positions among {n_rows} rows; got {part!r}.")
     return part % n_rows
-
-
-Array = NDArray[np.floating]
-
-NUMBER = 8  # bytes of a float64
 
 
 def is_dask(X: Any) -> bool:

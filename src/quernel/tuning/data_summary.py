@@ -33,6 +33,12 @@ SOME = 1000
 NEAR = 1e-4
 
 
+OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
+
+# Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
+SAMPLE = 4000
+
+
 def find_point_masses(X: Array, y: Array, share: Array) -> Array:
     """Values of y with at least 1 % of the weight, ascending.
 
@@ -70,12 +76,6 @@ def snap_to_point_masses(curves: Array, values: Array, near: float) -> Array:
     low, high = values[np.maximum(above - 1, 0)], values[np.minimum(above, len(values) - 1)]
     nearest = np.where(np.abs(curves - low) <= np.abs(high - curves), low, high)
     return np.where(np.abs(nearest - curves) <= near, nearest, curves)
-
-
-OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
-
-# Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
-SAMPLE = 4000
 
 
 class DataSummary:

@@ -20,6 +20,18 @@ from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
 from quernel.tuning.krr_pilot import as_2d
 
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+# Below ROTATE_BELOW rows, cross-validation with FOLDS folds; from there on, one split that holds out this fraction.
+ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
+# With more quantile levels than this, a few representative ones are fitted.
+MOST_LEVELS = 3
+# Relative duality gap of the fits: a fraction of the standard error of held-out losses, which is some percent.
+TOL = 3e-3
+# Newton steps; an alpha so small that it needs more overfits anyway.
+MAX_ITER = 150
+
 
 def deduplicated_sample(source: ArrayRows, limit: int) -> ArrayRows:
     """Up to `limit` distinct rows (x, y), sorted by their values, each with the total weight of its copies.
@@ -35,19 +47,6 @@ def deduplicated_sample(source: ArrayRows, limit: int) -> ArrayRows:
     some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # more than limit if few x have many y
     chosen = order[new][some]
     return ArrayRows(X[chosen], y[chosen], weight[some])
-
-
-Array = NDArray[np.floating]
-Index = NDArray[np.intp]
-
-# Below ROTATE_BELOW rows, cross-validation with FOLDS folds; from there on, one split that holds out this fraction.
-ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
-# With more quantile levels than this, a few representative ones are fitted.
-MOST_LEVELS = 3
-# Relative duality gap of the fits: a fraction of the standard error of held-out losses, which is some percent.
-TOL = 3e-3
-# Newton steps; an alpha so small that it needs more overfits anyway.
-MAX_ITER = 150
 
 
 @dataclass(frozen=True, eq=False)

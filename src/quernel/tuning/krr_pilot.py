@@ -45,6 +45,13 @@ RIDGES = 10.0 ** np.arange(-4, 3.5, 0.5)
 APART = 1.0
 
 
+# Stages of `Pilot.fit_bandwidths`: COARSE_STEPS iterations on COARSE rows, which are cheap, then STEPS on all rows,
+# then SPREAD_STEPS with the absolute residuals as a second target.
+COARSE, COARSE_STEPS, STEPS, SPREAD_STEPS = 350, 12, 5, 6
+# Winsorize targets at this many robust scales from the median: squared error is sensitive to outliers.
+WINSORIZE_AT = 8.0
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """Targets y of shape (n, k) and the weight of their mean squared error in the sum."""
@@ -202,13 +209,6 @@ def first_bandwidth(kernel: Kernel, bandwidth: Array, X: Array) -> Array:
         median = np.median(kernel.with_bandwidth(np.exp(middle) * bandwidth).gram(some, some)[pairs])
         low, high = (middle, high) if median < TYPICAL else (low, middle)
     return np.exp((low + high) / 2) * bandwidth
-
-
-# Stages of `Pilot.fit_bandwidths`: COARSE_STEPS iterations on COARSE rows, which are cheap, then STEPS on all rows,
-# then SPREAD_STEPS with the absolute residuals as a second target.
-COARSE, COARSE_STEPS, STEPS, SPREAD_STEPS = 350, 12, 5, 6
-# Winsorize targets at this many robust scales from the median: squared error is sensitive to outliers.
-WINSORIZE_AT = 8.0
 
 
 class Pilot:
