@@ -126,7 +126,7 @@ def test_frequent_values_of_large_tables_do_not_depend_on_the_order_of_rows():
 
 
 def frequent_of(X, y, weight=None):
-    return DataSummary(ArrayRows(X, y, weight)).frequent
+    return DataSummary(ArrayRows(X, y, weight)).point_masses
 
 
 def test_continuous_targets_have_none():

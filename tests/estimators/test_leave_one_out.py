@@ -7,7 +7,7 @@ import pytest
 
 from quernel.kernels import Cauchy, Gaussian, Laplacian, Matern
 from quernel.tuning import krr_pilot
-from quernel.tuning.krr_pilot import Found, LeaveOneOut, Target, first_bandwidth
+from quernel.tuning.krr_pilot import LeaveOneOut, LooResult, Target, first_bandwidth
 
 KERNELS = {
     "gaussian": Gaussian(),
@@ -75,10 +75,10 @@ def test_bandwidths_that_are_apart_from_the_usual_ones_cost(monkeypatch):
 @pytest.mark.parametrize("name", KERNELS)
 def test_usual_bandwidths_are_kept_with_the_ridge_of_the_least_error(name):
     by = problem(KERNELS[name])
-    found = by.keep()
+    found = by.select_ridge()
     np.testing.assert_array_equal(found.bandwidth, by.usual)
     by = replace(by, targets=by.targets[:1])
-    errors = [by.errors(Found(by.usual, np.array([ridge]), 0.0))[0] for ridge in krr_pilot.RIDGES]
+    errors = [by.errors(LooResult(by.usual, np.array([ridge]), 0.0))[0] for ridge in krr_pilot.RIDGES]
     squares = [np.mean(by.weight[:, None] * error**2) for error in errors]
     assert found.ridges == krr_pilot.RIDGES[np.argmin(squares)]
     assert found.error == pytest.approx(min(squares), rel=1e-6)

@@ -104,9 +104,9 @@ def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_p
         assert far.crossing_rate_ == near.crossing_rate_
     if name in ("hinge", "classes"):
         np.testing.assert_array_equal(far.classes_, near.classes_)
-        np.testing.assert_allclose(far._raw_curves(X[:100]), near._raw_curves(X[:100]), atol=2e-3)
+        np.testing.assert_allclose(far._predict_raw(X[:100]), near._predict_raw(X[:100]), atol=2e-3)
     else:
-        np.testing.assert_allclose(far._raw_curves(X[:100]), near._raw_curves(X[:100]), atol=1e-3 * np.std(y))
+        np.testing.assert_allclose(far._predict_raw(X[:100]), near._predict_raw(X[:100]), atol=1e-3 * np.std(y))
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_the_overview_of_a_stream_is_that_of_arrays(data):
     counts = weight > 0
     near, far = DataSummary(ArrayRows(X[counts], y[counts], weight[counts])), StreamedSummary(MemmapRows(X, y, weight))
     assert far.n_rows == near.n_rows
-    assert far.spread == near.spread
+    assert far.target_scale == near.target_scale
     for name in ("mean", "scales", "range", "bandwidth"):
         np.testing.assert_allclose(getattr(far, name), getattr(near, name), rtol=1e-11, atol=1e-15)
-    np.testing.assert_array_equal(far.every(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
+    np.testing.assert_array_equal(far.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
     assert far.sample.n_rows < 5000 < near.sample.n_rows
 
 

@@ -15,7 +15,7 @@ from quernel.estimators.splits import read_splits
 from quernel.kernels import Gaussian
 from quernel.metrics import pinball_loss
 from quernel.tuning import bandwidth, holdout
-from quernel.tuning.grid_search import Search
+from quernel.tuning.grid_search import GridSearchResult
 
 LEVELS = [0.1, 0.5, 0.9]
 ALPHAS = [1e-6, 1e-4, 1e-2]
@@ -186,11 +186,11 @@ def test_other_features(settings):
 def test_one_standard_error_takes_the_smoothest_that_is_not_clearly_worse():
     losses = np.array([[[3.0, 3.2], [2.0, 2.4], [2.1, 2.5]], [[9.0, 9.0], [2.05, 2.45], [2.2, 2.5]]])[..., None]
     gap = np.zeros(losses.shape[:2])
-    found, alphas = Search(losses, np.array([0.5, 0.5]), gap), np.array([1.0, 10.0, 100.0])
+    found, alphas = GridSearchResult(losses, np.array([0.5, 0.5]), gap), np.array([1.0, 10.0, 100.0])
     # The least is 2.2 with a standard error of 0.2: 2.3 at alpha 100 is within it, and of its like 2.35 is worse.
     assert found.best(alphas) == (0, 1)
     assert found.best(alphas, one_standard_error=True) == (0, 2)
-    sure = Search(losses.mean(axis=2, keepdims=True).repeat(2, axis=2), found.weight, gap)
+    sure = GridSearchResult(losses.mean(axis=2, keepdims=True).repeat(2, axis=2), found.weight, gap)
     assert sure.best(alphas, one_standard_error=True) == (0, 1)
 
 

@@ -1,4 +1,4 @@
-"""What a fit tells its user: how far it has come and, where it stopped short, how short."""
+"""Progress messages for `verbose=1`, and the ConvergenceWarning of a fit that did not reach `tol`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from quernel.solvers.progress import Progress
 
 
 def print_progress(progress: Progress) -> None:
-    """A line for every pass over rows that is done, or whenever the certificate improves."""
+    """Print a line after every pass over out-of-core rows, or whenever the duality gap improves."""
     if progress.sweep:
         if progress.done == 1:
             print(f"quernel: pass {progress.sweep} over the rows is done, about {as_duration(progress.left or 0)} left")
         return
-    print(f"quernel: step {progress.iteration}, {progress.columns} fits at work, relative gap {progress.gap:.1e}")
+    print(f"quernel: step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}")
 
 
 def warn_not_converged(model: Any, names: list[str], of: str = "") -> None:
-    """Warn where the certificate is above `tol`, and say of which columns."""
-    short = ~(model.duality_gap_ <= model.tol)  # so that a gap that is no number warns, too
+    """Raise a ConvergenceWarning that names the outputs whose relative duality gap is above `tol`.
+
+    `names` has one label per output, such as a quantile level; `of` is put before them, such as "level ".
+    """
+    short = ~(model.duality_gap_ <= model.tol)  # negated, so that a gap of NaN also warns
     if short.any():
         fits, gap = ", ".join(np.array(names)[short]), model.duality_gap_.max()
         accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""

@@ -1,4 +1,9 @@
-"""Exact kernel regression: features enough that what they miss of the kernel is within the tolerance."""
+"""n_components="exact": solve with the full kernel, through a pivoted Cholesky factor of sufficient rank.
+
+The factor Phi Phi' approximates the kernel matrix K from below. What the truncation can change in the objective is
+bounded from the dual variables and the residual diagonal (`objective.duality_gap.low_rank_bound`), and this bound is
+added to the duality gap: the gap then holds for all functions of the kernel's RKHS.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,9 @@ from quernel.solvers import Result
 
 Array = NDArray[np.floating]
 
+# Largest first tolerance of the pivoted Cholesky factorisation.
 FIRST_CUT = 1e-10
+# Refinements of the factor at most.
 MAX_TRIALS = 5
 
 
@@ -30,15 +37,15 @@ def solve_full_kernel(
     *,
     max_memory: int | None = None,
 ) -> tuple[PivotedCholesky, Result]:
-    """Factor the kernel and solve, each to half of the tolerance; the gap that is reported holds for the whole kernel.
+    """Factor the kernel matrix and solve, each to half of the tolerance; the gap returned holds for the full kernel.
 
-    How much of the kernel may be left out depends on the duals, so the first cut is a guess: where what it left out
-    turns out to matter, a finer factor is made, fine enough by what the first solve has shown.
+    The admissible truncation depends on the dual variables, so the first tolerance `cut` is a guess. If the truncation
+    turns out to matter, the factorisation is repeated with a tolerance derived from the duals just found.
     """
     share = source.share()
-    # While it grows, the factor is held up to three times over.
+    # While it grows, up to three copies of the factor are in memory.
     most = int(memory_budget(max_memory) / (3 * 8 * source.n_rows))
-    # Duals of size one and an objective of the size of the penalty's own scale: a guess that is rarely refined twice.
+    # The initial guess assumes dual variables of size 1; it is rarely refined twice.
     cut = min(FIRST_CUT, max(alpha * tol, FLOOR))
     for _ in range(MAX_TRIALS):
         feature_map = PivotedCholesky(kernel, tol=cut, max_components=most)
@@ -51,7 +58,7 @@ def solve_full_kernel(
             )
         result = solve(InMemoryDesign(source, features=features), tol / 2)
         missed = low_rank_bound(result.dual, share, feature_map.residual_, np.asarray(alpha))
-        missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # columns may be one problem
+        missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # several columns may form one problem
         scale = np.maximum(result.objective, result.null_objective / 1000)
         excess = np.max(np.divide(missed, scale * tol / 2, out=np.zeros_like(missed), where=scale > 0))
         if excess <= 1 or cut <= FLOOR:

@@ -1,4 +1,9 @@
-"""Rows that users hand in as objects of `quernel.data` or as Dask collections rather than as arrays."""
+"""Training data given as an object of `quernel.data` or as a Dask collection, rather than as arrays.
+
+`fit` accepts arrays, data frames, row sources (`ParquetRows`, `MemmapRows`, ...) and Dask collections. This module
+decides which one it is (`source_of`), loads what fits in memory (`load_if_fits`), and draws, selects and predicts rows
+of data that do not.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +18,26 @@ from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, me
 from quernel.data.sources import is_stream
 from quernel.estimators.validation import check_training
 
+Array = NDArray[np.floating]
 Index = NDArray[np.intp]
+
+NUMBER = 8  # bytes of a float64
 
 
 def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
-    """Pairs of train and test, checked, as positions among the rows that count.
+    """Validate (train, test) pairs and renumber them as positions among the rows of positive weight.
 
-    Splitters see all rows, also those of weight 0 that are left out of any fit: positions are those of the table.
+    Parameters
+    ----------
+    splits : iterable of (train, test)
+        Index arrays or masks over all n rows: splitters also see the rows of weight 0, which no fit uses.
+    counts : ndarray of bool of shape (n,)
+        Which rows have a positive weight.
     """
-    place, found = np.cumsum(counts) - 1, []
+    # position[i] is the number of row i among the rows of positive weight.
+    position, found = np.cumsum(counts) - 1, []
     for k, pair in enumerate(splits):
-        train, test = (place[part[counts[part]]] for part in (_checked(part, len(counts)) for part in pair))
+        train, test = (position[part[counts[part]]] for part in (_check_positions(part, len(counts)) for part in pair))
         if len(train) == 0 or len(test) == 0:
             raise ValueError(
                 f"Split {k} of cv has {len(train)} rows to fit and {len(test)} to judge by; none may be 0."
@@ -34,7 +48,8 @@ def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_
     return found
 
 
-def _checked(part: Any, n_rows: int) -> Index:
+def _check_positions(part: Any, n_rows: int) -> Index:
+    """One side of a split as non-negative row numbers; masks and negative positions are accepted."""
     part = np.atleast_1d(part)
     if part.size == 0:
         return np.empty(0, dtype=np.intp)
@@ -46,18 +61,16 @@ def _checked(part: Any, n_rows: int) -> Index:
     return part % n_rows
 
 
-Array = NDArray[np.floating]
-
-NUMBER = 8  # bytes
-
-
 def is_dask(X: Any) -> bool:
-    """Whether this is a Dask array or data frame; Dask is not imported to find out."""
+    """Whether this is a Dask array or data frame, found out without importing Dask."""
     return hasattr(X, "__dask_graph__")
 
 
 def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowSource | None:
-    """The rows that X stands for, with their target; None where X is a table in memory."""
+    """The row source that (X, y, sample_weight) stand for, or None if X is an array or data frame in memory.
+
+    A row source brings its own target and weights, so y and sample_weight must then be None.
+    """
     if is_dask(X):
         if y is None:
             raise ValueError(
@@ -92,23 +105,28 @@ def training_rows(
     *,
     finite: bool,
 ) -> Any:
-    """The rows of a fit: checked and in memory as ArrayRows, or as they are where that cannot hold them."""
+    """Validate the data of a fit.
+
+    Returns `ArrayRows` if they fit in memory (rows of weight 0 are dropped), otherwise the out-of-core source itself.
+    Sets `n_features_in_` and, if there are names, `feature_names_in_`. `read_target` validates y; None expects numbers.
+    `finite` looks for NaN and infinity in X, which takes a pass over it.
+    """
     given = source_of(X, y, sample_weight)
     if given is not None:
-        source = in_memory(given, estimator.max_memory)
+        source = load_if_fits(given, estimator.max_memory)
         if not isinstance(source, ArrayRows):
             require_in_memory(estimator, source)
-            keep_names(estimator, source)
+            record_feature_names(estimator, source)
             return source
         X, y, sample_weight = source.X, source.y, source.weight
     X, y, weight = check_training(estimator, X, y, sample_weight, read_target, finite=finite)
     if given is not None and not isinstance(given, ArrayRows):
-        keep_names(estimator, given)
+        record_feature_names(estimator, given)
     return ArrayRows(X, y, weight)
 
 
 def require_in_memory(estimator: Any, source: Any) -> None:
-    """Refuse what needs all rows in memory."""
+    """Raise ValueError if the estimator has an option that needs all rows in memory; these rows are out of core."""
     dask = isinstance(source, DaskRows)
     where = "stay where Dask has them" if dask else "exceed max_memory and are read in parts"
     for what, instead in estimator._in_memory_only():
@@ -118,16 +136,17 @@ def require_in_memory(estimator: Any, source: Any) -> None:
         )
 
 
-def in_memory(source: Any, max_memory: int | None) -> Any:
-    """Rows of files as arrays, if they take no more than the memory allowed; other rows as they are."""
+def load_if_fits(source: Any, max_memory: int | None) -> Any:
+    """Read the rows of files into arrays if they fit in `max_memory` bytes; return any other source unchanged."""
     if not is_stream(source):
         return source
     if NUMBER * source.n_rows * (source.n_columns + 1 + source.weighted) > memory_budget(max_memory):
         return source
-    return _read(source)
+    return _read_all(source)
 
 
-def _read(source: Any) -> ArrayRows:
+def _read_all(source: Any) -> ArrayRows:
+    """Read all rows of a source into memory, block by block."""
     X, y = np.empty((source.n_rows, source.n_columns)), np.empty(source.n_rows)
     weight = np.empty(source.n_rows) if source.weighted else None
     for span, piece in zip(source.spans, source.stream(range(len(source.spans))), strict=True):
@@ -137,13 +156,13 @@ def _read(source: Any) -> ArrayRows:
     return ArrayRows(X, y, weight)
 
 
-def random_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
-    """That many random rows of a source, in memory, in their order; and their numbers."""
+def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[ArrayRows, NDArray[np.intp]]:
+    """Draw `size` rows without replacement; return them in memory, in their original order, and their positions."""
     chosen = np.zeros(source.n_rows, dtype=bool)
     chosen[rng.choice(source.n_rows, size, replace=False, shuffle=False)] = True
     index = np.flatnonzero(chosen)
     if not isinstance(source, DaskRows):
-        return _read(SelectedRows(source, chosen)), index
+        return _read_all(SelectedRows(source, chosen)), index
     from dask import compute
 
     X, y, *weight = compute(*(part[index] for part in (source.X, source.y, source.weight) if part is not None))
@@ -151,7 +170,7 @@ def random_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[Array
 
 
 def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
-    """Some of the rows of a source, where they are."""
+    """Subset of a source by a mask of shape (n_rows,); nothing is read or computed."""
     if not isinstance(source, DaskRows):
         return SelectedRows(source, chosen)
     index = np.flatnonzero(chosen)
@@ -161,21 +180,24 @@ def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
 
 
 def judged(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
-    """Predictions for the rows of a source, computed where they are, and their targets."""
+    """Predictions and targets of the rows of a source, blockwise: streamed from files, or computed by Dask.
+
+    Rows of weight 0 are left out of both.
+    """
     if not isinstance(source, DaskRows):
-        step, pieces = _Predicted(predict), source.stream(range(len(source.spans)))
+        step, pieces = _PredictPiece(predict), source.stream(range(len(source.spans)))
         answers = [step(piece) for piece in pieces]
     else:
         from dask import compute, delayed
 
-        task = delayed(_Predicted(predict), pure=False)
+        task = delayed(_PredictPiece(predict), pure=False)
         answers = compute(*(task(piece) for piece in source.chunks()))
     predicted, y = zip(*answers, strict=True)
     return np.concatenate(predicted), np.concatenate(y)
 
 
-class _Predicted:
-    """Predictions and targets of a piece, without rows of weight 0."""
+class _PredictPiece:
+    """Picklable task: predictions and targets of one block, without rows of weight 0."""
 
     def __init__(self, predict: Callable[[Array], Array]) -> None:
         self.predict = predict
@@ -183,15 +205,15 @@ class _Predicted:
     def __call__(self, piece: Piece) -> tuple[Array, Array]:
         assert piece.X is not None
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")  # a piece is a plain array
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")  # blocks have no names
             if piece.weight is None or piece.weight.all():
                 return self.predict(piece.X), piece.y
             counts = piece.weight > 0
             return self.predict(piece.X)[counts], piece.y[counts]
 
 
-def keep_names(estimator: Any, source: Any) -> None:
-    """What scikit-learn remembers of columns."""
+def record_feature_names(estimator: Any, source: Any) -> None:
+    """Set `n_features_in_` and, if the source has column names, `feature_names_in_`."""
     estimator.n_features_in_ = source.n_columns
     if source.names is not None:
         estimator.feature_names_in_ = np.array(source.names, dtype=object)

@@ -1,4 +1,4 @@
-"""KernelQuantileRegressorCV: conditional quantiles, tuned."""
+"""KernelQuantileRegressorCV: kernel quantile regression with alpha and bandwidth chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -14,81 +14,84 @@ from quernel.data.sources import counting
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.convergence import warn_not_converged
 from quernel.estimators.cost import as_size
-from quernel.estimators.inputs import random_rows, source_of
+from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.grid_search import Search, search
+from quernel.tuning.grid_search import GridSearchResult, search
 
 Array = NDArray[np.floating]
 
-# The paper's ridge weights for y of unit spread, 10^(s/2) for s = -20, ..., 2.
+# The paper's grid of alpha for y of unit scale, 10^(s/2) for s = -20, ..., 2.
 ALPHAS = 10.0 ** (np.arange(-20, 3) / 2)
-# Bandwidths in units of the automatic or the learned ones.
+# Default grid of bandwidths, as multiples of the automatic or learned ones.
 FACTORS = (0.5, 1.0, 2.0)
-# Features for the search, where their number is open.
+# Number of random features during the search if n_components="auto".
 COMPONENTS = 300
-# Rows on which those that do not fit in memory are searched.
+# Out-of-core data are searched on a random sample of at most this many rows.
 SEARCHED = 50_000
-# How finely the exact kernel is factored for the search.
+# Tolerance of the pivoted Cholesky factor during the search, with n_components="exact".
 FACTOR_TOL = 1e-8
 
 
 class KernelQuantileRegressorCV(KernelQuantileRegressor):
-    """Kernel quantile regression with ridge weight and bandwidth chosen on held-out rows.
+    """Kernel quantile regression with alpha and bandwidth chosen by cross-validation.
 
-    Every pair of the grid is judged by its mean pinball loss over all levels on held-out rows, and the best one is
-    fitted to all rows: from then on this is a `KernelQuantileRegressor`. Features are made once per bandwidth, and one
-    path through the ridge weights serves all levels of a fold.
+    Every pair (alpha, bandwidth) of a grid is scored by its pinball loss on held-out rows, averaged over all levels.
+    The model is then refitted to all rows with the best pair, and behaves like a `KernelQuantileRegressor`. Features
+    are computed once per bandwidth, and one regularisation path with warm starts covers all alphas and levels of a
+    fold.
 
-    Rows that do not fit in memory are searched on a random sample of up to 50,000 of them, and then all are fitted.
-    More rows bear a smaller ridge weight: with the grid of ``alphas=None``, the best one of m sampled rows among n is
-    multiplied by sqrt(m / n). Anything between that factor's square and 1 makes neither the bias nor the variance of
-    the fit to all rows larger than it was on the sample (docs/scale.md); ridge weights that are given are taken as
-    they are.
+    For out-of-core data the search uses a random sample of up to 50,000 rows, and the final fit all rows. The best
+    alpha decreases with the number of rows: with the default grid (``alphas=None``), the best one on m of n rows is
+    multiplied by sqrt(m / n). Any factor between m / n and 1 makes neither the bias nor the variance of the final fit
+    larger than on the sample (docs/scale.md). Values given as `alphas` are used unchanged.
 
     Parameters
     ----------
     quantiles : as in `KernelQuantileRegressor`
     alphas : array-like of floats or None, default=None
-        Ridge weights to try. None is the paper's grid over a robust spread of y, 10^(s/2) for s = 2, ..., -20, which
-        is followed downwards until held-out loss is a tenth above its least; what remains has a score of -inf.
+        Values of alpha to try. None is the paper's grid, 10^(s/2) for s = 2, ..., -20, divided by a robust scale of y.
+        It is searched from large to small, until held-out loss is 10 % above its minimum; values that were not tried
+        have a score of -inf.
     bandwidths : "auto", "learned", a list or None, default=None
-        Bandwidths to try. None or "auto": 0.5, 1 and 2 times the automatic ones; "learned": the same times
-        those that ``bandwidth="learned"`` finds, on all rows, so that `best_score_` then flatters a little. In a list:
-        "auto", "learned", numbers, or one number per column.
+        Bandwidths to try. None or "auto": 0.5, 1 and 2 times the automatic ones. "learned": 0.5, 1 and 2 times those of
+        ``bandwidth="learned"``; these are learned from all rows, so that `best_score_` is slightly optimistic. A list
+        may hold "auto", "learned", floats, or one float per column.
     cv : int, float, splitter or iterable, default=5
-        A number of folds; a share of the rows to hold out, between 0 and 1; any scikit-learn splitter, such as
-        ``TimeSeriesSplit()``; or (train, test) pairs of index arrays. Folds and shares are of shuffled rows, equal rows
-        (and rows of equal `groups`) staying together. ``KFold(5)`` gives unshuffled folds: right for a file in order of
-        time only with `TimeSeriesSplit`, and misleading for any other sorted file.
+        An int is the number of folds; a float between 0 and 1, the fraction of rows to hold out once; or any
+        scikit-learn splitter, such as ``TimeSeriesSplit()``, or an iterable of (train, test) index arrays. With an int
+        or float the rows are shuffled, and duplicate rows (or rows of the same group) stay together. Note that
+        ``KFold(5)`` does not shuffle, which misleads for sorted data; for data in time order use ``TimeSeriesSplit()``.
     one_standard_error : bool, default=False
-        Take the largest alpha whose loss is within one standard error (between splits) of the least: a smoother model
-        that is not clearly worse.
+        Whether to apply the one-standard-error rule: choose the largest alpha whose loss is within one standard error
+        (between splits) of the lowest, for a smoother model that is not clearly worse.
     kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_memory, dtype, \
     random_state, verbose :
-        as in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the last fit as
-        many as it needs. The search is made by the Newton solver to a relative gap of 1e-3; with a number for
-        `random_state` it judges the same random features that the last fit has, the first 300 of them for "auto".
+        As in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the final fit
+        chooses its own number. The search uses the Newton solver with a relative duality gap of 1e-3. With an integer
+        `random_state` it uses the same random features as the final fit, the first 300 of them for "auto".
 
     Attributes
     ----------
     alpha_, bandwidth_ : the pair that was chosen
     best_index_ : int
-        Its place in `cv_results_`.
+        Its index in `cv_results_`.
     best_score_ : float
-        Minus its mean pinball loss on held-out rows.
+        Its score: minus the mean pinball loss on held-out rows.
     cv_results_ : dict of arrays, one entry per pair
-        As in scikit-learn's searches: ``params``, ``param_alpha``, ``param_bandwidth``, ``split0_test_score``, ...,
-        ``mean_test_score`` (splits weighted by their held-out rows), ``std_test_score``, ``rank_test_score``; and
-        ``test_loss_q0.1``, ..., the mean loss of each level, and ``relative_gap``, the largest of the fits of a pair.
-        ``pandas.DataFrame(model.cv_results_)`` is a table of them.
+        As in `sklearn.model_selection.GridSearchCV`: ``params``, ``param_alpha``, ``param_bandwidth``,
+        ``split0_test_score``, ..., ``mean_test_score`` (splits weighted by their held-out rows),
+        ``std_test_score``, ``rank_test_score``; and ``test_loss_q0.1``, ..., the mean loss of each level, and
+        ``relative_gap``, the largest duality gap of the fits of a pair.
+        ``pandas.DataFrame(model.cv_results_)`` shows them as a table.
     n_splits_ : int
+        Number of (train, test) splits.
     bandwidth_choice_ : BandwidthChoice or None
-        How bandwidths were learned.
+        With learned bandwidths, the candidates and their held-out losses.
     Others as in `KernelQuantileRegressor`.
 
     Examples
@@ -105,7 +108,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     (9,)
     """
 
-    # What the search decides is no parameter here.
+    # Chosen by the search, hence no parameters of the constructor.
     alpha: ClassVar[str] = "auto"  # type: ignore[misc]
     bandwidth: ClassVar[str] = "auto"  # type: ignore[misc]
 
@@ -157,18 +160,23 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         *,
         checkpoint: Any = None,
     ) -> Self:
-        """Search the grid, then fit all levels with the best pair.
+        """Search the grid, then fit all levels to all rows with the best pair.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.data`, without y and sample_weight; or a Dask collection.
+            Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
-            A weight of 2 counts like the row given twice, and 0 like leaving it out; on held-out rows, too.
+            A weight of 2 is equivalent to repeating the row, a weight of 0 to leaving it out; also in held-out loss.
         groups : array-like of shape (n,) or None
-            Rows of one group are never both fitted and held out (by folds, shares, and splitters that know groups).
-        checkpoint : as in `KernelQuantileRegressor`, for the last fit
+            Group labels. A group is never split between training and held-out rows if `cv` is an int, a float or a
+            splitter that uses groups.
+        checkpoint : as in `KernelQuantileRegressor`, for the final fit
+
+        Returns
+        -------
+        self : the fitted estimator
         """
         given = source_of(X, y, sample_weight)
         if given is not None:
@@ -200,82 +208,83 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     def _cross_validate(
         self,
         kernel: Kernel,
-        view: DataSummary,
+        summary: DataSummary,
         loss: Loss,
         *,
         given: Any,
         sample_weight: ArrayLike | None,
         groups: ArrayLike | None,
     ) -> Kernel:
-        """The kernel with the best bandwidth; `alpha_` is set to the best ridge weight, and what was found is kept."""
+        """Search the grid: return the kernel with the best bandwidth, set `alpha_`, and store `cv_results_`."""
         rng = as_generator(self.random_state)
-        seed = int(rng.integers(2**63))  # that of the last fit: what is judged is what will be fitted
-        counts = _counting(given, sample_weight, view.n_rows)
-        source = view.source
-        if not view.near:
-            source, counts, groups = self._searched_rows(view, counts, groups, rng)
+        seed = int(rng.integers(2**63))  # the final fit draws the same seed, hence the same features
+        counts = _positive_weight_mask(given, sample_weight, summary.n_rows)
+        source = summary.source
+        if not summary.in_memory:
+            source, counts, groups = self._sample_for_search(summary, counts, groups, rng)
         splits = read_splits(self.cv, source.X, source.y, counts, groups, rng)
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
-        alphas = ALPHAS / view.spread if self.alphas is None else np.array(self.alphas, dtype=float)
-        kernels = self._kernels(kernel, view, loss)
-        lifts = [partial(self._lift, source, view.mean, one, seed) for one in kernels]
-        whole = self.alphas is not None
-        found = search(source, lifts, loss, alphas, splits, fit_intercept=self.fit_intercept, whole=whole)
+        alphas = ALPHAS / summary.target_scale if self.alphas is None else np.array(self.alphas, dtype=float)
+        kernels = self._kernel_grid(kernel, summary, loss)
+        makers = [partial(self._map_for_search, source, summary.mean, one, seed) for one in kernels]
+        full_grid = self.alphas is not None
+        found = search(source, makers, loss, alphas, splits, fit_intercept=self.fit_intercept, full_grid=full_grid)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
         assert isinstance(loss, Pinball)
-        self._keep_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
+        self._store_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
         self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
-        if self.alphas is None and source.n_rows < view.n_rows:
-            self.alpha_ *= float(np.sqrt(source.n_rows / view.n_rows))
+        if self.alphas is None and source.n_rows < summary.n_rows:
+            self.alpha_ *= float(np.sqrt(source.n_rows / summary.n_rows))
         return kernels[b]
 
-    def _searched_rows(
-        self, view: DataSummary, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+    def _sample_for_search(
+        self, summary: DataSummary, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
     ) -> tuple[ArrayRows, NDArray[np.bool_], Any]:
-        """A random sample of rows that are far away, as many as the search has room for, in their order.
+        """Random sample of out-of-core rows for the search, as many as fit in memory, in their original order.
 
-        With which rows count of those that splitters see, and the groups of these, if there are any: of a real sample
-        they see no others.
+        Also returns the mask of positive weights and the groups, if any, for the rows that splitters see: those of the
+        sample, or all rows if the sample holds every row of positive weight.
         """
         if groups is not None and np.shape(groups) != counts.shape:
             raise ValueError(
                 f"groups must have one label for each of {len(counts)} rows; got shape {np.shape(groups)}."
             )
         M = COMPONENTS if self.n_components == "auto" else int(self.n_components)
-        most = int(memory_budget(self.max_memory) / (8 * max(M, view.n_columns)))
-        source, index = random_rows(view.source, min(SEARCHED, most, view.n_rows), rng)
-        if source.n_rows == view.n_rows:
+        most = int(memory_budget(self.max_memory) / (8 * max(M, summary.n_columns)))
+        source, index = sample_rows(summary.source, min(SEARCHED, most, summary.n_rows), rng)
+        if source.n_rows == summary.n_rows:
             return source, counts, groups
         some = None if groups is None else np.asarray(groups)[counts][index]
         return source, np.ones(source.n_rows, dtype=bool), some
 
-    def _kernels(self, kernel: Kernel, view: DataSummary, loss: Loss) -> list[Kernel]:
-        """One for every bandwidth of the grid."""
+    def _kernel_grid(self, kernel: Kernel, summary: DataSummary, loss: Loss) -> list[Kernel]:
+        """The kernel with each bandwidth of the grid."""
         self.bandwidth_choice_ = self.alpha_choice_ = None
-        kernel.check_columns(view.n_columns)
+        kernel.check_columns(summary.n_columns)
         if not kernel.has_free_bandwidth:
             return [kernel]
         if self.bandwidths is None or isinstance(self.bandwidths, str):
-            middle = self._named_bandwidth(self.bandwidths or "auto", kernel, view, loss)
+            middle = self._resolve_bandwidth(self.bandwidths or "auto", kernel, summary, loss)
             widths = [factor * middle for factor in FACTORS]
         else:
             widths = [
-                self._named_bandwidth(entry, kernel, view, loss) if isinstance(entry, str) else entry
+                self._resolve_bandwidth(entry, kernel, summary, loss) if isinstance(entry, str) else entry
                 for entry in self.bandwidths
             ]
         kernels = [kernel.with_bandwidth(width) for width in widths]
         for one in kernels:
-            one.check_columns(view.n_columns)
+            one.check_columns(summary.n_columns)
         return kernels
 
-    def _named_bandwidth(self, name: str, kernel: Kernel, view: DataSummary, loss: Loss) -> Array:
+    def _resolve_bandwidth(self, name: str, kernel: Kernel, summary: DataSummary, loss: Loss) -> Array:
+        """Bandwidths of shape (d,) for "auto" or "learned"."""
         if name == "auto":
-            return view.bandwidth
-        return np.array(self._learn((kernel,), view, loss).bandwidth)
+            return summary.bandwidth
+        return np.array(self._learn_bandwidth((kernel,), summary, loss).bandwidth)
 
-    def _lift(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
-        """Features of all rows for the search."""
+    def _map_for_search(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
+        """Design matrix of all searched rows for one kernel, shape (n, M)."""
         if isinstance(kernel, Linear):
             return source.X
         if self.n_components == "exact":
@@ -293,7 +302,10 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         features = self._unfitted_features(center, kernel, seed).set_params(n_components=M)
         return features.fit(source.X, sample_weight=source.weight).transform(source.X)
 
-    def _keep_search(self, found: Search, kernels: list[Kernel], alphas: Array, levels: Array, best: int) -> None:
+    def _store_search(
+        self, found: GridSearchResult, kernels: list[Kernel], alphas: Array, levels: Array, best: int
+    ) -> None:
+        """Write `cv_results_` and the attributes of the best pair; alphas vary fastest."""
         widths = np.empty(len(kernels) * len(alphas), dtype=object)
         widths[:] = [getattr(one, "bandwidth", None) for one in kernels for _ in alphas]
         weights = np.tile(alphas, len(kernels))
@@ -315,8 +327,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.n_splits_ = by_split.shape[1]
 
 
-def _counting(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
-    """Which of all rows that were given count, as a source or as a table with weights."""
+def _positive_weight_mask(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
+    """Mask of the given rows that have a positive weight, for a row source or for arrays."""
     if given is not None:
         return counting(given)
     weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
@@ -324,6 +336,7 @@ def _counting(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
 
 
 def _check_alphas(alphas: Any) -> None:
+    """Validate `alphas`: distinct, positive, finite."""
     try:
         weights = np.asarray(alphas, dtype=float)
     except (TypeError, ValueError):
@@ -335,7 +348,7 @@ def _check_alphas(alphas: Any) -> None:
 
 
 def _entries(bandwidths: Any) -> list[Any]:
-    """What a user gave as bandwidths, one by one."""
+    """The entries of `bandwidths` as a list; ValueError if it is none."""
     if bandwidths is None or isinstance(bandwidths, str):
         return [] if bandwidths is None else [bandwidths]
     try:

@@ -1,18 +1,18 @@
-"""bandwidth="learned": a bandwidth for every column, the ridge weight that goes with them and, if open, the kernel.
+"""bandwidth="learned": one bandwidth per column, with a matching alpha and, if kernel="auto", the kernel.
 
-On a sample of the rows:
+On a sample of distinct rows:
 
-1. For each kernel that may be used, bandwidths are found by descent on the leave-one-out error of kernel ridge
-   regression (`leave_one_out`): of y and, for quantile levels, of the size of the residuals too, so that columns that
-   move only the spread count. The last kernel that is not clearly worse than another is taken.
-2. These and the automatic bandwidths are judged by the loss itself: that of real fits, at several ridge weights, on
-   rows that had no part in either. With the better ones more ridge weights are tried.
+1. For each candidate kernel, bandwidths minimise the leave-one-out error of kernel ridge regression (`krr_pilot`), by
+   L-BFGS with gradients. Its targets are y and, for quantile levels, also the absolute residuals, so that columns that
+   affect only the spread of y count. The last kernel that is not clearly worse than the best is chosen.
+2. These and the automatic bandwidths are compared by the held-out loss of actual fits, at several alphas, on rows used
+   by neither. A few more alphas are tried with the better of the two.
 
-The ridge weight is then divided by how many times more rows the table has than these fits had: a penalty on the mean
-loss that is right for few rows is too heavy for many.
+The chosen alpha is in units of the full data: alpha * n_rows is kept constant between a fold and all rows, since a
+penalty on the mean loss that suits few rows is too strong for many.
 
-Sample and folds depend on the values and weights of rows, never on their order or repetition, and none of the steps
-depends on the units of columns.
+Sample and folds depend on the values and weights of rows, not on their order or repetition, and no step depends on the
+units of the columns.
 """
 
 from __future__ import annotations
@@ -28,32 +28,35 @@ from quernel.kernels import Kernel
 from quernel.losses import Loss
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.defaults import alpha_equivalent_to_krr, spread
-from quernel.tuning.holdout import Fold, deduplicated_sample, folds_of, representative_levels, take
-from quernel.tuning.krr_pilot import Found, Pilot
+from quernel.tuning.holdout import Fold, deduplicated_sample, iter_folds, representative_levels, take_rows
+from quernel.tuning.krr_pilot import LooResult, Pilot
 
 Array = NDArray[np.floating]
 
-# Different rows that are looked at, and fewer than these say too little.
+# Distinct rows in the sample; with fewer than FEW the automatic bandwidths are kept.
 ROWS, FEW = 3000, 30
-# Rows of the only fold, and of each of several, by which bandwidths are learned: a step takes the cube of their number.
+# Training rows from which bandwidths are learned, for a single split and for each of several folds; a step costs their
+# number cubed.
 LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
-# A kernel is preferred to those after it if its mean squared error is less by this part: squares are not the loss.
+# The last kernel whose log leave-one-out error is within this of the lowest is chosen: squared error is only a proxy of
+# the loss.
 CLEARLY = 0.05
-# What was learned is taken unless its loss is worse by more than this part.
+# Learned bandwidths are chosen unless their held-out loss exceeds that of the automatic ones by this fraction.
 TIE = 0.01
-# Landmarks of the real fits.
+# Nystroem landmarks of the fits whose held-out loss is compared.
 COMPONENTS = 500
-# Ridge weights of the fits, in units of what leave-one-out errors suggest: first these, then smaller ones for as long
-# as the least is the best, because small ones take the longest; and those beside the best. Outer levels want more than
-# the mean.
+# Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: the first group, then
+# smaller ones for as long as the smallest is the best, since small alphas take longest; at last BESIDE times the best.
+# Most are above 1, because outer quantiles need more regularisation than the mean.
 ALPHAS, BESIDE = ((316.0, 31.6, 3.16), (0.316,), (0.0316,)), (3.16, 0.316)
 
 
 @dataclass(frozen=True)
 class Round:
-    """Held-out loss of fits with some kernel and bandwidths.
+    """A candidate: kernel name, bandwidths and held-out loss.
 
-    Bandwidths are in scales of their columns: standard deviations or, of a column of two values, their distance.
+    Bandwidths are relative to the scales of their columns: standard deviations or, for binary columns, the distance
+    between the two values.
     """
 
     loss: float
@@ -63,11 +66,26 @@ class Round:
 
 @dataclass(frozen=True)
 class BandwidthChoice:
-    """The bandwidths that were learned, one per column, and the ridge weight that goes with them; print it.
+    """Result of learning bandwidths; print it.
 
-    rounds[0] are the automatic bandwidths, rounds[1] what was learned, and rounds[best] is what was chosen; alphas are
-    pairs of a ridge weight and the held-out loss of real fits with it, empty where the ridge weight was given; kernel
-    is the number of the kernel among those that were to choose from.
+    Attributes
+    ----------
+    bandwidth : tuple of d floats
+        The bandwidths chosen, in units of the columns.
+    alpha : float
+        The ridge weight chosen with them, or as given.
+    reason : str
+        The choice in words.
+    rounds : tuple of Round
+        The candidates: rounds[0] automatic bandwidths, rounds[1] learned ones; empty for very small data.
+    best : int
+        Index of the chosen candidate in `rounds`.
+    alphas : tuple of (alpha, held-out loss)
+        Of the chosen candidate; empty if alpha was given.
+    n_rows : int
+        Distinct rows that were used.
+    kernel : int
+        Index of the chosen kernel among the candidates.
     """
 
     bandwidth: tuple[float, ...]
@@ -96,7 +114,7 @@ class BandwidthChoice:
 
 
 def learn_bandwidth(
-    view: DataSummary,
+    summary: DataSummary,
     kernels: Sequence[Kernel],
     loss: Loss,
     alpha: float,
@@ -104,82 +122,89 @@ def learn_bandwidth(
     alpha_is_open: bool,
     fit_intercept: bool,
 ) -> BandwidthChoice:
-    """Automatic bandwidths for the first kernel or learned ones for any, and, if it is open, a ridge weight."""
-    usual, unit = view.bandwidth, view.scales
-    sample = deduplicated_sample(view.sample, ROWS)
+    """Choose between automatic bandwidths for kernels[0] and learned ones for any of the kernels.
+
+    `alpha` is the default or given ridge weight; `alpha_is_open` says whether to choose it, too.
+    """
+    automatic, unit = summary.bandwidth, summary.scales
+    sample = deduplicated_sample(summary.sample, ROWS)
     if sample.n_rows < FEW:
         reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
-        return BandwidthChoice(tuple(usual.tolist()), alpha, reason)
+        return BandwidthChoice(tuple(automatic.tolist()), alpha, reason)
     with single_threaded_blas(0, 0):
-        folds = [Fold(*parts, representative_levels(loss), fit_intercept, COMPONENTS) for parts in folds_of(sample)]
+        folds = [Fold(*parts, representative_levels(loss), fit_intercept, COMPONENTS) for parts in iter_folds(sample)]
         size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
-        pilots = [Pilot(take(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, usual) for fold in folds]
-        # A list over the folds each, because the bandwidths of the others know a fold's held-out rows.
-        learned = [[pilot.learn(kernel, unit) for pilot in pilots] for kernel in kernels]
-        errors = np.array([np.mean([found.error for found in each]) for each in learned])
-        least = int(np.flatnonzero(errors <= errors.min() + CLEARLY)[-1])
-        trials = [
-            _Trial(folds, kernels[0], [pilot.keep(kernels[0]) for pilot in pilots], view.n_distinct),
-            _Trial(folds, kernels[least], learned[least], view.n_distinct),
+        pilots = [
+            Pilot(take_rows(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, automatic)
+            for fold in folds
         ]
-        for trial in trials:
+        # For each kernel one result per fold: bandwidths learned on another fold would have seen the held-out rows.
+        learned = [[pilot.fit_bandwidths(kernel, unit) for pilot in pilots] for kernel in kernels]
+        errors = np.array([np.mean([found.error for found in each]) for each in learned])
+        kernel_index = int(np.flatnonzero(errors <= errors.min() + CLEARLY)[-1])
+        candidates = [
+            _Candidate(folds, kernels[0], [pilot.fit_default(kernels[0]) for pilot in pilots], summary.n_distinct),
+            _Candidate(folds, kernels[kernel_index], learned[kernel_index], summary.n_distinct),
+        ]
+        for candidate in candidates:
             if alpha_is_open:
-                trial.walk()
+                candidate.search_alphas()
             else:
-                trial.judge([alpha])
-        best = int(trials[1].loss <= (1 + TIE) * trials[0].loss)
+                candidate.evaluate([alpha])
+        best = int(candidates[1].loss <= (1 + TIE) * candidates[0].loss)
         if alpha_is_open:
-            trials[best].judge([factor * trials[best].alpha for factor in BESIDE])
-    chosen = trials[best]
+            candidates[best].evaluate([factor * candidates[best].alpha for factor in BESIDE])
+    chosen = candidates[best]
     return BandwidthChoice(
         tuple(chosen.bandwidth.tolist()),
         chosen.alpha,
         f"{'Learned' if best else 'Automatic'} bandwidths for the {chosen.kernel.full_name} kernel, "
         f"from {sample.n_rows:,} rows",
-        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.full_name) for one in trials),
+        tuple(Round(one.loss, tuple((one.bandwidth / unit).tolist()), one.kernel.full_name) for one in candidates),
         best,
         tuple(sorted(chosen.tried.items())) if alpha_is_open else (),
         sample.n_rows,
-        least if best else 0,
+        kernel_index if best else 0,
     )
 
 
-class _Trial:
-    """A kernel with bandwidths that were found in every fold, and the held-out losses of fits by ridge weight.
+class _Candidate:
+    """A kernel with the bandwidths found in each fold, and held-out losses `tried[alpha]`.
 
-    Ridge weights are as they are for all rows of the table; a fold, which has fewer, is fitted with larger ones.
+    Alphas refer to all `n_rows` rows; a fold of m training rows is fitted with alpha * n_rows / m. `bandwidth` is the
+    geometric mean over the folds.
     """
 
-    def __init__(self, folds: list[Fold], kernel: Kernel, found: list[Found], n_rows: int) -> None:
+    def __init__(self, folds: list[Fold], kernel: Kernel, found: list[LooResult], n_rows: int) -> None:
         self.folds, self.kernel, self.found, self.n_rows = folds, kernel, found, n_rows
-        weight = np.array([np.sum(fold.held_out.weight) for fold in folds])
+        weight = np.array([np.sum(np.asarray(fold.held_out.weight)) for fold in folds])
         self.weight = weight / weight.sum()
         self.bandwidth = np.exp(np.mean([np.log(one.bandwidth) for one in found], axis=0))
         self.tried: dict[float, float] = {}
 
     @property
     def alpha(self) -> float:
-        """The best ridge weight so far."""
+        """The best alpha so far."""
         return min(self.tried, key=lambda one: self.tried[one])
 
     @property
     def loss(self) -> float:
-        """The held-out loss with it."""
+        """Held-out loss at the best alpha so far."""
         return self.tried[self.alpha]
 
-    def walk(self) -> None:
-        """Fits from large ridge weights to small ones, until these are no better."""
+    def search_alphas(self) -> None:
+        """Evaluate alphas from large to small, until smaller ones are no better."""
         suggested = [
-            _suggested(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
+            _equivalent_alpha(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
         ]
         middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
         for factors in ALPHAS:
-            self.judge([middle * factor for factor in factors])
+            self.evaluate([middle * factor for factor in factors])
             if self.alpha > min(self.tried):
                 break
 
-    def judge(self, alphas: list[float]) -> None:
-        """Fits at these ridge weights."""
+    def evaluate(self, alphas: list[float]) -> None:
+        """Fit every fold at these alphas and record the mean held-out losses."""
         losses = self.weight @ [
             fold.mean_losses(
                 self.kernel.with_bandwidth(one.bandwidth), np.array(alphas) * self.n_rows / fold.train.n_rows
@@ -189,7 +214,7 @@ class _Trial:
         self.tried.update(zip(alphas, losses.tolist(), strict=True))
 
 
-def _suggested(fold: Fold, found: Found) -> float:
-    """The ridge weight whose weight against the loss is that of the ridge found against squares."""
+def _equivalent_alpha(fold: Fold, found: LooResult) -> float:
+    """Alpha equivalent to the ridge that leave-one-out found for y in this fold."""
     scale = 1.0 if fold.loss.margin else spread(fold.train.y, fold.train.share())
     return alpha_equivalent_to_krr(float(found.ridges[0]), fold.train.n_rows, fold.loss, scale)

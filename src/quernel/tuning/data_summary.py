@@ -1,8 +1,9 @@
-"""What the automatic choices need to know of all rows, wherever those are.
+"""Statistics of the training data on which hyperparameter selection is based, in memory or out of core.
 
-Each statistic is the same for rows in memory, in files and on a cluster: means, scales and ranges of the columns, the
-spread of y, and a sample of rows. The sample is picked by a hash of values: whatever is chosen of it (`distinct_rows`,
-`deduplicated_sample`) is what would be chosen of all rows. In memory it is all rows; of others it holds a few thousand.
+`DataSummary` holds means, scales and ranges of the columns, a robust scale of y, the point masses of y, and a sample of
+rows. All of them are the same for rows in memory, in files and on a cluster. The sample is drawn by a hash of the
+values, so that further samples of it (`distinct_rows`, `deduplicated_sample`) are those that would be drawn from all
+rows. In memory it is all rows; out of core it holds a few thousand.
 """
 
 from __future__ import annotations
@@ -22,17 +23,27 @@ from quernel.tuning.defaults import bandwidth_from, column_scales, scales_from, 
 
 Array = NDArray[np.floating]
 
-# A value is frequent if this part of the rows has it, but for rounding: their order must not matter.
+# A point mass is a value of y that has at least this fraction of the weight. The relative slack absorbs rounding error
+# of the sums, which depends on the order of rows, so that the result does not.
 PART, ROUNDING = 0.01, 1e-9
-# Rows that are compared at a time.
+# Rows that `_differ` compares at a time.
 SOME = 1000
-# What counts as being there, relative to the spread of y. Fitted to counts, curves that stay on a value do so to 1e-9
-# where a column or two tell little, and to 1e-4 between rows of more columns.
+# Distance, relative to the robust scale of y, within which a predicted quantile is snapped to a point mass. Quantiles
+# fitted to counts that stay on a value do so to 1e-9 with one or two columns, and to 1e-4 between rows with more.
 NEAR = 1e-4
 
 
+OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
+
+# Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
+SAMPLE = 4000
+
+
 def find_point_masses(X: Array, y: Array, share: Array) -> Array:
-    """The values that at least one row in a hundred has, and rows of different x, ascending."""
+    """Values of y with at least 1 % of the weight, ascending.
+
+    A value shared only by copies of one row does not count: repeating a row must be equivalent to weighting it.
+    """
     rows = np.flatnonzero(share > 0)
     if not _repeats(y[rows]):
         return np.empty(0)
@@ -42,24 +53,23 @@ def find_point_masses(X: Array, y: Array, share: Array) -> Array:
     weight = np.add.reduceat(share[order], starts)
     often = np.flatnonzero(weight >= PART * (1 - ROUNDING) * weight.sum())
     stops = np.append(starts[1:], len(order))
-    # A row that is given twice is no more than a row of twice the weight.
     return np.array([ascending[starts[k]] for k in often.tolist() if _differ(X, order[starts[k] : stops[k]])])
 
 
 def _repeats(y: Array) -> bool:
-    """Whether any value is there twice; without the places of the values this is soon known."""
+    """Whether y has ties; a plain sort is cheaper than the argsort that follows."""
     ascending = np.sort(y)
     return bool(np.any(ascending[1:] == ascending[:-1]))
 
 
 def _differ(X: Array, rows: NDArray[np.intp]) -> bool:
-    """Whether not all of these rows are equal; mostly the first few tell."""
+    """Whether these rows of X are not all equal; stops at the first chunk that has a difference."""
     parts = (rows[start : start + SOME] for start in range(0, len(rows), SOME))
     return any(bool(np.any(X[part] != X[rows[0]])) for part in parts)
 
 
 def snap_to_point_masses(curves: Array, values: Array, near: float) -> Array:
-    """The curves, and where they are as near as this to one of the values (ascending), the value."""
+    """Replace entries of `curves` within `near` of one of the `values` (ascending) by that value."""
     if len(values) == 0:
         return curves
     above = np.searchsorted(values, curves)
@@ -68,16 +78,17 @@ def snap_to_point_masses(curves: Array, values: Array, near: float) -> Array:
     return np.where(np.abs(nearest - curves) <= near, nearest, curves)
 
 
-FarSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
-
-# Different rows in the sample of rows that are far away: as many as any of the choices looks at.
-SAMPLE = 4000
-
-
 class DataSummary:
-    """Rows in memory."""
+    """Lazily computed statistics of data in memory.
 
-    near = True
+    Attributes
+    ----------
+    source : ArrayRows, or an out-of-core source in `StreamedSummary`; without rows of weight 0
+    n_rows, n_columns : int
+    in_memory : bool
+    """
+
+    in_memory = True
 
     def __init__(self, source: ArrayRows) -> None:
         self.source: Any = source
@@ -85,61 +96,61 @@ class DataSummary:
 
     @property
     def sample(self) -> ArrayRows:
-        """Rows of which choices are made: all."""
+        """Rows that hyperparameter selection samples from: in memory, all of them."""
         return self.source
 
     @cached_property
     def mean(self) -> Array:
-        """The weighted mean of every column, (d,)."""
+        """Weighted column means, shape (d,)."""
         return self.source.share() @ self.source.X
 
     @cached_property
     def scales(self) -> Array:
-        """The length in which every column is measured, (d,): mostly its standard deviation."""
+        """Scale of every column, shape (d,): its standard deviation, with exceptions (see `column_scales`)."""
         return column_scales(self.source.X, self.source.share())
 
     @cached_property
     def range(self) -> Array:
-        """The smallest and the largest entry of every column, (2, d)."""
+        """Minimum and maximum of every column, shape (2, d)."""
         return column_range(self.source.X)
 
     @cached_property
-    def spread(self) -> float:
-        """A robust scale of y."""
+    def target_scale(self) -> float:
+        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `spread`)."""
         return spread(self.source.y, self.source.share())
 
     @cached_property
     def n_distinct(self) -> int:
-        """How many rows have different (x, y), about."""
+        """Approximate number of distinct rows (x, y)."""
         return sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
 
     @cached_property
-    def frequent(self) -> Array:
-        """Values that many entries of y have; of rows that are far away, judged on the sample."""
+    def point_masses(self) -> Array:
+        """Point masses of y (see `find_point_masses`), ascending; out of core, estimated on the sample."""
         return find_point_masses(self.sample.X, self.sample.y, self.sample.share())
 
     @property
     def bandwidth(self) -> Array:
-        """The automatic bandwidths, (d,)."""
+        """Automatic bandwidths by the median heuristic, shape (d,)."""
         return bandwidth_from(self.scales, self.sample.X, self.sample.share())
 
-    def every(self, step: int, function: Callable[[Array], Array]) -> Array:
-        """A function of the rows 0, step, 2 step, ... of X, which works row by row."""
+    def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
+        """Apply a row-wise function to the rows 0, step, 2 step, ... of X."""
         return function(self.source.X[::step])
 
 
 class StreamedSummary(DataSummary):
-    """Rows of files or of a cluster; those of weight 0 are left out.
+    """Statistics of out-of-core data, in files or on a Dask cluster; rows of weight 0 are left out.
 
-    One pass over the rows finds everything but the spread of y, which takes a few passes over y.
+    One pass over the rows computes everything but the scale of y, which takes a few passes over y for its quartiles.
     """
 
-    near = False
+    in_memory = False
 
-    def __init__(self, source: FarSource) -> None:
+    def __init__(self, source: OutOfCoreSource) -> None:
         self._found = streaming_summary.summarise(source, SAMPLE)
         moments = self._found.moments
-        self.source = source if moments.n_rows == source.n_rows else _without_weightless(source)
+        self.source = source if moments.n_rows == source.n_rows else _drop_zero_weight(source)
         self.n_rows, self.n_columns = self.source.n_rows, self.source.n_columns
         self.total, self.largest = moments.total, moments.largest
         self.mean, self.range = moments.mean, moments.range
@@ -148,19 +159,19 @@ class StreamedSummary(DataSummary):
 
     @cached_property
     def sample(self) -> ArrayRows:
-        """Some rows that stand for all."""
+        """Hash sample of the rows, in memory."""
         return self._found.sample.rows()
 
     @cached_property
-    def spread(self) -> float:
-        """A robust scale of y."""
+    def target_scale(self) -> float:
+        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `spread`)."""
         quartiles = streaming_summary.quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
         return spread_from(
             quartiles, lambda median: streaming_summary.absolute_deviation(self.source, median, self.total)
         )
 
-    def every(self, step: int, function: Callable[[Array], Array]) -> Array:
-        """A function of the rows 0, step, 2 step, ... of X, computed where they are."""
+    def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
+        """Apply a row-wise function to the rows 0, step, 2 step, ... of X, block by block or by Dask workers."""
         if isinstance(self.source, DaskRows):
             from dask import compute, delayed
 
@@ -173,14 +184,15 @@ class StreamedSummary(DataSummary):
         )
 
 
-def summarize_rows(source: ArrayRows | FarSource) -> DataSummary:
-    """What is to be known of these rows."""
+def summarize_rows(source: ArrayRows | OutOfCoreSource) -> DataSummary:
+    """Summary of a source of rows, in memory or out of core."""
     return DataSummary(source) if isinstance(source, ArrayRows) else StreamedSummary(source)
 
 
-def _without_weightless(source: Any) -> Any:
-    """The same rows without those of weight 0."""
+def _drop_zero_weight(source: Any) -> Any:
+    """The same source without rows of weight 0."""
     if isinstance(source, DaskRows):
+        assert source.weight is not None  # unweighted rows all count
         counts = source.weight > 0
         some = DaskRows(source.X[counts], source.y[counts], source.weight[counts])
         some.names = source.names

@@ -1,7 +1,7 @@
-"""Held-out loss at every ridge weight and bandwidth of a grid.
+"""Grid search over alpha and bandwidth by held-out loss.
 
-For each bandwidth the features of all rows are made once; folds are some of their rows, and within a fold one path
-serves all ridge weights and columns (`quernel.paths`).
+For each bandwidth the features of all rows are computed once, and folds index into them. Within a fold one
+regularisation path with warm starts covers all alphas and outputs (`quernel.paths`).
 """
 
 from __future__ import annotations
@@ -19,22 +19,29 @@ from quernel.objective import Problem
 
 Array = NDArray[np.floating]
 
-# Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
+# Relative duality gap of the fits: a fraction of the standard error of held-out losses, which is some percent.
 TOL = 1e-3
 MAX_ITER = 200
-# A path that may stop early goes down by so many ridge weights at a time, and ends where the best of them loses so much
-# more than the best so far: smaller ones would follow single rows, at great cost.
+# Early stopping of a path: alphas are tried from large to small in groups of GROUP, until the best loss of a group is
+# MUCH_WORSE times the best so far. Smaller alphas would overfit, and take longest.
 GROUP, MUCH_WORSE = 4, 1.1
 Index = NDArray[np.intp]
-# Rows to fit and rows to judge by.
+# (train, test): row numbers to fit and to evaluate.
 Split = tuple[Index, Index]
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
-    """Held-out losses (bandwidths, alphas, splits, columns), and the weight of each split's held-out rows (splits,).
+class GridSearchResult:
+    """Held-out losses over the grid.
 
-    gap (bandwidths, alphas) is the largest relative gap of a cell's fits; where nothing was tried, it is infinite.
+    Attributes
+    ----------
+    losses : ndarray of shape (n_bandwidths, n_alphas, n_splits, n_outputs)
+        Infinite for cells that were not tried.
+    weight : ndarray of shape (n_splits,)
+        Total weight of each split's held-out rows, summing to 1.
+    gap : ndarray of shape (n_bandwidths, n_alphas)
+        Largest relative duality gap of a cell's fits; infinite if not tried.
     """
 
     losses: Array
@@ -43,23 +50,23 @@ class Search:
 
     @property
     def by_split(self) -> Array:
-        """The mean over the columns, (bandwidths, alphas, splits)."""
+        """Mean loss over outputs, shape (n_bandwidths, n_alphas, n_splits)."""
         return self.losses.mean(axis=3)
 
     @property
     def mean(self) -> Array:
-        """The loss of a held-out row, (bandwidths, alphas): splits count by the weight of their rows."""
+        """Mean held-out loss, shape (n_bandwidths, n_alphas); splits are weighted by their held-out rows."""
         return self.by_split @ self.weight
 
     @property
     def deviation(self) -> Array:
-        """The standard deviation between splits, (bandwidths, alphas); infinite where the loss is."""
+        """Standard deviation between splits, shape (n_bandwidths, n_alphas); infinite where the loss is."""
         middle = self.mean[..., None]
         away = np.where(np.isinf(middle), np.inf, self.by_split - np.where(np.isinf(middle), 0, middle))
         return np.sqrt(away**2 @ self.weight)
 
     def best(self, alphas: Array, *, one_standard_error: bool = False) -> tuple[int, int]:
-        """The cell of least loss or, on request, that of the largest alpha within a standard error of it."""
+        """Indices (bandwidth, alpha) of the lowest loss or, by the one-standard-error rule, the largest alpha."""
         mean, n_splits = self.mean, len(self.weight)
         least = np.unravel_index(np.argmin(mean), mean.shape)
         if not one_standard_error:
@@ -72,45 +79,47 @@ class Search:
 
 def search(
     source: ArrayRows,
-    lifts: Sequence[Callable[[], Array]],
+    feature_makers: Sequence[Callable[[], Array]],
     loss: Loss,
     alphas: Array,
     splits: Sequence[Split],
     *,
     fit_intercept: bool = True,
-    whole: bool = True,
-) -> Search:
-    """Held-out losses over the grid.
+    full_grid: bool = True,
+) -> GridSearchResult:
+    """Compute held-out losses over the grid.
 
     Parameters
     ----------
     source : ArrayRows
-    lifts : for every bandwidth, a function that gives the features of all rows, (n, M)
+    feature_makers : sequence of functions () -> ndarray of shape (n, M)
+        One for every bandwidth: computes the features of all rows.
     loss, alphas, fit_intercept : as in `quernel.paths.solve`
-    splits : pairs of index arrays, the rows to fit and those to judge by
-    whole : whether every cell is wanted; if not, those of ridge weights that are clearly too small remain infinite
+    splits : (train, test) pairs of index arrays
+    full_grid : bool, default=True
+        Whether to fit every cell; if not, clearly too small alphas are skipped and their losses stay infinite.
     """
     share = source.share()
     weight = np.array([share[test].sum() for _, test in splits])
     weight /= weight.sum()
-    losses = np.full((len(lifts), len(alphas), len(splits), loss.n_columns), np.inf)
+    losses = np.full((len(feature_makers), len(alphas), len(splits), loss.n_columns), np.inf)
     gap = np.full(losses.shape[:2], np.inf)
     falling = np.argsort(-alphas, kind="stable")
-    groups = [falling] if whole else [falling[k : k + GROUP] for k in range(0, len(falling), GROUP)]
-    for b, lift in enumerate(lifts):
-        rows = InMemoryDesign(source, features=lift())
+    groups = [falling] if full_grid else [falling[k : k + GROUP] for k in range(0, len(falling), GROUP)]
+    for b, make_features in enumerate(feature_makers):
+        rows = InMemoryDesign(source, features=make_features())
         for group in groups:
-            losses[b, group], gap[b, group] = _held_out(rows, loss, alphas[group], splits, fit_intercept)
+            losses[b, group], gap[b, group] = _held_out_losses(rows, loss, alphas[group], splits, fit_intercept)
             mean = losses[b].mean(axis=2) @ weight
             if mean[group].min() > MUCH_WORSE * mean.min():
                 break
-    return Search(losses, weight, gap)
+    return GridSearchResult(losses, weight, gap)
 
 
-def _held_out(
+def _held_out_losses(
     rows: InMemoryDesign, loss: Loss, alphas: Array, splits: Sequence[Split], fit_intercept: bool
 ) -> tuple[Array, Array]:
-    """Held-out losses (alphas, splits, columns), and the largest relative gap at each weight."""
+    """Held-out losses (n_alphas, n_splits, n_outputs), and the largest relative gap for each alpha (n_alphas,)."""
     problem = Problem(rows, loss, 1.0, fit_intercept=fit_intercept)
     folds = [train for train, _ in splits]
     losses, gaps = [], []

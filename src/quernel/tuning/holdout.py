@@ -1,4 +1,7 @@
-"""Rows to fit and rows to judge by: held-out losses of real fits, by which automatic choices are made."""
+"""Held-out losses of quantile (or other) fits on small samples, by which hyperparameters are chosen.
+
+`deduplicated_sample` -> `iter_folds` -> `Fold.losses`. Sample and folds depend only on the values and weights of rows.
+"""
 
 from __future__ import annotations
 
@@ -15,38 +18,43 @@ from quernel.features.hash_sample import sample_of_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
-from quernel.tuning.krr_pilot import columns
+from quernel.tuning.krr_pilot import as_2d
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+# Below ROTATE_BELOW rows, cross-validation with FOLDS folds; from there on, one split that holds out this fraction.
+ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
+# With more quantile levels than this, a few representative ones are fitted.
+MOST_LEVELS = 3
+# Relative duality gap of the fits: a fraction of the standard error of held-out losses, which is some percent.
+TOL = 3e-3
+# Newton steps; an alpha so small that it needs more overfits anyway.
+MAX_ITER = 150
 
 
 def deduplicated_sample(source: ArrayRows, limit: int) -> ArrayRows:
-    """Up to `limit` rows whose (x, y) all differ, in the order of their values, each with the weight of its equals."""
+    """Up to `limit` distinct rows (x, y), sorted by their values, each with the total weight of its copies.
+
+    Rows are picked by a hash of x, hence independently of their order and repetition.
+    """
     picked, _ = sample_of_rows(source.X, limit)
     X, y = np.asarray(source.X[picked], dtype=float), source.y[picked]
     both = np.column_stack([X, y])
     order = np.lexsort(both.T[::-1])
     new = np.r_[True, np.any(both[order][1:] != both[order][:-1], axis=1)]
     weight = np.add.reduceat(source.share()[picked][order], np.flatnonzero(new))
-    some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # few different x, each with many y
+    some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # more than limit if few x have many y
     chosen = order[new][some]
     return ArrayRows(X[chosen], y[chosen], weight[some])
 
 
-Array = NDArray[np.floating]
-Index = NDArray[np.intp]
-
-# Below so many rows one part held out would be too few to judge by: then every row is, once.
-ROTATE_BELOW, FOLDS, HELD_OUT = 2000, 3, 0.25
-# More levels than these have some that stand for all.
-MOST_LEVELS = 3
-# Held-out losses are wanted to a fraction of their standard error, which is some percent of them.
-TOL = 3e-3
-# Ridge weights so small that more steps would be needed follow single rows.
-MAX_ITER = 150
-
-
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Rows to fit, in random order, rows to judge by, the loss of both; landmarks and relative gap of the fits."""
+    """One train / held-out split, and how it is fitted: loss, Nystroem landmarks and relative duality gap.
+
+    The training rows are in random order, so that the first m of them are a random subsample.
+    """
 
     train: ArrayRows
     held_out: ArrayRows
@@ -56,39 +64,40 @@ class Fold:
     tol: float = TOL
 
     def losses(self, kernel: Kernel, alphas: Array) -> Array:
-        """The loss of every held-out row, the mean over the columns, by ridge weight: (alphas, rows)."""
+        """Loss of every held-out row, averaged over outputs, for each alpha: shape (n_alphas, n_held_out)."""
         features = Nystroem(kernel, self.n_components, landmarks="distinct")
         rows = InMemoryDesign(self.train, features=features.fit_transform(self.train.X))
         problem = Problem(rows, self.loss, 1.0, fit_intercept=self.fit_intercept)
         grid = paths.solve(problem, alphas, tol=self.tol, max_iter=MAX_ITER)
-        offset, sign = self.loss.margin_transform(columns(self.held_out.y))
+        offset, sign = self.loss.margin_transform(as_2d(self.held_out.y))
         residuals = (offset - sign * f for f in grid.predict(features.transform(self.held_out.X)))
         return np.array([self.loss.value(one).mean(axis=1) for one in residuals])
 
     def mean_losses(self, kernel: Kernel, alphas: Array) -> Array:
-        """Held-out loss of the fit at every ridge weight."""
+        """Weighted mean held-out loss for each alpha, shape (n_alphas,)."""
         return self.losses(kernel, alphas) @ self.held_out.share()
 
 
-def folds_of(sample: ArrayRows, together: Index | None = None) -> Iterator[tuple[ArrayRows, ArrayRows]]:
-    """Rows to fit and rows to judge by: every row is judged once where they are few, a part of them otherwise.
+def iter_folds(sample: ArrayRows, groups: Index | None = None) -> Iterator[tuple[ArrayRows, ArrayRows]]:
+    """Yield (train, held_out): cross-validation folds for few rows, a single split for many.
 
-    Rows with the same number in `together` (n,), 0, 1, ..., are not parted.
+    Rows of one group are not separated; `groups` of shape (n,) holds 0, 1, ..., and None is one group per row.
     """
-    unit = np.arange(sample.n_rows) if together is None else together
+    unit = np.arange(sample.n_rows) if groups is None else groups
     units = np.random.default_rng(1).permutation(unit.max() + 1)
     order = np.argsort(np.argsort(units)[unit], kind="stable")
     few = sample.n_rows < ROTATE_BELOW
     parts = [units[k::FOLDS] for k in range(FOLDS)] if few else [units[: round(HELD_OUT * len(units))]]
     for part in parts:
         held_out = np.isin(unit[order], part)
-        yield take(sample, order[~held_out]), take(sample, order[held_out])
+        yield take_rows(sample, order[~held_out]), take_rows(sample, order[held_out])
 
 
-def mirrored(sample: ArrayRows) -> Index:
-    """Numbers for `together`: of rows that share x, the lowest y with the highest, the next with the next highest.
+def sign_symmetric_groups(sample: ArrayRows) -> Index:
+    """Groups for `iter_folds` that are the same for -y: among rows of equal x, lowest y with highest y, and so on.
 
-    The rows are in the order of x and y. Turning y over then leaves the folds as they are.
+    Expects rows sorted by (x, y). The order of rows in a run of equal x is reversed when y changes sign, and pairing
+    them from both ends undoes this: the folds stay the same.
     """
     new = np.r_[True, np.any(sample.X[1:] != sample.X[:-1], axis=1)]
     first, run = np.flatnonzero(new), np.cumsum(new) - 1
@@ -97,14 +106,14 @@ def mirrored(sample: ArrayRows) -> Index:
     return np.unique(np.minimum(row, first[run] + last[run] - row), return_inverse=True)[1]
 
 
-def take(rows: ArrayRows, index: Index) -> ArrayRows:
-    """Some of the rows, with their weights."""
+def take_rows(rows: ArrayRows, index: Index) -> ArrayRows:
+    """Subset of the rows with their weights."""
     assert rows.weight is not None
     return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
 
 
 def representative_levels(loss: Loss) -> Loss:
-    """Of many quantile levels the outermost and the one or two in the middle; other losses as they are."""
+    """Pinball loss of the outermost and middle levels if there are many; any other loss unchanged."""
     if not isinstance(loss, Pinball) or loss.n_columns <= MOST_LEVELS:
         return loss
     levels = loss.levels
@@ -112,6 +121,6 @@ def representative_levels(loss: Loss) -> Loss:
 
 
 def middle_levels(levels: Array) -> Array:
-    """The middle level, or the two in the middle: turning the levels over changes nothing."""
+    """The median of the levels, or the two middle ones: symmetric under tau -> 1 - tau."""
     ordered = np.sort(levels)
     return np.unique(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])

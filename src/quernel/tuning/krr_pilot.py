@@ -1,8 +1,19 @@
-"""Kernel ridge regression on some rows: what bandwidths and ridge weights are found by before the fit itself."""
+"""Learn one bandwidth per column by the leave-one-out error of kernel ridge regression, on a subsample.
+
+Kernel ridge regression with kernel matrix K + 1 (the 1 stands for an intercept), ridge r and weights w has, with
+
+    B = (K + 1 + r diag(1/w))^-1,
+
+the leave-one-out residuals  e_i = (B y)_i / B_ii,  hence their weighted mean square in closed form (PRESS), and its
+gradient with respect to log bandwidths and log ridges from one Cholesky factorisation, at O(n^3) per evaluation.
+`LeaveOneOut` minimises it by L-BFGS; `Pilot` chooses targets, subsamples and starting points. The squared error serves
+as a cheap proxy of the loss: only the bandwidths, and a scale for alpha, are taken from here.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,30 +23,38 @@ from scipy.optimize import minimize
 from scipy.special import ndtri
 
 from quernel.data import ArrayRows
-from quernel.kernels import Kernel
+from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball, weighted_quantiles
 from quernel.tuning.defaults import spread
 
 Array = NDArray[np.floating]
 
-# Bandwidths stay between these, in scales of the columns; ridges between these, the diagonal of K being 1.
+# Bounds of the bandwidths, in scales of the columns, and bounds and starting value of the ridges (K has diagonal 1).
 NARROWEST, WIDEST = 0.02, 1000.0
 LEAST_RIDGE, FIRST_RIDGE, MOST_RIDGE = 1e-4, 0.1, 1e3
-# Descent begins where the kernel of two rows is this in the median, as with the Gaussian and its automatic bandwidth.
+# The starting bandwidths make this the median of k(x, z) over pairs of rows, as the Gaussian with automatic ones does.
 TYPICAL = 0.25
-# What is added to the diagonal of K at least: with less, rounding could make it singular.
+# Smallest number added to the diagonal of K; with less, rounding error could make it singular.
 LEAST = 1e-10
-# Rows by which the beginning is found.
+# Rows from which the starting bandwidths are computed.
 FEW = 300
-# Ridges to choose from where bandwidths stay as they are.
+# Grid of ridges for fixed (automatic) bandwidths.
 RIDGES = 10.0 ** np.arange(-4, 3.5, 0.5)
-# What bandwidths cost that are apart from each other by a factor of e, against the gain by one row in n.
+# Penalty APART / n * sum_j (log h_j / usual_j - mean)^2 on unequal bandwidths, added to the log error: a factor of e
+# between columns must pay for itself by about one row in n.
 APART = 1.0
+
+
+# Stages of `Pilot.fit_bandwidths`: COARSE_STEPS iterations on COARSE rows, which are cheap, then STEPS on all rows,
+# then SPREAD_STEPS with the absolute residuals as a second target.
+COARSE, COARSE_STEPS, STEPS, SPREAD_STEPS = 350, 12, 5, 6
+# Winsorize targets at this many robust scales from the median: squared error is sensitive to outliers.
+WINSORIZE_AT = 8.0
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Columns y (n, k) to be predicted, and what their mean squared error counts."""
+    """Targets y of shape (n, k) and the weight of their mean squared error in the sum."""
 
     y: Array
     importance: float = 1.0
@@ -43,7 +62,16 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
-    """Mean squared leave-one-out error at rows X of mean weight 1, as a function of bandwidths and ridges."""
+    """Mean squared leave-one-out error of kernel ridge regression, as a function of bandwidths and ridges.
+
+    Attributes
+    ----------
+    kernel : Kernel without bandwidth
+    X : ndarray of shape (n, d)
+    weight : ndarray of shape (n,), of mean 1
+    targets : tuple of Target, each with its own ridge
+    usual : ndarray of shape (d,), the automatic bandwidths
+    """
 
     kernel: Kernel
     X: Array
@@ -51,20 +79,24 @@ class LeaveOneOut:
     targets: tuple[Target, ...]
     usual: Array
 
-    def descend(self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int) -> Found:
-        """The least error that some steps from these bandwidths find."""
+    def descend(self, bandwidth: Array, unit: Array, ridges: Array | None = None, *, steps: int) -> LooResult:
+        """Minimise the penalised log error by `steps` L-BFGS iterations in log bandwidths and log ridges.
+
+        `unit` of shape (d,) are the scales of the columns, in which the bounds are given.
+        """
         d = len(bandwidth)
         start = np.log(np.r_[bandwidth, np.full(len(self.targets), FIRST_RIDGE) if ridges is None else ridges])
         low, high = np.log(NARROWEST * unit), np.log(WIDEST * unit)
         start[:d] = np.clip(start[:d], low, high)
         bounds = [*zip(low, high, strict=True), *[(np.log(LEAST_RIDGE), np.log(MOST_RIDGE))] * len(self.targets)]
         best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
-        return Found(np.exp(best.x[:d]), np.exp(best.x[d:]), float(best.fun))
+        return LooResult(np.exp(best.x[:d]), np.exp(best.x[d:]), float(best.fun))
 
-    def keep(self) -> Found:
-        """The usual bandwidths with the ridge of the least mean square error of the first target.
+    def select_ridge(self) -> LooResult:
+        """Best ridge of a grid for the automatic bandwidths, by the error of the first target.
 
-        One eigendecomposition serves all ridges.
+        With W = diag(w) and  W^(1/2) K W^(1/2) = V D V',  B = W^(1/2) V (D + r)^-1 V' W^(1/2):  one eigendecomposition
+        serves all ridges r.
         """
         K, root = self._gram(self.usual), np.sqrt(self.weight)[:, None]
         values, vectors = np.linalg.eigh(root * K * root.T)
@@ -74,72 +106,81 @@ class LeaveOneOut:
             error = vectors @ (inverse[:, None] * across) / ((vectors**2 @ inverse)[:, None] * root)
             errors.append(float(np.mean(self.weight[:, None] * error**2)))
         best = int(np.argmin(errors))
-        return Found(self.usual, RIDGES[[best]], errors[best])
+        return LooResult(self.usual, RIDGES[[best]], errors[best])
 
-    def errors(self, found: Found) -> list[Array]:
-        """Every target's leave-one-out errors, shape (n, k)."""
+    def errors(self, found: LooResult) -> list[Array]:
+        """Leave-one-out residuals of each target, shape (n, k)."""
         K = self._gram(found.bandwidth)
         return [
             product / np.diag(inverse)[:, None]
             for target, ridge in zip(self.targets, found.ridges, strict=True)
-            for inverse, product in [self._solved(K, ridge, target.y)]
+            for inverse, product in [self._solve(K, ridge, target.y)]
         ]
 
-    def predict(self, found: Found, X_new: Array) -> list[Array]:
-        """Every target at other rows."""
+    def predict(self, found: LooResult, X_new: Array) -> list[Array]:
+        """Predictions of each target at new rows, shape (m, k)."""
         K, across = self._gram(found.bandwidth), self.kernel.with_bandwidth(found.bandwidth).gram(X_new, self.X) + 1
         pairs = zip(self.targets, found.ridges, strict=True)
-        return [across @ self._solved(K, ridge, target.y)[1] for target, ridge in pairs]
+        return [across @ self._solve(K, ridge, target.y)[1] for target, ridge in pairs]
 
     def _gram(self, bandwidth: Array) -> Array:
+        """Kernel matrix plus 1, shape (n, n)."""
         return self.kernel.with_bandwidth(bandwidth).gram(self.X, self.X) + 1
 
-    def _solved(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
-        """B and B y."""
+    def _solve(self, K: Array, ridge: float, y: Array) -> tuple[Array, Array]:
+        """B = (K + ridge diag(1/w))^-1 and B y, by Cholesky."""
         regular = K.T.copy(order="F")
         regular[np.diag_indices_from(regular)] += np.maximum(ridge / self.weight, LEAST)
         factor, failed = dpotrf(regular, lower=1, overwrite_a=1)
         assert not failed
-        inverse = _symmetric(dpotri(factor, lower=1, overwrite_c=1)[0])
+        inverse = _symmetrize(dpotri(factor, lower=1, overwrite_c=1)[0])
         return inverse, inverse @ y
 
     def _log_error(self, logarithms: Array) -> tuple[float, Array]:
-        """log of the error, and its derivatives by the logarithms of bandwidths and ridges."""
+        """Penalised log error and its gradient with respect to log bandwidths (d,) and log ridges."""
         d, n = self.X.shape[1], len(self.X)
         bandwidth, ridges = np.exp(logarithms[:d]), np.exp(logarithms[d:])
-        K, by_kernel, by_ridge, total = self._gram(bandwidth), np.zeros((n, n), order="F"), np.zeros(len(ridges)), 0.0
+        K, total = self._gram(bandwidth), 0.0
+        grad_kernel: Array = np.zeros((n, n), order="F")
+        grad_ridge = np.zeros(len(ridges))
         for t, (target, ridge) in enumerate(zip(self.targets, ridges, strict=True)):
-            inverse, product = self._solved(K, ridge, target.y)
+            inverse, product = self._solve(K, ridge, target.y)
             diagonal = np.diag(inverse)[:, None]
             error = product / diagonal
             share = target.importance * self.weight[:, None] / error.size
             total += np.sum(share * error**2)
-            by_product, by_diagonal = 2 * share * error / diagonal, np.sum(-2 * share * error**2 / diagonal, axis=1)
-            # dB = -B dK B: the derivative by K is  -B diag(by_diagonal) B - B by_product (B y)',  made symmetric;
-            # the first is a square. Lower triangles only.
-            before = np.diag(by_kernel).copy()
-            by_kernel = dsyrk(1.0, inverse * np.sqrt(-by_diagonal), 1.0, by_kernel, lower=1, overwrite_c=1)
-            by_kernel = dsyr2k(-0.5, inverse @ by_product, product, 1.0, by_kernel, lower=1, overwrite_c=1)
-            by_ridge[t] = (np.diag(by_kernel) - before) @ (ridge / self.weight)
-        by_kernel = _symmetric(by_kernel)
-        by_bandwidth = np.sum(
-            [c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, by_kernel) for c, part in self._open],
+            grad_product, grad_diagonal = 2 * share * error / diagonal, np.sum(-2 * share * error**2 / diagonal, axis=1)
+            # From dB = -B dK B, the derivative with respect to K is the symmetric part of
+            # -B diag(grad_diagonal) B - B grad_product (B y)'.  As grad_diagonal <= 0, the first term is a symmetric
+            # product (dsyrk); the second is a symmetric rank-2k update (dsyr2k). Only lower triangles are filled.
+            before = np.diag(grad_kernel).copy()
+            grad_kernel = dsyrk(1.0, inverse * np.sqrt(-grad_diagonal), 1.0, grad_kernel, lower=1, overwrite_c=1)
+            grad_kernel = dsyr2k(-0.5, inverse @ grad_product, product, 1.0, grad_kernel, lower=1, overwrite_c=1)
+            grad_ridge[t] = (np.diag(grad_kernel) - before) @ (ridge / self.weight)
+        grad_kernel = _symmetrize(grad_kernel)
+        grad_bandwidth = np.sum(
+            [
+                c * part.with_bandwidth(bandwidth).bandwidth_gradient(self.X, grad_kernel)
+                for c, part in self._free_parts
+            ],
             axis=0,
         )
-        if total <= 0:  # targets that are constant
+        if total <= 0:  # constant targets
             return 0.0, np.zeros_like(logarithms)
+        # Penalty on bandwidths whose ratios differ from those of the automatic ones.
         apart = logarithms[:d] - np.log(self.usual)
         apart -= apart.mean()
-        cost, by_apart = APART / n * apart @ apart, 2 * APART / n * apart
-        return float(np.log(total)) + cost, np.r_[by_bandwidth / total + by_apart, by_ridge / total]
+        penalty, grad_penalty = float(APART / n * apart @ apart), 2 * APART / n * apart
+        return float(np.log(total)) + penalty, np.r_[grad_bandwidth / total + grad_penalty, grad_ridge / total]
 
     @property
-    def _open(self) -> list[tuple[float, Kernel]]:
-        return [(c, part) for c, part in self.kernel.parts if part.has_free_bandwidth]
+    def _free_parts(self) -> list[tuple[float, ShiftInvariantKernel]]:
+        """Coefficients and summands of the kernel whose bandwidth is to be learned."""
+        return [(c, cast(ShiftInvariantKernel, part)) for c, part in self.kernel.parts if part.has_free_bandwidth]
 
 
-def _symmetric(lower: Array) -> Array:
-    """The symmetric matrix of this lower triangle; what is above it must be 0."""
+def _symmetrize(lower: Array) -> Array:
+    """Symmetric matrix with this lower triangle; entries above it must be 0."""
     diagonal = np.diag(lower).copy()
     whole = lower + lower.T
     np.fill_diagonal(whole, diagonal)
@@ -147,8 +188,11 @@ def _symmetric(lower: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """Bandwidths (d,), a ridge for every target, and what was made least by them."""
+class LooResult:
+    """Bandwidths (d,), one ridge per target, and the value of the criterion.
+
+    The criterion is the penalised log error in `LeaveOneOut.descend`, the mean squared error in `select_ridge`.
+    """
 
     bandwidth: Array
     ridges: Array
@@ -156,7 +200,7 @@ class Found:
 
 
 def first_bandwidth(kernel: Kernel, bandwidth: Array, X: Array) -> Array:
-    """These bandwidths times a number with which the kernel of two rows is TYPICAL in the median."""
+    """Scale these bandwidths such that the median of k(x, z) over pairs of rows is TYPICAL, by bisection."""
     some = X[:FEW]
     pairs = np.triu_indices(len(some), 1)
     low, high = -10.0, 10.0
@@ -167,55 +211,60 @@ def first_bandwidth(kernel: Kernel, bandwidth: Array, X: Array) -> Array:
     return np.exp((low + high) / 2) * bandwidth
 
 
-# Steps of descent: on few rows, which costs little, then on all, and then by the spread along with y.
-COARSE, COARSE_STEPS, STEPS, SPREAD_STEPS = 350, 12, 5, 6
-# Targets further than this from the median, in units of their spread, are drawn in: squares follow them too far.
-FARTHEST = 8.0
-
-
 class Pilot:
-    """Some rows, in random order, and the usual bandwidths of their columns."""
+    """Kernel ridge regression of standardised targets on a subsample, to find bandwidths.
+
+    Parameters
+    ----------
+    rows : ArrayRows, in random order, so that the first m are a random subsample
+    loss : Loss of the fit to come; quantile levels decide how much the spread of y counts
+    usual : ndarray of shape (d,), the automatic bandwidths
+    """
 
     def __init__(self, rows: ArrayRows, loss: Loss, usual: Array) -> None:
-        share, y = rows.share(), columns(rows.y)
+        share, y = rows.share(), as_2d(rows.y)
         if not loss.margin:
-            y = _drawn_in(y, share)
+            y = _winsorize(y, share)
         middle = share @ y
         deviation = np.sqrt(share @ (y - middle) ** 2)
         self.X, self.share, self.usual = rows.X, share, usual
         self.y = (y - middle) / np.where(deviation > 0, deviation, 1.0)
-        # The curve of a level is  mean + normal score * spread,  and a normal law's mean absolute deviation is not 1.
-        self.spread_counts = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
+        # In a location-scale model the quantile at tau is  mean + ndtri(tau) * sigma,  so an error in sigma counts
+        # ndtri(tau)^2. Absolute residuals have mean sigma * sqrt(2 / pi) for normal errors, hence the factor pi / 2.
+        self.spread_weight = np.pi / 2 * float(np.mean(ndtri(loss.levels) ** 2)) if isinstance(loss, Pinball) else 0.0
 
-    def keep(self, kernel: Kernel) -> Found:
-        """The usual bandwidths, and a ridge for them."""
-        return self._by(kernel).keep()
+    def fit_default(self, kernel: Kernel) -> LooResult:
+        """Automatic bandwidths with the best ridge for them."""
+        return self._loo(kernel).select_ridge()
 
-    def learn(self, kernel: Kernel, unit: Array) -> Found:
-        """A bandwidth for every column, measured in these units: by y first, and then by the spread along with it."""
+    def fit_bandwidths(self, kernel: Kernel, unit: Array) -> LooResult:
+        """Learn one bandwidth per column: from y first, then, for quantile levels, from |residual| along with it.
+
+        `unit` of shape (d,) are the scales of the columns.
+        """
         start = first_bandwidth(kernel, self.usual, self.X)
-        found = self._by(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
-        by = self._by(kernel)
-        found = by.descend(found.bandwidth, unit, found.ridges, steps=STEPS)
-        if not self.spread_counts:
+        found = self._loo(kernel, COARSE).descend(start, unit, steps=COARSE_STEPS)
+        loo = self._loo(kernel)
+        found = loo.descend(found.bandwidth, unit, found.ridges, steps=STEPS)
+        if not self.spread_weight:
             return found
-        size = np.abs(by.errors(found)[0])
-        both = replace(by, targets=(*by.targets, Target(size - self.share @ size, self.spread_counts)))
+        size = np.abs(loo.errors(found)[0])
+        both = replace(loo, targets=(*loo.targets, Target(size - self.share @ size, self.spread_weight)))
         return both.descend(found.bandwidth, unit, np.r_[found.ridges, FIRST_RIDGE], steps=SPREAD_STEPS)
 
-    def _by(self, kernel: Kernel, most: int | None = None) -> LeaveOneOut:
-        """Errors of y, on all rows or on so many."""
+    def _loo(self, kernel: Kernel, most: int | None = None) -> LeaveOneOut:
+        """Leave-one-out error of y on the first `most` rows, or on all."""
         weight = self.share[:most]
         return LeaveOneOut(kernel, self.X[:most], weight / weight.mean(), (Target(self.y[:most]),), self.usual)
 
 
-def columns(y: Array) -> Array:
-    """y with a column for every target."""
+def as_2d(y: Array) -> Array:
+    """y of shape (n,) or (n, k) as (n, k)."""
     return y if y.ndim == 2 else y[:, None]
 
 
-def _drawn_in(y: Array, share: Array) -> Array:
-    """y, what is far from the median brought nearer."""
-    sides = [(weighted_quantiles(one, share, np.array([0.5]))[0], FARTHEST * spread(one, share)) for one in y.T]
-    middle, far = np.array(sides).T
-    return np.clip(y, middle - far, middle + far)
+def _winsorize(y: Array, share: Array) -> Array:
+    """Winsorize each column of y at WINSORIZE_AT robust scales from its median."""
+    sides = [(weighted_quantiles(one, share, np.array([0.5]))[0], WINSORIZE_AT * spread(one, share)) for one in y.T]
+    center, reach = np.array(sides).T
+    return np.clip(y, center - reach, center + reach)
