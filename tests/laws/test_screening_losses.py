@@ -113,4 +113,4 @@ def test_what_counts_as_curved():
         sample = Problem(InMemoryDesign(ArrayRows(Phi, y), features=Phi), loss, 1e-3)
         result = newton.solve(sample)
         residual = driver._residuals(sample, result.coef, result.intercept)
-        assert smooth_driver.curved(sample.loss, residual, result.dual) == expected
+        assert smooth_driver.is_curved(sample.loss, residual, result.dual) == expected

@@ -31,14 +31,14 @@ class Curvature:
     total: float = 0.0
 
 
-def curvature_of(
-    block: Block, memory: BlockState, message: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
+def curvature_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
 ) -> list[Curvature]:
     """The curvature of every column over one block."""
-    loss, width, few, anchored = message
-    active_ones = piecewise.active if piecewise.applies(loss, block) else _active
+    loss, width, few, anchored = args
+    find_active = piecewise.find_active if piecewise.applies(loss, block) else _find_active
     answers = []
-    for k, (active, weight, surplus) in enumerate(active_ones(block, memory, loss, width, anchored)):
+    for k, (active, weight, surplus) in enumerate(find_active(block, state, loss, width, anchored)):
         rows = block.features[active].astype(float, copy=False)
         if few[k]:
             answers.append(Curvature(surplus, rows=rows, h=weight))
@@ -49,26 +49,26 @@ def curvature_of(
     return answers
 
 
-def _active(
-    block: Block, memory: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
-) -> list[piecewise.Active]:
-    """Of each column: the rows that have curvature, their weights h, and their surplus h (r - contact), turned."""
-    residual, anchor = memory["residual"], memory["anchor"]
+def _find_active(
+    block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
+) -> list[piecewise.ActiveColumn]:
+    """Of each column: the rows that have curvature, their weights h, and their surplus h (r - contact), signed_surplus."""
+    residual, anchor = state["residual"], state["anchor"]
     contact = loss.inverse_subgradient(anchor)
     at = np.where(anchored, contact, residual) if anchored.any() else residual
     h = loss.curvature(at, anchor, width) * block.share[:, None]
     _, sign = loss.margin_transform(block.targets)
-    turned = sign * (residual - contact)
+    signed_surplus = sign * (residual - contact)
     rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
-    return [(active, h[active, k], h[active, k] * turned[active, k]) for k, active in enumerate(rows)]
+    return [(active, h[active, k], h[active, k] * signed_surplus[active, k]) for k, active in enumerate(rows)]
 
 
-def joined(answers: list[list[Curvature]]) -> list[Curvature]:
+def reduce_curvatures(answers: list[list[Curvature]]) -> list[Curvature]:
     """Every column's curvature over all blocks."""
-    return [_joined_column(list(parts)) for parts in zip(*answers, strict=True)]
+    return [_reduce_column(list(parts)) for parts in zip(*answers, strict=True)]
 
 
-def _joined_column(parts: list[Curvature]) -> Curvature:
+def _reduce_column(parts: list[Curvature]) -> Curvature:
     if parts[0].gram is None:
         return Curvature(
             surplus=np.concatenate([part.surplus for part in parts]),

@@ -20,116 +20,118 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
-class ClassPull:
-    """Sums at the current scores f and probabilities p: force Phi'(w v)/W (M, K), balance mean v (K,), loss, slack."""
+class MultinomialSums:
+    """Sums at the current scores f and probabilities p: phi_t_dual Phi'(w v)/W (M, K), mean_dual mean v (K,), loss, fenchel_gap."""
 
-    force: Array
-    balance: Array
+    phi_t_dual: Array
+    mean_dual: Array
     loss: float
-    slack: float
+    fenchel_gap: float
 
 
 @dataclass(frozen=True, eq=False)
-class ClassProblem:
+class MultinomialProblem:
     """Rows whose targets (n, K) are +1 at their class and -1 elsewhere."""
 
     rows: InMemoryDesign
     alpha: float
     fit_intercept: bool
 
-    def set_coefficients(self, memory: RowState, coef: Array, intercept: Array) -> None:
+    def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
         """Set scores and probabilities to those of (coef, intercept)."""
-        self.rows.map_reduce(_place, memory, (coef, intercept), join=nothing)
+        self.rows.map_reduce(_set_scores, state, (coef, intercept), join=nothing)
 
     def shares(self) -> Array:
         """Each class's part of the weight, shape (K,)."""
-        (shares,) = self.rows.map_rows(_shares, self.rows.new_memory(), join=total)
+        (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_memory(), join=total)
         return shares
 
-    def smoothed_gradient(self, memory: RowState, mix: tuple[float, Array] | None = None) -> ClassPull:
+    def smoothed_gradient(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:
         """The sums at p or, with mix = (e, g), at (1 - e) p + e g."""
-        force, balance, loss, slack = self.rows.map_reduce(_pull, memory, mix, join=total)
-        return ClassPull(force, balance, float(loss), float(slack))
+        phi_t_dual, mean_dual, loss, fenchel_gap = self.rows.map_reduce(_gradient_block, state, mix, join=total)
+        return MultinomialSums(phi_t_dual, mean_dual, float(loss), float(fenchel_gap))
 
-    def objective(self, pull: ClassPull, coef: Array) -> float:
+    def objective(self, sums: MultinomialSums, coef: Array) -> float:
         """F where `smoothed_gradient` was taken."""
-        return pull.loss + self.alpha * float(np.sum(coef**2))
+        return sums.loss + self.alpha * float(np.sum(coef**2))
 
-    def curvature(self, memory: RowState) -> tuple[Array, float]:
+    def curvature(self, state: RowState) -> tuple[Array, float]:
         """The Gram matrix of (phi, 1), shape (M + 1, M + 1), and the mean p (1 - p): a rough Hessian of every class."""
-        gram, bend = self.rows.map_reduce(_gram, memory, join=total)
-        return gram, float(bend)
+        gram, curvature = self.rows.map_reduce(_gram_block, state, join=total)
+        return gram, float(curvature)
 
-    def product(self, memory: RowState, coef: Array, intercept: Array) -> tuple[Array, Array]:
+    def product(self, state: RowState, coef: Array, intercept: Array) -> tuple[Array, Array]:
         """The Hessian of F applied to a direction."""
-        force, balance = self.rows.map_reduce(_product, memory, (coef, intercept), join=total)
-        return 2 * self.alpha * coef + force, balance
+        phi_t_dual, mean_dual = self.rows.map_reduce(_hessian_product_block, state, (coef, intercept), join=total)
+        return 2 * self.alpha * coef + phi_t_dual, mean_dual
 
-    def set_direction(self, memory: RowState, coef: Array, intercept: Array) -> None:
+    def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
         """Remember how the scores change along a direction."""
-        self.rows.map_reduce(_aim, memory, (coef, intercept), join=nothing)
+        self.rows.map_reduce(_set_direction_block, state, (coef, intercept), join=nothing)
 
-    def eval_along_direction(self, memory: RowState, step: float) -> tuple[float, float]:
+    def eval_along_direction(self, state: RowState, step: float) -> tuple[float, float]:
         """Slope and curvature of the mean loss along the direction."""
-        slope, bend = self.rows.map_rows(_probe, memory, step, join=total)
-        return float(slope), float(bend)
+        slope, curvature = self.rows.map_rows(_eval_along_direction_block, state, step, join=total)
+        return float(slope), float(curvature)
 
 
-def _shares(block: Block, memory: BlockState, message: None) -> tuple[Array]:  # noqa: ARG001
+def _class_shares_block(block: Block, state: BlockState, args: None) -> tuple[Array]:  # noqa: ARG001
     return (block.share @ (block.target > 0),)
 
 
-def _scores(block: Block, message: tuple[Array, Array]) -> Array:
-    coef, intercept = message
+def _scores(block: Block, args: tuple[Array, Array]) -> Array:
+    coef, intercept = args
     return block.features @ coef + intercept
 
 
-def _place(block: Block, memory: BlockState, message: tuple[Array, Array]) -> None:
-    memory["score"] = _scores(block, message)
-    memory["chance"] = softmax(memory["score"], axis=1)
+def _set_scores(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
+    state["score"] = _scores(block, args)
+    state["probability"] = softmax(state["score"], axis=1)
 
 
-def _pull(block: Block, memory: BlockState, mix: tuple[float, Array] | None) -> tuple[Array, Array, float, float]:
-    score, chance = memory["score"], memory["chance"]
+def _gradient_block(
+    block: Block, state: BlockState, mix: tuple[float, Array] | None
+) -> tuple[Array, Array, float, float]:
+    score, probability = state["score"], state["probability"]
     if mix is not None:
         part, constant = mix
-        chance = (1 - part) * chance + part * constant
+        probability = (1 - part) * probability + part * constant
     own = block.target > 0
     height = logsumexp(score, axis=1)
-    memory["dual"] = own - chance
-    weighted = memory["dual"] * block.share[:, None]
-    slack = height + np.sum(xlogy(chance, chance) - chance * score, axis=1)
+    state["dual"] = own - probability
+    weighted = state["dual"] * block.share[:, None]
+    fenchel_gap = height + np.sum(xlogy(probability, probability) - probability * score, axis=1)
     return (
         (weighted.T @ block.features).T,
         weighted.sum(axis=0),
         block.share @ (height - score[own]),
-        block.share @ slack,
+        block.share @ fenchel_gap,
     )
 
 
-def _gram(block: Block, memory: BlockState, message: None) -> tuple[Array, float]:  # noqa: ARG001
-    weighted, chance = block.features * block.share[:, None], memory["chance"]
+def _gram_block(block: Block, state: BlockState, args: None) -> tuple[Array, float]:  # noqa: ARG001
+    weighted, probability = block.features * block.share[:, None], state["probability"]
     M = block.features.shape[1]
     gram = np.empty((M + 1, M + 1))
     gram[:M, :M] = weighted.T @ block.features
     gram[:M, M] = gram[M, :M] = weighted.sum(axis=0)
     gram[M, M] = block.share.sum()
-    return gram, block.share @ np.mean(chance * (1 - chance), axis=1)
+    return gram, block.share @ np.mean(probability * (1 - probability), axis=1)
 
 
-def _product(block: Block, memory: BlockState, message: tuple[Array, Array]) -> tuple[Array, Array]:
-    change, chance = _scores(block, message), memory["chance"]
-    bent = chance * (change - np.sum(chance * change, axis=1, keepdims=True)) * block.share[:, None]
+def _hessian_product_block(block: Block, state: BlockState, args: tuple[Array, Array]) -> tuple[Array, Array]:
+    change, probability = _scores(block, args), state["probability"]
+    bent = probability * (change - np.sum(probability * change, axis=1, keepdims=True)) * block.share[:, None]
     return (bent.T @ block.features).T, bent.sum(axis=0)
 
 
-def _aim(block: Block, memory: BlockState, message: tuple[Array, Array]) -> None:
-    memory["change"] = _scores(block, message)
+def _set_direction_block(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
+    state["change"] = _scores(block, args)
 
 
-def _probe(block: Block, memory: BlockState, step: float) -> tuple[float, float]:
-    change = memory["change"]
-    chance = softmax(memory["score"] + step * change, axis=1)
-    mean = np.sum(chance * change, axis=1)
+def _eval_along_direction_block(block: Block, state: BlockState, step: float) -> tuple[float, float]:
+    change = state["change"]
+    probability = softmax(state["score"] + step * change, axis=1)
+    mean = np.sum(probability * change, axis=1)
     slope = block.share @ (mean - change[block.target > 0])
-    return slope, block.share @ (np.sum(chance * change**2, axis=1) - mean**2)
+    return slope, block.share @ (np.sum(probability * change**2, axis=1) - mean**2)

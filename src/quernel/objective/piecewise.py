@@ -14,8 +14,8 @@ Array = NDArray[np.floating]
 COMPILED_ROWS = 2_000
 # Rows with new duals are summed by themselves up to this share of all.
 FEW_CHANGED = 0.2
-# Of a column: the rows that have curvature, their weights h, and their surplus h (r - contact), turned.
-Active = tuple[NDArray[np.intp], Array, Array]
+# Of a column: the rows that have curvature, their weights h, and their surplus h (r - contact), signed_share.
+ActiveColumn = tuple[NDArray[np.intp], Array, Array]
 
 
 def applies(loss: Loss, block: Block) -> bool:
@@ -23,52 +23,50 @@ def applies(loss: Loss, block: Block) -> bool:
     return len(block.share) >= COMPILED_ROWS and loss.is_two_piece
 
 
-def smoothed_gradient(block: Block, memory: BlockState, loss: Loss, width: Array) -> tuple[Array, ...]:
+def smoothed_gradient(block: Block, state: BlockState, loss: Loss, width: Array) -> tuple[Array, ...]:
     """What `sums.Pull` holds."""
-    from quernel.objective.numba_kernels import pull_column
+    from quernel.objective.numba_kernels import smoothed_gradient_column
 
-    residual, anchor, (low, high) = memory["residual"], memory["anchor"], loss.domain
+    residual, anchor, (low, high) = state["residual"], state["anchor"], loss.domain
     weighted = np.empty((len(width), len(residual)))
-    balance, positive, value, slack, active = np.transpose(
+    mean_dual, positive, value, fenchel_gap, active = np.transpose(
         [
-            pull_column(
-                _column(residual, k), _column(anchor, k), block.share, _turned(block, loss, k),
+            smoothed_gradient_column(
+                _column(residual, k), _column(anchor, k), block.share, _signed_share(block, loss, k),
                 low[k], high[k], width[k], weighted[k],
             )
             for k in range(len(width))
         ]
     )  # fmt: skip
-    return _force(block, memory, weighted), balance, positive, positive - balance, value, slack, active
+    return _phi_t_dual(block, state, weighted), mean_dual, positive, positive - mean_dual, value, fenchel_gap, active
 
 
-def _force(block: Block, memory: BlockState, weighted: Array) -> Array:
+def _phi_t_dual(block: Block, state: BlockState, weighted: Array) -> Array:
     """Phi' weighted, (M, q): from the last one and the few rows whose duals have changed since, if they are few.
 
     Between two Newton steps most rows stay clipped at the same end of their box.
     """
-    force = None
-    if "force" in memory:
-        change = weighted - memory["weighted"].T
+    phi_t_dual = None
+    if "phi_t_dual" in state:
+        change = weighted - state["weighted"].T
         changed = np.flatnonzero(change.any(axis=0))
         if len(changed) <= FEW_CHANGED * len(block.share):
-            force = memory["force"] + (change[:, changed] @ block.features[changed]).T
-    if force is None:
-        force = (weighted @ block.features).T
-    memory["weighted"], memory["force"] = weighted.T, force
-    return force
+            phi_t_dual = state["phi_t_dual"] + (change[:, changed] @ block.features[changed]).T
+    if phi_t_dual is None:
+        phi_t_dual = (weighted @ block.features).T
+    state["weighted"], state["phi_t_dual"] = weighted.T, phi_t_dual
+    return phi_t_dual
 
 
-def eval_along_direction(
-    block: Block, memory: BlockState, loss: Loss, width: Array, step: Array
-) -> tuple[Array, Array]:
+def eval_along_direction(block: Block, state: BlockState, loss: Loss, width: Array, step: Array) -> tuple[Array, Array]:
     """Slope and curvature of the smoothed mean loss along the direction."""
-    from quernel.objective.numba_kernels import probe_column
+    from quernel.objective.numba_kernels import eval_along_direction_column
 
     low, high = loss.domain
     slope, bend = np.transpose(
         [
-            probe_column(
-                _column(memory["residual"], k), _column(memory["anchor"], k), _column(memory["change"], k), block.share,
+            eval_along_direction_column(
+                _column(state["residual"], k), _column(state["anchor"], k), _column(state["change"], k), block.share,
                 low[k], high[k], width[k], step[k],
             )
             for k in range(len(width))
@@ -77,17 +75,21 @@ def eval_along_direction(
     return slope, bend
 
 
-def active(block: Block, memory: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]) -> list[Active]:
+def find_active(
+    block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
+) -> list[ActiveColumn]:
     """The active rows of every column."""
     from quernel.objective.numba_kernels import active_rows
 
     answers, (low, high) = [], loss.domain
     for k in range(len(width)):
-        residual, anchor = _column(memory["residual"], k), _column(memory["anchor"], k)
+        residual, anchor = _column(state["residual"], k), _column(state["anchor"], k)
         at = np.zeros_like(residual) if anchored[k] else residual  # the contact is the kink
         rows = active_rows(at, anchor, low[k], high[k], width[k])
         rows = rows[block.share[rows] > 0]
-        answers.append((rows, block.share[rows] / width[k], _turned(block, loss, k)[rows] * residual[rows] / width[k]))
+        answers.append(
+            (rows, block.share[rows] / width[k], _signed_share(block, loss, k)[rows] * residual[rows] / width[k])
+        )
     return answers
 
 
@@ -95,7 +97,7 @@ def _column(array: Array, k: int) -> Array:
     return np.ascontiguousarray(array[:, k])  # not a copy: columns are contiguous
 
 
-def _turned(block: Block, loss: Loss, k: int) -> Array:
+def _signed_share(block: Block, loss: Loss, k: int) -> Array:
     """share x sign of one column."""
     _, sign = loss.margin_transform(block.targets)
     return block.share if np.ndim(sign) == 0 else block.share * sign[:, k % sign.shape[1]]  # type: ignore[index,union-attr]

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.data import Block, BlockState, InMemoryDesign, RowState, nothing, total
 from quernel.losses import Loss
 from quernel.objective import piecewise
-from quernel.objective.hessian import Curvature, curvature_of, joined
+from quernel.objective.hessian import Curvature, curvature_block, reduce_curvatures
 
 Array = NDArray[np.floating]
 
@@ -33,16 +33,16 @@ Array = NDArray[np.floating]
 class DualSums:
     """Sums at the current residuals and duals v, one entry per column (v stands for s v where rows have signs).
 
-    force (M, q) is Phi'(w v)/W; balance is mean v; positive and negative are the sizes of its two parts; loss is the
-    mean loss; slack is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
+    phi_t_dual (M, q) is Phi'(w v)/W; mean_dual is mean v; positive and negative are the sizes of its two parts; loss is the
+    mean loss; fenchel_gap is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
     """
 
-    force: Array
-    balance: Array
+    phi_t_dual: Array
+    mean_dual: Array
     positive: Array
     negative: Array
     loss: Array
-    slack: Array
+    fenchel_gap: Array
     active: Array
 
     def take(self, columns: NDArray[np.intp]) -> DualSums:
@@ -54,21 +54,21 @@ class DualSums:
 class ScreenedRows:
     """Rows left out of a problem because their duals v are known: to the others they are one linear term.
 
-    force (M, q) is Phi'(w s v)/W, balance (q,) is sum w s v / W and level (q,) is sum w (v offset - conjugate(v)) / W,
-    over those rows; their loss is level - force'u - balance b.
+    phi_t_dual (M, q) is Phi'(w s v)/W, mean_dual (q,) is sum w s v / W and constant (q,) is sum w (v offset - conjugate(v)) / W,
+    over those rows; their loss is constant - phi_t_dual'u - mean_dual b.
     """
 
-    force: Array
-    balance: Array
-    level: Array
+    phi_t_dual: Array
+    mean_dual: Array
+    constant: Array
 
     def take(self, columns: NDArray[np.intp]) -> ScreenedRows:
         """The terms of some of the columns."""
-        return ScreenedRows(self.force[:, columns], self.balance[columns], self.level[columns])
+        return ScreenedRows(self.phi_t_dual[:, columns], self.mean_dual[columns], self.constant[columns])
 
     def within(self, basis: Array) -> ScreenedRows:
         """The terms for the features Phi B."""
-        return ScreenedRows(basis.T @ self.force, self.balance, self.level)
+        return ScreenedRows(basis.T @ self.phi_t_dual, self.mean_dual, self.constant)
 
 
 class NotFiniteError(ValueError):
@@ -93,7 +93,7 @@ class Problem:
     loss : Loss with q columns
     alpha : float or array of shape (q,)
     fit_intercept : bool
-    settled : Settled or None
+    screened : ScreenedRows or None
         What rows contribute that were screened out.
     """
 
@@ -104,23 +104,23 @@ class Problem:
         alpha: Array | float,
         *,
         fit_intercept: bool = True,
-        settled: ScreenedRows | None = None,
+        screened: ScreenedRows | None = None,
     ) -> None:
         self.rows = rows
         self.loss = loss
         self.n_columns = len(loss.domain[0])
         self.alpha = np.broadcast_to(np.asarray(alpha, dtype=float), (self.n_columns,))
         self.fit_intercept = fit_intercept
-        self.settled = settled
+        self.screened = screened
 
     def take(self, columns: NDArray[np.intp]) -> Problem:
         """The problem of some of the columns."""
-        settled = self.settled.take(columns) if self.settled is not None else None
-        return self._like(self.rows, columns, settled)
+        screened = self.screened.take(columns) if self.screened is not None else None
+        return self._replace(self.rows, columns, screened)
 
     def on(self, rows: InMemoryDesign) -> Problem:
         """The problem of other rows."""
-        return self._like(rows, np.arange(self.n_columns), None)
+        return self._replace(rows, np.arange(self.n_columns), None)
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
         """function(problem, *args), called where those of its arguments are that stayed with the rows.
@@ -134,85 +134,87 @@ class Problem:
         """The problem of the coefficients u = B z, in z; B has orthonormal columns, so that the penalty is z'z."""
         if basis is None:
             return self
-        settled = self.settled.within(basis) if self.settled is not None else None
-        return self._like(self.rows.within(basis), np.arange(self.n_columns), settled)
+        screened = self.screened.within(basis) if self.screened is not None else None
+        return self._replace(self.rows.within(basis), np.arange(self.n_columns), screened)
 
-    def _like(self, rows: InMemoryDesign, columns: NDArray[np.intp], settled: ScreenedRows | None) -> Problem:
+    def _replace(self, rows: InMemoryDesign, columns: NDArray[np.intp], screened: ScreenedRows | None) -> Problem:
         alpha = self.alpha[columns]
         return Problem(
-            rows.take(columns), self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, settled=settled
+            rows.take(columns), self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, screened=screened
         )
 
-    def objective(self, pull: DualSums, coef: Array, intercept: Array) -> Array:
+    def objective(self, sums: DualSums, coef: Array, intercept: Array) -> Array:
         """F at (coef, intercept), where `smoothed_gradient` was taken."""
-        value = pull.loss + self.alpha * np.einsum("ij,ij->j", coef, coef)
-        if self.settled is None:
+        value = sums.loss + self.alpha * np.einsum("ij,ij->j", coef, coef)
+        if self.screened is None:
             return value
-        linear = np.einsum("ij,ij->j", self.settled.force, coef) + self.settled.balance * intercept
-        return value + self.settled.level - linear
+        linear = np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) + self.screened.mean_dual * intercept
+        return value + self.screened.constant - linear
 
     # Each method sends one of the steps below to every block and adds up the answers.
 
-    def set_coefficients(self, memory: RowState, coef: Array, intercept: Array) -> None:
+    def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); anchors start at zero unless they are remembered."""
-        require_finite(self.rows.map_reduce(_place, memory, (self.loss, coef, intercept), join=np.max))
+        require_finite(self.rows.map_reduce(_set_residuals, state, (self.loss, coef, intercept), join=np.max))
 
-    def smoothed_gradient(self, memory: RowState, width: Array) -> DualSums:
+    def smoothed_gradient(self, state: RowState, width: Array) -> DualSums:
         """The sums for the duals that maximise the smoothed loss."""
-        return self._whole(self.rows.map_reduce(_pull, memory, (self.loss, width), join=total))
+        return self._add_screened(self.rows.map_reduce(_smoothed_gradient_block, state, (self.loss, width), join=total))
 
-    def multiplier_gradient(self, memory: RowState, shrink: tuple[Array, Array]) -> DualSums:
+    def multiplier_gradient(self, state: RowState, shrink: tuple[Array, Array]) -> DualSums:
         """The sums for the anchors themselves, their positive and negative parts shrunk by these factors."""
-        return self._whole(self.rows.map_reduce(_anchored_pull, memory, (self.loss, shrink), join=total))
+        return self._add_screened(
+            self.rows.map_reduce(_multiplier_gradient_block, state, (self.loss, shrink), join=total)
+        )
 
-    def _whole(self, sums: tuple[Array, ...]) -> DualSums:
-        """The sums over these rows, with the settled ones' part of force and balance."""
-        if self.settled is None:
+    def _add_screened(self, sums: tuple[Array, ...]) -> DualSums:
+        """The sums over these rows, with the screened ones' part of phi_t_dual and mean_dual."""
+        if self.screened is None:
             return DualSums(*sums)
-        force, balance, *rest = sums
-        return DualSums(force + self.settled.force, balance + self.settled.balance, *rest)
+        phi_t_dual, mean_dual, *rest = sums
+        return DualSums(phi_t_dual + self.screened.phi_t_dual, mean_dual + self.screened.mean_dual, *rest)
 
     def curvature(
-        self, memory: RowState, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
+        self, state: RowState, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
     ) -> list[Curvature]:
         """The Hessian of each column: of the rows active now or, where `anchored`, of those whose anchor is inside."""
         few = few & self.rows.near  # rows that are far away stay there
-        return self.rows.map_reduce(curvature_of, memory, (self.loss, width, few, anchored), join=joined)
+        return self.rows.map_reduce(curvature_block, state, (self.loss, width, few, anchored), join=reduce_curvatures)
 
-    def set_direction(self, memory: RowState, coef: Array, intercept: Array) -> None:
+    def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
         """Remember how the predictions change along a direction."""
-        self.rows.map_reduce(_aim, memory, (self.loss, coef, intercept), join=nothing)
+        self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), join=nothing)
 
-    def eval_along_direction(self, memory: RowState, width: Array, step: Array) -> tuple[Array, Array]:
+    def eval_along_direction(self, state: RowState, width: Array, step: Array) -> tuple[Array, Array]:
         """Slope and curvature of the smoothed mean loss along the direction, at one step length per column."""
-        slope, bend = self.rows.map_rows(_probe, memory, (self.loss, width, step), join=total)
+        slope, bend = self.rows.map_rows(_eval_along_direction_block, state, (self.loss, width, step), join=total)
         return slope, bend
 
-    def settled_slope(self, coef: Array, intercept: Array) -> Array:
-        """Slope of the settled rows' loss along a direction."""
-        if self.settled is None:
+    def screened_slope(self, coef: Array, intercept: Array) -> Array:
+        """Slope of the screened rows' loss along a direction."""
+        if self.screened is None:
             return np.zeros(self.n_columns)
-        return -np.einsum("ij,ij->j", self.settled.force, coef) - self.settled.balance * intercept
+        return -np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) - self.screened.mean_dual * intercept
 
-    def step(self, memory: RowState, step: Array) -> None:
+    def step(self, state: RowState, step: Array) -> None:
         """Move the residuals along the direction."""
-        self.rows.map_rows(_advance, memory, step, join=nothing)
+        self.rows.map_rows(_step_block, state, step, join=nothing)
 
-    def update_multipliers(self, memory: RowState, width: Array, columns: NDArray[np.bool_]) -> None:
+    def update_multipliers(self, state: RowState, width: Array, columns: NDArray[np.bool_]) -> None:
         """Let the duals of these columns become the new anchors."""
-        self.rows.map_rows(_settle, memory, (self.loss, width, columns), join=nothing)
+        self.rows.map_rows(_update_multipliers_block, state, (self.loss, width, columns), join=nothing)
 
-    def center_intercept(self, memory: RowState, columns: NDArray[np.bool_]) -> Array:
+    def center_intercept(self, state: RowState, columns: NDArray[np.bool_]) -> Array:
         """Move these intercepts to the middle between the rows above and below; return by how much."""
-        below, above = self.rows.map_rows(_neighbours, memory, self.loss, join=_nearest)
+        below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, join=_intersect)
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
-        self.rows.map_rows(_shift, memory, (self.loss, shift), join=nothing)
+        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), join=nothing)
         return shift
 
-    def set_multipliers(self, memory: RowState, dual: Array) -> None:
+    def set_multipliers(self, state: RowState, dual: Array) -> None:
         """Set the anchors of all rows of a column to the same dual."""
-        self.rows.map_rows(_anchor, memory, dual, join=nothing)
+        self.rows.map_rows(_set_multipliers_block, state, dual, join=nothing)
 
     def size(self) -> float:
         """mean |phi|^2, roughly: the scale of the kernel."""
@@ -234,98 +236,104 @@ def residuals(block: Block, loss: Loss, coef: Array, intercept: Array) -> Array:
     return np.subtract(offset, prediction, out=prediction)
 
 
-def _place(block: Block, memory: BlockState, message: tuple[Loss, Array, Array]) -> float:
-    memory["residual"] = residuals(block, *message)
-    if "anchor" not in memory:
-        memory["anchor"] = np.zeros_like(memory["residual"])
-    return float(np.abs(memory["residual"]).max(initial=0))
+def _set_residuals(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> float:
+    state["residual"] = residuals(block, *args)
+    if "anchor" not in state:
+        state["anchor"] = np.zeros_like(state["residual"])
+    return float(np.abs(state["residual"]).max(initial=0))
 
 
-def _pull(block: Block, memory: BlockState, message: tuple[Loss, Array]) -> tuple[Array, ...]:
-    loss, width = message
+def _smoothed_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:
+    loss, width = args
     if piecewise.applies(loss, block):
-        return piecewise.smoothed_gradient(block, memory, loss, width)
-    dual, curvature = loss.smooth(memory["residual"], memory["anchor"], width)
-    return (*_sums(block, loss, memory["residual"], dual), np.count_nonzero(curvature, axis=0))
+        return piecewise.smoothed_gradient(block, state, loss, width)
+    dual, curvature = loss.smooth(state["residual"], state["anchor"], width)
+    return (*_dual_sums(block, loss, state["residual"], dual), np.count_nonzero(curvature, axis=0))
 
 
-def _anchored_pull(block: Block, memory: BlockState, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array, ...]:
-    loss, (positive, negative) = message
-    anchor = memory["anchor"]
+def _multiplier_gradient_block(
+    block: Block, state: BlockState, args: tuple[Loss, tuple[Array, Array]]
+) -> tuple[Array, ...]:
+    loss, (positive, negative) = args
+    anchor = state["anchor"]
     _, sign = loss.margin_transform(block.targets)
     dual = np.where(sign * anchor > 0, positive, negative) * anchor
-    return (*_sums(block, loss, memory["residual"], dual), np.zeros(dual.shape[1]))
+    return (*_dual_sums(block, loss, state["residual"], dual), np.zeros(dual.shape[1]))
 
 
-def _sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
+def _dual_sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
     value, conjugate = loss.value(residual), loss.conjugate(dual)
     _, sign = loss.margin_transform(block.targets)
     weighted = dual * block.share[:, None] * sign
-    balance = weighted.sum(axis=0)
+    mean_dual = weighted.sum(axis=0)
     positive = np.maximum(weighted, 0).sum(axis=0)
     conjugate += value
     conjugate -= dual * residual
     return (
         (weighted.T @ block.features).T,
-        balance,
+        mean_dual,
         positive,
-        positive - balance,
+        positive - mean_dual,
         block.share @ value,
         block.share @ conjugate,
     )
 
 
-def _aim(block: Block, memory: BlockState, message: tuple[Loss, Array, Array]) -> None:
-    loss, coef, intercept = message
+def _set_direction_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:
+    loss, coef, intercept = args
     _, sign = loss.margin_transform(block.targets)
-    memory["change"] = _predict(block, coef, intercept) * sign
+    state["change"] = _predict(block, coef, intercept) * sign
 
 
-def _probe(block: Block, memory: BlockState, message: tuple[Loss, Array, Array]) -> tuple[Array, Array]:
-    loss, width, step = message
+def _eval_along_direction_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, Array]
+) -> tuple[Array, Array]:
+    loss, width, step = args
     if piecewise.applies(loss, block):
-        return piecewise.eval_along_direction(block, memory, loss, width, step)
-    change, residual = memory["change"], step * memory["change"]
-    np.subtract(memory["residual"], residual, out=residual)
-    dual, curvature = loss.smooth(residual, memory["anchor"], width)
+        return piecewise.eval_along_direction(block, state, loss, width, step)
+    change, residual = state["change"], step * state["change"]
+    np.subtract(state["residual"], residual, out=residual)
+    dual, curvature = loss.smooth(residual, state["anchor"], width)
     dual *= change
     curvature *= change
     curvature *= change
     return -(block.share @ dual), block.share @ curvature
 
 
-def _advance(block: Block, memory: BlockState, step: Array) -> None:  # noqa: ARG001
-    memory["residual"] -= step * memory["change"]
+def _step_block(block: Block, state: BlockState, step: Array) -> None:  # noqa: ARG001
+    state["residual"] -= step * state["change"]
 
 
-def _anchor(block: Block, memory: BlockState, dual: Array) -> None:
-    memory["anchor"] = np.tile(dual[:, None], len(block.share)).T
+def _set_multipliers_block(block: Block, state: BlockState, dual: Array) -> None:
+    state["anchor"] = np.tile(dual[:, None], len(block.share)).T
 
 
-def _settle(block: Block, memory: BlockState, message: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001
-    loss, width, columns = message
-    dual = loss.dual(memory["residual"], memory["anchor"], width)
-    memory["anchor"] = dual if columns.all() else np.where(columns, dual, memory["anchor"])
+def _update_multipliers_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001
+    loss, width, columns = args
+    dual = loss.dual(state["residual"], state["anchor"], width)
+    state["anchor"] = dual if columns.all() else np.where(columns, dual, state["anchor"])
 
 
-def _neighbours(block: Block, memory: BlockState, loss: Loss) -> tuple[Array, Array]:
+def _intercept_interval_block(block: Block, state: BlockState, loss: Loss) -> tuple[Array, Array]:
     """How far the intercept can go up and down before a row leaves its line of the loss."""
-    low, high = loss.subgradient_interval(memory["residual"], memory["anchor"])
+    low, high = loss.subgradient_interval(state["residual"], state["anchor"])
     _, sign = loss.margin_transform(block.targets)
-    weighty, low, high = (
+    has_weight, low, high = (
         block.share[:, None] > 0,
         np.minimum(sign * low, sign * high),
         np.maximum(sign * low, sign * high),
     )
-    return np.max(low, axis=0, initial=-np.inf, where=weighty), np.min(high, axis=0, initial=np.inf, where=weighty)
+    return np.max(low, axis=0, initial=-np.inf, where=has_weight), np.min(
+        high, axis=0, initial=np.inf, where=has_weight
+    )
 
 
-def _nearest(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+def _intersect(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     below, above = zip(*answers, strict=True)
     return np.max(below, axis=0), np.min(above, axis=0)
 
 
-def _shift(block: Block, memory: BlockState, message: tuple[Loss, Array]) -> None:
-    loss, shift = message
+def _shift_intercept_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> None:
+    loss, shift = args
     _, sign = loss.margin_transform(block.targets)
-    memory["residual"] -= sign * shift
+    state["residual"] -= sign * shift

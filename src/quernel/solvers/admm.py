@@ -32,7 +32,7 @@ RELAXATION = 1.6
 # never came to rest could carry the iterates round in a circle.
 IMBALANCE = 5.0
 CHECK_EVERY = 25
-LONGER = 1.2
+INTERVAL_GROWTH = 1.2
 
 
 class _Ridge:
@@ -96,24 +96,24 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
     """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` rounds."""
     features = problem.rows.as_array("The admm solver keeps all features in memory")
     null = null_model(problem)
-    ledger = BestIterate(problem, null, tol)
-    ledger.sweeps = 2
+    best = BestIterate(problem, null, tol)
+    best.sweeps = 2
     at = _begin(problem, null)
     if len(at.index) == 0:
-        return ledger.result()
+        return best.result()
     ridge, next_change = _Ridge(features, problem.rows.share, problem.fit_intercept), 0.0
     for iteration in range(1, max_iter + 1):
-        aim = at.offset - at.z
-        aim += at.s
-        aim *= at.sign
-        coef, intercept = ridge.solve(aim, 2 * at.problem.alpha / at.rho)
+        ridge_target = at.offset - at.z
+        ridge_target += at.s
+        ridge_target *= at.sign
+        coef, intercept = ridge.solve(ridge_target, 2 * at.problem.alpha / at.rho)
         residual = at.residual(features @ coef + intercept)
         moved = RELAXATION * residual
         moved += (1 - RELAXATION) * at.z
         moved += at.s
         before, s_before, at.z = at.z, at.s, at.problem.loss.prox(moved, 1 / at.rho)
         at.s = np.subtract(moved, at.z, out=moved)
-        ledger.sweeps += 2
+        best.sweeps += 2
         last = iteration == max_iter
         if iteration % CHECK_EVERY != 0 and not last:
             continue
@@ -122,16 +122,16 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
         if len(ready):
             # The duals of the ridge step: balanced, and Phi'(w sign v)/W = 2 alpha u.
             implied = at.rho * (residual - before + s_before)
-            _record(at.take(ready), ledger, coef[:, ready], intercept[ready], implied[:, ready], iteration)
+            _record(at.take(ready), best, coef[:, ready], intercept[ready], implied[:, ready], iteration)
         if iteration >= next_change:
-            next_change = LONGER * iteration
+            next_change = INTERVAL_GROWTH * iteration
             scale = np.where(primal > IMBALANCE * dual, 2.0, np.where(dual > IMBALANCE * primal, 0.5, 1.0))
             at.rho, at.s = at.rho * scale, at.s / scale
         if len(ready):
-            at = at.take(np.flatnonzero(ledger.relative_gap[at.index] > tol))
+            at = at.take(np.flatnonzero(best.relative_gap[at.index] > tol))
         if len(at.index) == 0:
             break
-    return ledger.result()
+    return best.result()
 
 
 def _begin(problem: Problem, null: NullModel) -> _Columns:
@@ -151,7 +151,7 @@ def _distances(at: _Columns, residual: Array, before: Array) -> tuple[Array, Arr
     return primal, np.sqrt(share @ (at.rho * (at.z - before)) ** 2)
 
 
-def _record(at: _Columns, ledger: BestIterate, coef: Array, intercept: Array, implied: Array, iteration: int) -> None:
+def _record(at: _Columns, best: BestIterate, coef: Array, intercept: Array, implied: Array, iteration: int) -> None:
     """Certify the point with the implied duals, drawn towards zero until none of them is past an end of its box.
 
     Drawing them all by one factor keeps them balanced and parallel to u, which costs (1 - factor)^2 alpha u'u; clipping
@@ -163,8 +163,8 @@ def _record(at: _Columns, ledger: BestIterate, coef: Array, intercept: Array, im
     above = np.max(implied / high, axis=0)
     below = np.max(np.divide(implied, low, out=np.zeros_like(implied), where=low < 0), axis=0)
     anchor = np.clip(implied / np.maximum(1, np.maximum(above, below)), low, high)
-    memory = at.problem.rows.new_memory(anchor=anchor)
-    at.problem.set_coefficients(memory, coef, intercept)
-    certificate = certify(at.problem, memory, coef, intercept, at.null)
-    ledger.enter(at.index, coef, intercept, memory, certificate, iteration)
-    ledger.sweeps += memory.sweeps
+    state = at.problem.rows.new_memory(anchor=anchor)
+    at.problem.set_coefficients(state, coef, intercept)
+    certificate = certify(at.problem, state, coef, intercept, at.null)
+    best.update(at.index, coef, intercept, state, certificate, iteration)
+    best.sweeps += state.sweeps

@@ -32,8 +32,8 @@ class NewtonSystem:
     def __init__(self, curvature: Curvature, alpha: float, fit_intercept: bool) -> None:
         self._curvature = curvature
         self._alpha = alpha
-        self._border = fit_intercept
-        self._solve = _solver(self._row_side() if curvature.gram is None else self._feature_side())
+        self._fit_intercept = fit_intercept
+        self._solve = _factorize(self._row_side() if curvature.gram is None else self._feature_side())
 
     def _row_side(self) -> Array:
         rows, h = self._curvature.rows, self._curvature.h
@@ -41,11 +41,11 @@ class NewtonSystem:
         assert h is not None
         matrix = rows @ rows.T
         matrix.flat[:: len(h) + 1] += 2 * self._alpha / h
-        if not self._border or len(h) == 0:
+        if not self._fit_intercept or len(h) == 0:
             return matrix
         # The border is scaled like the rest, or pivoting would see a tiny alpha as a zero.
-        self._unit = np.sqrt(matrix.flat[:: len(h) + 1].sum() / len(h))
-        return _bordered(matrix, np.full(len(h), self._unit), 0.0)
+        self._border_scale = np.sqrt(matrix.flat[:: len(h) + 1].sum() / len(h))
+        return _bordered(matrix, np.full(len(h), self._border_scale), 0.0)
 
     def _feature_side(self) -> Array:
         gram, cross = self._curvature.gram, self._curvature.cross
@@ -53,10 +53,10 @@ class NewtonSystem:
         assert cross is not None
         matrix = np.array(gram)
         matrix.flat[:: len(matrix) + 1] += 2 * self._alpha
-        return _bordered(matrix, cross, self._curvature.total) if self._border else matrix
+        return _bordered(matrix, cross, self._curvature.total) if self._fit_intercept else matrix
 
     def surplus(self) -> tuple[Array, float]:
-        """What the linear model from the anchors adds to (force, balance)."""
+        """What the linear model from the anchors adds to (phi_t_dual, mean_dual)."""
         surplus, rows = self._curvature.surplus, self._curvature.rows
         if rows is not None:
             return surplus @ rows, float(surplus.sum())
@@ -66,21 +66,21 @@ class NewtonSystem:
         """(x, z) for the gradient (g, s)."""
         rows = self._curvature.rows
         if rows is None:
-            if not self._border:
+            if not self._fit_intercept:
                 return self._solve(-gradient), 0.0
-            answer = self._solve(_with_last(-gradient, -slope))
-            return answer[:-1], float(answer[-1])
+            solution = self._solve(_append(-gradient, -slope))
+            return solution[:-1], float(solution[-1])
         if len(rows) == 0:
             return -gradient / (2 * self._alpha), 0.0
-        if not self._border:
+        if not self._fit_intercept:
             e, z = self._solve(rows @ gradient), 0.0
         else:
-            answer = self._solve(_with_last(rows @ gradient, self._unit * slope))
-            e, z = answer[:-1], float(self._unit * answer[-1] / (2 * self._alpha))
+            solution = self._solve(_append(rows @ gradient, self._border_scale * slope))
+            e, z = solution[:-1], float(self._border_scale * solution[-1] / (2 * self._alpha))
         return (e @ rows - gradient) / (2 * self._alpha), z
 
 
-def _with_last(values: Array, last: float) -> Array:
+def _append(values: Array, last: float) -> Array:
     """np.append, which takes longer than the solve of a small system."""
     whole = np.empty(len(values) + 1)
     whole[:-1], whole[-1] = values, last
@@ -96,18 +96,18 @@ def _bordered(matrix: Array, border: Array, corner: float) -> Array:
     return whole
 
 
-def _solver(matrix: Array) -> Callable[[Array], Array]:
+def _factorize(matrix: Array) -> Callable[[Array], Array]:
     """right -> matrix^-1 right, factored once."""
     if len(matrix) == 0:
         return np.zeros_like
     factor, pivots, singular = dgetrf(matrix)
     if singular > 0:  # repeated rows and a ridge lost to rounding: any solution will do
         return partial(np.matmul, np.linalg.pinv(matrix))
-    return _Factored(factor, pivots)
+    return _LuSolver(factor, pivots)
 
 
 @dataclass(frozen=True, eq=False)
-class _Factored:
+class _LuSolver:
     """A matrix by its LU factors. It travels from workers, where a function made of LAPACK's could not."""
 
     factor: Array

@@ -1,4 +1,4 @@
-"""What a solver returns, and the ledger in which it is written down."""
+"""What a solver returns, and the best in which it is written down."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InitialPoint:
     """Coefficients (M, q) and intercepts (q,), found on `n_rows` rows with about so many parameters in use.
 
     From these follows how far it may be from the solution; where that is known better, `band` (q,) is the size of
-    residual below which rows are in doubt. One that is `solved` needs only to be proved, if it can be: it was found for
+    residual below which rows are active. One that is `solved` needs only to be proved, if it can be: it was found for
     features that are nearly these.
     """
 
@@ -40,7 +40,7 @@ class InitialPoint:
 
 
 # Is told how far a solve has come, to write it down.
-Keep = Callable[[InitialPoint], None]
+Callback = Callable[[InitialPoint], None]
 
 
 class Status(Enum):
@@ -94,16 +94,16 @@ def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
 
 def recertify(problem: Problem, result: Result, tol: float) -> Result:
     """The same fits and duals, with the certificate that this problem gives them."""
-    memory = problem.rows.new_memory(anchor=result.dual)
-    problem.set_coefficients(memory, result.coef, result.intercept)
-    known = certify(problem, memory, result.coef, result.intercept, null_model(problem))
+    state = problem.rows.new_memory(anchor=result.dual)
+    problem.set_coefficients(state, result.coef, result.intercept)
+    known = certify(problem, state, result.coef, result.intercept, null_model(problem))
     return replace(
         result,
         objective=known.objective,
         gap=known.gap,
         relative_gap=known.relative,
         status=statuses(known.relative, tol),
-        sweeps=result.sweeps + memory.sweeps,
+        sweeps=result.sweeps + state.sweeps,
     )
 
 
@@ -136,12 +136,12 @@ class BestIterate:
         self.sweeps = 0.0
         self.hessian_rows = 0
 
-    def enter(
+    def update(
         self,
         index: NDArray[np.intp],
         coef: Array,
         intercept: Array,
-        memory: RowState,
+        state: RowState,
         certificate: Certificate,
         iteration: int,
     ) -> None:
@@ -151,7 +151,7 @@ class BestIterate:
         self.coef[:, place] = coef[:, better]
         self.intercept[place] = intercept[better]
         if len(self.dual):
-            self.dual[:, place] = memory.collect("anchor")[:, better]
+            self.dual[:, place] = state.collect("anchor")[:, better]
         self.objective[place] = certificate.objective[better]
         self.gap[place] = certificate.gap[better]
         self.relative_gap[place] = certificate.relative[better]

@@ -23,24 +23,26 @@ Array = NDArray[np.floating]
 class BlockTridiagonal:
     """The Hessian in the coordinates (u_k, b_k) of the levels, with a Cholesky factor for each.
 
-    losses (N, q) and ties (N, q - 1) are the second derivatives of the smoothed losses and constraints, by row; `spare`
+    losses (N, q) and constraints (N, q - 1) are the second derivatives of the smoothed losses and constraints, by row; `fallback`
     is what holds an intercept that no row does.
     """
 
     def __init__(
-        self, features: Array, alphas: Array, fit_intercept: bool, losses: Array, ties: Array, spare: float
+        self, features: Array, alphas: Array, fit_intercept: bool, losses: Array, constraints: Array, fallback: float
     ) -> None:
         self._factors: list[Array] = []
         self._ties: list[Array] = []
         left = np.empty((0, features.shape[1] + 1))  # C'T of the level before
         for k, alpha in enumerate(alphas):
-            rows = [left, _weighted(features, fit_intercept, losses[:, k])]
-            if k < ties.shape[1]:
-                rows.append(tie := _fewer(_weighted(features, fit_intercept, ties[:, k])))
-                self._ties.append(tie)
-            self._factors.append(factor := _factored(_block(np.vstack(rows), alpha, spare)))
-            if k < ties.shape[1]:
-                left = _eliminated(factor, tie)
+            rows = [left, _weighted_rows(features, fit_intercept, losses[:, k])]
+            if k < constraints.shape[1]:
+                rows.append(
+                    constraint_weight := _compress_rows(_weighted_rows(features, fit_intercept, constraints[:, k]))
+                )
+                self._ties.append(constraint_weight)
+            self._factors.append(factor := _cholesky(_block(np.vstack(rows), alpha, fallback)))
+            if k < constraints.shape[1]:
+                left = _eliminate(factor, constraint_weight)
 
     def solve(self, right: Array) -> Array:
         """Hessian^-1 right, (M + 1, q)."""
@@ -48,14 +50,14 @@ class BlockTridiagonal:
         for k, factor in enumerate(self._factors):
             if k:
                 answer[:, k] += self._ties[k - 1].T @ (self._ties[k - 1] @ answer[:, k - 1])
-            answer[:, k] = _solved(factor, answer[:, k])
+            answer[:, k] = _solve_block(factor, answer[:, k])
         for k in range(len(self._factors) - 2, -1, -1):
             back = self._ties[k].T @ (self._ties[k] @ answer[:, k + 1])
-            answer[:, k] += _solved(self._factors[k], back)
+            answer[:, k] += _solve_block(self._factors[k], back)
         return answer
 
 
-def _weighted(features: Array, fit_intercept: bool, weight: Array) -> Array:
+def _weighted_rows(features: Array, fit_intercept: bool, weight: Array) -> Array:
     """sqrt(weight_i) (phi_i, 1),  or without intercept (phi_i, 0),  of the rows that have weight."""
     rows = np.flatnonzero(weight)
     root = np.sqrt(weight[rows])
@@ -65,30 +67,30 @@ def _weighted(features: Array, fit_intercept: bool, weight: Array) -> Array:
     return answer
 
 
-def _fewer(rows: Array) -> Array:
+def _compress_rows(rows: Array) -> Array:
     """As few rows with the same square."""
     return np.asarray(np.linalg.qr(rows, mode="r")) if len(rows) > rows.shape[1] else rows
 
 
-def _block(rows: Array, alpha: float, spare: float) -> Array:
+def _block(rows: Array, alpha: float, fallback: float) -> Array:
     """2 alpha I + rows'rows, its lower triangle."""
     block = dsyrk(1.0, rows.T, lower=1)
     block[np.diag_indices(len(block) - 1)] += 2 * alpha
     if block[-1, -1] == 0:  # no row holds the intercept: as if one did
-        block[-1, -1] = spare
+        block[-1, -1] = fallback
     return block
 
 
-def _eliminated(factor: Array, tie: Array) -> Array:
+def _eliminate(factor: Array, constraint_weight: Array) -> Array:
     """C'T, where C C' = I - T A^-1 T' and A = factor factor'."""
-    if len(tie) == 0:
-        return tie
-    inner = dtrsm(1.0, factor, tie.T, lower=1)
-    rest = dsyrk(-1.0, inner, trans=1, lower=1, beta=1.0, c=np.eye(len(tie)))
-    return dtrmm(1.0, _factored(rest), tie.T, side=1, lower=1).T
+    if len(constraint_weight) == 0:
+        return constraint_weight
+    inner = dtrsm(1.0, factor, constraint_weight.T, lower=1)
+    rest = dsyrk(-1.0, inner, trans=1, lower=1, beta=1.0, c=np.eye(len(constraint_weight)))
+    return dtrmm(1.0, _cholesky(rest), constraint_weight.T, side=1, lower=1).T
 
 
-def _factored(block: Array) -> Array:
+def _cholesky(block: Array) -> Array:
     """Cholesky factor; where rounding has made the block indefinite, of one with a little more on its diagonal."""
     more = 0.0
     for _ in range(20):
@@ -99,5 +101,5 @@ def _factored(block: Array) -> Array:
     raise np.linalg.LinAlgError("The Newton system of the joint levels cannot be factored.")
 
 
-def _solved(factor: Array, right: Array) -> Array:
+def _solve_block(factor: Array, right: Array) -> Array:
     return dpotrs(factor, right, lower=1)[0]

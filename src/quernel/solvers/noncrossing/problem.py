@@ -3,7 +3,7 @@
     minimise  sum_k F_k(u_k, b_k)   subject to   f_ik <= f_i,k+1   for every row i and neighbouring levels k, k + 1
 
 Each constraint has a multiplier m_ik >= 0 and enters the Lagrangian as  share_i m_ik (f_ik - f_i,k+1).  A level then
-feels the duals  e_k = v_k - m_k + m_(k-1)  in place of v_k. For all v in the loss's box and all m >= 0, with the e_k
+feels the duals  e_k = v_k - m_k + m_(k-1)  in iterate of v_k. For all v in the loss's box and all m >= 0, with the e_k
 balanced (mean e_k = 0) where there are intercepts,
 
     gap = sum_k [mean(loss(r_k) - v_k r_k) + alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2 + mean m_k (f_k+1 - f_k)]
@@ -22,14 +22,14 @@ Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
 # What levels without intercepts, which cannot be moved apart, may cross by, relative to the spread of y.
-FORGIVEN = 1e-7
+CROSSING_TOLERANCE = 1e-7
 # Curves computed again differ in their last digits: levels are moved so much farther apart, in units of their size.
 ROUNDING = 1e-13
 
 
 def crossing_tolerance(y: Array, share: Array) -> float:
     """By how much levels without intercepts may cross."""
-    return FORGIVEN * float(np.sqrt(share @ (y - share @ y) ** 2))
+    return CROSSING_TOLERANCE * float(np.sqrt(share @ (y - share @ y) ** 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,35 +49,39 @@ class Duals:
 
 
 @dataclass(frozen=True, eq=False)
-class Ordered:
-    """Levels in ascending order (q,) over N rows: features (N, M), y, share and tie (N,); alpha and null F0 (q,).
+class NoncrossingProblem:
+    """Levels in ascending order (q,) over N rows: features (N, M), y, share and constraint_weight (N,); alpha and null F0 (q,).
 
-    `tie` is the weight of a row's constraints, a multiple of its share. Points without a target have no share, and the
-    tie of an average row. `settled` (M + 1, q) is what the rows that are left out add to the gradient.
+    `constraint_weight` is the weight of a row's constraints, a multiple of its share. Points without a target have no share, and the
+    constraint_weight of an average row. `screened_gradient` (M + 1, q) is what the rows that are left out add to the gradient.
     """
 
     features: Array
     y: Array
     share: Array
-    tie: Array
+    constraint_weight: Array
     levels: Array
     alpha: Array
     null: Array
     fit_intercept: bool
-    settled: Array | float = 0.0
+    screened_gradient: Array | float = 0.0
 
-    def take(self, run: slice) -> Ordered:
+    def take(self, run: slice) -> NoncrossingProblem:
         """Some neighbouring levels."""
         return replace(self, levels=self.levels[run], alpha=self.alpha[run], null=self.null[run])
 
-    def within(self, basis: Array | None) -> Ordered:
+    def within(self, basis: Array | None) -> NoncrossingProblem:
         """The same in the coordinates z of u = B z."""
         return self if basis is None else replace(self, features=self.features @ basis)
 
-    def at(self, rows: Index) -> Ordered:
+    def at(self, rows: Index) -> NoncrossingProblem:
         """Some rows, as if there were no others."""
-        features, y, share, tie = (part[rows] for part in (self.features, self.y, self.share, self.tie))
-        return replace(self, features=features, y=y, share=share, tie=tie, settled=0.0)
+        features, y, share, constraint_weight = (
+            part[rows] for part in (self.features, self.y, self.share, self.constraint_weight)
+        )
+        return replace(
+            self, features=features, y=y, share=share, constraint_weight=constraint_weight, screened_gradient=0.0
+        )
 
     def curves(self, coef: Array, intercept: Array) -> Array:
         """f (N, q)."""
@@ -99,32 +103,34 @@ class Ordered:
     def duals(self, curves: Array, anchors: Duals, width: float) -> Duals:
         """v+ and m+."""
         v = np.clip((self.y[:, None] - curves) / width + anchors.v, self.levels - 1, self.levels)
-        return Duals(v, np.maximum(drop(curves) / width + anchors.m, 0))
+        return Duals(v, np.maximum(crossing(curves) / width + anchors.m, 0))
 
-    def effect(self, duals: Duals) -> Array:
-        """share e_k = share v_k - tie m_k + tie m_(k-1):  what pulls each level up, (N, q)."""
-        effect, pushed = self.share[:, None] * duals.v, self.tie[:, None] * duals.m
-        effect[:, :-1] -= pushed
-        effect[:, 1:] += pushed
-        return effect
+    def weighted_dual(self, duals: Duals) -> Array:
+        """share e_k = share v_k - constraint_weight m_k + constraint_weight m_(k-1):  what pulls each level up, (N, q)."""
+        weighted_dual, pushed = self.share[:, None] * duals.v, self.constraint_weight[:, None] * duals.m
+        weighted_dual[:, :-1] -= pushed
+        weighted_dual[:, 1:] += pushed
+        return weighted_dual
 
-    def slack(self, curves: Array, duals: Duals) -> tuple[float, float]:
+    def fenchel_gap(self, curves: Array, duals: Duals) -> tuple[float, float]:
         """sum_k mean(loss(r_k) - v_k r_k)  and  sum_k mean m_k (f_k+1 - f_k),  negative where levels cross."""
         fitted = np.sum(self.share @ (duals.v * (self.y[:, None] - curves)))
-        return float(self.loss(curves).sum() - fitted), -float(np.sum(self.tie @ (duals.m * drop(curves))))
+        return float(self.loss(curves).sum() - fitted), -float(
+            np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
+        )
 
-    def smoothed_gradient(self, effect: Array) -> Array:
-        """Phi'effect, with the intercepts' part in the last row: (M + 1, q)."""
-        balance = effect.sum(axis=0) if self.fit_intercept else np.zeros(len(self.levels))
-        return np.vstack([self.features.T @ effect, balance])
+    def smoothed_gradient(self, weighted_dual: Array) -> Array:
+        """Phi'weighted_dual, with the intercepts' part in the last row: (M + 1, q)."""
+        mean_dual = weighted_dual.sum(axis=0) if self.fit_intercept else np.zeros(len(self.levels))
+        return np.vstack([self.features.T @ weighted_dual, mean_dual])
 
     def gradient(self, coef: Array, duals: Duals) -> Array:
         """Of the sum, with the intercepts' part in the last row: (M + 1, q)."""
-        gradient = self.settled - self.smoothed_gradient(self.effect(duals))
+        gradient = self.screened_gradient - self.smoothed_gradient(self.weighted_dual(duals))
         gradient[:-1] += 2 * self.alpha * coef
         return gradient
 
-    def stray(self, gradient: Array) -> float:
+    def dual_residual(self, gradient: Array) -> float:
         """sum_k alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2."""
         return float(np.sum(gradient[:-1] ** 2 / (4 * self.alpha)))
 
@@ -150,12 +156,12 @@ class Point:
         return Point(coef, intercept, duals, self.objective[run], self.gap[run], self.steps[run])
 
 
-def drop(curves: Array) -> Array:
+def crossing(curves: Array) -> Array:
     """f_k - f_k+1, (N, q - 1): positive where levels cross."""
     return curves[:, :-1] - curves[:, 1:]
 
 
-def certified(problem: Ordered, coef: Array, intercept: Array, duals: Duals, steps: Index) -> Point:
+def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: Duals, steps: Index) -> Point:
     """The point, its levels moved apart where intercepts allow it, with the gap that these duals prove.
 
     The gap is infinite where duals cannot be balanced, and where levels without intercepts cross noticeably.
@@ -163,20 +169,22 @@ def certified(problem: Ordered, coef: Array, intercept: Array, duals: Duals, ste
     curves = problem.curves(coef, intercept)
     if problem.fit_intercept:
         rounding = ROUNDING * np.abs(curves).max()
-        apart = np.append(0, np.cumsum(np.maximum(drop(curves).max(axis=0) + rounding, 0)))
+        apart = np.append(0, np.cumsum(np.maximum(crossing(curves).max(axis=0) + rounding, 0)))
         intercept, curves = intercept + apart - apart.mean(), curves + apart - apart.mean()
-        duals = Duals(_balanced(problem, duals), duals.m)
+        duals = Duals(_balance_duals(problem, duals), duals.m)
     objective, gradient = problem.objective(coef, curves), problem.gradient(coef, duals)
-    gap = max(sum(problem.slack(curves, duals)) + problem.stray(gradient), np.finfo(float).eps * objective.sum())
-    if np.any(np.abs(gradient[-1]) > 1e-12) or drop(curves).max() > problem.crossing_tolerance():
+    gap = max(
+        sum(problem.fenchel_gap(curves, duals)) + problem.dual_residual(gradient), np.finfo(float).eps * objective.sum()
+    )
+    if np.any(np.abs(gradient[-1]) > 1e-12) or crossing(curves).max() > problem.crossing_tolerance():
         gap = np.inf
     scale = problem.scale(objective)
     return Point(coef, intercept, duals, objective, gap * scale / scale.sum(), steps)
 
 
-def _balanced(problem: Ordered, duals: Duals) -> Array:
+def _balance_duals(problem: NoncrossingProblem, duals: Duals) -> Array:
     """v moved towards an end of its box until the mean of each e_k is 0."""
-    surplus = problem.effect(duals).sum(axis=0)
+    surplus = problem.weighted_dual(duals).sum(axis=0)
     end = np.where(surplus > 0, problem.levels - 1, problem.levels)
     room = problem.share @ duals.v - end * problem.share.sum()
     part = np.divide(surplus, room, out=np.zeros_like(room), where=room != 0)

@@ -6,12 +6,12 @@ At the optimum a row counts only by the side of the fit on which it lies, unless
 2. on a sample 8 times larger, take Newton steps from there with the curvature seen from afar, or solve it likewise;
 3. of all rows, doubt only those whose residual at that solution is small against its error. The others are settled:
    together they are one linear term. The gradient over all rows, which sorting them has given, corrects the fit, and of
-   the rows in doubt few remain (where features are stored). Newton solves for these;
+   the active rows few remain (where features are stored). Newton solves for these;
 4. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
    doubt the rows that changed sides and those near the new fit too, and repeat. The lines of settled rows lie below
    their losses: what Newton solves is a model from below, which each round mends where it was wrong.
 
-`uncertainty.py` says how large that error is, `correction.py` and `approach.py` have the steps, `refining.py` the
+`uncertainty.py` says how large that error is, `newton_steps.py` and `steps.py` have the steps, `refining.py` the
 rounds of 3 and 4, which samples go through as well where steps lead nowhere. The last stage reads the features of each
 row twice: once to find its residual and add it to the linear term, and once to verify it. So they need not even be
 stored.
@@ -31,12 +31,12 @@ from quernel.losses import Loss
 from quernel.objective import Problem, require_finite
 from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
-from quernel.solvers.result import InitialPoint, Keep, Result
+from quernel.solvers.result import Callback, InitialPoint, Result
 from quernel.solvers.screening import smooth_driver
 from quernel.solvers.screening.low_rank import principal_basis
-from quernel.solvers.screening.rounds import FIRST_WIDTH, KeepRound, middle, refine
-from quernel.solvers.screening.sampling_error import Geometry, Uncertainty
-from quernel.solvers.screening.subsampled_newton import STEPS, Approach, Correction, tells_curvature
+from quernel.solvers.screening.rounds import FIRST_WIDTH, RoundCallback, central_duals, solve_in_rounds
+from quernel.solvers.screening.sampling_error import FeatureMoments, SamplingError
+from quernel.solvers.screening.subsampled_newton import SAMPLE_STEPS, NewtonSteps, SubsampledNewton, has_enough_rows
 
 Array = NDArray[np.floating]
 # Iterations of each column, entries of features read, and rows of Hessians.
@@ -47,11 +47,11 @@ FIRST_SAMPLE = 8
 GROWTH = 8
 # Problems up to this size (rows x features) are solved at once.
 SMALL = 2_000_000
-# Screening is begun while the share of rows in doubt is below this.
-MOST = 0.25
-# A guess is corrected where the rows in doubt would be more than this part of those of the sample.
+# Screening is begun while the share of active rows is below this.
+MAX_ACTIVE_SHARE = 0.25
+# A guess is corrected where the active rows would be more than this active_share of those of the sample.
 CORRECTED = 0.2
-# A sample is solved to this share of its own statistical error; the first, whose is not known yet, so far.
+# A sample is solved to this share of its own statistical error; the first, whose is not error yet, so far.
 STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
 
 
@@ -59,81 +59,109 @@ STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
 class _Stage:
     """What a sample told: a fit, the directions that matter (None: all), and how far it can be trusted.
 
-    part (q,) is the share of rows in doubt, band (q,) the size of residual below which they are, wide (q,) that where
-    they cost little, and sure whether that holds all that could matter; parameters is about the number of them that
-    the fit really uses; curved, that no row can be settled; correction, of rows that are near, can bring the fit nearer
+    active_share (q,) is the share of active rows, band (q,) the size of residual below which they are, wide_band (q,) that where
+    they cost little, and covers_all whether that holds all that could matter; parameters is about the number of them that
+    the fit really uses; curved, that no row can be settled; newton_steps, of rows that are near, can bring the fit take_steps
     to that to all rows.
     """
 
     coef: Array
     intercept: Array
     basis: Array | None
-    part: Array
+    active_share: Array
     band: Array
-    wide: Array
-    sure: bool
+    wide_band: Array
+    covers_all: bool
     parameters: float
     curved: bool
     work: _Work
-    correction: Correction | None = None
+    newton_steps: SubsampledNewton | None = None
 
     @classmethod
-    def solved(cls, sample: Problem, result: Result, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
+    def from_solution(
+        cls, sample: Problem, result: Result, basis: Array | None, moments: FeatureMoments, tol: float
+    ) -> _Stage:
         """What the solution on a sample tells."""
         fit = result.coef, result.intercept, _residuals(sample, result.coef, result.intercept)
-        return cls._of(sample, fit, result.dual, basis, geometry, tol, _work(sample, result))
+        return cls._build(sample, fit, result.dual, basis, moments, tol, _work(sample, result))
 
     @classmethod
-    def approached(
+    def from_steps(
         cls,
         sample: Problem,
         guess: _Stage,
-        correction: Correction,
+        newton_steps: SubsampledNewton,
         basis: Array | None,
-        geometry: Geometry,
+        moments: FeatureMoments,
         tol: float,
     ) -> _Stage | None:
-        """What a sample tells whose solution was approached by Newton steps alone; None where they lead nowhere."""
-        fit = correction.own_fit(guess.coef, guess.intercept)
+        """What a sample tells whose solution was from_steps by Newton steps alone; None where they lead nowhere."""
+        fit = newton_steps.fit_subsample(guess.coef, guess.intercept)
         if fit is None:
             return None
-        dual, steps = sample.loss.slope(fit[2]), np.full(sample.n_columns, STEPS)
-        stage = cls._of(sample, fit, dual, basis, geometry, tol, (steps, correction.entries, correction.hessian_rows))
-        return replace(stage, correction=correction)
+        dual, steps = sample.loss.slope(fit[2]), np.full(sample.n_columns, SAMPLE_STEPS)
+        stage = cls._build(
+            sample, fit, dual, basis, moments, tol, (steps, newton_steps.entries, newton_steps.hessian_rows)
+        )
+        return replace(stage, newton_steps=newton_steps)
 
     @classmethod
-    def _of(
+    def _build(
         cls,
         sample: Problem,
         fit: tuple[Array, Array, Array],
         dual: Array,
         basis: Array | None,
-        geometry: Geometry,
+        moments: FeatureMoments,
         tol: float,
         work: _Work,
     ) -> _Stage:
-        (coef, intercept, residual), known = fit, Uncertainty.not_known(sample)
-        curved = smooth_driver.curved(sample.loss, residual, dual)
+        (coef, intercept, residual), error = fit, SamplingError.unknown(sample)
+        curved = smooth_driver.is_curved(sample.loss, residual, dual)
         if not curved:
-            known = Uncertainty.of(sample, residual, dual, sample.rows.n_rows, geometry, tol)
-        coef, parameters = coef if basis is None else basis @ coef, float(known.parameters.max())
-        return cls(coef, intercept, basis, known.part, known.band, known.wide, known.sure, parameters, curved, work)
+            error = SamplingError.estimate(sample, residual, dual, sample.rows.n_rows, moments, tol)
+        coef, parameters = coef if basis is None else basis @ coef, float(error.parameters.max())
+        return cls(
+            coef,
+            intercept,
+            basis,
+            error.active_share,
+            error.band,
+            error.wide_band,
+            error.covers_all,
+            parameters,
+            curved,
+            work,
+        )
 
     @classmethod
-    def at(cls, sample: Problem, guess: InitialPoint, basis: Array | None, geometry: Geometry, tol: float) -> _Stage:
+    def from_guess(
+        cls, sample: Problem, guess: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
+    ) -> _Stage:
         """What a guess tells, looked at on a sample."""
         residual = _residuals(sample, guess.coef, guess.intercept)
         dual = sample.loss.slope(residual)
-        curved = smooth_driver.curved(sample.loss, residual, dual)
-        known = Uncertainty.not_known(sample)
+        curved = smooth_driver.is_curved(sample.loss, residual, dual)
+        error = SamplingError.unknown(sample)
         if not curved:
-            known = Uncertainty.of(sample, residual, dual, guess.n_rows, geometry, tol)
-        part, band, wide, sure = known.part, known.band, known.wide, known.sure
+            error = SamplingError.estimate(sample, residual, dual, guess.n_rows, moments, tol)
+        active_share, band, wide_band, covers_all = error.active_share, error.band, error.wide_band, error.covers_all
         if guess.band is not None:
-            part, band = np.mean(sample.loss.distance_to_knot(residual) <= guess.band, axis=0), guess.band
-            wide, sure = band, False
+            active_share, band = np.mean(sample.loss.distance_to_knot(residual) <= guess.band, axis=0), guess.band
+            wide_band, covers_all = band, False
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(guess.coef, guess.intercept, basis, part, band, wide, sure, guess.parameters, curved, work)
+        return cls(
+            guess.coef,
+            guess.intercept,
+            basis,
+            active_share,
+            band,
+            wide_band,
+            covers_all,
+            guess.parameters,
+            curved,
+            work,
+        )
 
 
 def solve(
@@ -142,7 +170,7 @@ def solve(
     tol: float = 1e-6,
     max_iter: int = 1000,
     guess: InitialPoint | None = None,
-    keep: Keep | None = None,
+    keep: Callback | None = None,
     polish: bool = True,
 ) -> Result:
     """Minimise F for every column to a relative gap of at most `tol`.
@@ -159,9 +187,9 @@ def solve(
         _, result = problem.run_at(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
     if guess is None:
-        geometry, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
+        moments, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
-        geometry, stage = problem.run_at(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
+        moments, stage = problem.run_at(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
     work, solved, null = [stage.work], guess is not None and guess.solved, None
     if problem.rows.near and not stage.curved:  # the other stages before the last are too small for several threads
@@ -173,14 +201,14 @@ def solve(
             break
         if keep is not None:
             keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
-        # Rows in doubt are solved a column at a time. Where each column has to lift its own again in every step, that
+        # Active rows are solved a column at a time. Where each column has to lift its own again in every step, that
         # is what they cost; of stored features gathering a sample costs as much as it saves the other columns.
-        doubted = stage.part.max() if problem.rows.near else stage.part.sum()
-        size = _next_size(size, n, float(doubted), _most_sampled(problem, stage))
+        active_rows = stage.active_share.max() if problem.rows.near else stage.active_share.sum()
+        size = _next_size(size, n, float(active_rows), _max_sample_size(problem, stage))
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
             sample = problem.rows.sample(size, rng, stage.basis, stored=size <= problem.rows.most_stored)
-            _, stage = problem.run_at(_next_stage, sample, geometry, stage, goal, tol, max_iter)
+            _, stage = problem.run_at(_next_stage, sample, moments, stage, goal, tol, max_iter)
             work.append(stage.work)
             del sample
 
@@ -191,13 +219,13 @@ def solve(
     if stage.curved:
         if keep is not None:
             keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
-        result = smooth_driver.finish(
+        result = smooth_driver.solve_curved(
             problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round, solved=solved
         )
     else:
-        approach = None if solved else _approach(problem, stage, rng)
-        stage = replace(stage, correction=None)
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, approach, null)
+        steps = None if solved else _plan_steps(problem, stage, rng)
+        stage = replace(stage, newton_steps=None)
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, steps, null)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
@@ -213,69 +241,77 @@ def _solve_all(
     """Newton on all rows, which are few, from a guess if there is one."""
     problem, start = problem.on(rows), None
     if guess is not None:
-        stage = _Stage.at(problem, guess, None, Geometry.of(problem), tol)
+        stage = _Stage.from_guess(problem, guess, None, FeatureMoments.from_sample(problem), tol)
         start = warm_start(problem, guess, np.where(stage.curved, 0.0, stage.band))
     result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=polish)
     return None, replace(result, parameters=_parameters(problem.loss, result))
 
 
-def _first_stage(problem: Problem, rows: InMemoryDesign, n: int, tol: float, max_iter: int) -> tuple[Geometry, _Stage]:
+def _first_stage(
+    problem: Problem, rows: InMemoryDesign, n: int, tol: float, max_iter: int
+) -> tuple[FeatureMoments, _Stage]:
     sample = problem.on(rows)
     require_finite(sample.rows.as_array("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     sample = sample.within(basis)
     result = newton.solve(sample, tol=max(tol, FIRST_ACCURACY), max_iter=max_iter, polish=False)
-    geometry = Geometry.of(sample)
-    return geometry, _Stage.solved(sample, result, basis, geometry, tol)
+    moments = FeatureMoments.from_sample(sample)
+    return moments, _Stage.from_solution(sample, result, basis, moments, tol)
 
 
 def _guessed_stage(
     problem: Problem, rows: InMemoryDesign, n: int, tol: float, guess: InitialPoint
-) -> tuple[Geometry, _Stage]:
+) -> tuple[FeatureMoments, _Stage]:
     sample = problem.on(rows)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    geometry = Geometry.of(sample.within(basis))
-    return geometry, _Stage.at(sample, guess, basis, geometry, tol)
+    moments = FeatureMoments.from_sample(sample.within(basis))
+    return moments, _Stage.from_guess(sample, guess, basis, moments, tol)
 
 
 def _next_stage(
-    problem: Problem, rows: InMemoryDesign, geometry: Geometry, before: _Stage, goal: float, tol: float, max_iter: int
+    problem: Problem,
+    rows: InMemoryDesign,
+    moments: FeatureMoments,
+    before: _Stage,
+    goal: float,
+    tol: float,
+    max_iter: int,
 ) -> tuple[None, _Stage]:
     """The rows have the features within the basis."""
     sample, basis = problem.on(rows), before.basis
     guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
     stage = None
-    if steps := tells_curvature(sample, before.parameters):
-        correction = Correction(sample, basis, before.parameters)
-        stage = _Stage.approached(sample, guess, correction, basis, geometry, tol)
+    if steps := has_enough_rows(sample, before.parameters):
+        newton_steps = SubsampledNewton(sample, basis, before.parameters)
+        stage = _Stage.from_steps(sample, guess, newton_steps, basis, moments, tol)
     if stage is None:
         result = _solve_stage(sample, None, guess, goal, max_iter)
-        stage = _Stage.solved(sample, result, basis, geometry, tol)
+        stage = _Stage.from_solution(sample, result, basis, moments, tol)
         if steps:
             iterations, entries, hessian_rows = stage.work
-            work = iterations, entries + correction.entries, hessian_rows + correction.hessian_rows
-            stage = replace(stage, work=work, correction=Correction(sample, basis, stage.parameters))
-    return None, stage if problem.rows.near else replace(stage, correction=None)
+            work = iterations, entries + newton_steps.entries, hessian_rows + newton_steps.hessian_rows
+            stage = replace(stage, work=work, newton_steps=SubsampledNewton(sample, basis, stage.parameters))
+    return None, stage if problem.rows.near else replace(stage, newton_steps=None)
 
 
-def _approach(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Approach | None:
-    """Steps that bring the fit nearer, if rows in doubt cost more than these, of which each looks at a sample.
+def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> NewtonSteps | None:
+    """Steps that bring the fit take_steps, if active rows cost more than these, of which each looks at a sample.
 
     They need features at hand, and the whole gradient: what rows on curved pieces add to it is not summed. And the
     curvature must be much the same around a kink: the best function of a margin loss is a step, where it is not.
     """
-    rows, steps = problem.rows, stage.correction
+    rows, steps = problem.rows, stage.newton_steps
     if not (rows.near and rows.cached) or problem.loss.margin or np.isnan(problem.loss.segments[1]).any():
         return None
     size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
-    if stage.part.max() * rows.n_rows < CORRECTED * size:
+    if stage.active_share.max() * rows.n_rows < CORRECTED * size:
         return None
     if steps is None:  # the guess is not that of such a sample, which must not take much beside all rows
         sample = problem.on(rows.sample(min(size, rows.n_rows // 4), rng, stage.basis))
-        if not tells_curvature(sample, stage.parameters):
+        if not has_enough_rows(sample, stage.parameters):
             return None
-        steps = Correction(sample, stage.basis, stage.parameters)
-    return Approach(steps, stage.wide, stage.sure)
+        steps = SubsampledNewton(sample, stage.basis, stage.parameters)
+    return NewtonSteps(steps, stage.wide_band, stage.covers_all)
 
 
 def is_small(problem: Problem) -> bool:
@@ -289,17 +325,21 @@ def _work(sample: Problem, result: Result) -> _Work:
     return result.iterations, result.sweeps * sample.rows.n_rows * sample.rows.n_features, result.hessian_rows
 
 
-def _next_size(size: int, n: int, part: float, most: int) -> int:
-    """The rows of the next stage: all, unless a larger sample would save more doubtful rows than it has itself."""
+def _next_size(size: int, n: int, active_share: float, most: int) -> int:
+    """The rows of the next stage: all, unless a larger sample would save more active rows than it has itself."""
     larger = min(GROWTH * size, max(most, size))
-    saved = part * n * (1 - np.sqrt(size / larger))
+    saved = active_share * n * (1 - np.sqrt(size / larger))
     return n if 2 * saved <= larger or 2 * larger > n or larger == size else larger
 
 
-def _most_sampled(problem: Problem, stage: _Stage) -> int:
-    """How many rows the next sample may have: if its features are not stored, those of its rows in doubt are."""
-    stored, part = problem.rows.most_stored, stage.part
-    return stored if part.max() > MOST else max(stored, int(min(stored / part.sum(), problem.rows.most_sampled)))
+def _max_sample_size(problem: Problem, stage: _Stage) -> int:
+    """How many rows the next sample may have: if its features are not stored, those of its active rows are."""
+    stored, active_share = problem.rows.most_stored, stage.active_share
+    return (
+        stored
+        if active_share.max() > MAX_ACTIVE_SHARE
+        else max(stored, int(min(stored / active_share.sum(), problem.rows.most_sampled)))
+    )
 
 
 def _parameters(loss: Loss, result: Result) -> float:
@@ -312,14 +352,14 @@ def warm_start(
 ) -> newton.Start:
     """The solution on fewer rows, as smooth as it is uncertain."""
     scale = null_model(problem) if null is None else null()
-    return newton.Start(guess.coef, guess.intercept, middle(problem), FIRST_WIDTH * band, scale)
+    return newton.Start(guess.coef, guess.intercept, central_duals(problem), FIRST_WIDTH * band, scale)
 
 
 def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
     """Of rows that are near, (n, q)."""
-    memory = sample.rows.new_memory()
-    sample.set_coefficients(memory, coef, intercept)
-    return memory.collect("residual")
+    state = sample.rows.new_memory()
+    sample.set_coefficients(state, coef, intercept)
+    return state.collect("residual")
 
 
 def _solve_stage(
@@ -328,16 +368,20 @@ def _solve_stage(
     guess: _Stage,
     tol: float,
     max_iter: int,
-    keep: KeepRound | None = None,
+    keep: RoundCallback | None = None,
     solved: bool = False,
-    approach: Approach | None = None,
+    steps: NewtonSteps | None = None,
     null: Callable[[], NullModel] | None = None,
 ) -> Result:
     """All columns on these rows, from the solution on fewer."""
-    if guess.part.max() > MOST or problem.rows.n_rows * problem.rows.n_features <= SMALL:  # screening would not pay
-        return smooth_driver.solve_within(problem, basis, warm_start(problem, guess, guess.band, null), tol, max_iter)
+    if (
+        guess.active_share.max() > MAX_ACTIVE_SHARE or problem.rows.n_rows * problem.rows.n_features <= SMALL
+    ):  # screening would not pay
+        return smooth_driver.solve_projected(
+            problem, basis, warm_start(problem, guess, guess.band, null), tol, max_iter
+        )
     start = guess.coef, guess.intercept, guess.band
-    return refine(
+    return solve_in_rounds(
         problem,
         *start,
         basis=basis,
@@ -345,6 +389,6 @@ def _solve_stage(
         max_iter=max_iter,
         keep=keep,
         solved=solved,
-        approach=approach,
+        steps=steps,
         null=null,
     )

@@ -27,7 +27,7 @@ COST = 0.05
 # best function of a margin loss with a kink is a step: to the directions that make it sharp, duals are far from noise.
 SIGNAL, SIGNAL_OF_STEPS = 0.002, 0.016
 # A basis that keeps more than this share of the features saves too little.
-MOST = 0.8
+MAX_BASIS_SHARE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,4 +75,4 @@ def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Ar
     features = sample.rows.as_array("A basis needs the sample's features")
     found = directions(features, sample.rows.share, sample.rows.threads)
     k = found.needed(sample, n_rows, tol, null_objective)
-    return None if k > MOST * len(found.basis) else np.ascontiguousarray(found.basis[:, :k])
+    return None if k > MAX_BASIS_SHARE * len(found.basis) else np.ascontiguousarray(found.basis[:, :k])

@@ -11,7 +11,7 @@ fit are settled. With normal errors those that end up on the wrong side all the 
 
     2 c mean_i s_i^2 h(b / s_i),        h(t) = integral of E(Z - x)+ over x > t  =  ((1 + t^2) P(Z > t) - t p(t)) / 2,
 
-which says how wide the band has to be.
+which says how wide_band the band has to be.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from quernel.objective import Problem
 Array = NDArray[np.floating]
 
 # So many rows of a sample tell what rows are like.
-ROWS = 512
+MOMENT_ROWS = 512
 # The share of rows, those nearest to a knot but not on it, that tell the density there.
-NEAR = 0.1
+NEAR_SHARE = 0.1
 # What settled rows on the wrong side may be expected to cost, as a share of the tolerance: of one column, for where one
 # fails all are swept again. Expected is more than what they mostly do cost.
 COST = 1.0
-# Rows in doubt cost, too: no more than this share of all is doubted, by one column and by all together, unless it is
+# Active rows cost, too: no more than this share of all is doubted, by one column and by all together, unless it is
 # within so many typical errors. Where they are only looked at again, they may be so many times as many, and settled
-# rows may cost this part of it.
-MOST, TOGETHER, LEAST, LOOKED_AT, SURE = 0.18, 0.9, 1.6, 2, 0.1
+# rows may cost this active_share of it.
+MAX_ACTIVE_SHARE, MAX_TOTAL_SHARE, MIN_BAND, WIDE_FACTOR, WIDE_COST = 0.18, 0.9, 1.6, 2, 0.1
 # Of standard errors: farther away nothing is left of h but rounding.
-FARTHEST, BISECTIONS, ROOT = 8.0, 12, np.sqrt(2 * np.pi)
+MAX_T, BISECTIONS, ROOT = 8.0, 12, np.sqrt(2 * np.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class Geometry:
+class FeatureMoments:
     """Second moments (k,) of features along their principal axes, and the squared coordinates (m, k) of some rows.
 
     With an intercept rows are seen from their mean.
@@ -54,10 +54,10 @@ class Geometry:
     intercept: bool
 
     @classmethod
-    def of(cls, sample: Problem) -> Geometry:
+    def from_sample(cls, sample: Problem) -> FeatureMoments:
         """Of the features in which the sample is solved."""
         features = sample.rows.as_array("A sample is kept")
-        features = features[:: -(-len(features) // ROWS)]
+        features = features[:: -(-len(features) // MOMENT_ROWS)]
         if sample.fit_intercept:
             features = features - features.mean(axis=0)
         moments, axes = np.linalg.eigh(features.T @ features / len(features))
@@ -76,36 +76,36 @@ class Geometry:
 
 
 @dataclass(frozen=True, eq=False)
-class Uncertainty:
-    """The size of residual up to which rows are in doubt, the share of rows that are, and the parameters in use; (q,).
+class SamplingError:
+    """The size of residual up to which rows are active, the share of rows that are, and the parameters in use; (q,).
 
-    `wide` is the band where rows in doubt cost little, and `sure` tells whether it holds all that could matter. A
+    `wide_band` is the band where active rows cost little, and `covers_all` tells whether it holds all that could matter. A
     sample that tells nothing, such as one in which y is constant, has no band.
     """
 
     band: Array
-    wide: Array
-    sure: bool
-    part: Array
+    wide_band: Array
+    covers_all: bool
+    active_share: Array
     parameters: Array
 
     @classmethod
-    def not_known(cls, sample: Problem) -> Uncertainty:
+    def unknown(cls, sample: Problem) -> SamplingError:
         """Where no row can be settled anyway."""
         ones: Array = np.ones(sample.n_columns)
         return cls(ones, ones, False, ones, sample.rows.n_features * ones)
 
     @classmethod
-    def of(
-        cls, sample: Problem, residual: Array, dual: Array, n_rows: int, geometry: Geometry, tol: float
-    ) -> Uncertainty:
+    def estimate(
+        cls, sample: Problem, residual: Array, dual: Array, n_rows: int, geometry: FeatureMoments, tol: float
+    ) -> SamplingError:
         """Of a fit to `n_rows` rows, by residuals and duals of a sample at it, where all are to be solved to `tol`."""
-        size, bent = sample.loss.distance_to_knot(residual), np.mean(sample.loss.strictly_inside(dual), axis=0)
+        size, interpolated = sample.loss.distance_to_knot(residual), np.mean(sample.loss.strictly_inside(dual), axis=0)
         # Rows on the fit, because it bends to them, tell nothing of the density.
-        most = min(MOST, TOGETHER / sample.n_columns)
+        most = min(MAX_ACTIVE_SHARE, MAX_TOTAL_SHARE / sample.n_columns)
         near, affordable, looked_at, half = np.transpose(
             [
-                np.quantile(size[:, k], [min(bent[k] + NEAR, 1), most, LOOKED_AT * most, 0.5])
+                np.quantile(size[:, k], [min(interpolated[k] + NEAR_SHARE, 1), most, WIDE_FACTOR * most, 0.5])
                 for k in range(sample.n_columns)
             ]
         )
@@ -113,36 +113,36 @@ class Uncertainty:
         curvature = _curvature(sample.loss, told)
         errors = geometry.errors(curvature, sample.alpha, sample.rows.share @ dual**2 / n_rows)
         cost = COST / sample.n_columns * tol * (sample.rows.share @ sample.loss.value(residual))
-        least = LEAST * np.sqrt(np.mean(errors**2, axis=0))
+        least = MIN_BAND * np.sqrt(np.mean(errors**2, axis=0))
 
         def within(most: Array, enough: Array) -> Array:
             return np.where(near > 0, np.minimum(np.maximum(np.minimum(enough, most), least), half), 0.0)
 
-        band = within(affordable, _wide_enough(errors, cost / (2 * curvature)))
-        sure = _wide_enough(errors, SURE * cost / (2 * curvature))
-        wide = within(looked_at, sure)
+        band = within(affordable, _solve_for_band(errors, cost / (2 * curvature)))
+        covers_all = _solve_for_band(errors, WIDE_COST * cost / (2 * curvature))
+        wide_band = within(looked_at, covers_all)
         return cls(
             band,
-            wide,
-            bool(np.all(wide >= sure)),
-            np.minimum(NEAR * band / told, 0.5),
+            wide_band,
+            bool(np.all(wide_band >= covers_all)),
+            np.minimum(NEAR_SHARE * band / told, 0.5),
             geometry.parameters(curvature, sample.alpha),
         )
 
 
 def _curvature(loss: Loss, near: Array) -> Array:
-    """Of the mean loss, where a share `NEAR` of the rows is so near to a knot, (q,)."""
+    """Of the mean loss, where a share `NEAR_SHARE` of the rows is so near to a knot, (q,)."""
     (low, high), (knots, _) = loss.domain, loss.segments
     apart = np.ptp(knots, axis=1) > near  # seen from afar, knots that are close are one
-    return (high - low) * NEAR / (2 * near * np.where(apart, knots.shape[1], 1))
+    return (high - low) * NEAR_SHARE / (2 * near * np.where(apart, knots.shape[1], 1))
 
 
-def _wide_enough(errors: Array, cost: Array) -> Array:
+def _solve_for_band(errors: Array, cost: Array) -> Array:
     """The band b with  mean_i s_i^2 h(b / s_i) = cost,  by bisection, (q,)."""
-    low, high = np.zeros(errors.shape[1]), FARTHEST * errors.max(axis=0)
+    low, high = np.zeros(errors.shape[1]), MAX_T * errors.max(axis=0)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        t = np.divide(middle, errors, out=np.full(errors.shape, FARTHEST), where=errors > 0)
+        t = np.divide(middle, errors, out=np.full(errors.shape, MAX_T), where=errors > 0)
         enough = np.mean(errors**2 * ((1 + t**2) * ndtr(-t) - t * np.exp(-(t**2) / 2) / ROOT) / 2, axis=0) <= cost
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high
