@@ -1,10 +1,12 @@
-"""The duality gap: how far a fit can be from the best possible one, for any coefficients and any duals.
+"""The duality gap: how far a fit can be from the optimum, for any coefficients and any duals.
 
-For duals v in the loss's domain, balanced (mean v = 0) when there is an intercept,
+For duals v in the domain of the conjugate, with mean v = 0 (balanced) if there is an intercept,
 
     gap = mean(loss(r) + conjugate(v) - v r) + alpha |u - Phi'(w v) / (2 alpha W)|^2  >=  F(u, b) - min F.
 
-It needs no optimality of anything: a wrong v only makes the bound larger.
+The first part is the Fenchel gap, the second the dual residual: how far v is from u = Phi'(w v) / (2 alpha W), the
+stationarity condition. Neither u nor v need be optimal; a bad v only makes the bound larger. `certify` takes the
+multipliers of the state as v, `certify_gradient` the slopes of the loss at the residuals.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class FullGradient:
-    """Sums at a fit, one entry per column: mean loss, and phi_t_dual (M, q) and size of either sign's duals s v."""
+    """Sums over all rows at a fit with the slopes of the loss as duals v, one entry per column.
+
+    phi_t_positive and phi_t_negative (M, q) are the parts of Phi'(w s v)/W from positive and from negative s v, and
+    positive and negative (q,) the absolute sums of these duals; kept apart, so that either part can be shrunk.
+    """
 
     loss: Array
     phi_t_positive: Array
@@ -45,7 +51,7 @@ class FullGradient:
 
 
 def full_gradient(problem: Problem, state: RowState, coef: Array, intercept: Array) -> FullGradient:
-    """Set residuals to those of (coef, intercept) and anchors to the slopes there, and sum: one sweep."""
+    """Set residuals to those of (coef, intercept), multipliers to the slopes there, and sum, in one pass."""
     found = FullGradient(
         *problem.rows.map_reduce(_full_gradient_block, state, (problem.loss, coef, intercept), join=total)
     )
@@ -74,7 +80,7 @@ def _full_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Arra
 
 
 def fenchel_gap(problem: Problem, state: RowState, factors: tuple[Array, Array]) -> Array:
-    """mean(loss + conjugate(v) - v r) for the anchors, the positive and the negative ones shrunk by these factors."""
+    """mean(loss + conjugate(v) - v r) (q,) for the multipliers, positive and negative ones times these factors."""
     (mean,) = problem.rows.map_rows(_fenchel_gap_block, state, (problem.loss, factors), join=total)
     return mean
 
@@ -87,15 +93,15 @@ def _fenchel_gap_block(block: Block, state: BlockState, args: tuple[Loss, tuple[
     return (block.share @ (loss.value(residual) + loss.conjugate(dual) - dual * residual),)
 
 
-# Rows looked at together where whole columns need not exist at once.
+# Rows per chunk where residuals of a constant fit are computed, to bound memory.
 CHUNK_ROWS = 65_536
-# Rows that tell the best constant where not all can be looked at.
+# Rows of the sample from which the best constant is computed out of core.
 CONSTANT_SAMPLE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """One entry per column: objective F, absolute gap, and the gap relative to max(F, F0 / 1000)."""
+    """Objective F, duality gap, and the gap relative to max(F, F0 / 1000), each (q,), where F0 is the null model's F."""
 
     objective: Array
     gap: Array
@@ -115,14 +121,14 @@ class NullModel:
 
 
 def null_model(problem: Problem) -> NullModel:
-    """F0 = F at u = 0 with the best constant: the scale on which gaps are judged."""
+    """F0 = F at u = 0 with the best constant: the scale of relative gaps."""
     constant = _fit_constant(problem) if problem.fit_intercept else np.zeros(problem.n_columns)
     (objective,) = _mean_over_rows(problem, _constant_loss_block, constant)
     return NullModel(constant, objective)
 
 
 def dual_variance(problem: Problem) -> Array:
-    """mean v^2 of the slopes v at the best constant (at 0, where that fits exactly): duals that explain nothing."""
+    """mean v^2 (q,) of the slopes v at the best constant, or at 0 where that fits exactly: duals before any fit."""
     constant = _fit_constant(problem)
     (variance,) = _mean_over_rows(problem, _mean_square_slope_block, constant)
     if np.all(variance > 0):
@@ -133,7 +139,7 @@ def dual_variance(problem: Problem) -> Array:
 
 
 def _fit_constant(problem: Problem) -> Array:
-    """The constant with the smallest loss; of rows that are far away, that of a sample."""
+    """The constant with the smallest mean loss; out of core, that of a sample."""
     if problem.rows.near:
         return problem.loss.fit_constant(problem.rows.target, problem.rows.share)
     sample = problem.rows.sample(min(CONSTANT_SAMPLE, problem.rows.n_rows), np.random.default_rng(0))
@@ -145,7 +151,7 @@ def _fit_constant_of_sample(problem: Problem, sample: InMemoryDesign) -> tuple[N
 
 
 def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array]], constant: Array) -> tuple[Array]:
-    """The weighted mean of something over all rows, at a constant fit."""
+    """Map-reduce of a block function over all rows, at a constant fit."""
     return problem.rows.map_rows(step, problem.rows.new_memory(), (problem.loss, constant), join=total)
 
 
@@ -160,7 +166,7 @@ def _mean_square_slope_block(block: Block, state: BlockState, args: tuple[Loss, 
 
 
 def _residuals(block: Block, loss: Loss, constant: Array) -> Iterator[tuple[slice, Array]]:
-    """The residuals of a constant fit, some rows at a time."""
+    """Residuals of a constant fit, in chunks of rows."""
     for start in range(0, len(block.share), CHUNK_ROWS):
         part = slice(start, start + CHUNK_ROWS)
         offset, sign = loss.margin_transform(block.targets[part])
@@ -174,7 +180,10 @@ def relative(gap: Array, objective: Array, null_objective: Array) -> Array:
 
 
 def certify(problem: Problem, state: RowState, coef: Array, intercept: Array, null: NullModel) -> Certificate:
-    """The certificate of (coef, intercept), with the remembered residuals and anchors."""
+    """The duality gap of (coef, intercept), with the residuals and multipliers of the state.
+
+    With an intercept, the multipliers are first shrunk on one side until they are balanced.
+    """
     ones = np.ones(problem.n_columns)
     sums = problem.multiplier_gradient(state, (ones, ones))
     if problem.fit_intercept and np.any(sums.mean_dual != 0):
@@ -182,7 +191,7 @@ def certify(problem: Problem, state: RowState, coef: Array, intercept: Array, nu
     objective = problem.objective(sums, coef, intercept)
     gap = sums.fenchel_gap + dual_residual(problem, coef, sums.phi_t_dual)
     if problem.fit_intercept and problem.screened is not None:
-        # ScreenedRows duals cannot be shrunk: where the others did not suffice, nothing is certified.
+        # The duals of screened rows are fixed: where shrinking the others did not balance them, nothing is proved.
         gap = np.where(np.abs(sums.mean_dual) <= 1e-12, gap, np.inf)
     return Certificate(objective, gap, relative(gap, objective, null.objective))
 
@@ -190,7 +199,7 @@ def certify(problem: Problem, state: RowState, coef: Array, intercept: Array, nu
 def certify_gradient(
     problem: Problem, state: RowState, found: FullGradient, coef: Array, null: NullModel
 ) -> Certificate:
-    """The certificate of the fit that was surveyed, with the slopes there as duals."""
+    """The duality gap of the fit at which `found` was summed, with the slopes there as duals."""
     ones = np.ones(problem.n_columns)
     factors = balance_factors(found) if problem.fit_intercept else (ones, ones)
     objective = found.loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
@@ -200,18 +209,21 @@ def certify_gradient(
 
 
 def dual_residual(problem: Problem, coef: Array, phi_t_dual: Array) -> Array:
-    """alpha |u - phi_t_dual / (2 alpha)|^2, written so that a tiny alpha loses no digits."""
+    """alpha |u - phi_t_dual / (2 alpha)|^2 (q,), written so that a tiny alpha loses no digits."""
     gradient = 2 * problem.alpha * coef - phi_t_dual
     return np.einsum("ij,ij->j", gradient, gradient) / (4 * problem.alpha)
 
 
 def balance_factors(sums: DualSums | FullGradient) -> tuple[Array, Array]:
-    """Factors for the positive and the negative duals that make their sum zero and keep them in their domain."""
+    """Factors in [0, 1] for the positive and the negative duals that make mean v = 0 and keep v in its domain."""
     return _shrink_factor(sums.positive, sums.mean_dual), _shrink_factor(sums.negative, -sums.mean_dual)
 
 
 def balanced(dual: Array, share: Array, elsewhere: float) -> Array:
-    """One column's duals (m,), shrunk where that makes their sum and what is elsewhere zero; shares carry the signs."""
+    """One column's duals (m,), shrunk on one side such that their weighted sum plus `elsewhere` is zero.
+
+    share (m,) carries the signs of the rows; `elsewhere` is the sum of other rows' weighted duals.
+    """
     weighted = share * dual
     positive, mean_dual = np.maximum(weighted, 0).sum(), weighted.sum()
     negative, surplus = positive - mean_dual, mean_dual + elsewhere
@@ -219,7 +231,7 @@ def balanced(dual: Array, share: Array, elsewhere: float) -> Array:
 
 
 def _shrink_factor(part: Array, surplus: Array) -> Array:
-    """The factor that takes the surplus, if it is one, away from its part."""
+    """The factor (part - surplus) / part in [0, 1], or 1 where there is no surplus."""
     return np.divide(part - surplus, part, out=np.ones_like(part), where=(surplus > 0) & (part > 0)).clip(0, 1)
 
 

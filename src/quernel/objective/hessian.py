@@ -1,4 +1,8 @@
-"""Second derivatives: the Hessian of each column, as sums over row blocks."""
+"""The Hessian of each column's smoothed mean loss, as map-reduce sums over row blocks.
+
+With c_i = dv_i/dr_i, the derivative of row i's dual, and h_i = w_i c_i / W, it is sum_i h_i phi_i phi_i' over the
+active rows, those with h_i > 0. `NewtonSystem` adds the ridge 2 alpha I and the intercept, and solves.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,20 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Curvature:
-    """The Hessian sum_i h_i phi_i phi_i' of one column's smoothed mean loss, on whichever side is smaller.
+    """The Hessian sum_i h_i phi_i phi_i' of one column, in whichever form is smaller.
 
-    Few active rows: `rows` (a, M) and their weights `h` (a,). Many: `gram` (M, M), `cross` (M,) = sum h phi and `total`
-    = sum h. `surplus` is what the duals would gain if the active rows were never clipped, seen from their anchors:
-    h (r - contact) per row where there are few, summed against (phi, 1) where there are many.
+    Attributes
+    ----------
+    surplus : array
+        h_i (r_i - r*_i), where r*_i is the residual at which the multiplier is a subgradient of the loss (0 for
+        two-piece losses): the change of the duals, from the multipliers, if the active rows were never clipped. Per row
+        (a,) with `rows`; otherwise its sums against (phi, 1), of shape (M + 1,).
+    rows, h : arrays of shape (a, M) and (a,), or None
+        Few active rows (a <= M): their features and weights.
+    gram, cross : arrays of shape (M, M) and (M,), or None
+        Many: sum h phi phi' and sum h phi.
+    total : float
+        Many: sum h.
     """
 
     surplus: Array
@@ -34,7 +47,7 @@ class Curvature:
 def curvature_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
 ) -> list[Curvature]:
-    """The curvature of every column over one block."""
+    """Block function: the Hessian of every column over one block."""
     loss, width, few, anchored = args
     find_active = piecewise.find_active if piecewise.applies(loss, block) else _find_active
     answers = []
@@ -52,19 +65,19 @@ def curvature_block(
 def _find_active(
     block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
 ) -> list[piecewise.ActiveColumn]:
-    """Of each column: the rows that have curvature, their weights h, and their surplus h (r - contact), signed_surplus."""
+    """The active rows of each column, their weights h, and their surplus h (r - r*) with the row's sign."""
     residual, anchor = state["residual"], state["anchor"]
-    contact = loss.inverse_subgradient(anchor)
-    at = np.where(anchored, contact, residual) if anchored.any() else residual
+    at_multiplier = loss.inverse_subgradient(anchor)
+    at = np.where(anchored, at_multiplier, residual) if anchored.any() else residual
     h = loss.curvature(at, anchor, width) * block.share[:, None]
     _, sign = loss.margin_transform(block.targets)
-    signed_surplus = sign * (residual - contact)
+    signed_surplus = sign * (residual - at_multiplier)
     rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
     return [(active, h[active, k], h[active, k] * signed_surplus[active, k]) for k, active in enumerate(rows)]
 
 
 def reduce_curvatures(answers: list[list[Curvature]]) -> list[Curvature]:
-    """Every column's curvature over all blocks."""
+    """Reduce step: every column's Hessian over all blocks."""
     return [_reduce_column(list(parts)) for parts in zip(*answers, strict=True)]
 
 

@@ -1,10 +1,10 @@
 """One pass over the features, each row used twice while it is in cache.
 
-The loss enters as lines (`Loss.segments`): sorted knots, and between them slopes v with offsets conjugate(v), so that the
-loss is v r - conjugate(v) there; nan where it is curved. A row farther than `band` from every knot, on a line, is
-screened: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m); a row's residual is
-offset - sign (phi'u + b). Compiled on first use and cached on disk. Loops are written out, for the compiler makes
-vector instructions of plain loops only; so is where a residual lies, for a function of its own takes a tenth longer.
+The loss enters as lines (`Loss.segments`): sorted knots, and between them slopes v with offsets conjugate(v), so that
+the loss is v r - conjugate(v) there; nan where it is curved. A row farther than `band` from every knot, on a line, is
+screened: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m); a row's residual is offset -
+sign (phi'u + b). Compiled on first use and cached on disk. Loops are written out, for the compiler makes vector
+instructions of plain loops only; so is where a residual lies, for a function of its own takes a tenth longer.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def verify_rows(
 ) -> None:  # fmt: skip
     """Move residuals to a new fit.
 
-    Rows off their dual's line, and the active rows, are off_segment; loss sums the others. phi_t_dual and mean_dual sum the active rows;
-    worst_violation is the largest distance from a knot of a screened row that is off_segment.
+    Rows off their dual's line, and the active rows, are off_segment; loss sums the others. phi_t_dual and mean_dual sum
+    the active rows; worst_violation is the largest distance from a knot of a screened row that is off_segment.
     """
     n_columns, n_features = coef.shape
     prediction = np.empty(n_columns)

@@ -1,15 +1,20 @@
-"""The objective, written once, as sums over row blocks.
+"""The objective, written once, as map-reduce sums over row blocks.
 
     F(u, b) = (1/W) sum_i w_i loss(y_i - phi_i'u - b) + alpha u'u            one fit per column: u (M, q), b (q,)
 
-or, for a loss of the margin, loss(1 - y_i (phi_i'u + b)). Both are residuals r_i = offset_i - s_i (phi_i'u + b) with a
-sign s_i (`Loss.margin_transform`), and such a row enters the sums below as s_i phi_i. With a dual variable v per row (the anchor)
-and a width d, the smoothed objective
+or, for a margin loss, loss(1 - y_i (phi_i'u + b)). Both are residuals r_i = offset_i - s_i (phi_i'u + b) with a sign
+s_i (`Loss.margin_transform`), and such a row enters the sums below as s_i phi_i.
 
-    F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - anchor_i)^2 / 2] + alpha u'u
+Kinks are smoothed by the augmented Lagrangian. With a multiplier z_i per row (called `anchor` in the code, the centre
+of the proximal term) and a smoothing width d, the inner problem of a proximal multiplier step is to minimise
 
-has the gradient  2 alpha u - Phi'(w v+)/W  and the Hessian  2 alpha I + Phi' diag(w c / W) Phi,  where v+ is the
-maximiser and c its derivative in r, zero on most rows. A solver asks for these sums and never sees a row.
+    F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - z_i)^2 / 2] + alpha u'u.
+
+Its gradient is  2 alpha u - Phi'(w v)/W,  where v is the maximiser (for the pinball loss v = clip(r/d + z, tau - 1,
+tau)), and a generalised Hessian is  2 alpha I + Phi' diag(w c / W) Phi,  where c = dv/dr is zero on the rows whose v is
+clipped: most of them. The rows with c > 0 are called active. The multiplier step then sets z = v. This is
+semismooth Newton on the augmented Lagrangian, in the manner of Li, Sun and Toh (2018). A solver asks for these sums and
+never sees a row; the residuals, multipliers and so on of single rows stay with the blocks, in a `RowState`.
 """
 
 from __future__ import annotations
@@ -31,10 +36,24 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class DualSums:
-    """Sums at the current residuals and duals v, one entry per column (v stands for s v where rows have signs).
+    """Sums over rows at the current residuals r and duals v, one entry per column.
 
-    phi_t_dual (M, q) is Phi'(w v)/W; mean_dual is mean v; positive and negative are the sizes of its two parts; loss is the
-    mean loss; fenchel_gap is mean(loss + conjugate(v) - v r) >= 0; active counts the rows with curvature.
+    Where rows have signs s (margin losses), s v stands for v in the first four.
+
+    Attributes
+    ----------
+    phi_t_dual : array of shape (M, q)
+        Phi'(w v)/W: minus the gradient of the mean loss in u.
+    mean_dual : array of shape (q,)
+        sum w v / W: minus its derivative in b. Duals are balanced where it is 0.
+    positive, negative : arrays of shape (q,)
+        Absolute values of the positive and of the negative part of `mean_dual`.
+    loss : array of shape (q,)
+        Mean loss.
+    fenchel_gap : array of shape (q,)
+        mean(loss(r) + conjugate(v) - v r) >= 0, zero where every v is a subgradient of the loss at r.
+    active : array of shape (q,)
+        Number of rows whose v is not clipped: those that enter the Hessian.
     """
 
     phi_t_dual: Array
@@ -49,13 +68,39 @@ class DualSums:
         """The sums of some of the columns."""
         return DualSums(*(getattr(self, field.name)[..., columns] for field in fields(self)))
 
+    # Former names of three fields, read by the tests of the row sources.
+
+    @property
+    def force(self) -> Array:
+        """`phi_t_dual`."""
+        return self.phi_t_dual
+
+    @property
+    def balance(self) -> Array:
+        """`mean_dual`."""
+        return self.mean_dual
+
+    @property
+    def slack(self) -> Array:
+        """`fenchel_gap`."""
+        return self.fenchel_gap
+
 
 @dataclass(frozen=True, eq=False)
 class ScreenedRows:
-    """Rows left out of a problem because their duals v are known: to the others they are one linear term.
+    """The linear term of rows that are left out of a problem because their duals v are fixed.
 
-    phi_t_dual (M, q) is Phi'(w s v)/W, mean_dual (q,) is sum w s v / W and constant (q,) is sum w (v offset - conjugate(v)) / W,
-    over those rows; their loss is constant - phi_t_dual'u - mean_dual b.
+    On the segment of the loss with slope v, loss(r) = v r - conjugate(v), so that the mean loss of these rows is
+    constant - phi_t_dual'u - mean_dual b.
+
+    Attributes
+    ----------
+    phi_t_dual : array of shape (M, q)
+        Phi'(w s v)/W over these rows.
+    mean_dual : array of shape (q,)
+        sum w s v / W.
+    constant : array of shape (q,)
+        sum w (v offset - conjugate(v)) / W.
     """
 
     phi_t_dual: Array
@@ -67,16 +112,16 @@ class ScreenedRows:
         return ScreenedRows(self.phi_t_dual[:, columns], self.mean_dual[columns], self.constant[columns])
 
     def within(self, basis: Array) -> ScreenedRows:
-        """The terms for the features Phi B."""
+        """The terms for the projected features Phi B."""
         return ScreenedRows(basis.T @ self.phi_t_dual, self.mean_dual, self.constant)
 
 
 class NotFiniteError(ValueError):
-    """Some row has a residual that is no finite number."""
+    """Raised where a row has a residual that is NaN or infinite."""
 
 
 def require_finite(numbers: ArrayLike) -> None:
-    """Numbers, or sums or maxima of them in which one NaN or infinity shows, must be finite."""
+    """Raise NotFiniteError unless all numbers (or sums and maxima, which a NaN or infinity would spoil) are finite."""
     if not np.isfinite(numbers).all():
         raise NotFiniteError(
             "Some rows have residuals that are not finite: their features or targets hold NaN, infinity or numbers so "
@@ -85,16 +130,19 @@ def require_finite(numbers: ArrayLike) -> None:
 
 
 class Problem:
-    """One fit per column over the same lifted rows.
+    """The objective F: q fits, one per column, that share the rows of a design matrix.
 
     Parameters
     ----------
-    rows : LiftedRows
-    loss : Loss with q columns
+    rows : InMemoryDesign
+        Features, targets and weights, or a design with the same methods over rows on disk or on workers.
+    loss : Loss
+        With q columns.
     alpha : float or array of shape (q,)
+        Ridge weights.
     fit_intercept : bool
     screened : ScreenedRows or None
-        What rows contribute that were screened out.
+        Linear term of rows that were screened out.
     """
 
     def __init__(
@@ -114,24 +162,25 @@ class Problem:
         self.screened = screened
 
     def take(self, columns: NDArray[np.intp]) -> Problem:
-        """The problem of some of the columns."""
+        """The problem of some of the columns, on the same rows."""
         screened = self.screened.take(columns) if self.screened is not None else None
         return self._replace(self.rows, columns, screened)
 
     def on(self, rows: InMemoryDesign) -> Problem:
-        """The problem of other rows."""
+        """The same columns on other rows, without a linear term."""
         return self._replace(rows, np.arange(self.n_columns), None)
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
-        """function(problem, *args), called where those of its arguments are that stayed with the rows.
+        """Call function(problem, *args) where the rows live: here, or on the worker that holds its arguments.
 
-        It returns what stays there and what comes back. Where the rows are far away, the problem goes there without.
+        The function returns a pair, what stays there (as a handle) and what is sent back. A worker gets the problem
+        with a stub in place of the rows.
         """
         problem = self if self.rows.near else self.on(self.rows.elsewhere())  # type: ignore[attr-defined]
         return self.rows.run_at(function, problem, *args)
 
     def within(self, basis: Array | None) -> Problem:
-        """The problem of the coefficients u = B z, in z; B has orthonormal columns, so that the penalty is z'z."""
+        """The problem in z, where u = B z; B (M, k) has orthonormal columns, so that the penalty is alpha z'z."""
         if basis is None:
             return self
         screened = self.screened.within(basis) if self.screened is not None else None
@@ -144,31 +193,32 @@ class Problem:
         )
 
     def objective(self, sums: DualSums, coef: Array, intercept: Array) -> Array:
-        """F at (coef, intercept), where `smoothed_gradient` was taken."""
+        """F (q,) at (coef, intercept), from the sums of `smoothed_gradient` there."""
         value = sums.loss + self.alpha * np.einsum("ij,ij->j", coef, coef)
         if self.screened is None:
             return value
         linear = np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) + self.screened.mean_dual * intercept
         return value + self.screened.constant - linear
 
-    # Each method sends one of the steps below to every block and adds up the answers.
+    # Each of the following maps one of the block functions below over the row blocks, and reduces the answers. Those
+    # that need the features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
 
     def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
-        """Set the residuals to those of (coef, intercept); anchors start at zero unless they are remembered."""
+        """Set the residuals to those of (coef, intercept); multipliers start at zero unless the state has some."""
         require_finite(self.rows.map_reduce(_set_residuals, state, (self.loss, coef, intercept), join=np.max))
 
     def smoothed_gradient(self, state: RowState, width: Array) -> DualSums:
-        """The sums for the duals that maximise the smoothed loss."""
+        """Sums for the duals v that maximise the smoothed loss of width (q,): all that the gradient of F_d needs."""
         return self._add_screened(self.rows.map_reduce(_smoothed_gradient_block, state, (self.loss, width), join=total))
 
     def multiplier_gradient(self, state: RowState, shrink: tuple[Array, Array]) -> DualSums:
-        """The sums for the anchors themselves, their positive and negative parts shrunk by these factors."""
+        """Sums for the multipliers as duals, the positive and the negative ones multiplied by these factors (q,)."""
         return self._add_screened(
             self.rows.map_reduce(_multiplier_gradient_block, state, (self.loss, shrink), join=total)
         )
 
     def _add_screened(self, sums: tuple[Array, ...]) -> DualSums:
-        """The sums over these rows, with the screened ones' part of phi_t_dual and mean_dual."""
+        """The sums over these rows, plus phi_t_dual and mean_dual of the screened ones."""
         if self.screened is None:
             return DualSums(*sums)
         phi_t_dual, mean_dual, *rest = sums
@@ -177,35 +227,40 @@ class Problem:
     def curvature(
         self, state: RowState, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
     ) -> list[Curvature]:
-        """The Hessian of each column: of the rows active now or, where `anchored`, of those whose anchor is inside."""
-        few = few & self.rows.near  # rows that are far away stay there
+        """The Hessian of each column's smoothed mean loss, from its active rows.
+
+        Where `anchored` (q,), the active rows are those whose multiplier is strictly inside its box, in place of those
+        whose dual is not clipped at the current residual. Where `few` (q,), the rows themselves are returned instead of
+        their Gram matrix.
+        """
+        few = few & self.rows.near  # out of core, rows are not sent
         return self.rows.map_reduce(curvature_block, state, (self.loss, width, few, anchored), join=reduce_curvatures)
 
     def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
-        """Remember how the predictions change along a direction."""
+        """Store the change of each row along the direction (coef, intercept), for the line search."""
         self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), join=nothing)
 
     def eval_along_direction(self, state: RowState, width: Array, step: Array) -> tuple[Array, Array]:
-        """Slope and curvature of the smoothed mean loss along the direction, at one step length per column."""
+        """First and second derivative of the smoothed mean loss along the direction, at step lengths (q,)."""
         slope, bend = self.rows.map_rows(_eval_along_direction_block, state, (self.loss, width, step), join=total)
         return slope, bend
 
     def screened_slope(self, coef: Array, intercept: Array) -> Array:
-        """Slope of the screened rows' loss along a direction."""
+        """Derivative (q,) of the screened rows' linear term along a direction."""
         if self.screened is None:
             return np.zeros(self.n_columns)
         return -np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) - self.screened.mean_dual * intercept
 
     def step(self, state: RowState, step: Array) -> None:
-        """Move the residuals along the direction."""
+        """Move the residuals by step lengths (q,) along the direction."""
         self.rows.map_rows(_step_block, state, step, join=nothing)
 
     def update_multipliers(self, state: RowState, width: Array, columns: NDArray[np.bool_]) -> None:
-        """Let the duals of these columns become the new anchors."""
+        """The multiplier step z = v, in these columns (q,)."""
         self.rows.map_rows(_update_multipliers_block, state, (self.loss, width, columns), join=nothing)
 
     def center_intercept(self, state: RowState, columns: NDArray[np.bool_]) -> Array:
-        """Move these intercepts to the middle between the rows above and below; return by how much."""
+        """Move the intercepts of these columns (q,) to the middle of their optimal interval; return the shifts (q,)."""
         below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, join=_intersect)
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
@@ -213,16 +268,16 @@ class Problem:
         return shift
 
     def set_multipliers(self, state: RowState, dual: Array) -> None:
-        """Set the anchors of all rows of a column to the same dual."""
+        """Set the multipliers of all rows of a column to the same dual (q,)."""
         self.rows.map_rows(_set_multipliers_block, state, dual, join=nothing)
 
     def size(self) -> float:
-        """mean |phi|^2, roughly: the scale of the kernel."""
+        """mean |phi|^2, approximately: the scale of the kernel."""
         return self.rows.size()
 
 
 def _predict(block: Block, coef: Array, intercept: Array) -> Array:
-    """Phi u + b with contiguous columns: every later step works column by column."""
+    """Phi u + b with contiguous columns, because later steps work column by column."""
     prediction = (coef.T @ block.features.T).T
     prediction += intercept
     return prediction
@@ -237,6 +292,7 @@ def residuals(block: Block, loss: Loss, coef: Array, intercept: Array) -> Array:
 
 
 def _set_residuals(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> float:
+    """Set the residuals; return the largest absolute one, which shows a NaN or infinity."""
     state["residual"] = residuals(block, *args)
     if "anchor" not in state:
         state["anchor"] = np.zeros_like(state["residual"])
@@ -262,6 +318,7 @@ def _multiplier_gradient_block(
 
 
 def _dual_sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
+    """The fields of `DualSums` except the last, over one block."""
     value, conjugate = loss.value(residual), loss.conjugate(dual)
     _, sign = loss.margin_transform(block.targets)
     weighted = dual * block.share[:, None] * sign
@@ -315,7 +372,7 @@ def _update_multipliers_block(block: Block, state: BlockState, args: tuple[Loss,
 
 
 def _intercept_interval_block(block: Block, state: BlockState, loss: Loss) -> tuple[Array, Array]:
-    """How far the intercept can go up and down before a row leaves its line of the loss."""
+    """Range of intercept shifts for which every row's dual stays a subgradient of its loss."""
     low, high = loss.subgradient_interval(state["residual"], state["anchor"])
     _, sign = loss.margin_transform(block.targets)
     has_weight, low, high = (
@@ -329,6 +386,7 @@ def _intercept_interval_block(block: Block, state: BlockState, loss: Loss) -> tu
 
 
 def _intersect(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Reduce step: the intersection of the blocks' intervals."""
     below, above = zip(*answers, strict=True)
     return np.max(below, axis=0), np.min(above, axis=0)
 

@@ -1,8 +1,10 @@
-"""Active rows, and rows that are screened.
+"""The active set: which rows are solved for, and the linear term that the screened ones leave behind.
 
-`screen` sorts all rows by their residuals at a fit, `tighten` sorts those active again at another one, and
-`expand_active` takes further rows into active. Each is one sweep or less; what they know of single rows stays with the
-blocks, and the active rows stay together where the rows are: in this process, or with one worker of a cluster.
+`screen` splits all rows by the distance of their residuals from a kink: beyond the band a row is screened, its dual
+fixed at the slope of the loss there; within, it is active. `tighten` screens active rows again at another fit, and
+`expand_active` moves screened rows back into the active set. Each takes at most one pass over the rows. Per-row arrays
+stay with the row blocks (`RowState`), and active rows stay where the rows are: in this process, or with one worker of a
+cluster.
 """
 
 from __future__ import annotations
@@ -23,18 +25,26 @@ Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
-# From so many columns on their screened rows are added up together.
+# From this many columns on, their screened rows are summed jointly (`screen_rows_together`).
 JOINT_SUMS_FROM = 3
 
 
 @dataclass(frozen=True, eq=False)
 class ActiveRows:
-    """The rows of one column that are active: where they are, their features, target, share of weight and anchor.
+    """The active rows of one column: a of them.
 
-    Features are by far the largest part. Where they would have to be computed again they are kept, in the pieces in
-    which they were met; stored ones are picked up when the column is solved, and kept from then on within a basis. Of
-    rows that are far away the raw rows are kept instead, and lifted again while the column is solved. What is kept is
-    that of the first rows; the others are picked up.
+    Attributes
+    ----------
+    index : array of shape (a,)
+        Positions among all rows.
+    features : list of arrays
+        Features of the first rows, in pieces; those of the rest are gathered when the column is solved. Features that
+        would have to be recomputed are kept from the pass that found the rows; stored ones are gathered on demand and,
+        with a basis, kept from then on. Out of core the raw rows are kept instead, and mapped again for each solve.
+    target, share : arrays of shape (a,)
+        Targets, and weights w_i / W.
+    anchor : array of shape (a,)
+        Multipliers (duals) from which the next solve starts.
     """
 
     index: Index
@@ -45,6 +55,7 @@ class ActiveRows:
 
 
 def _concatenate(parts: list[ActiveRows]) -> ActiveRows:
+    """One set of the rows of several; pieces of features are not copied."""
     index, target, share, anchor = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
     )
@@ -54,11 +65,19 @@ def _concatenate(parts: list[ActiveRows]) -> ActiveRows:
 
 @dataclass(frozen=True, eq=False)
 class ActiveSet:
-    """The active rows of all columns, where they are, and what is known of them here, one entry per column.
+    """The active rows of all columns, and their sums.
 
-    `rows` is a list of `ActiveRows`, or a handle to one that is elsewhere. phi_t_dual (M, q) and mean_dual are what they would
-    add to the screened rows on the sides on which they were seen last, on curved pieces nothing. count is their number;
-    the sum of their shares times signs and duals can be anything from min_dual to max_dual.
+    Attributes
+    ----------
+    rows : list of ActiveRows, one per column
+        Or a handle to such a list on a worker.
+    phi_t_dual, mean_dual : arrays of shape (M, q) and (q,)
+        Phi'(w s v)/W and sum w s v / W over these rows with the slopes v at the fit where they were last screened (0 on
+        curved pieces): added to those of the screened rows they give the full gradient.
+    count : array of shape (q,)
+        Number of active rows.
+    min_dual, max_dual : arrays of shape (q,)
+        Range of sum w s v / W over all duals v in their box.
     """
 
     rows: Any
@@ -70,7 +89,7 @@ class ActiveSet:
 
 
 def scatter_duals(rows: list[ActiveRows], starts: Index) -> list[list[tuple[int, Index, Array]]]:
-    """For each of the blocks that start at these rows: (column, rows, duals) of its active rows."""
+    """Split the duals of active rows by row block: a list of (column, rows, duals) for each block start."""
     blocks: list[list[tuple[int, Index, Array]]] = [[] for _ in starts]
     for k, column in enumerate(rows):
         block = np.searchsorted(starts, column.index, side="right") - 1
@@ -85,7 +104,7 @@ def scatter_duals(rows: list[ActiveRows], starts: Index) -> list[list[tuple[int,
 def active_problem(
     problem: Problem, column: Index, screened: ScreenedRows, active_rows: ActiveRows, basis: Array | None
 ) -> Problem:
-    """One column on its active rows, the screened ones as a linear term, within a basis if there is one."""
+    """The active-set problem of one column: active rows, and the screened ones as a linear term; in a basis, if any."""
     screened = screened.take(column)
     return Problem(
         _active_design(problem.rows, active_rows, basis),
@@ -97,10 +116,11 @@ def active_problem(
 
 
 def _active_design(rows: InMemoryDesign, active_rows: ActiveRows, basis: Array | None) -> InMemoryDesign:
-    """The active rows, from whatever was kept of them."""
+    """The design matrix of the active rows: kept features, and those of the rest gathered or recomputed."""
     kept, threads = active_rows.features, rows.threads
     if not rows.near:
-        return rows.lift(np.concatenate(kept), active_rows.target, active_rows.share, basis)  # type: ignore[attr-defined]
+        raw, target, share = np.concatenate(kept), active_rows.target, active_rows.share
+        return rows.lift(raw, target, share, basis)  # type: ignore[attr-defined]
     rest = active_rows.index[sum(len(piece) for piece in kept) :]
     features = _parallel_concatenate([*kept, rows.pick(rest, basis)] if len(rest) or not kept else kept, threads)
     return InMemoryDesign(
@@ -109,7 +129,7 @@ def _active_design(rows: InMemoryDesign, active_rows: ActiveRows, basis: Array |
 
 
 def _parallel_concatenate(pieces: list[Array], threads: int) -> Array:
-    """np.concatenate by several threads, and no copy of one: max_dual of its time is the system's, for fresh memory."""
+    """np.concatenate with threads, for page faults of fresh memory dominate; a single piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
     ends = np.cumsum([len(piece) for piece in pieces])
@@ -125,7 +145,10 @@ def _parallel_concatenate(pieces: list[Array], threads: int) -> Array:
 def screen(
     problem: Problem, state: RowState, coef: Array, intercept: Array, band: Array, basis: Array | None
 ) -> tuple[Array, ScreenedRows, ActiveSet]:
-    """F, and all rows sorted into screened and active_rows by their residuals at (coef, intercept): one sweep."""
+    """Screen all rows at a fit, in one pass; return F (q,), the linear term of the screened rows, and the active set.
+
+    Rows with a residual within `band` (q,) of a kink, or on a curved piece of the loss, are active.
+    """
     storage = _RowStorage(basis, problem.rows.cached)
     (loss, phi_t_dual, mean_dual, constant, *known), rows = problem.rows.map_reduce_split(
         _screen_block, state, (problem.loss, coef, intercept, band, storage), join=_reduce
@@ -136,10 +159,12 @@ def screen(
 
 
 class ScreeningBands(NamedTuple):
-    """Within which distance from a kink rows are active: each within an error of its own.
+    """Bands around the kinks within which rows are active, each row with a width of its own.
 
-    errors (q, J, M) and shifts (q, J) are what coefficients and intercepts may be off by. A row is active within the
-    root of the sum of squares of its J errors; within narrowest (q,) anyway, and never beyond widest (q,).
+    With J draws of the error of a fit, errors (q, J, M) of coefficients and shifts (q, J) of intercepts, a row has the
+    width
+
+        band_i = sqrt(sum_j (phi_i'errors_j + shift_j)^2),     clipped to [narrowest, widest], each of shape (q,).
     """
 
     widest: Array
@@ -149,7 +174,7 @@ class ScreeningBands(NamedTuple):
 
     @classmethod
     def uniform(cls, band: Array, n_features: int, draws: int = 0) -> ScreeningBands:
-        """The same band for all rows of a column."""
+        """The same band (q,) for all rows of a column."""
         return cls(band, band, np.zeros((len(band), draws, n_features)), np.zeros((len(band), draws)))
 
 
@@ -162,27 +187,24 @@ def tighten(
     bands: ScreeningBands,
     basis: Array | None,
 ) -> tuple[ScreenedRows, ActiveSet]:
-    """Look at the active rows, and at no others, at another fit, and settle those that are outside of its bands.
+    """Screen the active rows again, at another fit and within its bands; other rows are not read.
 
-    Where no rows are given as screened, all are active again.
+    With `screened=None` all rows count as active before, so that all are screened anew.
     """
     args = (problem.loss, coef, intercept, bands, _RowStorage(basis, problem.rows.cached), screened is None)
     (phi_t_dual, mean_dual, constant, *known), rows = problem.rows.map_reduce_split(
         _tighten_block, state, args, join=_reduce
     )
-    state.sweeps -= 1  # the caller knows of how many rows
+    state.sweeps -= 1  # the caller counts the rows that were read
     if screened is not None:
-        phi_t_dual, mean_dual, constant = (
-            screened.phi_t_dual + phi_t_dual,
-            screened.mean_dual + mean_dual,
-            screened.constant + constant,
-        )
+        phi_t_dual = screened.phi_t_dual + phi_t_dual
+        mean_dual, constant = screened.mean_dual + mean_dual, screened.constant + constant
     return ScreenedRows(phi_t_dual, mean_dual, constant), ActiveSet(rows, *known)
 
 
 @dataclass(frozen=True, eq=False)
 class _RowStorage:
-    """What to storage of active rows: raw rows, if they are far away; nothing, if features are stored; or features."""
+    """What to keep of active rows: raw rows out of core, nothing where all features are stored, else their features."""
 
     basis: Array | None
     stored: bool
@@ -203,10 +225,8 @@ def _screen_block(
     loss, coef, intercept, band, storage = args
     m, q = len(block.share), len(band)
     residual, dual, (active, off_segment) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
-    (phi_t_dual, active_phi_t_dual), (mean_dual, active_mean_dual, constant, value) = (
-        np.zeros((2, *coef.T.shape)),
-        np.zeros((4, q)),
-    )
+    phi_t_dual, active_phi_t_dual = np.zeros((2, *coef.T.shape))
+    mean_dual, active_mean_dual, constant, value = np.zeros((4, q))
     features, (offset, sign) = np.ascontiguousarray(block.features), signed_targets(block, loss)
     fit = SegmentedFit.from_fit(coef, intercept, loss)
     found = residual, dual, active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant, value
@@ -217,19 +237,12 @@ def _screen_block(
     state.update(residual=residual.T, dual=dual.T, active=active.T, off_segment=off_segment.T)
     rows = _collect_active(block, loss, active, storage)
     value += off_segment_rows(block, loss, residual, dual, active)[0]
-    return (
-        value,
-        phi_t_dual.T,
-        mean_dual,
-        constant,
-        active_phi_t_dual.T,
-        active_mean_dual,
-        *_summarize(loss, rows),
-    ), rows
+    sums = value, phi_t_dual.T, mean_dual, constant, active_phi_t_dual.T, active_mean_dual
+    return (*sums, *_summarize(loss, rows)), rows
 
 
 def _collect_active(block: Block, loss: Loss, active: Mask, storage: _RowStorage) -> list[ActiveRows]:
-    """The rows of a block that are active, of each column, with duals that take no side."""
+    """The active rows of a block, for each column, with multipliers at the midpoint of their box."""
     chosen, (low, high) = [np.flatnonzero(one) for one in active], loss.domain
     return [
         _take_rows(block, k, index, (low[k] + high[k]) / 2, storage(block, index)) for k, index in enumerate(chosen)
@@ -244,26 +257,26 @@ def _tighten_block(
     loss, coef, intercept, bands, storage, all_rows = args
     residual, dual, active = (state[name].T for name in ("residual", "dual", "active"))
     active |= all_rows
-    (phi_t_dual, active_phi_t_dual), (mean_dual, active_mean_dual, constant) = (
-        np.zeros((2, *coef.T.shape)),
-        np.zeros((3, len(intercept))),
-    )
+    phi_t_dual, active_phi_t_dual = np.zeros((2, *coef.T.shape))
+    mean_dual, active_mean_dual, constant = np.zeros((3, len(intercept)))
+    fit = SegmentedFit.from_fit(coef, intercept, loss)
     screen_active_rows(
-        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *SegmentedFit.from_fit(coef, intercept, loss),
-        *bands, residual, dual, active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant,
+        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *fit, *bands, residual, dual,
+        active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant,
     )  # fmt: skip
     rows = _collect_active(block, loss, active, storage)
     return (phi_t_dual.T, mean_dual, constant, active_phi_t_dual.T, active_mean_dual, *_summarize(loss, rows)), rows
 
 
 def _take_rows(block: Block, k: int, index: Index, anchor: Array | float, features: list[Array]) -> ActiveRows:
+    """The rows of a block at `index`, as active rows of column k."""
     anchors = np.broadcast_to(anchor, block.share.shape)[index]
-    target = block.targets[index, k % block.targets.shape[1]]  # the only one, or the column's own
+    target = block.targets[index, k % block.targets.shape[1]]  # a target shared by all columns, or one per column
     return ActiveRows(block.start + index, features, target, block.share[index], anchors)
 
 
 def _summarize(loss: Loss, rows: list[ActiveRows]) -> tuple[Array, Array, Array]:
-    """What `ActiveSet` says of these rows."""
+    """count, min_dual and max_dual of `ActiveSet`, for these rows."""
     count, min_dual, max_dual = np.zeros((3, len(rows)))
     for k, (low, high) in enumerate(zip(*loss.domain, strict=True)):
         _, sign = loss.margin_transform(rows[k].target)
@@ -273,7 +286,7 @@ def _summarize(loss: Loss, rows: list[ActiveRows]) -> tuple[Array, Array, Array]
 
 
 def _reduce(answers: list[tuple[Any, list[ActiveRows]]]) -> tuple[Any, list[ActiveRows]]:
-    """Sums of all blocks, and the active rows of each column over all of them."""
+    """Reduce step: add up the sums of all blocks, and concatenate the active rows of each column."""
     sums, rows = zip(*answers, strict=True)
     return total(list(sums)), [_concatenate(list(parts)) for parts in zip(*rows, strict=True)]
 
@@ -281,12 +294,15 @@ def _reduce(answers: list[tuple[Any, list[ActiveRows]]]) -> tuple[Any, list[Acti
 def expand_active(
     problem: Problem, state: RowState, screened: ScreenedRows, active_set: ActiveSet, band: Array, basis: Array | None
 ) -> tuple[ScreenedRows, ActiveSet]:
-    """Doubt the rows within the band of the fit, and those that changed sides, too; none where the band is negative."""
+    """Move screened rows within `band` (q,) of a kink, and those found off their segment, into the active set.
+
+    A column with a negative band is left as it is. The rows' terms are subtracted from those of the screened rows.
+    """
     storage = _RowStorage(basis, problem.rows.cached)
     (phi_t_dual, mean_dual, constant, *known), more = problem.rows.map_reduce_split(
         _expand_block, state, (problem.loss, band, storage), join=_reduce
     )
-    state.sweeps -= problem.rows.cached  # of few rows only, unless all features were computed again for it
+    state.sweeps -= problem.rows.cached  # not a full pass: stored features are read for few rows only
     screened = ScreenedRows(
         screened.phi_t_dual - phi_t_dual, screened.mean_dual - mean_dual, screened.constant - constant
     )
@@ -303,6 +319,7 @@ def expand_active(
 
 
 def _merge(old: list[ActiveRows], new: list[ActiveRows]) -> tuple[list[ActiveRows], None]:
+    """For `run_at`: the merged active rows stay where they are."""
     return [_concatenate([one, other]) for one, other in zip(old, new, strict=True)], None
 
 
@@ -323,7 +340,7 @@ def _expand_block(
 
 
 def _screened_terms(block: Block, loss: Loss, rows: ActiveRows) -> tuple[Array, float, float]:
-    """What these rows of one column added to phi_t_dual, mean_dual and constant when they were screened."""
+    """What these rows of one column contributed to `ScreenedRows` (phi_t_dual, mean_dual, constant)."""
     offset, sign = loss.margin_transform(rows.target)
     weighted = rows.share * rows.anchor
     constant = (

@@ -1,20 +1,25 @@
-"""Screened continuation: most rows never matter.
+"""Screened semismooth Newton: the default solver (`SOLVERS["newton"]`) for problems with many rows.
 
-At the optimum a row counts only by the side of the fit on which it lies, unless it lies on the fit, and few do. So:
+At the optimum of a piecewise linear loss a row matters only by the linear piece (segment) on which its residual lies,
+i.e. by its dual v_i, unless the residual is at a kink, and few are: about as many as the fit has degrees of freedom.
+So rows are screened like the features of a lasso by the strong rules (Tibshirani et al. 2012): a heuristic discards
+most of them, and a KKT check on all makes the answer exact. Stages:
 
-1. solve on a random sample of 8 M rows, only as far as its statistical error is worth;
-2. on a sample 8 times larger, take Newton steps from there with the curvature seen from afar, or solve it likewise;
-3. of all rows, doubt only those whose residual at that solution is small against its error. The others are settled:
-   together they are one linear term. The gradient over all rows, which sorting them has given, corrects the fit, and of
-   the active rows few remain (where features are stored). Newton solves for these;
-4. verify every row. A settled row that has changed sides costs the certificate what it should; if that is too much,
-   doubt the rows that changed sides and those near the new fit too, and repeat. The lines of settled rows lie below
-   their losses: what Newton solves is a model from below, which each round mends where it was wrong.
+1. Sample. Solve a random sample of 8 M rows with `solvers.newton`, only as accurately as its sampling error warrants. A
+   low-rank basis of the features is taken from it (`low_rank`).
+2. Larger sample (8 x). Take Newton steps from there with a finite-difference Hessian (`subsampled_newton`), or solve it
+   with screening as in 3. Repeat while a larger sample saves more active rows than half its own.
+3. All rows. `sampling_error` gives a band around zero residual outside which rows are unlikely to change segment. Those
+   rows are screened: their duals are fixed, and together they are one linear term of the objective. The pass that
+   screens them also yields the full gradient, with which a few Newton steps (full gradient, subsampled Hessian) correct
+   the fit and shrink the active set (where features are stored). Newton solves for the active rows (`rounds`).
+4. KKT check (`kkt_check`). One pass over all rows. A screened row on another segment than its dual's enlarges the
+   duality gap; if the gap exceeds the tolerance, such rows and those near the new fit become active, and 3 is repeated.
+   The linear piece of a convex loss lies below the loss, so each active-set problem is a lower model of F that the next
+   round tightens.
 
-`uncertainty.py` says how large that error is, `newton_steps.py` and `steps.py` have the steps, `refining.py` the
-rounds of 3 and 4, which samples go through as well where steps lead nowhere. The last stage reads the features of each
-row twice: once to find its residual and add it to the linear term, and once to verify it. So they need not even be
-stored.
+The final stage reads the features of each row twice, once to screen and once to check, so they need not be stored.
+Losses that are curved where most rows lie cannot be screened; `smooth_driver` handles them.
 """
 
 from __future__ import annotations
@@ -39,30 +44,45 @@ from quernel.solvers.screening.sampling_error import FeatureMoments, SamplingErr
 from quernel.solvers.screening.subsampled_newton import SAMPLE_STEPS, NewtonSteps, SubsampledNewton, has_enough_rows
 
 Array = NDArray[np.floating]
-# Iterations of each column, entries of features read, and rows of Hessians.
+# Work done: iterations per column (q,), feature entries read, rows summed into Hessians.
 _Work = tuple[NDArray[np.intp], float, int]
 
-# The first sample has so many rows per feature, and each next one is so many times larger.
+# Rows per feature of the first sample, and the factor by which each further sample grows.
 FIRST_SAMPLE = 8
 GROWTH = 8
-# Problems up to this size (rows x features) are solved at once.
+# Problems up to this size (rows x features) are solved by plain Newton, without samples or screening.
 SMALL = 2_000_000
-# Screening is begun while the share of active rows is below this.
+# Screening is tried while the expected share of active rows is at most this.
 MAX_ACTIVE_SHARE = 0.25
-# A guess is corrected where the active rows would be more than this active_share of those of the sample.
+# Newton steps before screening are taken where the expected active rows exceed this share of the rows of the sample.
 CORRECTED = 0.2
-# A sample is solved to this share of its own statistical error; the first, whose is not error yet, so far.
+# Relative gap to which samples are solved: a share of their sampling error; fixed for the first, whose error is
+# unknown.
 STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
 
 
 @dataclass(frozen=True, eq=False)
 class _Stage:
-    """What a sample told: a fit, the directions that matter (None: all), and how far it can be trusted.
+    """The fit to a sample and its estimated sampling error: all that the next stage starts from.
 
-    active_share (q,) is the share of active rows, band (q,) the size of residual below which they are, wide_band (q,) that where
-    they cost little, and covers_all whether that holds all that could matter; parameters is about the number of them that
-    the fit really uses; curved, that no row can be settled; newton_steps, of rows that are near, can bring the fit take_steps
-    to that to all rows.
+    Attributes
+    ----------
+    coef, intercept : arrays of shape (M, q) and (q,)
+        In the coordinates of all features, also where a basis is used.
+    basis : array of shape (M, k) or None
+        Low-rank basis of the features; None uses all of them.
+    active_share : array of shape (q,)
+        Expected share of rows with a residual within `band` of a kink.
+    band, wide_band : arrays of shape (q,)
+        Distance from a kink below which rows are active; `wide_band` where active rows are only screened again.
+    covers_all : bool
+        Whether `wide_band` is wide enough for practically every row that could change segment.
+    parameters : float
+        Effective degrees of freedom of the fit.
+    curved : bool
+        Whether the loss is curved where most rows lie, so that no row can be screened.
+    newton_steps : SubsampledNewton or None
+        The factorized sample, for Newton steps on all rows; only where rows are in memory.
     """
 
     coef: Array
@@ -81,7 +101,7 @@ class _Stage:
     def from_solution(
         cls, sample: Problem, result: Result, basis: Array | None, moments: FeatureMoments, tol: float
     ) -> _Stage:
-        """What the solution on a sample tells."""
+        """The stage of a sample that was solved."""
         fit = result.coef, result.intercept, _residuals(sample, result.coef, result.intercept)
         return cls._build(sample, fit, result.dual, basis, moments, tol, _work(sample, result))
 
@@ -95,7 +115,7 @@ class _Stage:
         moments: FeatureMoments,
         tol: float,
     ) -> _Stage | None:
-        """What a sample tells whose solution was from_steps by Newton steps alone; None where they lead nowhere."""
+        """The stage of a sample approximately solved by a few Newton steps; None where these do not converge."""
         fit = newton_steps.fit_subsample(guess.coef, guess.intercept)
         if fit is None:
             return None
@@ -116,6 +136,7 @@ class _Stage:
         tol: float,
         work: _Work,
     ) -> _Stage:
+        """The stage of a fit (coef, intercept, residual) with the duals of the sample."""
         (coef, intercept, residual), error = fit, SamplingError.unknown(sample)
         curved = smooth_driver.is_curved(sample.loss, residual, dual)
         if not curved:
@@ -138,7 +159,7 @@ class _Stage:
     def from_guess(
         cls, sample: Problem, guess: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
     ) -> _Stage:
-        """What a guess tells, looked at on a sample."""
+        """The stage of a given initial point, whose error is estimated from the residuals of a sample."""
         residual = _residuals(sample, guess.coef, guess.intercept)
         dual = sample.loss.slope(residual)
         curved = smooth_driver.is_curved(sample.loss, residual, dual)
@@ -173,11 +194,25 @@ def solve(
     keep: Callback | None = None,
     polish: bool = True,
 ) -> Result:
-    """Minimise F for every column to a relative gap of at most `tol`.
+    """Minimise F for every column to a relative duality gap of at most `tol`.
 
-    From a `guess`, only samples larger than its own are solved; one that is `solved` is proved, if possible. `keep` is
-    told after every stage, and every round of the last, what would be a guess to go on from. `polish` lets small
-    problems go on to rounding.
+    Parameters
+    ----------
+    problem : Problem
+    tol : float
+        Relative duality gap at which a column has converged.
+    max_iter : int
+        Newton steps of each column in each stage.
+    guess : InitialPoint or None
+        Warm start: only samples larger than its `n_rows` are solved. One that is `solved` is certified first, as it is.
+    keep : callable or None
+        Called with an `InitialPoint` after every stage and every round of the last one, e.g. to write a checkpoint.
+    polish : bool
+        Whether small problems continue below `tol` down to rounding error.
+
+    Returns
+    -------
+    Result
     """
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
@@ -192,19 +227,19 @@ def solve(
         moments, stage = problem.run_at(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
         size = guess.n_rows
     work, solved, null = [stage.work], guess is not None and guess.solved, None
-    if problem.rows.near and not stage.curved:  # the other stages before the last are too small for several threads
+    if problem.rows.near and not stage.curved:  # in parallel: samples are too small to use all threads
         null = ahead(null_model, problem, threads=problem.rows.threads)
     while not stage.curved:
-        if not np.all(stage.band > 0):  # a sample that tells nothing, such as one in which y is constant
+        if not np.all(stage.band > 0):  # an uninformative sample, such as one with constant y
             return newton.solve(problem, tol=tol, max_iter=max_iter)
         if size >= n:
             break
         if keep is not None:
             keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
-        # Active rows are solved a column at a time. Where each column has to lift its own again in every step, that
-        # is what they cost; of stored features gathering a sample costs as much as it saves the other columns.
-        active_rows = stage.active_share.max() if problem.rows.near else stage.active_share.sum()
-        size = _next_size(size, n, float(active_rows), _max_sample_size(problem, stage))
+        # Active rows are solved one column at a time. Out of core each column recomputes the features of its own in
+        # every step, so their number adds up; in memory gathering a sample costs as much as it saves the other columns.
+        active_share = stage.active_share.max() if problem.rows.near else stage.active_share.sum()
+        size = _next_size(size, n, float(active_share), _max_sample_size(problem, stage))
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
             sample = problem.rows.sample(size, rng, stage.basis, stored=size <= problem.rows.most_stored)
@@ -232,13 +267,13 @@ def solve(
     return replace(result, **work_done, parameters=stage.parameters)
 
 
-# These go to where the rows are: they return what stays there, and what comes back.
+# Functions for `Problem.run_at`: they run where the rows live, and return (what stays there, what is sent back).
 
 
 def _solve_all(
     problem: Problem, rows: InMemoryDesign, tol: float, max_iter: int, guess: InitialPoint | None, polish: bool
 ) -> tuple[None, Result]:
-    """Newton on all rows, which are few, from a guess if there is one."""
+    """Plain Newton on all rows of a small problem, from a warm start if one is given."""
     problem, start = problem.on(rows), None
     if guess is not None:
         stage = _Stage.from_guess(problem, guess, None, FeatureMoments.from_sample(problem), tol)
@@ -250,6 +285,7 @@ def _solve_all(
 def _first_stage(
     problem: Problem, rows: InMemoryDesign, n: int, tol: float, max_iter: int
 ) -> tuple[FeatureMoments, _Stage]:
+    """Choose the low-rank basis from the first sample, and solve the sample within it."""
     sample = problem.on(rows)
     require_finite(sample.rows.as_array("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
@@ -262,6 +298,7 @@ def _first_stage(
 def _guessed_stage(
     problem: Problem, rows: InMemoryDesign, n: int, tol: float, guess: InitialPoint
 ) -> tuple[FeatureMoments, _Stage]:
+    """As `_first_stage`, for a given initial point in place of the sample's solution."""
     sample = problem.on(rows)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     moments = FeatureMoments.from_sample(sample.within(basis))
@@ -277,7 +314,10 @@ def _next_stage(
     tol: float,
     max_iter: int,
 ) -> tuple[None, _Stage]:
-    """The rows have the features within the basis."""
+    """The stage of a larger sample, whose `rows` already have the features of the basis.
+
+    Newton steps with the sample's own gradient usually suffice; where they do not converge it is solved to `goal`.
+    """
     sample, basis = problem.on(rows), before.basis
     guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
     stage = None
@@ -295,10 +335,12 @@ def _next_stage(
 
 
 def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> NewtonSteps | None:
-    """Steps that bring the fit take_steps, if active rows cost more than these, of which each looks at a sample.
+    """The Newton steps to take on all rows before screening, or None where they would not pay.
 
-    They need features at hand, and the whole gradient: what rows on curved pieces add to it is not summed. And the
-    curvature must be much the same around a kink: the best function of a margin loss is a step, where it is not.
+    They pay where the active rows cost more than the steps, each of which reads the sample. They need features in
+    memory and the full gradient, to which rows on curved pieces do not contribute in `screen`. And the density of
+    residuals must be about constant around a kink: for margin losses, whose population minimiser is a step function, it
+    is not.
     """
     rows, steps = problem.rows, stage.newton_steps
     if not (rows.near and rows.cached) or problem.loss.margin or np.isnan(problem.loss.segments[1]).any():
@@ -306,7 +348,7 @@ def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Ne
     size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
     if stage.active_share.max() * rows.n_rows < CORRECTED * size:
         return None
-    if steps is None:  # the guess is not that of such a sample, which must not take much beside all rows
+    if steps is None:  # no such sample yet: draw one that is small beside all rows
         sample = problem.on(rows.sample(min(size, rows.n_rows // 4), rng, stage.basis))
         if not has_enough_rows(sample, stage.parameters):
             return None
@@ -315,48 +357,50 @@ def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Ne
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether screening would not pay: a small problem, or few rows per feature."""
+    """Whether to solve without screening: a small problem, or one with few rows per feature."""
     n, M = problem.rows.n_rows, problem.rows.n_features
     return n < 2 * FIRST_SAMPLE * M or n * M <= SMALL
 
 
 def _work(sample: Problem, result: Result) -> _Work:
-    """Iterations, entries of features read, and rows of Hessians."""
+    """The work of a solve, with passes over its rows counted in feature entries."""
     return result.iterations, result.sweeps * sample.rows.n_rows * sample.rows.n_features, result.hessian_rows
 
 
 def _next_size(size: int, n: int, active_share: float, most: int) -> int:
-    """The rows of the next stage: all, unless a larger sample would save more active rows than it has itself."""
+    """Rows of the next stage: `n`, unless a larger sample pays.
+
+    The band shrinks with the root of the sample size, so a sample `larger` saves this many active rows; it must save at
+    least half as many as it has.
+    """
     larger = min(GROWTH * size, max(most, size))
     saved = active_share * n * (1 - np.sqrt(size / larger))
     return n if 2 * saved <= larger or 2 * larger > n or larger == size else larger
 
 
 def _max_sample_size(problem: Problem, stage: _Stage) -> int:
-    """How many rows the next sample may have: if its features are not stored, those of its active rows are."""
+    """Largest sample that fits into memory: its features or, where these are recomputed, those of its active rows."""
     stored, active_share = problem.rows.most_stored, stage.active_share
-    return (
-        stored
-        if active_share.max() > MAX_ACTIVE_SHARE
-        else max(stored, int(min(stored / active_share.sum(), problem.rows.most_sampled)))
-    )
+    if active_share.max() > MAX_ACTIVE_SHARE:
+        return stored
+    return max(stored, int(min(stored / active_share.sum(), problem.rows.most_sampled)))
 
 
 def _parameters(loss: Loss, result: Result) -> float:
-    """How many duals are strictly inside their box: about the number of parameters that an exact fit really uses."""
+    """Number of duals strictly inside their box: about the degrees of freedom of a fit to a piecewise linear loss."""
     return float(np.clip(np.sum(loss.strictly_inside(result.dual), axis=0), 1, len(result.coef)).max())
 
 
 def warm_start(
     problem: Problem, guess: Result | _Stage | InitialPoint, band: Array, null: Callable[[], NullModel] | None = None
 ) -> newton.Start:
-    """The solution on fewer rows, as smooth as it is uncertain."""
+    """Start Newton at a fit to fewer rows, with a smoothing width in proportion to its uncertainty `band` (q,)."""
     scale = null_model(problem) if null is None else null()
     return newton.Start(guess.coef, guess.intercept, central_duals(problem), FIRST_WIDTH * band, scale)
 
 
 def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
-    """Of rows that are near, (n, q)."""
+    """Residuals of rows in memory, (n, q)."""
     state = sample.rows.new_memory()
     sample.set_coefficients(state, coef, intercept)
     return state.collect("residual")
@@ -373,17 +417,16 @@ def _solve_stage(
     steps: NewtonSteps | None = None,
     null: Callable[[], NullModel] | None = None,
 ) -> Result:
-    """All columns on these rows, from the solution on fewer."""
-    if (
-        guess.active_share.max() > MAX_ACTIVE_SHARE or problem.rows.n_rows * problem.rows.n_features <= SMALL
-    ):  # screening would not pay
-        return smooth_driver.solve_projected(
-            problem, basis, warm_start(problem, guess, guess.band, null), tol, max_iter
-        )
-    start = guess.coef, guess.intercept, guess.band
+    """Solve all columns on these rows, warm-started from the stage before: by rounds of screening where that pays."""
+    small = problem.rows.n_rows * problem.rows.n_features <= SMALL
+    if small or guess.active_share.max() > MAX_ACTIVE_SHARE:
+        start = warm_start(problem, guess, guess.band, null)
+        return smooth_driver.solve_projected(problem, basis, start, tol, max_iter)
     return solve_in_rounds(
         problem,
-        *start,
+        guess.coef,
+        guess.intercept,
+        guess.band,
         basis=basis,
         tol=tol,
         max_iter=max_iter,

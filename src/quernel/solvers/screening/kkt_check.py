@@ -1,4 +1,10 @@
-"""What all rows say of a fit and their duals: the last pass of screening, from which its certificate follows."""
+"""KKT check of a screened solution: one pass over all rows, from which its duality gap follows.
+
+For a screened row the KKT condition is that its residual lies on the linear segment whose slope is its fixed dual v_i:
+then loss(r) + conjugate(v) - v r = 0. A row off its segment has a positive Fenchel gap, so violations are not only
+found but priced: the mean of these gaps is the first part of the duality gap (`objective.duality_gap`), the distance of
+Phi'(w v)/W from 2 alpha u the second.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +25,18 @@ Index = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class KktCheck:
-    """What all rows say of a fit and their duals, one entry per column.
+    """Outcome of a KKT check, one entry per column.
 
-    loss is the mean loss; fenchel_gap is mean(loss + conjugate(v) - v r); phi_t_dual (M, q) and mean_dual are the active rows'
-    part of Phi'(w v)/W and mean v; worst_violation is how far any screened row is on the wrong side.
+    Attributes
+    ----------
+    loss : array of shape (q,)
+        Mean loss over all rows.
+    fenchel_gap : array of shape (q,)
+        mean(loss(r) + conjugate(v) - v r) over all rows.
+    phi_t_dual, mean_dual : arrays of shape (M, q) and (q,)
+        The active rows' part of Phi'(w s v)/W and of sum w s v / W.
+    worst_violation : array of shape (q,)
+        Largest distance from a kink of a screened row that is off its segment.
     """
 
     loss: Array
@@ -33,12 +47,13 @@ class KktCheck:
 
 
 def verify(problem: Problem, state: RowState, coef: Array, intercept: Array, duals: Any) -> KktCheck:
-    """Look at every row again at (coef, intercept), with new duals for those active (`scatter_duals`): one sweep."""
+    """Check all rows at (coef, intercept), with new duals for the active ones (from `scatter_duals`), in one pass."""
     args = (problem.loss, coef, intercept)
     return KktCheck(*problem.rows.map_reduce(_check_block, state, args, join=_reduce, each=duals))
 
 
 def _reduce(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Reduce step: add up sums, take the maximum of the violations."""
     *sums, worst_violation = zip(*answers, strict=True)
     return *total(list(zip(*sums, strict=True))), np.max(worst_violation, axis=0)
 
@@ -53,8 +68,9 @@ def _check_block(
         state["dual"][index - block.start, k] = new
     residual, dual, active, off_segment = (state[name].T for name in ("residual", "dual", "active", "off_segment"))
     phi_t_dual, (mean_dual, on_segment_loss, worst_violation) = np.zeros(coef.T.shape), np.zeros((3, len(dual)))
+    fit = SegmentedFit.from_fit(coef, intercept, loss)
     verify_rows(
-        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *SegmentedFit.from_fit(coef, intercept, loss),
+        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *fit,
         dual, active, residual, off_segment, phi_t_dual, mean_dual, on_segment_loss, worst_violation,
     )  # fmt: skip
     off_segment_loss, fenchel_gap = off_segment_rows(block, loss, residual, dual, off_segment)
@@ -62,7 +78,7 @@ def _check_block(
 
 
 def recheck_changed(problem: Problem, state: RowState, before: KktCheck, duals: Any) -> KktCheck:
-    """The verdict on the same fit with other duals for the active rows: only the rows whose duals differ are read."""
+    """The check of the same fit with other duals for the active rows; only rows whose duals have changed are read."""
     fenchel_gap, phi_t_dual, mean_dual = problem.rows.map_reduce(
         _recheck_block, state, problem.loss, join=total, each=duals
     )

@@ -1,9 +1,17 @@
-"""From a guess to the solution, by rounds of doubt: rows fit the guess are solved for, and then all are verified.
+"""Rounds of screening, active-set solve and KKT check, from an approximate fit to a certified solution.
 
-The others are screened, one linear term together. Steps over all rows may bring the guess take_steps first_band, and leave fewer
-active rows. Where a screened row turns out to have changed sides, it is doubted in
-the next round. A fit that was verified and is is_close good enough may only lack duals that prove it: the next round's
-are tried on it first_band, for they cost no sweep.
+Each round
+
+1. splits the rows by their residuals: rows within `band` of a kink are active, the duals of the others are fixed;
+2. solves the active-set problem of each column by semismooth Newton (`solvers.newton`), in which the screened rows are
+   one linear term;
+3. checks all rows at the new fit (`kkt_check.verify`), which gives F and the duality gap;
+4. makes the rows that violate their assumed segment active, with those near the new fit, and repeats if the gap is too
+   large.
+
+Subsampled Newton steps may improve the fit before the first round, which leaves fewer rows active. A checked fit whose
+gap is only slightly too large may merely lack good duals: those of the next active-set solve are tried on it first,
+which costs no pass over the rows.
 """
 
 from __future__ import annotations
@@ -36,30 +44,31 @@ from quernel.solvers.screening.subsampled_newton import NewtonSteps, ScreenedFit
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-# Is told coefficients, intercepts and, where it is known, a band.
+# Called with coefficients, intercepts and, where it is known, a band for a warm start.
 RoundCallback = Callable[..., None]
 
-# Screening goes on while the share of active rows is below this.
+# With a larger share of active rows than this, plain Newton on all rows is cheaper.
 MAX_ACTIVE_SHARE = 0.5
-# Newton starts at this share of the band, or of it after a first_band solve.
+# Smoothing width at which Newton starts, as a share of the band: in the first round, and in later ones.
 FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
+# Rounds before falling back to plain Newton on all rows.
 MAX_ROUNDS = 5
-# The first_band round is solved no farther than this where no basis makes it cheap: another will follow.
+# Relative gap of the first active-set solve where no low-rank basis makes it cheap: another round follows anyway.
 FIRST_GOAL = 1e-4
-# A solve for active rows that takes more steps than this has gone dual_residuals.
+# Newton steps of an active-set solve; more would mean that it does not converge.
 MAX_STEPS = 60
-# A gap of up to so many tolerances may be mostly that of the duals.
+# Up to this multiple of the tolerance the gap may be due to the duals alone, so better duals are tried first.
 NEARLY = 8
-# A band that holds no row but those that changed sides.
+# A band that contains no row except those that violate their segment.
 TOUCHING = np.finfo(float).tiny
-# Duals that sum to less than this are balanced.
+# Duals with a weighted mean below this count as balanced.
 ROUNDING = 1e-12
 
 
 def central_duals(problem: Problem) -> Array:
-    """Duals that take no side: the central_duals of their box or, where that has no end, the nearest to 0 in it."""
+    """Initial duals (q,) of active rows: the midpoint of the box or, where it is unbounded, its point nearest to 0."""
     low, high = problem.loss.domain
-    with np.errstate(invalid="ignore"):  # of a line without ends
+    with np.errstate(invalid="ignore"):  # inf - inf of an unbounded box
         half = (low + high) / 2
     return np.where(np.isfinite(half), half, np.clip(0.0, low, high))
 
@@ -78,11 +87,30 @@ def solve_in_rounds(
     steps: NewtonSteps | None = None,
     null: Callable[[], NullModel] | None = None,
 ) -> Result:
-    """The solution fit a guess: rows whose residuals there are within the band are active, and more if need be.
+    """Solve all columns from an approximate fit, by rounds of screening.
 
-    A guess that is `solved` may be the solution: the first_band duals are tried on it before all rows are read again. An
-    `steps` brings it take_steps to the solution first_band, so that fewer rows remain active. `null` is the null model, if
-    someone has begun to compute it.
+    Parameters
+    ----------
+    problem : Problem
+    coef, intercept : arrays of shape (M, q) and (q,)
+        The approximate fit.
+    band : array of shape (q,)
+        Rows with a residual within this distance of a kink are active at first.
+    basis : array of shape (M, k) or None
+        Low-rank basis in which active-set problems are solved; dropped where the certificate shows that it is too
+        small.
+    tol : float
+        Relative duality gap.
+    max_iter : int
+        Newton steps of each solve.
+    keep : callable or None
+        Called with (coef, intercept, band) after every round.
+    solved : bool
+        Whether the fit may already be the solution: the first duals are tried on it before all rows are read again.
+    steps : NewtonSteps or None
+        Newton steps to take before the first round.
+    null : callable or None
+        Returns the null model, if its computation has been started.
     """
     q, state = problem.n_columns, problem.rows.new_memory()
     first_band = band if steps is None else steps.wide_band
@@ -99,6 +127,7 @@ def solve_in_rounds(
     best.hessian_rows += hessian_rows
     open_columns, last_check = np.arange(q), None
     for turn in range(MAX_ROUNDS):
+        # 1. The active set, which must contain enough rows for the problem to have a solution.
         rough = turn == 0 and basis is None and not solved and not stepped
         goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
         while (stuck := _too_few_active(problem, screened, active_set, open_columns)).any() and not _too_many_active(
@@ -110,25 +139,27 @@ def solve_in_rounds(
             )
         if _too_many_active(problem, active_set):
             break
+        # 2. Newton on the active rows.
         point = _ActiveStart(fit.coef, fit.intercept, width, scale, screened, basis)
         budget = _Budget(goal, min(MAX_STEPS, max_iter))
         rows, answer = problem.run_at(_solve_active, active_set.rows, point, open_columns, budget)
         active_set = replace(active_set, rows=rows)
         move, shift = fit.coef + answer.move - coef, fit.intercept + answer.shift - intercept
         best.count(answer)
-        if turn == 0 and solved and not problem.rows.near:
+        if turn == 0 and solved and not problem.rows.near:  # try the new duals on the fit as it was given
             _, gap = problem.run_at(_proof, rows, point, open_columns)
             best.sweeps += active_set.count[open_columns].sum() / problem.rows.n_rows
             open_columns = np.flatnonzero(~best.update(open_columns, coef, intercept, before, gap, state, active_set))
             if len(open_columns) == 0:
                 break
         duals, _ = problem.rows.run_at(_scatter, rows, np.array([span.start for span in problem.rows.spans]))
-        if last_check is not None and best.is_close(open_columns):
+        if last_check is not None and best.is_close(open_columns):  # try the new duals on the last fit
             gap = _gap(problem, screened, recheck_changed(problem, state, last_check, duals), coef)
             done = best.update(open_columns, coef, intercept, before, gap, state, active_set)
             open_columns = np.flatnonzero(~done)
             if len(open_columns) == 0:
                 break
+        # 3. KKT check over all rows.
         check = verify(problem, state, coef + move, intercept + shift, duals)
         after = check.loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
         dual_residuals = dual_residual(problem, coef + move, screened.phi_t_dual + check.phi_t_dual)
@@ -140,15 +171,15 @@ def solve_in_rounds(
             break
         basis_too_small = ~done & ~worse & (relative(dual_residuals, after, scale.objective) > tol / 4)
         drop_basis = basis is not None and bool(np.any(basis_too_small))
-        # ScreenedRows rows on the wrong side threw these fits away: go back, and doubt the rows that changed sides, too. (Of
-        # a guess that was brought take_steps F is not known, but that of the guess before bounds it.)
+        # 4. Where F has increased, wrongly screened rows led the step astray: return to the fit before, with those rows
+        # active. (After Newton steps F at that fit is not known, but F at the initial fit serves in its place.)
         coef, intercept = np.where(worse, fit.coef, coef + move), np.where(worse, fit.intercept, intercept + shift)
         before = np.where(worse, before, after)
         if keep is not None:
             keep(coef, intercept, np.clip(2 * check.worst_violation, NEXT_WIDTH * band, band))
-        # Of fits that went back nothing is remembered, and some rows cannot be read one by one.
+        # Duals can be rechecked only at the fit that was checked, and where single rows can be read.
         last_check = check if problem.rows.near and problem.rows.cached and not (drop_basis or worse.any()) else None
-        if drop_basis:  # directions were left out that do matter
+        if drop_basis:  # the low-rank basis is too small: screen again, with all features
             basis, band = None, np.where(worse, 2, 1) * guess_band
             before, screened, active_set = screen(problem, state, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
@@ -159,7 +190,7 @@ def solve_in_rounds(
             )
             width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
         fit = ScreenedFit(coef, intercept, band, screened, active_set)
-    if len(open_columns):  # screening does not help here
+    if len(open_columns):  # fall back to Newton on all rows
         anchor = best.dual if problem.rows.near else central_duals(problem)
         start = newton.Start(fit.coef, fit.intercept, anchor, width, scale)
         _solve_unscreened(problem, basis, best, open_columns, start, tol, max_iter)
@@ -167,7 +198,7 @@ def solve_in_rounds(
 
 
 def _gap(problem: Problem, screened: ScreenedRows, check: KktCheck, coef: Array) -> Array:
-    """What the check certifies; with an intercept nothing, unless the duals mean_dual."""
+    """The duality gap (q,) that the check proves; infinite where an intercept needs balanced duals and they are not."""
     gap = check.fenchel_gap + dual_residual(problem, coef, screened.phi_t_dual + check.phi_t_dual)
     even = np.abs(screened.mean_dual + check.mean_dual) <= ROUNDING
     return np.where(even, gap, np.inf) if problem.fit_intercept else gap
@@ -175,7 +206,7 @@ def _gap(problem: Problem, screened: ScreenedRows, check: KktCheck, coef: Array)
 
 @dataclass(frozen=True, eq=False)
 class _ActiveStart:
-    """Where active rows are solved: from which fit, at which width, beside which screened rows, in which basis."""
+    """Where an active-set solve starts: a fit, smoothing widths, the screened rows' linear term and the basis."""
 
     coef: Array
     intercept: Array
@@ -187,7 +218,7 @@ class _ActiveStart:
 
 @dataclass(frozen=True)
 class _Budget:
-    """How far, and for how many steps."""
+    """Relative gap and Newton steps of an active-set solve."""
 
     tol: float
     max_iter: int
@@ -195,7 +226,7 @@ class _Budget:
 
 @dataclass(frozen=True, eq=False)
 class _ActiveSolution:
-    """What the active rows say: how each column moves, and the work it took."""
+    """Solution of the active-set problems: changes of coef (M, q) and intercept (q,), and the work done."""
 
     move: Array
     shift: Array
@@ -207,7 +238,10 @@ class _ActiveSolution:
 def _solve_active(
     problem: Problem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index, budget: _Budget
 ) -> tuple[list[ActiveRows], _ActiveSolution]:
-    """These columns on their active rows, which get new duals."""
+    """Solve the active-set problem of each of these columns by Newton, and store the new duals with the active rows.
+
+    With an intercept the duals are shrunk such that they balance those of the screened rows.
+    """
     active_rows, basis, screened = list(active_rows), point.basis, point.screened
     move, shift = np.zeros_like(point.coef), np.zeros_like(point.intercept)
     iterations, entries, hessian_rows = np.zeros(problem.n_columns, dtype=np.intp), 0.0, 0
@@ -225,7 +259,9 @@ def _solve_active(
         if problem.fit_intercept:
             _, sign = problem.loss.margin_transform(rows.target)
             dual = balanced(dual, rows.share * sign, screened.mean_dual[k])
-        kept = [small.rows.as_array("They are fit")] if basis is not None and problem.rows.near else rows.features
+        kept = rows.features
+        if basis is not None and problem.rows.near:  # features in the basis are worth keeping for the next round
+            kept = [small.rows.as_array("Active rows are in memory")]
         active_rows[k] = replace(rows, anchor=dual, features=kept)
         iterations[k], hessian_rows = answer.iterations[0], hessian_rows + answer.hessian_rows
         entries += answer.sweeps * small.rows.n_rows * small.rows.n_features
@@ -233,9 +269,9 @@ def _solve_active(
 
 
 def _proof(problem: Problem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index) -> tuple[None, Array]:
-    """The gap of these columns at the point itself, with the duals that the active rows have got.
+    """The duality gap of these columns at the starting point, with the new duals of the active rows.
 
-    ScreenedRows rows are on their lines there: what they add to the certificate is known, and no other row need be read.
+    The screened rows are on their segments there and add nothing to the gap, so no other row need be read.
     """
     gap: Array = np.full(problem.n_columns, np.inf)
     for k in columns.tolist():
@@ -249,11 +285,12 @@ def _proof(problem: Problem, active_rows: list[ActiveRows], point: _ActiveStart,
 
 
 def _scatter(active_rows: list[ActiveRows], starts: Index) -> tuple[list[Any], None]:
+    """`scatter_duals` for `run_at`: the duals stay where the rows are."""
     return scatter_duals(active_rows, starts), None
 
 
 class _BestRound:
-    """What is known of each column of a stage, and the work it took."""
+    """The best certified fit of every column over all rounds, and the work done."""
 
     def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
         n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
@@ -265,7 +302,7 @@ class _BestRound:
         self.hessian_rows, self.sweeps = 0, 0.0
 
     def count(self, answer: _ActiveSolution) -> None:
-        """Add the work of one solve for active rows."""
+        """Add the work of one active-set solve."""
         self.iterations += answer.iterations
         self.hessian_rows += answer.hessian_rows
         self.sweeps += answer.entries / self.entries
@@ -280,7 +317,7 @@ class _BestRound:
         state: RowState,
         active_set: ActiveSet,
     ) -> Mask:
-        """Write down those of these columns that are better than before; which of all columns are done?"""
+        """Record those of these columns whose gap has improved; return which of all columns have converged."""
         for k in columns[gap[columns] < self.gap[columns]].tolist():
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
@@ -292,12 +329,12 @@ class _BestRound:
         return rel <= self.tol
 
     def is_close(self, columns: Index) -> bool:
-        """Whether all of these columns are is_close done."""
+        """Whether the gaps of all of these columns are within a small multiple of the tolerance."""
         rel = relative(self.gap, self.objective, self.null.objective)
         return bool(np.all(rel[columns] <= NEARLY * self.tol))
 
     def result(self, sweeps: float) -> Result:
-        """The stage's result; `sweeps` are those over all its rows."""
+        """The result; `sweeps` counts the passes over all rows, to which those of active-set solves are added."""
         rel = relative(self.gap, self.objective, self.null.objective)
         return Result(
             self.coef, self.intercept, self.dual, self.objective, self.gap, rel, self.null.objective,
@@ -307,15 +344,15 @@ class _BestRound:
 
 
 def _too_many_active(problem: Problem, active_set: ActiveSet) -> bool:
-    """Whether so many rows are active that screening them costs more than it saves."""
+    """Whether so many rows are active that screening costs more than it saves."""
     return bool(active_set.count.max() > MAX_ACTIVE_SHARE * problem.rows.n_rows)
 
 
 def _too_few_active(problem: Problem, screened: ScreenedRows, active_set: ActiveSet, columns: Index) -> Mask:
-    """Columns with no active row to solve for or, with an intercept, too few to mean_dual the screened ones.
+    """Columns without active rows or, with an intercept, with too few to balance the duals of the screened ones.
 
-    Without an intercept a large ridge weight may leave all rows far on one side of the fit; with one, the intercept
-    would run away.
+    With an intercept mean v = 0 must be reachable: otherwise the active-set problem is unbounded below in the
+    intercept. Without one a large alpha may leave all rows far on one side of the fit.
     """
     stuck = np.zeros(problem.n_columns, dtype=bool)
     stuck[columns] = active_set.count[columns] == 0
@@ -334,7 +371,7 @@ def _solve_unscreened(
     tol: float,
     max_iter: int,
 ) -> None:
-    """The open columns by Newton over all rows, from where screening left them."""
+    """Solve these columns by Newton over all rows, from where the rounds left them."""
     begin = newton.Start(
         start.coef[:, columns],
         start.intercept[columns],

@@ -1,8 +1,9 @@
-"""For losses that are is_curved where most rows lie: no row can be settled, but most directions can be left out.
+"""Large problems with a loss that is curved where most rows lie (squared, Huber, logistic): no row can be screened.
 
-From the solution on a sample, Newton's method with the curvature of a larger one (see `sampled`) where there are rows
-enough, or on all rows within the basis of the directions that matter, at a fraction of the price; then the certificate
-over all features. Where what was left out does matter, Newton goes on with all.
+Two savings remain. `subsampled_newton` takes Newton steps with the full gradient and the Hessian of a sample, where
+there are rows enough: each step is one pass over all rows. `solve_projected` runs Newton on all rows within the
+low-rank basis, at a fraction of the cost. The certificate is always taken over all features; where the basis turns out
+too small, Newton continues with all of them.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from quernel.solvers.result import BestIterate, Result, after, statuses
 
 Array = NDArray[np.floating]
 
-# The sample has so many rows per feature, and at least this share of all; beyond that share, it is no sample.
+# Rows per feature of the sample, its smallest share of all rows, and the largest share at which it still pays.
 ROWS_PER_FEATURE, MIN_SAMPLE_SHARE, MAX_SAMPLE_SHARE = 32, 1 / 8, 1 / 4
-# It is solved to this share of its own statistical error.
+# The sample is solved to this relative gap times 1 / its number of rows: a share of its sampling error.
 SAMPLE_ACCURACY = 0.02
-# A step that leaves more than this part of the gap shows that the sample's curvature is not that of all rows.
+# Steps end where one leaves more than this share of the gap: the Hessian of the sample is then too inaccurate.
 SLOW = 0.4
 
 
 def sample_size(problem: Problem) -> int | None:
-    """How many rows give the curvature; None where that would be too large a part of all to save much."""
+    """Rows of the sample for the Hessian; None where it would be too large a share of all rows to pay."""
     n = problem.rows.n_rows
     size = max(ROWS_PER_FEATURE * problem.rows.n_features, min(int(MIN_SAMPLE_SHARE * n), problem.rows.most_stored))
     return size if size <= MAX_SAMPLE_SHARE * n else None
@@ -50,7 +51,10 @@ def subsampled_newton(
     max_iter: int,
     keep: Callable[[Array, Array], None] | None = None,
 ) -> Result:
-    """All rows from a guess, as far as steps with the curvature of a sample lead; `keep` is told of every step."""
+    """Newton with the full gradient and the Hessian of a sample of `size` rows, as long as the gap falls fast.
+
+    `keep` is called with (coef, intercept) after every step.
+    """
     q, goal = problem.n_columns, max(tol, SAMPLE_ACCURACY / size)
     guess = coef if basis is None else basis.T @ coef
     sample = problem.rows.sample(size, rng, basis)
@@ -81,7 +85,7 @@ def subsampled_newton(
 def _solve_sample(
     problem: Problem, rows: InMemoryDesign, coef: Array, intercept: Array, tol: float, max_iter: int
 ) -> tuple[None, tuple[Result, list[NewtonSystem]]]:
-    """A sample's own solution, and the Newton systems of its columns there: these go to where the rows are."""
+    """For `run_at`: solve the sample, and return its solution with the factorized Hessians there."""
     sample, zero = problem.on(rows), np.zeros(problem.n_columns)
     start = newton.Start(coef, intercept, zero, zero, null_model(sample))
     sample_fit = newton.solve(sample, tol=tol, max_iter=max_iter, start=start, polish=False)
@@ -89,7 +93,7 @@ def _solve_sample(
 
 
 def _systems(sample: Problem, at: Result) -> list[NewtonSystem]:
-    """The Newton systems of a sample's columns at a fit."""
+    """Factorized Newton systems of all columns of a sample, at a fit."""
     state, zero, no = sample.rows.new_memory(), np.zeros(sample.n_columns), np.zeros(sample.n_columns, dtype=bool)
     sample.set_coefficients(state, at.coef, at.intercept)
     curvatures = sample.curvature(state, zero, no, no)
@@ -99,14 +103,14 @@ def _systems(sample: Problem, at: Result) -> list[NewtonSystem]:
     ]
 
 
-# The share of is_curved rows from which screening does not pay.
+# Share of rows on curved pieces of the loss above which screening does not pay.
 MAX_CURVED_SHARE = 0.25
-# Beyond the basis, kinked losses go on with this share of the width they began with.
+# After the basis was dropped, losses with kinks continue with this share of their first smoothing width.
 NEXT_WIDTH = 0.1
 
 
 def is_curved(loss: Loss, residual: Array, dual: Array) -> bool:
-    """Whether the loss is is_curved where more than a few rows lie, by their residuals and duals at some fit."""
+    """Whether the loss is curved at more than a few of these residuals and duals (n, q)."""
     if not np.all(loss.smoothing_width > 0):
         return False
     bent = loss.curvature(residual, dual, 0.0) > 0
@@ -125,9 +129,10 @@ def solve_curved(
     *,
     solved: bool = False,
 ) -> Result:
-    """All rows, from the solution (coef, intercept) on a sample of them; `keep` is told of every step.
+    """Solve on all rows, warm-started from the solution (coef, intercept) on a sample.
 
-    Where that is thought to be the solution already (`solved`), it is looked at first as it is.
+    `keep` is called with (coef, intercept) after every step. A start that may be the solution already (`solved`) is
+    certified first.
     """
     null, size = null_model(problem), sample_size(problem)
     work: Result | None = None
@@ -147,7 +152,7 @@ def solve_curved(
 
 
 def _certify_guess(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
-    """This fit, with the certificate that the slopes of the loss give it: one sweep."""
+    """The given fit, certified with the slopes of the loss as duals, in one pass."""
     state, best = problem.rows.new_memory(), BestIterate(problem, null, tol)
     found = certify_gradient(problem, state, full_gradient(problem, state, coef, intercept), coef, null)
     best.update(np.arange(problem.n_columns), coef, intercept, state, found, 0)
@@ -162,15 +167,15 @@ def solve_projected(
     max_iter: int,
     keep: Callable[[Array, Array], None] | None = None,
 ) -> Result:
-    """All rows, first within the basis if there is one, and beyond it where that does not suffice."""
-    # Where features are recomputed there is no room for others either, and duals of far rows cannot be carried on.
+    """Newton on all rows within the basis, certified over all features; continued without basis where needed."""
+    # Projected features need memory of their own, and out of core the duals cannot be handed on.
     if basis is None or not problem.rows.cached or not problem.rows.near:
         return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, keep=keep)
     inner = problem.within(basis)
     result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.within(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
     state = inner.rows.new_memory()
-    inner.set_coefficients(state, result.coef, result.intercept)  # the same residuals for less
+    inner.set_coefficients(state, result.coef, result.intercept)  # residuals are the same, and cheaper in the basis
     state = problem.rows.new_memory(anchor=result.dual, residual=state.collect("residual"))
     found = certify(problem, state, coef, result.intercept, start.null)
     whole = replace(

@@ -1,17 +1,19 @@
-"""Newton steps with the gradient of all rows and the curvature of a sample, for losses with kinks.
+"""Newton steps with the full gradient and a subsampled Hessian, for piecewise linear losses, before screening.
 
-A fit u0 to a sample of m rows is off by the noise of its gradient. A sweep over all rows gives theirs, and the
-curvature of a mean loss is smooth even where the loss is not, seen from within h,
+A fit u0 to a sample of m rows is off by the sampling noise of its gradient. A pass over all rows gives the full
+gradient, and the curvature of the mean loss, which is smooth although the loss is not, is estimated by finite
+differences,
 
     H = (1/m) sum_i c_i phi_i phi_i' + 2 alpha I,        c_i = (slope(r_i + h) - slope(r_i - h)) / (2 h),
 
-over the rows of the sample. A step with both leaves two kinds of noise in the gradient: of each row of the sample
-c_i phi_i'(u1 - u0), because H is that of a sample, and of each of all n rows that changes sides on the way the change
-of its slope. Both are small against the duals, which are the noise of u0: a step takes one digit off the error.
+over the rows of the sample. A step u1 - u0 = -H^-1 gradient leaves two kinds of noise in the gradient: c_i phi_i'(u1 -
+u0) of each row of the sample, because H is estimated from it; and the change of slope of each of the n rows that
+changes segment on the way. Both are small against the duals, which are the noise of u0, so that a step gains about one
+digit.
 
-What the fit may still be off by is drawn at random: both kinds of noise, with random signs, through H^-1. Seen through
-a few such draws every row has an error of its own, and is active only within a multiple of that. And because rows
-far from the fit do not change sides, the next step need look at no others than those that were active.
+The remaining error is simulated: both kinds of noise with random signs, mapped through H^-1. A few such draws give
+every row an error of its own, and rows are active only within a multiple of it (`ScreeningBands`). Since rows far from
+a kink do not change segment, the next step need only screen the rows that were active before.
 """
 
 from __future__ import annotations
@@ -30,23 +32,27 @@ from quernel.solvers.screening.active_set import ActiveSet, ScreeningBands, tigh
 
 Array = NDArray[np.floating]
 
-# The share of rows within h of a kink; towards the ends of the distribution, so many times that of the rows beyond it.
+# h contains this share of the rows; in the tails, at most this multiple of the share of rows beyond the fit.
 NEAR_SHARE, TAIL_FACTOR = 0.3, 2.0
-# So many draws of the error, and rows are active within so many of theirs.
+# Draws of the error, and the number of (root mean square) errors within which a row is active.
 DRAWS, N_ERRORS = 12, 5.0
-# Of the typical reach, what all rows have: a draw may miss a row.
+# Smallest band of a row, as a share of the typical band: few draws may underestimate the error of a row.
 MIN_BAND = 0.3
-# So many rows of a sample tell how far errors reach, and some reach farther than those by a factor.
+# Rows of the sample from which the typical and the widest band are computed, and a margin on the widest.
 BAND_ROWS, MAX_BAND_FACTOR = 2048, 1.2
-# A sample tells the curvature with so many rows within h for each parameter in use.
+# Rows within h, per effective degree of freedom, that a Hessian estimate needs.
 ROWS_PER_PARAMETER = 8
-# Steps towards the sample's own fit, of which each must be so much shorter than the one before.
+# Newton steps towards the fit of the sample, and the factor by which each must be shorter than the one before.
 SAMPLE_STEPS, CONTRACTION = 2, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A fit, how far predictions moved (q,), and within which bands rows are active; `band` (q,) is a typical one."""
+    """The fit after a Newton step.
+
+    length (q,) is the root mean square change of predictions, `bands` hold each row's own band, `band` (q,) a typical
+    one.
+    """
 
     coef: Array
     intercept: Array
@@ -56,11 +62,11 @@ class Step:
 
     @classmethod
     def zero(cls, coef: Array, intercept: Array, band: Array) -> Step:
-        """A fit from which no step was taken yet."""
+        """The fit before the first step, with the same band for all rows."""
         return cls(coef, intercept, np.zeros_like(band), band, ScreeningBands.uniform(band, len(coef), DRAWS))
 
     def where(self, columns: NDArray[np.bool_], other: Step) -> Step:
-        """These columns from the other step, the rest from this one."""
+        """The other step in these columns, this one in the rest."""
         coef, intercept, length, band = (
             np.where(columns, getattr(other, name), getattr(self, name))
             for name in ("coef", "intercept", "length", "band")
@@ -70,9 +76,18 @@ class Step:
 
 
 class SubsampledNewton:
-    """Steps from the fit to fewer rows towards that to a sample, and from there to that to all rows.
+    """Newton steps with the Hessian of a sample, factorized once.
 
-    The sample's features are those within the basis. entries and hessian_rows count the work.
+    `fit_subsample` steps with the sample's own gradient, towards its fit; `step` with the gradient of all rows, towards
+    theirs. entries and hessian_rows count the work: feature entries read, and rows summed into Hessians.
+
+    Parameters
+    ----------
+    sample : Problem
+        The rows of the sample, with the features of the basis if there is one.
+    basis : array of shape (M, k) or None
+    parameters : float
+        Effective degrees of freedom of the fit, which the sample must resolve.
     """
 
     def __init__(self, sample: Problem, basis: Array | None, parameters: float) -> None:
@@ -84,9 +99,10 @@ class SubsampledNewton:
         self._systems: list[NewtonSystem] = []
 
     def fit_subsample(self, coef: Array, intercept: Array) -> tuple[Array, Array, Array] | None:
-        """The sample's own fit from a guess (within the basis), and its residuals there; None where steps lead nowhere.
+        """Approximate the fit of the sample by a few Newton steps from (coef, intercept), given in the basis.
 
-        It is solved as far as its statistical error is worth.
+        Returns (coef, intercept, residual), accurate to a share of the sampling error, or None where steps do not
+        contract.
         """
         state, length = self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
         found, residual = self._sample_gradient(state, coef, intercept)
@@ -102,12 +118,21 @@ class SubsampledNewton:
         return coef, intercept, residual
 
     def _sample_gradient(self, state: RowState, coef: Array, intercept: Array) -> tuple[FullGradient, Array]:
-        """The sample's sums at a fit, and its residuals there."""
+        """Gradient sums and residuals of the sample at a fit."""
         self.entries += self._features.size
         return full_gradient(self._sample, state, coef, intercept), state.collect("residual")
 
     def step(self, coef: Array, intercept: Array, phi_t_dual: Array, mean_dual: Array, n_rows: int) -> Step | None:
-        """From a fit at which the duals of all rows have this phi_t_dual and mean_dual; None where the sample cannot tell."""
+        """One Newton step from a fit at which all rows have these sums; None where the Hessian cannot be estimated.
+
+        Parameters
+        ----------
+        coef, intercept : arrays of shape (M, q) and (q,)
+        phi_t_dual, mean_dual : arrays of shape (M, q) and (q,)
+            Phi'(w s v)/W and sum w s v / W over all rows, with v the slopes of the loss at the fit.
+        n_rows : int
+            Number of all rows.
+        """
         loss, basis = self._sample.loss, self._basis
         inner, phi_t_dual = (coef, phi_t_dual) if basis is None else (basis.T @ coef, basis.T @ phi_t_dual)
         before = self._residuals(inner, intercept)
@@ -121,11 +146,11 @@ class SubsampledNewton:
         return Step(*there, self._rms(after - before), *self._bands(noise))
 
     def release(self) -> None:
-        """Let go of the sample: there will be no more steps."""
+        """Free the sample after the last step."""
         del self._sample, self._features, self._curvature, self._systems
 
     def _factorize(self, residual: Array) -> bool:
-        """Whether the curvature is known, or can be told from these residuals of the sample."""
+        """Estimate and factorize the Hessian, at the first call; return whether the sample had enough rows for it."""
         if not self._systems:
             self._curvature = _curvature(self._sample.loss, residual, self._sample.rows.share)
             rows = np.count_nonzero(self._curvature, axis=0)
@@ -134,24 +159,24 @@ class SubsampledNewton:
         return len(self._systems) > 0
 
     def _newton_direction(self, coef: Array, phi_t_dual: Array, mean_dual: Array) -> tuple[Array, Array]:
-        """Newton's step."""
+        """-H^-1 gradient of every column: (k, q) for the coefficients and (q,) for the intercepts."""
         gradient = 2 * self._sample.alpha * coef - phi_t_dual
         steps = [system.direction(gradient[:, k], -mean_dual[k]) for k, system in enumerate(self._systems)]
         return np.column_stack([x for x, _ in steps]), np.array([z for _, z in steps])
 
     def _rms(self, change: Array) -> Array:
-        """How much residuals of the sample changed, (q,)."""
+        """Root mean square over the sample, (q,)."""
         return np.sqrt(self._sample.rows.share @ change**2)
 
     def _residuals(self, coef: Array, intercept: Array) -> Array:
-        """Of the sample, (m, q)."""
+        """Residuals of the sample, (m, q)."""
         state = self._sample.rows.new_memory()
         self._sample.set_coefficients(state, coef, intercept)
         self.entries += self._features.size
         return state.collect("residual")
 
     def _system(self, k: int) -> NewtonSystem:
-        """The Newton system of a column."""
+        """The factorized Newton system of column k."""
         curved = np.flatnonzero(self._curvature[:, k])
         weight, rows = self._sample.rows.share[curved] * self._curvature[curved, k], self._features[curved]
         self.hessian_rows += len(curved)
@@ -161,7 +186,10 @@ class SubsampledNewton:
         return NewtonSystem(curvature, self._sample.alpha[k], self._sample.fit_intercept)
 
     def _bands(self, noise: Array) -> tuple[Array, ScreeningBands]:
-        """How far rows are active where each of the sample has this noise (m, q) in its dual: typically, and each."""
+        """Simulate the remaining error of a step, given the noise (m, q) of each row of the sample in the gradient.
+
+        Returns the typical band (q,) and the bands of all rows, from random signs on the noise, mapped through H^-1.
+        """
         (k, q), share = (self._features.shape[1], noise.shape[1]), self._sample.rows.share
         some = self._features[:: -(-len(noise) // BAND_ROWS)]
         errors, shifts, (typical, widest) = np.empty((q, DRAWS, k)), np.empty((q, DRAWS)), np.empty((2, q))
@@ -181,12 +209,12 @@ class SubsampledNewton:
 
 
 def has_enough_rows(sample: Problem, parameters: float) -> bool:
-    """Whether a sample is at hand and has the rows to tell the curvature in all directions that matter."""
+    """Whether the sample is stored and large enough for a Hessian estimate with this many degrees of freedom."""
     return sample.rows.cached and NEAR_SHARE * sample.rows.n_rows >= ROWS_PER_PARAMETER * parameters
 
 
 def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
-    """c of every row and column; not finite where too many rows lie on a kink to tell."""
+    """Finite-difference curvature c_i (m, q); not finite where so many rows lie on a kink that h would be 0."""
     (low, high), slope = loss.domain, loss.slope(residual)
     beyond = np.minimum(share @ (slope == low), share @ (slope == high))
     near = np.minimum(NEAR_SHARE, TAIL_FACTOR * beyond)
@@ -195,14 +223,14 @@ def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
     return (loss.slope(residual + h) - loss.slope(residual - h)) / (2 * h)
 
 
-# A step is taken if it is so much shorter than the last and makes the band so much narrower,
-# until this share of rows is active.
+# A step is accepted if its length and its band are at most this share of those before ...
+# ... steps end where at most this share of rows is active, or after so many.
 IMPROVEMENT, ENOUGH_SCREENED, MAX_STEPS = 0.75, 0.01, 3
 
 
 @dataclass(frozen=True, eq=False)
 class ScreenedFit:
-    """A fit, and all rows sorted by a band around it."""
+    """A fit with the rows screened at it: the linear term of the screened rows, and the active set."""
 
     coef: Array
     intercept: Array
@@ -213,10 +241,16 @@ class ScreenedFit:
 
 @dataclass(frozen=True, eq=False)
 class NewtonSteps:
-    """How a guess is brought take_steps to the solution: the steps, and the band of rows to look at again after one.
+    """Settings of the Newton steps before the first round of screening.
 
-    It is wide_band, for looking costs little. Unless it is `covers_all` that it holds all rows that could matter, the first step
-    looks at all.
+    Attributes
+    ----------
+    newton : SubsampledNewton
+    wide_band : array of shape (q,)
+        Band of the first screening: rows outside are not read again, so it is generous.
+    covers_all : bool
+        Whether `wide_band` holds practically every row that could change segment; if not, the first step reads all
+        rows.
     """
 
     newton: SubsampledNewton
@@ -227,18 +261,17 @@ class NewtonSteps:
 def take_steps(
     problem: Problem, state: RowState, fit: ScreenedFit, steps: NewtonSteps, basis: Array | None
 ) -> ScreenedFit:
-    """Steps towards the solution: those columns take one for which it is clearly shorter, and its band narrower.
+    """Newton steps before screening: full gradient, subsampled Hessian; rows are screened again after each.
 
-    Rows are sorted by the wide_band band; in columns that take no step, by that of the guess afterwards.
+    A column accepts a step if it is clearly shorter than the one before and narrows the band. `fit` was screened with
+    the wide band; where no column accepts a step, rows are screened again with the original one.
     """
     n, M, newton, covers_all = problem.rows.n_rows, problem.rows.n_features, steps.newton, steps.covers_all
     here = Step.zero(fit.coef, fit.intercept, fit.band)
     work, band, length = newton.entries, steps.wide_band, np.full(problem.n_columns, np.inf)
     for _ in range(MAX_STEPS):
-        phi_t_dual, mean_dual = (
-            fit.screened.phi_t_dual + fit.active_set.phi_t_dual,
-            fit.screened.mean_dual + fit.active_set.mean_dual,
-        )
+        phi_t_dual = fit.screened.phi_t_dual + fit.active_set.phi_t_dual
+        mean_dual = fit.screened.mean_dual + fit.active_set.mean_dual
         step = newton.step(here.coef, here.intercept, phi_t_dual, mean_dual, n)
         if step is None:
             break
@@ -261,7 +294,7 @@ def take_steps(
 def _rescreen(
     problem: Problem, state: RowState, fit: ScreenedFit, step: Step, basis: Array | None, all_rows: bool = False
 ) -> ScreenedFit:
-    """The active rows, or all, sorted by the bands after a step."""
+    """Screen the active rows, or all, with the bands after a step."""
     state.sweeps += problem.n_columns if all_rows else float(fit.active_set.count.sum()) / problem.rows.n_rows
     rows = tighten(problem, state, None if all_rows else fit.screened, step.coef, step.intercept, step.bands, basis)
     return ScreenedFit(step.coef, step.intercept, step.band, *rows)
