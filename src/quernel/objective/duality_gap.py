@@ -101,7 +101,7 @@ CONSTANT_SAMPLE = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """Objective F, duality gap, and the gap relative to max(F, F0 / 1000), each (q,), where F0 is the null model's F."""
+    """Objective F, duality gap, and the gap relative to max(F, F0 / 1000), each (q,); F0 is that of the null model."""
 
     objective: Array
     gap: Array

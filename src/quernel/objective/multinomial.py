@@ -1,9 +1,9 @@
-"""The multinomial logistic objective as sums over row blocks: all columns are one problem.
+"""The multinomial logistic objective as map-reduce sums over row blocks: all K columns are one problem.
 
     F(U, b) = (1/W) sum_i w_i [log sum_k exp f_ik - f_i,class(i)] + alpha |U|^2,      f_i = U'phi_i + b,  K classes
 
-The slope of a row's loss in f_i is -(v_i), v_i = e_class(i) - p_i with p = softmax(f). Every p in the simplex gives a
-bound, for  log sum exp f + sum p log p - p'f >= 0  (Fenchel-Young, with equality at the softmax).
+The gradient of a row's loss in f_i is -v_i, with v_i = e_class(i) - p_i and p = softmax(f). Every p in the simplex
+gives a bound, because  log sum exp f + sum p log p - p'f >= 0  (Fenchel-Young, with equality at the softmax).
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class MultinomialSums:
-    """Sums at the current scores f and probabilities p: phi_t_dual Phi'(w v)/W (M, K), mean_dual mean v (K,), loss, fenchel_gap."""
+    """Sums at the current scores f and probabilities p.
+
+    phi_t_dual (M, K) is Phi'(w v)/W, mean_dual (K,) the mean of v, loss the mean loss, and fenchel_gap the mean of
+    log sum exp f + sum p log p - p'f.
+    """
 
     phi_t_dual: Array
     mean_dual: Array
@@ -31,46 +35,49 @@ class MultinomialSums:
 
 @dataclass(frozen=True, eq=False)
 class MultinomialProblem:
-    """Rows whose targets (n, K) are +1 at their class and -1 elsewhere."""
+    """The multinomial problem of rows with targets (n, K): +1 at the row's class, -1 elsewhere."""
 
     rows: InMemoryDesign
     alpha: float
     fit_intercept: bool
 
     def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
-        """Set scores and probabilities to those of (coef, intercept)."""
+        """Set scores and probabilities of all rows to those of (coef, intercept)."""
         self.rows.map_reduce(_set_scores, state, (coef, intercept), join=nothing)
 
     def shares(self) -> Array:
-        """Each class's part of the weight, shape (K,)."""
+        """Weighted class frequencies, (K,)."""
         (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_memory(), join=total)
         return shares
 
     def smoothed_gradient(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:
-        """The sums at p or, with mix = (e, g), at (1 - e) p + e g."""
+        """Sums at p or, with mix = (e, g), at (1 - e) p + e g for a constant distribution g (K,)."""
         phi_t_dual, mean_dual, loss, fenchel_gap = self.rows.map_reduce(_gradient_block, state, mix, join=total)
         return MultinomialSums(phi_t_dual, mean_dual, float(loss), float(fenchel_gap))
 
     def objective(self, sums: MultinomialSums, coef: Array) -> float:
-        """F where `smoothed_gradient` was taken."""
+        """F at coef, from the sums of `smoothed_gradient` there."""
         return sums.loss + self.alpha * float(np.sum(coef**2))
 
     def curvature(self, state: RowState) -> tuple[Array, float]:
-        """The Gram matrix of (phi, 1), shape (M + 1, M + 1), and the mean p (1 - p): a rough Hessian of every class."""
+        """Gram matrix of (phi, 1), shape (M + 1, M + 1), and mean p (1 - p).
+
+        Their product approximates the Hessian of every class.
+        """
         gram, curvature = self.rows.map_reduce(_gram_block, state, join=total)
         return gram, float(curvature)
 
     def product(self, state: RowState, coef: Array, intercept: Array) -> tuple[Array, Array]:
-        """The Hessian of F applied to a direction."""
+        """Hessian-vector product of F with a direction."""
         phi_t_dual, mean_dual = self.rows.map_reduce(_hessian_product_block, state, (coef, intercept), join=total)
         return 2 * self.alpha * coef + phi_t_dual, mean_dual
 
     def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
-        """Remember how the scores change along a direction."""
+        """Store the change of each row's scores along a direction, for the line search."""
         self.rows.map_reduce(_set_direction_block, state, (coef, intercept), join=nothing)
 
     def eval_along_direction(self, state: RowState, step: float) -> tuple[float, float]:
-        """Slope and curvature of the mean loss along the direction."""
+        """First and second derivative of the mean loss along the direction."""
         slope, curvature = self.rows.map_rows(_eval_along_direction_block, state, step, join=total)
         return float(slope), float(curvature)
 

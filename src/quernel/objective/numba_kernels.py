@@ -1,10 +1,14 @@
-"""One pass over the features, each row used twice while it is in cache.
+"""Compiled passes over the features: predict, screen or check a row, and add it to the sums, while it is in cache.
 
-The loss enters as lines (`Loss.segments`): sorted knots, and between them slopes v with offsets conjugate(v), so that
-the loss is v r - conjugate(v) there; nan where it is curved. A row farther than `band` from every knot, on a line, is
-screened: its dual is that slope. Arrays have a row per fit: coef (q, M), residual (q, m); a row's residual is offset -
-sign (phi'u + b). Compiled on first use and cached on disk. Loops are written out, for the compiler makes vector
-instructions of plain loops only; so is where a residual lies, for a function of its own takes a tenth longer.
+The loss enters as linear segments (`Loss.segments`): sorted knots, and between them slopes v with offsets conjugate(v),
+so that the loss is v r - conjugate(v) there; nan where it is curved. The residual of a row is r = offset - sign (phi'u
++ b). A row farther than `band` from every knot, on a linear segment, is screened with that slope as its dual; the
+others are active. Arrays have one row per column of the problem: coef (q, M), residual, dual and masks (q, m), sums (q,
+M) or (q,); sums are added to, and start at zero. See `problem.ScreenedRows` and `active_set.ActiveSet` for what they
+mean.
+
+Functions are compiled by numba on first use and cached on disk. Inner loops are written out, because only plain loops
+are vectorised; so is the search for the segment, because a function call there takes a tenth longer.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-FAST = {"contract", "reassoc", "nsz"}  # sums may be taken in any order; nan and infinity keep their meaning
+FAST = {"contract", "reassoc", "nsz"}  # sums may be reordered; nan and infinity keep their meaning
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
-    """The predictions of one row for many columns: four share what is read of its features."""
+    """Phi_i'u of one row for all columns, four at a time to share the loads of its features."""
     n_columns, n_features = coef.shape
     unrolled = n_columns - n_columns % 4
     for k in range(0, unrolled, 4):
@@ -41,12 +45,13 @@ def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
 @njit(cache=True, nogil=True, fastmath=FAST)
 def screen_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any, active_mean_dual: Any,
-    constant: Any, loss: Any,
+    band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any,
+    active_mean_dual: Any, constant: Any, loss: Any,
 ) -> None:  # fmt: skip
-    """Fill residual, dual (0 for the is_active) and active; sum the screened rows' phi_t_dual, mean_dual, constant and loss.
+    """Screen all rows of a block at a fit.
 
-    The is_active add to active_phi_t_dual and active_mean_dual what they would to phi_t_dual and mean_dual.
+    Fills residual, active and dual (0 for active rows). Screened rows are summed into phi_t_dual, mean_dual, constant
+    and loss; active rows, with the slope at their residual, into active_phi_t_dual and active_mean_dual.
     """
     n_columns, n_features = coef.shape
     for i in range(len(share)):
@@ -89,9 +94,9 @@ def screen_active_rows(
     widest: Any, narrowest: Any, errors: Any, shifts: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any,
     active_phi_t_dual: Any, mean_dual: Any, active_mean_dual: Any, constant: Any,
 ) -> None:  # fmt: skip
-    """`screen_rows` for the active rows, at another fit and within the bands of `active.Bands`.
+    """`screen_rows` for the active rows only, at another fit and with the bands of `active_set.ScreeningBands`.
 
-    Sums are over those that are screened now.
+    Clears `active` for the rows that are screened now; only these are summed into phi_t_dual, mean_dual and constant.
     """
     n_columns, n_features = coef.shape
     for k in range(n_columns):
@@ -139,16 +144,17 @@ def screen_active_rows(
 @njit(cache=True, nogil=True, fastmath=FAST)
 def screen_rows_together(
     features: Any, offset: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any, active_mean_dual: Any,
-    constant: Any, loss: Any,
+    band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any,
+    active_mean_dual: Any, constant: Any, loss: Any,
 ) -> None:  # fmt: skip
-    """`screen_rows` for several columns with one knot each, in the order of their levels, that share offset and sign 1.
+    """`screen_rows` for several quantile levels of one target: one knot per column, the same offset, sign 1.
 
-    Where curves do not cross, a row lies above the first so many of them. Rows are added up by that number, once each
-    and not once for every column; what the active rows add that way is taken back. All sums begin at zero.
+    Where the curves do not cross, a row lies above the first `count` of them. The features of such rows are summed by
+    count, once per row instead of once per column; what active rows add that way is subtracted at the end. Rows at
+    which curves cross are summed column by column.
     """
     n_columns, n_features = coef.shape
-    above = np.zeros((n_columns + 1, n_features))
+    above = np.zeros((n_columns + 1, n_features))  # weighted features of the rows above the first `count` curves
     piece, prediction = np.empty(n_columns, dtype=np.intp), np.empty(n_columns)
     for i in range(len(share)):
         count, ordered = 0, True
@@ -183,6 +189,7 @@ def screen_rows_together(
             if not ordered:
                 for j in range(n_features):
                     phi_t_dual[k, j] += w * features[i, j]
+    # Column k gives slope slopes[k, 1] to the rows above it, those with k < count, and slopes[k, 0] to the others.
     for k in range(n_columns):
         for j in range(n_features):
             phi_t_dual[k, j] -= active_phi_t_dual[k, j]
@@ -195,12 +202,14 @@ def screen_rows_together(
 @njit(cache=True, nogil=True, fastmath=FAST)
 def verify_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
-    dual: Any, active: Any, residual: Any, off_segment: Any, phi_t_dual: Any, mean_dual: Any, loss: Any, worst_violation: Any,
+    dual: Any, active: Any, residual: Any, off_segment: Any, phi_t_dual: Any, mean_dual: Any, loss: Any,
+    worst_violation: Any,
 ) -> None:  # fmt: skip
-    """Move residuals to a new fit.
+    """KKT check of all rows of a block at a new fit, with given duals.
 
-    Rows off their dual's line, and the active rows, are off_segment; loss sums the others. phi_t_dual and mean_dual sum
-    the active rows; worst_violation is the largest distance from a knot of a screened row that is off_segment.
+    Fills residual and off_segment: screened rows whose residual is off the segment of their dual, and all active rows.
+    loss sums the rows on their segment; phi_t_dual and mean_dual sum the active rows; worst_violation is the largest
+    distance from a knot of a screened row off its segment.
     """
     n_columns, n_features = coef.shape
     prediction = np.empty(n_columns)
@@ -237,7 +246,7 @@ def verify_rows(
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def phi_t_dual_by_sign(features: Any, weighted: Any, phi_t_positive: Any, phi_t_negative: Any) -> None:
-    """Add up features times weights, the positive and the negative ones apart; weighted (q, m)."""
+    """Sum weighted (q, m) times features, positive and negative weights apart."""
     n_columns, n_features = phi_t_positive.shape
     for i in range(weighted.shape[1]):
         for k in range(n_columns):
@@ -254,7 +263,10 @@ def phi_t_dual_by_sign(features: Any, weighted: Any, phi_t_positive: Any, phi_t_
 def smoothed_gradient_column(
     residual: Any, anchor: Any, share: Any, signed_share: Any, low: float, high: float, width: float, weighted: Any
 ) -> tuple[float, float, float, float, int]:
-    """Fill weighted = signed_share v (signed_share = share sign); sum it, its positive part, loss and fenchel_gap; count the free."""
+    """Duals v = clip(r / width + anchor, low, high) of one column of a two-piece loss, and their sums.
+
+    Fills weighted = share sign v; returns mean_dual, positive, loss, fenchel_gap and active of `DualSums`.
+    """
     mean_dual, positive, loss, fenchel_gap, active = 0.0, 0.0, 0.0, 0.0, 0
     scale = 1 / width
     for i in range(len(residual)):
@@ -276,7 +288,7 @@ def smoothed_gradient_column(
 def eval_along_direction_column(
     residual: Any, anchor: Any, change: Any, share: Any, low: float, high: float, width: float, step: float
 ) -> tuple[float, float]:
-    """Slope and curvature of the smoothed mean loss at residual - step change."""
+    """First and second derivative in `step` of one column's smoothed mean loss at residual - step change."""
     slope, curvature = 0.0, 0.0
     scale = 1 / width
     for i in range(len(residual)):
@@ -290,7 +302,7 @@ def eval_along_direction_column(
 
 @njit(cache=True, nogil=True)
 def active_rows(at: Any, anchor: Any, low: float, high: float, width: float) -> Any:
-    """The rows whose v is not clipped, at these residuals."""
+    """Indices of the rows whose v is not clipped, at residuals `at`."""
     scale = 1 / width
     found, count = np.empty(len(at), np.intp), 0
     for i in range(len(at)):

@@ -18,7 +18,7 @@ Array = NDArray[np.floating]
 COMPILED_ROWS = 2_000
 # If at most this share of rows has new duals, Phi'(w v)/W is updated from those rows alone.
 FEW_CHANGED = 0.2
-# Of a column: the rows that have curvature, their weights h, and their surplus h (r - contact), signed_share.
+# Active rows of a column, their Hessian weights h, and their surplus h (r - r*) with the row's sign (see `Curvature`).
 ActiveColumn = tuple[NDArray[np.intp], Array, Array]
 
 

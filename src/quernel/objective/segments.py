@@ -1,4 +1,4 @@
-"""Fits and losses as the compiled passes of `numba_kernels` take them: a loss as its linear segments, rows with offset and sign."""
+"""Fits and losses as the compiled passes of `numba_kernels` take them: linear segments, offsets and signs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SegmentedFit(NamedTuple):
 
 
 def off_segment_rows(block: Block, loss: Loss, residual: Array, dual: Array, off_segment: Mask) -> tuple[Array, Array]:
-    """Sums over rows off the segment of their dual, marked (q, m): mean loss, and Fenchel gap loss + conjugate(v) - v r.
+    """Mean loss and mean Fenchel gap loss + conjugate(v) - v r of the marked rows (q, m), off their dual's segment.
 
     Both of shape (q,). On its segment a row has no Fenchel gap, and its loss is summed by the compiled passes.
     """

@@ -23,8 +23,8 @@ Array = NDArray[np.floating]
 class BlockTridiagonal:
     """The Hessian in the coordinates (u_k, b_k) of the levels, with a Cholesky factor for each.
 
-    losses (N, q) and constraints (N, q - 1) are the second derivatives of the smoothed losses and constraints, by row; `fallback`
-    is what holds an intercept that no row does.
+    losses (N, q) and constraints (N, q - 1) are the second derivatives of the smoothed losses and constraints, by row;
+    `fallback` is what holds an intercept that no row does.
     """
 
     def __init__(

@@ -52,8 +52,9 @@ class Duals:
 class NoncrossingProblem:
     """Levels in ascending order (q,) over N rows: features (N, M), y, share and constraint_weight (N,); alpha and null F0 (q,).
 
-    `constraint_weight` is the weight of a row's constraints, a multiple of its share. Points without a target have no share, and the
-    constraint_weight of an average row. `screened_gradient` (M + 1, q) is what the rows that are left out add to the gradient.
+    `constraint_weight` is the weight of a row's constraints, a multiple of its share. Points without a target have no
+    share, and the constraint_weight of an average row. `screened_gradient` (M + 1, q) is what the rows that are left
+    out add to the gradient.
     """
 
     features: Array
