@@ -1,4 +1,4 @@
-"""What a solver returns, and the best in which it is written down."""
+"""What a solver returns, and the record of its best certified iterate."""
 
 from __future__ import annotations
 

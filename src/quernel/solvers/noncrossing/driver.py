@@ -1,6 +1,7 @@
-"""Levels fitted together so that they do not cross: the problem of `build_problem`, solved by `joint_descent`.
+"""Quantile levels fitted jointly under non-crossing constraints (`estimators`' noncrossing="joint").
 
-Levels that do not cross by themselves are left as they are: only runs of neighbours that do are solved together.
+The levels are first fitted separately. Only runs of neighbouring levels that cross somewhere are then solved jointly
+(`newton.solve_coupled`); the others are optimal as they are.
 """
 
 from __future__ import annotations
@@ -20,15 +21,27 @@ from quernel.solvers.result import Result, statuses
 from quernel.solvers.screening import driver
 from quernel.solvers.screening.low_rank import principal_basis
 
-# Crossings count so many times as much as residuals, for they are the last to vanish.
+# Weight of a row's constraints relative to its loss: crossings are the last to vanish, and a larger weight speeds that.
 CONSTRAINT_STIFFNESS = 40.0
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: Array | None = None) -> Result:
-    """Minimise the sum of F over all levels to a relative gap of at most `tol`, none crossing the next on any row.
+    """Minimise the sum of F over all levels, with no level crossing the next on any row, to a relative gap of `tol`.
 
-    `points` (p, M) are features of further places where levels must not cross. The gap of the sum is shared out among
-    the levels in proportion to their objectives. `dual` holds the e_k of the rows.
+    Parameters
+    ----------
+    problem : Problem
+        With the pinball loss, and features in memory.
+    tol : float
+    max_iter : int
+    points : array of shape (p, M) or None
+        Features of further points at which levels must not cross.
+
+    Returns
+    -------
+    Result
+        The gap of the sum is divided among the levels in proportion to their objectives; `dual` holds the e_k of
+        `noncrossing.problem`.
     """
     if not isinstance(problem.loss, Pinball):
         raise ValueError(f"Joint levels need the Pinball loss; got {type(problem.loss).__name__}.")
@@ -51,7 +64,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
 
 
 def build_problem(problem: Problem, null: Array, order: Index, rows: Index, points: Array | None) -> NoncrossingProblem:
-    """The levels in order over the rows that have weight, and over the points."""
+    """The constrained problem: levels in ascending order, over the rows with positive weight and the further points."""
     features, y, share = problem.rows.as_array("Joint levels"), problem.rows.target, problem.rows.share
     if len(rows) < len(y):
         features, y, share = features[rows], y[rows], share[rows]
@@ -66,7 +79,7 @@ def build_problem(problem: Problem, null: Array, order: Index, rows: Index, poin
 
 
 def _start(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
-    """Levels fitted apart, with all multipliers 0."""
+    """The separate fits as a starting point, with constraint multipliers 0."""
     v = np.zeros((len(whole.y), len(whole.levels)))
     v[: len(rows)] = apart.dual[rows]
     duals = Duals(v, np.zeros((len(v), len(whole.levels) - 1)))
@@ -74,7 +87,7 @@ def _start(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
 
 
 def _find_crossings(problem: NoncrossingProblem, point: Point) -> NDArray[np.bool_]:
-    """Which levels cross the next one somewhere, (q - 1,)."""
+    """Mask (q - 1,) of levels that cross the next one somewhere."""
     return (
         crossing(problem.curves(point.coef, point.intercept)).max(axis=0, initial=-np.inf)
         > problem.crossing_tolerance()
@@ -82,7 +95,7 @@ def _find_crossings(problem: NoncrossingProblem, point: Point) -> NDArray[np.boo
 
 
 def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
-    """Solve runs of neighbours that cross, until none do: what is moved may cross others that were apart before."""
+    """Solve runs of crossing neighbours jointly, and repeat: levels that moved may cross others that did not before."""
     point, linked = start, np.zeros(len(whole.levels) - 1, dtype=bool)
     while np.any(new := _find_crossings(whole, point) & ~linked):
         linked |= new
@@ -95,13 +108,13 @@ def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, to
 
 
 def _runs(linked: NDArray[np.bool_]) -> list[slice]:
-    """Maximal runs of linked neighbours; a level linked to none is a run of its own."""
+    """Maximal runs of linked neighbours, as slices; a level without links is a run of its own."""
     ends = [0, *(np.flatnonzero(~linked) + 1), len(linked) + 1]
     return [slice(int(first), int(last)) for first, last in pairwise(ends)]
 
 
 def _concatenate(parts: list[Point]) -> Point:
-    """Runs side by side; nothing holds the last level of one and the first of the next apart."""
+    """Concatenate runs; the constraint between one run and the next has multiplier 0."""
     free = np.zeros((len(parts[0].duals.v), 1))
     m = [piece for part in parts for piece in (free, part.duals.m)][1:]
     duals = Duals(np.hstack([part.duals.v for part in parts]), np.hstack(m))

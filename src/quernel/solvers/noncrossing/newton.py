@@ -1,12 +1,12 @@
-"""Semismooth Newton on the augmented Lagrangian of levels that must not cross, columns coupled.
+"""Semismooth Newton on the augmented Lagrangian of non-crossing levels, whose columns are coupled by the constraints.
 
-With anchors and a width d both kinds of duals are clipped lines, v+ = clip(r / d + v, level - 1, level) and
-m+ = max(0, (f_k - f_k+1) / d + m). The rest is as in `newton`: Newton steps with an exact line search, then the duals
-become anchors and the width shrinks. The Hessian is block-tridiagonal in the levels.
+With multipliers (`anchors`) v, m and a width d both kinds of duals are clipped lines, v+ = clip(r / d + v, tau - 1,
+tau) and m+ = max(0, (f_k - f_k+1) / d + m). The rest is as in `solvers.newton`: Newton steps with exact line search,
+then the duals become multipliers and d shrinks. The Hessian is block-tridiagonal in the levels (`block_tridiagonal`).
 
-Most rows are far from every kink: their duals are at an end of their box and stay there. Newton steps see the rows in
-doubt only, and the others as one linear term. When that problem is solved all rows are looked at; where one of those
-left out has moved over a kink, the problem is solved again with all of them.
+Rows far from every kink have duals at an end of their box, which stay there. They are screened: Newton steps see the
+active rows only, and the others as one linear term. When that problem is solved all rows are checked; where a screened
+one has moved over a kink, the problem is solved again with all rows.
 """
 
 from __future__ import annotations
@@ -22,46 +22,48 @@ from quernel.solvers.progress import Progress, report
 
 Mask = NDArray[np.bool_]
 
-# One step serves all levels, so widths shrink gently: after a bold cut the most hesitant level holds up the others.
+# Factor by which the width shrinks: gently, because one step serves all levels, and the slowest holds up the others.
 SHRINK = 0.6
-# The first width is that of a band around each level with so many rows per feature in it.
+# The first width is that of a band around each curve with so many rows per feature ...
 BAND_ROWS_PER_FEATURE = 25.0
+# ... and at least this share of the standard deviation of y.
 MIN_FIRST_WIDTH = 1e-3
-# A row is active where it is no farther from a kink than so many times what its curves last moved by.
+# A row is active within this multiple of its curves' last change from a kink.
 ACTIVE_MOVES = 3.0
-# An inner problem is solved well enough when Newton's decrement is this small against the fenchel_gap.
+# The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
 DECREMENT_TOLERANCE = 0.1
+# The line search ends at this share of the first derivative, or after so many probes.
 SLOPE_TOLERANCE, MAX_PROBES = 0.1, 60
-# Where the ridge is less than this part of the Hessian, steps are rounding: widths shrink no further.
+# Smallest ratio of ridge to Hessian: widths do not shrink below it, where steps would be rounding error.
 CONDITION = 1e-13
-# A certificate is asked for where the gap looks no larger than so many goals; moving levels apart costs a little, too.
+# The gap is certified from this multiple of the goal on; making curves feasible costs a little, too.
 CERTIFY_FROM = 2.0
-# Where more than this share of the rows is active, none is left out.
+# With a larger share of active rows than this, none is screened.
 MAX_ACTIVE_SHARE = 0.7
 ALL: Index | slice = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Iterate:
-    """Coefficients (M, q), intercepts (q,), and the curves (N, q) that they give the rows of a problem."""
+    """Coefficients (M, q), intercepts (q,), and the curves (N, q) of a problem's rows."""
 
     coef: Array
     intercept: Array
     curves: Array
 
     def at(self, rows: Index | slice) -> _Iterate:
-        """Seen by some rows."""
+        """The iterate with the curves of some rows."""
         return replace(self, curves=self.curves[rows])
 
     def moved(self, move: Array, change: Array, length: float) -> _Iterate:
-        """So far along a direction and what it changes curves by."""
+        """The iterate after a step of this length along a direction (M + 1, q) that changes the curves by `change`."""
         coef, intercept = self.coef + length * move[:-1], self.intercept + length * move[-1]
         return _Iterate(coef, intercept, self.curves + length * change)
 
 
 @dataclass(frozen=True, eq=False)
 class _Evaluation:
-    """What a problem looks like from a iterate: duals, gradient, and the two parts of the gap."""
+    """The smoothed problem at an iterate: duals, gradient (M + 1, q), and the two parts of the gap."""
 
     duals: Duals
     gradient: Array
@@ -70,16 +72,16 @@ class _Evaluation:
 
     @property
     def gap(self) -> float:
-        """About what a certificate would prove."""
+        """Approximately the gap that a certificate would prove."""
         return self.fenchel_gap + self.dual_residual
 
 
 def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
-    """From levels fitted apart to levels fitted together, within the basis if there is one."""
+    """Solve the coupled problem from levels fitted separately, in the basis if there is one."""
     every, coef = whole.within(basis), start.coef if basis is None else basis.T @ start.coef
     iterate, anchors = _Iterate(coef, start.intercept, every.curves(coef, start.intercept)), start.duals
     width, goal = _first_width(every, iterate.curves), tol * whole.scale(start.objective).sum()
-    # Levels that cross by rounding only, as where each goes through every row, are as good when they are moved apart.
+    # Levels that cross by rounding error only, e.g. where all interpolate, are optimal once they are moved apart.
     best = certify(whole, start.coef, start.intercept, start.duals, start.steps)
     if best.gap.sum() <= goal:
         return best
@@ -94,7 +96,7 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
             moved, iterate = np.abs(here.curves - iterate.curves).max(axis=1), here
             anchors, width = evaluation.duals, max(SHRINK * width, floor)
             report(Progress(steps, len(whole.levels), tol * evaluation.gap / goal))
-        elif not last:  # a row that was left out has moved over a kink: the same again, with all rows
+        elif not last:  # a screened row has moved over a kink: solve again, with all rows
             near, rows = every, ALL
             continue
         if last or evaluation.gap <= CERTIFY_FROM * goal:
@@ -104,7 +106,7 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
             if last or best.gap.sum() <= goal:
                 return best
             if basis is not None and 4 * _gap_within(every, iterate, anchors) <= goal < found.gap.sum():
-                # What the basis leaves out is too much: go on with all features.
+                # The basis is too small: continue with all features.
                 every, iterate, basis = whole, replace(iterate, coef=_to_features(basis, iterate.coef)), None
                 evaluation = replace(evaluation, gradient=every.gradient(iterate.coef, anchors))
         active_rows = _find_active_rows(every, iterate.curves, anchors, ACTIVE_MOVES * moved)
@@ -115,21 +117,22 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
 
 
 def _to_features(basis: Array | None, coef: Array) -> Array:
-    """Coefficients of all features."""
+    """Coefficients of all features, from those in the basis."""
     return coef if basis is None else basis @ coef
 
 
 def _gap_within(problem: NoncrossingProblem, iterate: _Iterate, duals: Duals) -> float:
-    """What is proved about the features of the basis."""
+    """The duality gap of the problem within the basis."""
     return float(certify(problem, iterate.coef, iterate.intercept, duals, np.zeros(len(problem.levels), int)).gap.sum())
 
 
 def _inner(
     problem: NoncrossingProblem, iterate: _Iterate, anchors: Duals, width: float, goal: float, max_steps: int
 ) -> tuple[_Iterate, BlockTridiagonal | None, int]:
-    """Newton steps until the smoothed problem is solved well enough; the last system, or None where digits ran out.
+    """Newton steps on the smoothed problem; returns the iterate, the last Newton system and the number of steps.
 
-    The first step starts from the rows whose anchors are inside their box.
+    The system is None where it could not be factorized any more. The first direction uses the rows whose multipliers
+    are strictly inside their box.
     """
     system = None
     for step in range(max_steps):
@@ -143,7 +146,7 @@ def _inner(
             active, gradient = _active(problem, evaluation.duals), evaluation.gradient
         try:
             system = _system(problem, active, width)
-        except np.linalg.LinAlgError:  # no digits left: what is reached is all there is
+        except np.linalg.LinAlgError:  # limit of floating point
             return iterate, None, step
         move = -system.solve(gradient)
         change = problem.curves(move[:-1], move[-1])
@@ -160,37 +163,38 @@ def _evaluate(problem: NoncrossingProblem, iterate: _Iterate, anchors: Duals, wi
 
 
 def _inner_converged(evaluation: _Evaluation, system: BlockTridiagonal, goal: float) -> bool:
-    """Whether the inner problem is solved: to a share of the fenchel_gap or, once that is within the goal, to the goal."""
+    """Whether the inner problem is solved well enough for a multiplier step.
+
+    That is to a share of the Fenchel gap or, once that is within the goal, until the dual residual is, too.
+    """
     if evaluation.fenchel_gap <= 0.3 * goal and evaluation.dual_residual <= 0.2 * goal:
         return True
-    decrement = (
-        abs(float(np.sum(evaluation.gradient * system.solve(evaluation.gradient)))) / 2
-    )  # by the last Hessian, near enough
-    if decrement <= 1e-12 * goal:  # nothing left that floating point could improve
+    decrement = abs(float(np.sum(evaluation.gradient * system.solve(evaluation.gradient)))) / 2  # by the last Hessian
+    if decrement <= 1e-12 * goal:  # below what floating point can improve
         return True
     return evaluation.fenchel_gap > 0.3 * goal and decrement <= DECREMENT_TOLERANCE * evaluation.fenchel_gap
 
 
 def _find_active_rows(problem: NoncrossingProblem, curves: Array, anchors: Duals, reach: Array) -> Index:
-    """Rows whose anchors are on a sloping piece, and those that a move of this reach (N,) could bring onto one."""
+    """Rows whose multipliers are not clipped, and those within `reach` (N,) of a kink or a crossing."""
     inside, pressed = _active(problem, anchors)
     nearest = np.minimum(np.abs(problem.y[:, None] - curves).min(axis=1), -crossing(curves).max(axis=1))
     return np.flatnonzero((nearest <= reach) | inside.any(axis=1) | pressed.any(axis=1))
 
 
 def _restrict(problem: NoncrossingProblem, rows: Index, coef: Array, evaluation: _Evaluation) -> NoncrossingProblem:
-    """The problem of these rows, the others being screened_gradient at the duals of the evaluation."""
+    """The problem of these rows, with the gradient of the others fixed at the evaluated duals."""
     near = problem.at(rows)
     return replace(near, screened_gradient=evaluation.gradient - near.gradient(coef, evaluation.duals.at(rows)))
 
 
 def _active(problem: NoncrossingProblem, duals: Duals) -> tuple[Mask, Mask]:
-    """Rows on the sloping piece of v (N, q) and of m (N, q - 1)."""
+    """Masks of duals that are not clipped: v (N, q) and m (N, q - 1)."""
     return (duals.v > problem.levels - 1) & (duals.v < problem.levels), duals.m > 0
 
 
 def _system(problem: NoncrossingProblem, active: tuple[Mask, Mask], width: float) -> BlockTridiagonal:
-    """Second derivatives, when these rows are on sloping pieces."""
+    """The Newton system with these active losses and constraints."""
     losses, constraints = (
         active[0] * (problem.share[:, None] / width),
         active[1] * (problem.constraint_weight[:, None] / width),
@@ -202,7 +206,7 @@ def _system(problem: NoncrossingProblem, active: tuple[Mask, Mask], width: float
 def _linear_model(
     problem: NoncrossingProblem, curves: Array, anchors: Duals, width: float
 ) -> tuple[Duals, tuple[Mask, Mask]]:
-    """The linear model in which rows stay on the piece where their anchors are, and which rows that leaves free."""
+    """Duals linearised at the multipliers, as if those inside their box were never clipped, and these rows' masks."""
     inside, pressed = _active(problem, anchors)
     pressed = pressed | (crossing(curves) > 0)
     v = anchors.v + inside * (problem.y[:, None] - curves) / width
@@ -218,7 +222,7 @@ def _exact_step(
     width: float,
     first_slope: float,
 ) -> float:
-    """The length at which the slope of the smoothed sum along the direction vanishes."""
+    """Exact line search: the step length at which the derivative of the smoothed sum vanishes."""
     from quernel.solvers.noncrossing.numba_kernels import probe_levels
 
     along = float(
@@ -240,9 +244,9 @@ def _exact_step(
 
 
 def _first_width(problem: NoncrossingProblem, curves: Array) -> float:
-    """The median over levels of the residual's size up to which there are BAND_ROWS_PER_FEATURE rows per feature.
+    """Median over levels of the absolute residual below which there are BAND_ROWS_PER_FEATURE rows per feature.
 
-    Not less than MIN_FIRST_WIDTH of the spread of y: curves that go through most rows leave residuals of rounding.
+    At least MIN_FIRST_WIDTH of the standard deviation of y: interpolating curves have residuals of rounding error.
     """
     rows = problem.share > 0
     y, size = problem.y[rows], np.abs(problem.y[rows, None] - curves[rows])
@@ -251,7 +255,7 @@ def _first_width(problem: NoncrossingProblem, curves: Array) -> float:
 
 
 def _min_width(problem: NoncrossingProblem) -> float:
-    """The width at which the ridge is CONDITION of what the constraints of one row put beside it."""
+    """The width at which the ridge is CONDITION times the largest contribution of one row's constraints."""
     size = (
         float(problem.constraint_weight @ np.einsum("ij,ij->i", problem.features, problem.features))
         / problem.constraint_weight.sum()

@@ -1,4 +1,4 @@
-"""A probe of the line search of joint levels, in one compiled pass. Compiled on first use and cached on disk."""
+"""Compiled probe of the line search for non-crossing levels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def probe_levels(
     width: float,
     length: float,
 ) -> tuple[float, float]:
-    """Slope and second derivative of the smoothed losses and constraints along the direction."""
+    """First and second derivative of the smoothed losses and constraints along a direction, at step `length`.
+
+    curves and change are (N, q), the multipliers v (N, q) and m (N, q - 1).
+    """
     slope, curvature, q = 0.0, 0.0, len(levels)
     for i in range(len(y)):
         for k in range(q):
