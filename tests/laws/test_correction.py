@@ -1,4 +1,4 @@
-"""Steps from the fit to a sample towards that to all rows, and the rows that are still in active then."""
+"""Newton steps with full gradient and subsampled Hessian, and the rows that are still active after them."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def fits(apart):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_all_rows_looked_at_again_are_sorted_as_for_the_first_time(lifted, loss):
+def test_screening_all_rows_again_is_screening_them_for_the_first_time(lifted, loss):
     whole, (first, second) = problem(lifted, loss), fits(apart=0.5)
     state, other = whole.rows.new_memory(), whole.rows.new_memory()
     screen(whole, state, *first, np.full(2, 0.4), None)
@@ -64,8 +64,8 @@ def test_all_rows_looked_at_again_are_sorted_as_for_the_first_time(lifted, loss)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_of_rows_in_doubt_nothing_is_lost_and_the_settled_ones_stay(lifted, loss):
-    """What screened and doubtful rows would add together: screened ones by the old fit, the others by the new one."""
+def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(lifted, loss):
+    """What screened and active rows would add together: screened ones by the old fit, the others by the new one."""
     whole, (first, second) = problem(lifted, loss), fits(apart=0.02)
     state = whole.rows.new_memory()
     _, screened, active_set = screen(whole, state, *first, np.full(2, 0.4), None)
@@ -85,7 +85,7 @@ def test_of_rows_in_doubt_nothing_is_lost_and_the_settled_ones_stay(lifted, loss
     np.testing.assert_allclose(after.mean_dual + fewer.mean_dual, slopes.sum(axis=0), rtol=0, atol=1e-12)
 
 
-def test_every_row_is_in_doubt_within_an_error_of_its_own(lifted):
+def test_every_row_is_active_within_its_own_band(lifted):
     whole, rng = problem(lifted, Pinball([0.5])), np.random.default_rng(0)
     coef, intercept, state = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_memory()
     errors, shifts = rng.normal(0, 0.1, (1, 5, M)), rng.normal(0, 0.1, (1, 5))
@@ -101,7 +101,7 @@ def test_every_row_is_in_doubt_within_an_error_of_its_own(lifted):
 
 
 @pytest.mark.parametrize("loss", [Pinball([0.5]), Pinball([0.1]), EpsilonInsensitive(0.2)], ids=repr)
-def test_a_step_takes_most_of_the_error_and_tells_what_is_left(lifted, loss):
+def test_a_step_removes_most_of_the_error_and_its_bands_hold_the_rest(lifted, loss):
     whole, few = problem(lifted, loss), problem(lifted, loss, n=SIZE)
     best, guess = (newton.solve(one, tol=1e-7, polish=False) for one in (whole, few))
     Phi = whole.rows.as_array("")
@@ -125,7 +125,7 @@ def test_a_step_takes_most_of_the_error_and_tells_what_is_left(lifted, loss):
     assert np.sqrt(np.mean(errors(own.coef, own.intercept) ** 2)) > 0.8 * np.sqrt(np.mean(before**2))
 
 
-def test_steps_lead_to_the_own_fit_of_a_sample(lifted):
+def test_steps_lead_to_the_fit_of_the_sample(lifted):
     first, sample = (problem(lifted, Pinball([0.3, 0.7]), n=n) for n in (1_000, SIZE))
     guess, best = (newton.solve(one, tol=1e-8, polish=False) for one in (first, sample))
     coef, intercept, residual = SubsampledNewton(sample, None, 20).fit_subsample(guess.coef, guess.intercept)
@@ -138,19 +138,19 @@ def test_steps_lead_to_the_own_fit_of_a_sample(lifted):
     assert np.all(off(coef, intercept) < 0.35 * off(guess.coef, guess.intercept))
 
 
-def test_a_guess_from_which_steps_lead_nowhere_is_not_taken(lifted):
+def test_steps_that_do_not_contract_are_rejected(lifted):
     sample, far = problem(lifted, Pinball([0.5]), n=SIZE), np.full((M, 1), 30.0)
     assert SubsampledNewton(sample, None, 20).fit_subsample(far, np.zeros(1)) is None
 
 
-def test_a_sample_must_have_the_rows_to_tell(lifted):
+def test_a_sample_must_have_enough_rows(lifted):
     assert has_enough_rows(problem(lifted, Pinball([0.5]), n=SIZE), parameters=M)
     assert not has_enough_rows(problem(lifted, Pinball([0.5]), n=SIZE // 10), parameters=M)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("levels", [[0.5], [0.1, 0.5, 0.9]])
-def test_fewer_rows_are_solved_for_and_no_more_sweeps_are_made(lifted, levels, intercept, monkeypatch):
+def test_steps_leave_fewer_active_rows_and_cost_no_more_passes(lifted, levels, intercept, monkeypatch):
     whole = problem(lifted, Pinball(levels), 1e-7, fit_intercept=intercept)
     corrected = driver.solve(whole)
     monkeypatch.setattr(driver, "CORRECTED", np.inf)
@@ -210,7 +210,7 @@ def test_a_step_whose_band_is_no_band_is_not_taken(lifted, number, monkeypatch):
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])
 def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monkeypatch):
-    """Bands that are far too tighten, or a fit that was thrown far away."""
+    """Bands that are far too narrow, or a fit that was thrown far away."""
     whole, real = problem(lifted, Pinball([0.5]), 1e-7), SubsampledNewton.step
     right = driver.solve(whole)
 

@@ -1,4 +1,4 @@
-"""Compiled row steps are the array operations they stand for."""
+"""Compiled block functions of two-piece losses give what the array operations give."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Other duals on a fit that was verified: the check of another sweep, without one."""
+"""Rechecking a fit with other duals gives what another pass over all rows would, without one."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def problem(loss):
 
 
 @pytest.mark.parametrize("loss", [Pinball([0.3, 0.8]), Hinge(n_columns=2)], ids=repr)
-def test_it_is_what_another_sweep_would_say(loss):
+def test_it_is_what_another_pass_would_give(loss):
     whole, rng = problem(loss), np.random.default_rng(1)
     coef, move, intercept = rng.normal(0, 0.3, (M, 2)), rng.normal(0, 0.1, (M, 2)), np.zeros(2)
     state, starts = whole.rows.new_memory(), np.array([span.start for span in whole.rows.spans])
@@ -52,7 +52,7 @@ def test_it_is_what_another_sweep_would_say(loss):
         assert np.abs(old - theirs).max() > 1e-6, "negative control: the duals did change"
 
 
-def test_a_near_miss_is_certified_without_another_sweep(monkeypatch):
+def test_a_near_miss_is_certified_without_another_pass(monkeypatch):
     """With a band so narrow that the first round just fails."""
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Screened continuation: the plain loop's answer for a fraction of its work."""
+"""Screened Newton: the answer of plain Newton for a fraction of its work."""
 
 import numpy as np
 import pytest

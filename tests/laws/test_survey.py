@@ -1,4 +1,4 @@
-"""Curved losses on many rows: what a full_gradient sums, what it certifies, and what the curvature of a sample saves."""
+"""Curved losses on many rows: the sums of a full gradient, its certificate, and Newton with a subsampled Hessian."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def problem(data, loss, *, intercept=True, n=N, stored=True):
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_a_survey_is_its_sums(data, loss, stored):
+def test_a_full_gradient_is_its_sums(data, loss, stored):
     rng, q = np.random.default_rng(2), loss.n_columns
     small = problem(data, loss, n=3000, stored=stored)
     coef, intercept, state = rng.standard_normal((M, q)), rng.standard_normal(q), small.rows.new_memory()
@@ -70,7 +70,7 @@ def test_its_certificate_is_that_of_the_slopes(data, loss, intercept):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_the_curvature_of_a_sample_leads_to_the_optimum_in_few_sweeps(data, loss):
+def test_a_subsampled_hessian_leads_to_the_optimum_in_few_passes(data, loss):
     ours = driver.solve(problem(data, loss))
     plain = newton.solve(problem(data, loss), tol=1e-10, polish=False)
     assert ours.converged
@@ -105,7 +105,7 @@ def test_rows_that_are_not_finite_are_found(data):
 
 
 def test_what_is_not_reached_by_the_sample_is_reached_without(data, monkeypatch):
-    """One full_gradient is never enough: the plain loop takes over from there."""
+    """With one subsampled step only, plain Newton takes over."""
     monkeypatch.setattr(smooth_driver, "SLOW", 1e-300)
     monkeypatch.setattr(smooth_driver, "ROWS_PER_FEATURE", 8)
     ours = driver.solve(problem(data, Huber(1.0)))

@@ -1,4 +1,4 @@
-"""How far a sample's fit may be from the fit to all rows: against fits to many samples, and against drawn errors."""
+"""Sampling error of a fit: against the spread of fits to many samples, and against simulated errors."""
 
 import numpy as np
 import pytest

@@ -162,7 +162,7 @@ def sizes_of_inner_problems(monkeypatch, problem, **settings):
         return driver.solve(problem, tol=1e-7), np.array(seen).T
 
 
-def test_steps_see_the_rows_in_doubt_and_the_answer_is_that_of_all(monkeypatch):
+def test_steps_see_the_active_rows_and_the_answer_is_that_of_all(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     found, (sizes, _) = sizes_of_inner_problems(monkeypatch, problem)

@@ -50,13 +50,13 @@ class MultinomialProblem:
         (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_memory(), join=total)
         return shares
 
-    def smoothed_gradient(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:
+    def gradient_sums(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:
         """Sums at p or, with mix = (e, g), at (1 - e) p + e g for a constant distribution g (K,)."""
         phi_t_dual, mean_dual, loss, fenchel_gap = self.rows.map_reduce(_gradient_block, state, mix, join=total)
         return MultinomialSums(phi_t_dual, mean_dual, float(loss), float(fenchel_gap))
 
     def objective(self, sums: MultinomialSums, coef: Array) -> float:
-        """F at coef, from the sums of `smoothed_gradient` there."""
+        """F at coef, from the sums of `gradient_sums` there."""
         return sums.loss + self.alpha * float(np.sum(coef**2))
 
     def curvature(self, state: RowState) -> tuple[Array, float]:

@@ -1,11 +1,10 @@
 """Compiled passes over the features: predict, screen or check a row, and add it to the sums, while it is in cache.
 
 The loss enters as linear segments (`Loss.segments`): sorted knots, and between them slopes v with offsets conjugate(v),
-so that the loss is v r - conjugate(v) there; nan where it is curved. The residual of a row is r = offset - sign (phi'u
-+ b). A row farther than `band` from every knot, on a linear segment, is screened with that slope as its dual; the
-others are active. Arrays have one row per column of the problem: coef (q, M), residual, dual and masks (q, m), sums (q,
-M) or (q,); sums are added to, and start at zero. See `problem.ScreenedRows` and `active_set.ActiveSet` for what they
-mean.
+so that the loss is v r - conjugate(v) there; nan where it is curved. A row has the residual r = offset - sign (phi'u +
+b). Farther than `band` from every knot, on a linear segment, it is screened with that slope as its dual; otherwise it
+is active. Arrays have one row per column of the problem: coef (q, M), residual, dual and masks (q, m), sums (q, M) or
+(q,); sums are added to, and start at zero. `problem.ScreenedRows` and `active_set.ActiveSet` say what they mean.
 
 Functions are compiled by numba on first use and cached on disk. Inner loops are written out, because only plain loops
 are vectorised; so is the search for the segment, because a function call there takes a tenth longer.
@@ -280,7 +279,7 @@ def smoothed_gradient_column(
         positive += max(w, 0.0)
         loss += share[i] * value
         fenchel_gap += share[i] * (value - v * r)
-        active += (line > low) & (line < high)  # strictly: an anchor at the end of the box is clipped
+        active += (line > low) & (line < high)  # strictly: a multiplier at an end of its box is clipped
     return mean_dual, positive, loss, fenchel_gap, active
 
 

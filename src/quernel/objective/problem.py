@@ -10,11 +10,16 @@ of the proximal term) and a smoothing width d, the inner problem of a proximal m
 
     F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - z_i)^2 / 2] + alpha u'u.
 
-Its gradient is  2 alpha u - Phi'(w v)/W,  where v is the maximiser (for the pinball loss v = clip(r/d + z, tau - 1,
-tau)), and a generalised Hessian is  2 alpha I + Phi' diag(w c / W) Phi,  where c = dv/dr is zero on the rows whose v is
-clipped: most of them. The rows with c > 0 are called active. The multiplier step then sets z = v. This is
-semismooth Newton on the augmented Lagrangian, in the manner of Li, Sun and Toh (2018). A solver asks for these sums and
-never sees a row; the residuals, multipliers and so on of single rows stay with the blocks, in a `RowState`.
+Its gradient and a generalised Hessian are
+
+    2 alpha u - Phi'(w v)/W        and        2 alpha I + Phi' diag(w c / W) Phi,
+
+where v is the maximiser, for the pinball loss v = clip(r/d + z, tau - 1, tau), and c = dv/dr is zero on the rows whose
+v is clipped: most of them. The rows with c > 0 are called active. The multiplier step then sets z = v. This is
+semismooth Newton on the augmented Lagrangian, in the manner of Li, Sun and Toh (2018).
+
+A solver asks for these sums and never sees a row; the residuals, multipliers and so on of single rows stay with the
+blocks, in a `RowState`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Multinomial logistic regression: damped Newton, each direction by conjugate gradients.
+"""Multinomial logistic regression by Newton-CG: damped Newton, each direction by preconditioned conjugate gradients.
 
-The Hessian couples all classes, so it is never formed: a product with it is two sweeps that serve all classes at once.
-Conjugate gradients are helped by one Cholesky factor for every class, of the Gram matrix in place of the Hessian.
+The Hessian couples all classes, so it is never formed: a Hessian-vector product takes two products with the features,
+for all classes at once. The preconditioner is one Cholesky factor for every class, of the Gram matrix in place of the
+Hessian. Large problems are first solved in a low-rank basis of the features.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from quernel.solvers.screening.low_rank import principal_basis
 Array = NDArray[np.floating]
 Point = tuple[Array, Array]
 
-# Rows per feature of the sample that shows which directions matter, and the size from which it is drawn.
+# Rows per feature of the sample for the low-rank basis, and the problem size (rows x features) from which one is used.
 SAMPLE, SMALL = 8, 2_000_000
-# A direction is good enough when its residual is this share of the gradient, or less near the end.
+# Relative residual at which conjugate gradients stop; smaller close to the optimum, for superlinear convergence.
 ENOUGH = 0.1
 MAX_PRODUCTS = 500
+# The line search ends at this share of the first derivative, or after so many probes.
 FLAT, MAX_PROBES = 1e-2, 60
-# Small problems take so many steps more: they gain digits fast by then.
+# Further steps of small problems after convergence, which are cheap and gain digits fast.
 POLISH_STEPS = 3
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
-    """Minimise F to a relative gap of at most `tol`: one problem, whose columns are the classes."""
+    """Minimise F to a relative duality gap of at most `tol`: one problem, whose columns are the classes."""
     if not isinstance(problem.loss, Logistic):
         raise ValueError(f"The multinomial solver needs the Logistic loss; got {type(problem.loss).__name__}.")
     rows, K = problem.rows, problem.n_columns
@@ -62,7 +64,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
 
 
 class _Descent:
-    """Newton steps until the certificate is within the tolerance."""
+    """Newton steps until the relative gap is within the tolerance; the fit and its gap are the attributes."""
 
     def __init__(self, problem: MultinomialProblem, start: Point, tol: float, max_iter: int) -> None:
         self.problem, (self.coef, self.intercept) = problem, start
@@ -73,7 +75,7 @@ class _Descent:
         steps, left, solver = 0, POLISH_STEPS if small else 0, None
         for steps in range(max_iter + 1):
             problem.set_coefficients(self.state, self.coef, self.intercept)
-            sums = problem.smoothed_gradient(self.state)
+            sums = problem.gradient_sums(self.state)
             if self._dual_residual(sums) <= 0.9 * tol * self._scale(sums) or steps == max_iter:
                 self._certify(sums)
                 report(Progress(steps, len(shares), self.gap / self._scale(sums)))
@@ -88,12 +90,12 @@ class _Descent:
         return max(self.problem.objective(sums, self.coef), self.null / 1000)
 
     def _dual_residual(self, sums: MultinomialSums) -> float:
-        """alpha |U - phi_t_dual / (2 alpha)|^2."""
+        """alpha |U - phi_t_dual / (2 alpha)|^2, the second part of the duality gap."""
         gradient = 2 * self.problem.alpha * self.coef - sums.phi_t_dual
         return float(np.sum(gradient**2)) / (4 * self.problem.alpha)
 
     def _certify(self, sums: MultinomialSums) -> None:
-        """The gap, with probabilities whose mean is each class's share where there is an intercept.
+        """The duality gap; with an intercept it needs probabilities whose means are the class frequencies.
 
         They are mixed with as little as possible of a constant: (1 - e) p + e g with g = mean p + mean_dual / e >= 0.
         """
@@ -103,22 +105,23 @@ class _Descent:
             part = float(np.max(-sums.mean_dual / np.maximum(mean, np.finfo(float).tiny)))
             if part > 0:
                 part = min(part * (1 + 1e-12), 1.0)
-                sums = self.problem.smoothed_gradient(self.state, (part, np.maximum(mean + sums.mean_dual / part, 0)))
+                sums = self.problem.gradient_sums(self.state, (part, np.maximum(mean + sums.mean_dual / part, 0)))
         self.gap = max(sums.fenchel_gap, 0.0) + self._dual_residual(sums) + np.finfo(float).eps * self.objective
 
     def _step(self, sums: MultinomialSums, solver: Callable[[Point], Point]) -> None:
+        """One Newton step with exact line search."""
         problem, state = self.problem, self.state
         slope = sums.mean_dual if problem.fit_intercept else np.zeros_like(sums.mean_dual)
-        fall = (sums.phi_t_dual - 2 * problem.alpha * self.coef, slope)  # minus the gradient
-        move, shift = _direction(problem, state, fall, solver)
-        shift = shift - shift.mean()  # a constant added to all scores changes nothing
+        descent = (sums.phi_t_dual - 2 * problem.alpha * self.coef, slope)  # minus the gradient
+        move, shift = _direction(problem, state, descent, solver)
+        shift = shift - shift.mean()  # softmax is invariant to a constant added to all scores
         problem.set_direction(state, move, shift)
-        step = _exact_step(problem, state, self.coef, move, _dot(fall, (move, shift)))
+        step = _exact_step(problem, state, self.coef, move, _dot(descent, (move, shift)))
         self.coef, self.intercept = self.coef + step * move, self.intercept + step * shift
 
 
 def _preconditioner(gram: Array, curvature: float, problem: MultinomialProblem) -> Callable[[Point], Point]:
-    """(X, z) -> the solution of (2 alpha I + curvature gram) for every class."""
+    """A function that solves (2 alpha I + curvature gram) X = right for every class, by one Cholesky factor."""
     M = len(gram) - 1
     matrix = curvature * gram
     matrix.flat[:: M + 2] += np.append(np.full(M, 2 * problem.alpha), 1e-12 * curvature)
@@ -133,18 +136,18 @@ def _preconditioner(gram: Array, curvature: float, problem: MultinomialProblem) 
     return solve
 
 
-def _direction(problem: MultinomialProblem, state: RowState, fall: Point, solver: Callable[[Point], Point]) -> Point:
+def _direction(problem: MultinomialProblem, state: RowState, descent: Point, solver: Callable[[Point], Point]) -> Point:
     """The Newton direction, by preconditioned conjugate gradients."""
-    x: Point = (np.zeros_like(fall[0]), np.zeros_like(fall[1]))
-    r, z = fall, solver(fall)
-    p, first = z, _dot(fall, z)
+    x: Point = (np.zeros_like(descent[0]), np.zeros_like(descent[1]))
+    r, z = descent, solver(descent)
+    p, first = z, _dot(descent, z)
     size = first
     enough = min(ENOUGH, np.sqrt(first)) ** 2 * first
     for _ in range(MAX_PRODUCTS):
         if not size > enough:
             break
-        push, turn = problem.product(state, *p)
-        image = push, turn * problem.fit_intercept
+        product, slope = problem.product(state, *p)
+        image = product, slope * problem.fit_intercept
         length = size / _dot(p, image)
         x, r = _add(x, p, length), _add(r, image, -length)
         z = solver(r)
@@ -154,7 +157,7 @@ def _direction(problem: MultinomialProblem, state: RowState, fall: Point, solver
 
 
 def _exact_step(problem: MultinomialProblem, state: RowState, coef: Array, move: Array, first: float) -> float:
-    """The step length at which the slope of F along the direction vanishes, by Newton's method inside a bracket."""
+    """Exact line search: the root of the derivative of F along the direction, by safeguarded Newton."""
     along, square = float(np.sum(coef * move)), float(np.sum(move**2))
     low, high, step = 0.0, np.inf, 1.0
     for _ in range(MAX_PROBES):

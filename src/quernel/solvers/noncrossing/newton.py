@@ -156,7 +156,7 @@ def _inner(
 
 
 def _evaluate(problem: NoncrossingProblem, iterate: _Iterate, anchors: Duals, width: float) -> _Evaluation:
-    """The smoothed problem as it is seen from evaluation."""
+    """Duals, gradient and the two parts of the gap of the smoothed problem at an iterate."""
     duals = problem.duals(iterate.curves, anchors, width)
     gradient, (fitted, tied) = problem.gradient(iterate.coef, duals), problem.fenchel_gap(iterate.curves, duals)
     return _Evaluation(duals, gradient, fitted + abs(tied), problem.dual_residual(gradient))

@@ -130,14 +130,14 @@ class NoncrossingProblem:
             np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
         )
 
-    def smoothed_gradient(self, weighted_dual: Array) -> Array:
+    def apply_phi_t(self, weighted_dual: Array) -> Array:
         """(Phi, 1)'weighted_dual, (M + 1, q): the last row, of the intercepts, is 0 where there are none."""
         mean_dual = weighted_dual.sum(axis=0) if self.fit_intercept else np.zeros(len(self.levels))
         return np.vstack([self.features.T @ weighted_dual, mean_dual])
 
     def gradient(self, coef: Array, duals: Duals) -> Array:
         """Gradient of the sum over levels in (u_k, b_k), (M + 1, q)."""
-        gradient = self.screened_gradient - self.smoothed_gradient(self.weighted_dual(duals))
+        gradient = self.screened_gradient - self.apply_phi_t(self.weighted_dual(duals))
         gradient[:-1] += 2 * self.alpha * coef
         return gradient
 
