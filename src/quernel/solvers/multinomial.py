@@ -26,12 +26,13 @@ Array = NDArray[np.floating]
 Point = tuple[Array, Array]
 
 # Rows per feature of the sample for the low-rank basis, and the problem size (rows x features) from which one is used.
-SAMPLE, SMALL = 8, 2_000_000
+ROWS_PER_FEATURE, SMALL = 8, 2_000_000
 # Relative residual at which conjugate gradients stop; smaller close to the optimum, for superlinear convergence.
-ENOUGH = 0.1
+CG_TOLERANCE = 0.1
+# Hessian-vector products of one direction.
 MAX_PRODUCTS = 500
 # The line search ends at this share of the first derivative, or after so many probes.
-FLAT, MAX_PROBES = 1e-2, 60
+SLOPE_TOLERANCE, MAX_PROBES = 1e-2, 60
 # Further steps of small problems after convergence, which are cheap and gain digits fast.
 POLISH_STEPS = 3
 
@@ -42,8 +43,8 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
         raise ValueError(f"The multinomial solver needs the Logistic loss; got {type(problem.loss).__name__}.")
     rows, K = problem.rows, problem.n_columns
     basis = None
-    if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * SAMPLE * rows.n_features and rows.cached:
-        sample = problem.on(rows.sample(SAMPLE * rows.n_features, np.random.default_rng(0)))
+    if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * ROWS_PER_FEATURE * rows.n_features and rows.cached:
+        sample = problem.on(rows.sample(ROWS_PER_FEATURE * rows.n_features, np.random.default_rng(0)))
         basis = principal_basis(sample, rows.n_rows, tol, null_model(sample).objective)
     whole = MultinomialProblem(rows, float(problem.alpha[0]), problem.fit_intercept)
     start: Point = np.zeros((rows.n_features, K)), np.zeros(K)
@@ -142,7 +143,7 @@ def _direction(problem: MultinomialProblem, state: RowState, descent: Point, sol
     r, z = descent, solver(descent)
     p, first = z, _dot(descent, z)
     size = first
-    enough = min(ENOUGH, np.sqrt(first)) ** 2 * first
+    enough = min(CG_TOLERANCE, np.sqrt(first)) ** 2 * first
     for _ in range(MAX_PRODUCTS):
         if not size > enough:
             break
@@ -163,7 +164,7 @@ def _exact_step(problem: MultinomialProblem, state: RowState, coef: Array, move:
     for _ in range(MAX_PROBES):
         slope, curvature = problem.eval_along_direction(state, step)
         slope += 2 * problem.alpha * (along + step * square)
-        if abs(slope) <= FLAT * abs(first):
+        if abs(slope) <= SLOPE_TOLERANCE * abs(first):
             break
         low, high = (step, high) if slope < 0 else (low, step)
         newton = step - slope / (curvature + 2 * problem.alpha * square)

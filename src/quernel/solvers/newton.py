@@ -183,20 +183,24 @@ def solve(
     for iteration in range(max_iter):
         if len(columns.index) == 0:
             break
+        # 1. Gradient.
         sums = columns.problem.smoothed_gradient(columns.state, columns.width)
-        converged = _inner_converged(columns, sums)
-        if converged.any():
-            columns.problem.update_multipliers(columns.state, columns.width, converged)
-            _certify(columns, sums, converged, best, iteration)
-            columns.width = np.where(converged, _next_width(columns), columns.width)
+        inner_done = _inner_converged(columns, sums)
+        # 2. Multiplier step, where the inner problem is solved; certificate, where it looks small enough.
+        if inner_done.any():
+            columns.problem.update_multipliers(columns.state, columns.width, inner_done)
+            _certify(columns, sums, inner_done, best, iteration)
+            columns.width = np.where(inner_done, _next_width(columns), columns.width)
+        # Columns that are done leave.
         columns.polish = columns.polish - (columns.goal == ROUNDING)
         unfinished = np.flatnonzero(columns.polish >= 0)
         if len(unfinished) < len(columns.index):
             best.sweeps += columns.state.sweeps
-            columns, sums, converged = columns.take(unfinished), sums.take(unfinished), converged[unfinished]
+            columns, sums, inner_done = columns.take(unfinished), sums.take(unfinished), inner_done[unfinished]
             columns.state.sweeps = 0
+        # 3. Newton step.
         if len(unfinished):
-            _step(columns, sums, converged)
+            _step(columns, sums, inner_done)
             best.hessian_rows += int(sums.active.sum())
             if keep is not None:
                 keep(*_all_columns(columns, best))
@@ -249,6 +253,7 @@ def _drop_if_smooth(problem: Problem, width: Array) -> Array:
 
 
 def _next_width(columns: _Columns) -> Array:
+    """Widths (q,) after a multiplier step."""
     return np.maximum(_drop_if_smooth(columns.problem, SHRINK * columns.width), columns.floor)
 
 
@@ -287,20 +292,17 @@ def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
     )
 
 
-def _certify(columns: _Columns, sums: DualSums, converged: Mask, best: BestIterate, iteration: int) -> None:
+def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIterate, iteration: int) -> None:
     """Certify the columns if one of them seems to have converged.
 
     Those that have are polished from then on; those that were polished to rounding get a negative `polish`.
     """
     objective = columns.problem.objective(sums, columns.coef, columns.intercept)
-    guess = relative(
-        sums.fenchel_gap + dual_residual(columns.problem, columns.coef, sums.phi_t_dual),
-        objective,
-        columns.null.objective,
-    )
+    gap = sums.fenchel_gap + dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
+    guess = relative(gap, objective, columns.null.objective)
     polishing = columns.goal == ROUNDING
-    if (converged & (guess <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
-        reached = _certify_and_record(columns, converged & (sums.active == 0), best, iteration) <= columns.goal
+    if (inner_done & (guess <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
+        reached = _certify_and_record(columns, inner_done & (sums.active == 0), best, iteration) <= columns.goal
         columns.polish = np.where(reached & polishing, -1, columns.polish)
         columns.goal = np.where(reached, ROUNDING, columns.goal)
 
@@ -310,8 +312,7 @@ def _certify_and_record(columns: _Columns, free_intercept: Mask, best: BestItera
 
     Where `free_intercept`, no row being active, a whole interval of intercepts is optimal: its midpoint is taken.
     """
-    # Residuals were updated step by step; the certificate needs those of the coefficients, without accumulated
-    # rounding.
+    # Residuals were updated step by step: recompute them, without the accumulated rounding.
     columns.problem.set_coefficients(columns.state, columns.coef, columns.intercept)
     if columns.problem.fit_intercept:
         columns.intercept = columns.intercept + columns.problem.center_intercept(columns.state, free_intercept)
@@ -320,11 +321,11 @@ def _certify_and_record(columns: _Columns, free_intercept: Mask, best: BestItera
     return certificate.relative
 
 
-def _step(columns: _Columns, sums: DualSums, converged: Mask) -> None:
+def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
     """One Newton step of every column."""
     problem, state = columns.problem, columns.state
     gradient, slope = _gradient(columns, sums)
-    anchored = converged & (columns.width > 0)
+    anchored = inner_done & (columns.width > 0)
     curvatures = problem.curvature(state, columns.width, sums.active <= problem.rows.n_features, anchored)
     move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
     no_active = (sums.active == 0) & ~_duals_balanced(columns, sums)

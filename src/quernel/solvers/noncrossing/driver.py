@@ -88,10 +88,8 @@ def _start(whole: NoncrossingProblem, apart: Result, rows: Index) -> Point:
 
 def _find_crossings(problem: NoncrossingProblem, point: Point) -> NDArray[np.bool_]:
     """Mask (q - 1,) of levels that cross the next one somewhere."""
-    return (
-        crossing(problem.curves(point.coef, point.intercept)).max(axis=0, initial=-np.inf)
-        > problem.crossing_tolerance()
-    )
+    worst = crossing(problem.curves(point.coef, point.intercept)).max(axis=0, initial=-np.inf)
+    return worst > problem.crossing_tolerance()
 
 
 def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:

@@ -78,26 +78,26 @@ class _Evaluation:
 
 def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
     """Solve the coupled problem from levels fitted separately, in the basis if there is one."""
-    every, coef = whole.within(basis), start.coef if basis is None else basis.T @ start.coef
-    iterate, anchors = _Iterate(coef, start.intercept, every.curves(coef, start.intercept)), start.duals
-    width, goal = _first_width(every, iterate.curves), tol * whole.scale(start.objective).sum()
+    all_rows, coef = whole.within(basis), start.coef if basis is None else basis.T @ start.coef
+    iterate, anchors = _Iterate(coef, start.intercept, all_rows.curves(coef, start.intercept)), start.duals
+    width, goal = _first_width(all_rows, iterate.curves), tol * whole.scale(start.objective).sum()
     # Levels that cross by rounding error only, e.g. where all interpolate, are optimal once they are moved apart.
     best = certify(whole, start.coef, start.intercept, start.duals, start.steps)
     if best.gap.sum() <= goal:
         return best
-    floor, steps = min(_min_width(every), 1e-4 * width), 0
-    near, rows = every, ALL
+    floor, steps = min(_min_width(all_rows), 1e-4 * width), 0
+    restricted, rows = all_rows, ALL
     while True:
-        here, system, taken = _inner(near, iterate.at(rows), anchors.at(rows), width, goal, max_iter - steps)
-        here, steps = replace(here, curves=every.curves(here.coef, here.intercept)), steps + taken
-        evaluation = _evaluate(every, here, anchors, width)
-        last = steps >= max_iter or (near is every and system is None)
-        if near is every or (system is not None and _inner_converged(evaluation, system, goal)):
+        here, system, taken = _inner(restricted, iterate.at(rows), anchors.at(rows), width, goal, max_iter - steps)
+        here, steps = replace(here, curves=all_rows.curves(here.coef, here.intercept)), steps + taken
+        evaluation = _evaluate(all_rows, here, anchors, width)
+        last = steps >= max_iter or (restricted is all_rows and system is None)
+        if restricted is all_rows or (system is not None and _inner_converged(evaluation, system, goal)):
             moved, iterate = np.abs(here.curves - iterate.curves).max(axis=1), here
             anchors, width = evaluation.duals, max(SHRINK * width, floor)
             report(Progress(steps, len(whole.levels), tol * evaluation.gap / goal))
         elif not last:  # a screened row has moved over a kink: solve again, with all rows
-            near, rows = every, ALL
+            restricted, rows = all_rows, ALL
             continue
         if last or evaluation.gap <= CERTIFY_FROM * goal:
             found = certify(whole, _to_features(basis, iterate.coef), iterate.intercept, anchors, start.steps + steps)
@@ -105,15 +105,15 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
             goal = tol * whole.scale(found.objective).sum()
             if last or best.gap.sum() <= goal:
                 return best
-            if basis is not None and 4 * _gap_within(every, iterate, anchors) <= goal < found.gap.sum():
+            if basis is not None and 4 * _gap_within(all_rows, iterate, anchors) <= goal < found.gap.sum():
                 # The basis is too small: continue with all features.
-                every, iterate, basis = whole, replace(iterate, coef=_to_features(basis, iterate.coef)), None
-                evaluation = replace(evaluation, gradient=every.gradient(iterate.coef, anchors))
-        active_rows = _find_active_rows(every, iterate.curves, anchors, ACTIVE_MOVES * moved)
-        too_many_active = len(active_rows) > MAX_ACTIVE_SHARE * len(every.y)
-        rows, near = (
-            (ALL, every) if too_many_active else (active_rows, _restrict(every, active_rows, iterate.coef, evaluation))
-        )
+                all_rows, iterate, basis = whole, replace(iterate, coef=_to_features(basis, iterate.coef)), None
+                evaluation = replace(evaluation, gradient=all_rows.gradient(iterate.coef, anchors))
+        active_rows = _find_active_rows(all_rows, iterate.curves, anchors, ACTIVE_MOVES * moved)
+        if len(active_rows) > MAX_ACTIVE_SHARE * len(all_rows.y):
+            rows, restricted = ALL, all_rows
+        else:
+            rows, restricted = active_rows, _restrict(all_rows, active_rows, iterate.coef, evaluation)
 
 
 def _to_features(basis: Array | None, coef: Array) -> Array:
@@ -184,8 +184,9 @@ def _find_active_rows(problem: NoncrossingProblem, curves: Array, anchors: Duals
 
 def _restrict(problem: NoncrossingProblem, rows: Index, coef: Array, evaluation: _Evaluation) -> NoncrossingProblem:
     """The problem of these rows, with the gradient of the others fixed at the evaluated duals."""
-    near = problem.at(rows)
-    return replace(near, screened_gradient=evaluation.gradient - near.gradient(coef, evaluation.duals.at(rows)))
+    restricted = problem.at(rows)
+    own = restricted.gradient(coef, evaluation.duals.at(rows))
+    return replace(restricted, screened_gradient=evaluation.gradient - own)
 
 
 def _active(problem: NoncrossingProblem, duals: Duals) -> tuple[Mask, Mask]:
@@ -195,10 +196,8 @@ def _active(problem: NoncrossingProblem, duals: Duals) -> tuple[Mask, Mask]:
 
 def _system(problem: NoncrossingProblem, active: tuple[Mask, Mask], width: float) -> BlockTridiagonal:
     """The Newton system with these active losses and constraints."""
-    losses, constraints = (
-        active[0] * (problem.share[:, None] / width),
-        active[1] * (problem.constraint_weight[:, None] / width),
-    )
+    losses = active[0] * (problem.share[:, None] / width)
+    constraints = active[1] * (problem.constraint_weight[:, None] / width)
     fallback = problem.share.max() / width
     return BlockTridiagonal(problem.features, problem.alpha, problem.fit_intercept, losses, constraints, fallback)
 
@@ -225,9 +224,8 @@ def _exact_step(
     """Exact line search: the step length at which the derivative of the smoothed sum vanishes."""
     from quernel.solvers.noncrossing.numba_kernels import probe_levels
 
-    along = float(
-        np.sum(problem.screened_gradient * move) + 2 * problem.alpha @ np.sum(iterate.coef * move[:-1], axis=0)
-    )
+    ridge = 2 * problem.alpha @ np.sum(iterate.coef * move[:-1], axis=0)
+    along = float(np.sum(problem.screened_gradient * move) + ridge)
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
     low, high, length = 0.0, np.inf, 1.0
     rows = problem.y, problem.share, problem.constraint_weight, problem.levels
@@ -256,8 +254,6 @@ def _first_width(problem: NoncrossingProblem, curves: Array) -> float:
 
 def _min_width(problem: NoncrossingProblem) -> float:
     """The width at which the ridge is CONDITION times the largest contribution of one row's constraints."""
-    size = (
-        float(problem.constraint_weight @ np.einsum("ij,ij->i", problem.features, problem.features))
-        / problem.constraint_weight.sum()
-    )
-    return CONDITION * size * float(problem.constraint_weight.max()) / (2 * float(problem.alpha.min()))
+    weight, squares = problem.constraint_weight, np.einsum("ij,ij->i", problem.features, problem.features)
+    size = float(weight @ squares) / weight.sum()
+    return CONDITION * size * float(weight.max()) / (2 * float(problem.alpha.min()))

@@ -87,11 +87,13 @@ class NoncrossingProblem:
 
     def at(self, rows: Index) -> NoncrossingProblem:
         """The problem of some rows, as if there were no others."""
-        features, y, share, constraint_weight = (
-            part[rows] for part in (self.features, self.y, self.share, self.constraint_weight)
-        )
         return replace(
-            self, features=features, y=y, share=share, constraint_weight=constraint_weight, screened_gradient=0.0
+            self,
+            features=self.features[rows],
+            y=self.y[rows],
+            share=self.share[rows],
+            constraint_weight=self.constraint_weight[rows],
+            screened_gradient=0.0,
         )
 
     def curves(self, coef: Array, intercept: Array) -> Array:
@@ -126,9 +128,8 @@ class NoncrossingProblem:
     def fenchel_gap(self, curves: Array, duals: Duals) -> tuple[float, float]:
         """sum_k mean(loss(r_k) - v_k r_k)  and  sum_k mean m_k (f_k+1 - f_k),  negative where levels cross."""
         fitted = np.sum(self.share @ (duals.v * (self.y[:, None] - curves)))
-        return float(self.loss(curves).sum() - fitted), -float(
-            np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
-        )
+        complementarity = np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
+        return float(self.loss(curves).sum() - fitted), -float(complementarity)
 
     def apply_phi_t(self, weighted_dual: Array) -> Array:
         """(Phi, 1)'weighted_dual, (M + 1, q): the last row, of the intercepts, is 0 where there are none."""
@@ -185,9 +186,8 @@ def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: D
         intercept, curves = intercept + apart - apart.mean(), curves + apart - apart.mean()
         duals = Duals(_balance_duals(problem, duals), duals.m)
     objective, gradient = problem.objective(coef, curves), problem.gradient(coef, duals)
-    gap = max(
-        sum(problem.fenchel_gap(curves, duals)) + problem.dual_residual(gradient), np.finfo(float).eps * objective.sum()
-    )
+    gap = sum(problem.fenchel_gap(curves, duals)) + problem.dual_residual(gradient)
+    gap = max(gap, np.finfo(float).eps * objective.sum())
     if np.any(np.abs(gradient[-1]) > 1e-12) or crossing(curves).max() > problem.crossing_tolerance():
         gap = np.inf
     scale = problem.scale(objective)

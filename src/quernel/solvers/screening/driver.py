@@ -120,9 +120,8 @@ class _Stage:
         if fit is None:
             return None
         dual, steps = sample.loss.slope(fit[2]), np.full(sample.n_columns, SAMPLE_STEPS)
-        stage = cls._build(
-            sample, fit, dual, basis, moments, tol, (steps, newton_steps.entries, newton_steps.hessian_rows)
-        )
+        work = steps, newton_steps.entries, newton_steps.hessian_rows
+        stage = cls._build(sample, fit, dual, basis, moments, tol, work)
         return replace(stage, newton_steps=newton_steps)
 
     @classmethod
@@ -142,18 +141,8 @@ class _Stage:
         if not curved:
             error = SamplingError.estimate(sample, residual, dual, sample.rows.n_rows, moments, tol)
         coef, parameters = coef if basis is None else basis @ coef, float(error.parameters.max())
-        return cls(
-            coef,
-            intercept,
-            basis,
-            error.active_share,
-            error.band,
-            error.wide_band,
-            error.covers_all,
-            parameters,
-            curved,
-            work,
-        )
+        bands = error.active_share, error.band, error.wide_band, error.covers_all
+        return cls(coef, intercept, basis, *bands, parameters, curved, work)
 
     @classmethod
     def from_guess(
@@ -166,23 +155,12 @@ class _Stage:
         error = SamplingError.unknown(sample)
         if not curved:
             error = SamplingError.estimate(sample, residual, dual, guess.n_rows, moments, tol)
-        active_share, band, wide_band, covers_all = error.active_share, error.band, error.wide_band, error.covers_all
+        bands = error.active_share, error.band, error.wide_band, error.covers_all
         if guess.band is not None:
-            active_share, band = np.mean(sample.loss.distance_to_knot(residual) <= guess.band, axis=0), guess.band
-            wide_band, covers_all = band, False
+            active_share = np.mean(sample.loss.distance_to_knot(residual) <= guess.band, axis=0)
+            bands = active_share, guess.band, guess.band, False
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(
-            guess.coef,
-            guess.intercept,
-            basis,
-            active_share,
-            band,
-            wide_band,
-            covers_all,
-            guess.parameters,
-            curved,
-            work,
-        )
+        return cls(guess.coef, guess.intercept, basis, *bands, guess.parameters, curved, work)
 
 
 def solve(
@@ -204,7 +182,8 @@ def solve(
     max_iter : int
         Newton steps of each column in each stage.
     guess : InitialPoint or None
-        Warm start: only samples larger than its `n_rows` are solved. One that is `solved` is certified first, as it is.
+        Warm start: only samples larger than its `n_rows` are solved. One that is `solved` may be the solution: no
+        Newton steps precede screening and, out of core, its certificate is tried before all rows are read again.
     keep : callable or None
         Called with an `InitialPoint` after every stage and every round of the last one, e.g. to write a checkpoint.
     polish : bool
@@ -221,6 +200,7 @@ def solve(
             return _solve_all(problem, problem.rows, tol, max_iter, guess, polish)[1]
         _, result = problem.run_at(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
         return replace(result, dual=result.dual[:0])
+    # 1. A first sample, or the given point.
     if guess is None:
         moments, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
@@ -229,6 +209,7 @@ def solve(
     work, solved, null = [stage.work], guess is not None and guess.solved, None
     if problem.rows.near and not stage.curved:  # in parallel: samples are too small to use all threads
         null = ahead(null_model, problem, threads=problem.rows.threads)
+    # 2. Larger samples, until all rows are next.
     while not stage.curved:
         if not np.all(stage.band > 0):  # an uninformative sample, such as one with constant y
             return newton.solve(problem, tol=tol, max_iter=max_iter)
@@ -251,6 +232,7 @@ def solve(
         if keep is not None:
             keep(InitialPoint(coef, intercept, n, stage.parameters, band))
 
+    # 3. and 4. All rows: screen, solve and check in rounds; without screening where the loss is curved.
     if stage.curved:
         if keep is not None:
             keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))

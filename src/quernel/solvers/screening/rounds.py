@@ -58,7 +58,7 @@ FIRST_GOAL = 1e-4
 # Newton steps of an active-set solve; more would mean that it does not converge.
 MAX_STEPS = 60
 # Up to this multiple of the tolerance the gap may be due to the duals alone, so better duals are tried first.
-NEARLY = 8
+RECHECK_FACTOR = 8
 # A band that contains no row except those that violate their segment.
 TOUCHING = np.finfo(float).tiny
 # Duals with a weighted mean below this count as balanced.
@@ -106,7 +106,8 @@ def solve_in_rounds(
     keep : callable or None
         Called with (coef, intercept, band) after every round.
     solved : bool
-        Whether the fit may already be the solution: the first duals are tried on it before all rows are read again.
+        Whether the fit may already be the solution: out of core the first duals are tried on it before all rows are
+        read again.
     steps : NewtonSteps or None
         Newton steps to take before the first round.
     null : callable or None
@@ -331,7 +332,7 @@ class _BestRound:
     def is_close(self, columns: Index) -> bool:
         """Whether the gaps of all of these columns are within a small multiple of the tolerance."""
         rel = relative(self.gap, self.objective, self.null.objective)
-        return bool(np.all(rel[columns] <= NEARLY * self.tol))
+        return bool(np.all(rel[columns] <= RECHECK_FACTOR * self.tol))
 
     def result(self, sweeps: float) -> Result:
         """The result; `sweeps` counts the passes over all rows, to which those of active-set solves are added."""

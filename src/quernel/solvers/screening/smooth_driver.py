@@ -29,7 +29,7 @@ ROWS_PER_FEATURE, MIN_SAMPLE_SHARE, MAX_SAMPLE_SHARE = 32, 1 / 8, 1 / 4
 # The sample is solved to this relative gap times 1 / its number of rows: a share of its sampling error.
 SAMPLE_ACCURACY = 0.02
 # Steps end where one leaves more than this share of the gap: the Hessian of the sample is then too inaccurate.
-SLOW = 0.4
+MAX_GAP_RATIO = 0.4
 
 
 def sample_size(problem: Problem) -> int | None:
@@ -70,7 +70,7 @@ def subsampled_newton(
         best.update(np.arange(q), coef, intercept, state, certificate, int(sample_fit.iterations.max()) + iteration)
         if keep is not None:
             keep(coef, intercept)
-        if np.all((best.relative_gap <= tol) | (best.relative_gap > SLOW * before)):
+        if np.all((best.relative_gap <= tol) | (best.relative_gap > MAX_GAP_RATIO * before)):
             break
         gradient = 2 * problem.alpha * coef - found.phi_t_dual
         inner = gradient if basis is None else basis.T @ gradient

@@ -203,9 +203,8 @@ class SubsampledNewton:
             squares = np.sum((some @ errors[column].T + shifts[column]) ** 2, axis=1)
             typical[column], widest[column] = np.sqrt([squares.mean(), squares.max()])
         errors = errors if self._basis is None else errors @ self._basis.T
-        return typical, ScreeningBands(
-            MAX_BAND_FACTOR * widest, MIN_BAND * typical, np.ascontiguousarray(errors), shifts
-        )
+        limits = MAX_BAND_FACTOR * widest, MIN_BAND * typical
+        return typical, ScreeningBands(*limits, np.ascontiguousarray(errors), shifts)
 
 
 def has_enough_rows(sample: Problem, parameters: float) -> bool:
@@ -223,9 +222,10 @@ def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
     return (loss.slope(residual + h) - loss.slope(residual - h)) / (2 * h)
 
 
-# A step is accepted if its length and its band are at most this share of those before ...
-# ... steps end where at most this share of rows is active, or after so many.
-IMPROVEMENT, ENOUGH_SCREENED, MAX_STEPS = 0.75, 0.01, 3
+# A step is accepted if its length and its band are at most this share of those before.
+IMPROVEMENT = 0.75
+# Steps end where at most this share of rows is active, or after so many.
+ENOUGH_SCREENED, MAX_STEPS = 0.01, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,7 +284,7 @@ def take_steps(
         covers_all = True
         if fit.active_set.count.max() <= ENOUGH_SCREENED * n:
             break
-    if length.min() == np.inf:
+    if length.min() == np.inf:  # no column took a step
         fit = _rescreen(problem, state, fit, here, basis)
     state.sweeps += (newton.entries - work) / (n * M)
     newton.release()
