@@ -60,6 +60,7 @@ def full_gradient(problem: Problem, state: RowState, coef: Array, intercept: Arr
 
 
 def _full_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> tuple[Array, ...]:
+    """The fields of `FullGradient` over one block; sets residuals and multipliers."""
     from quernel.objective.numba_kernels import phi_t_dual_by_sign
 
     loss, coef, intercept = args
@@ -86,6 +87,7 @@ def fenchel_gap(problem: Problem, state: RowState, factors: tuple[Array, Array])
 
 
 def _fenchel_gap_block(block: Block, state: BlockState, args: tuple[Loss, tuple[Array, Array]]) -> tuple[Array]:
+    """Sum of Fenchel gaps over one block."""
     loss, (positive, negative) = args
     residual, anchor = state["residual"], state["anchor"]
     _, sign = loss.margin_transform(block.targets)
@@ -147,6 +149,7 @@ def _fit_constant(problem: Problem) -> Array:
 
 
 def _fit_constant_of_sample(problem: Problem, sample: InMemoryDesign) -> tuple[None, Array]:
+    """For `run_at`: the best constant of a sample."""
     return None, _fit_constant(problem.on(sample))
 
 
@@ -156,11 +159,13 @@ def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array]], constan
 
 
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
+    """Mean loss of a constant over one block."""
     loss, constant = args
     return (np.asarray(sum(block.share[part] @ loss.value(r) for part, r in _residuals(block, loss, constant))),)
 
 
 def _mean_square_slope_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
+    """Mean squared slope at a constant over one block."""
     loss, constant = args
     return (np.asarray(sum(block.share[part] @ loss.slope(r) ** 2 for part, r in _residuals(block, loss, constant))),)
 

@@ -82,6 +82,7 @@ def reduce_curvatures(answers: list[list[Curvature]]) -> list[Curvature]:
 
 
 def _reduce_column(parts: list[Curvature]) -> Curvature:
+    """One column's Hessian from those of its blocks: rows concatenated, or Gram matrices added."""
     if parts[0].gram is None:
         return Curvature(
             surplus=np.concatenate([part.surplus for part in parts]),

@@ -83,15 +83,18 @@ class MultinomialProblem:
 
 
 def _class_shares_block(block: Block, state: BlockState, args: None) -> tuple[Array]:  # noqa: ARG001
+    """Weight of each class in one block."""
     return (block.share @ (block.target > 0),)
 
 
 def _scores(block: Block, args: tuple[Array, Array]) -> Array:
+    """f = Phi U + b, (m, K)."""
     coef, intercept = args
     return block.features @ coef + intercept
 
 
 def _set_scores(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
+    """Store scores and their softmax."""
     state["score"] = _scores(block, args)
     state["probability"] = softmax(state["score"], axis=1)
 
@@ -99,6 +102,7 @@ def _set_scores(block: Block, state: BlockState, args: tuple[Array, Array]) -> N
 def _gradient_block(
     block: Block, state: BlockState, mix: tuple[float, Array] | None
 ) -> tuple[Array, Array, float, float]:
+    """The fields of `MultinomialSums` over one block."""
     score, probability = state["score"], state["probability"]
     if mix is not None:
         part, constant = mix
@@ -117,6 +121,7 @@ def _gradient_block(
 
 
 def _gram_block(block: Block, state: BlockState, args: None) -> tuple[Array, float]:  # noqa: ARG001
+    """Weighted Gram matrix of (phi, 1), and the sum of mean p (1 - p)."""
     weighted, probability = block.features * block.share[:, None], state["probability"]
     M = block.features.shape[1]
     gram = np.empty((M + 1, M + 1))
@@ -127,16 +132,19 @@ def _gram_block(block: Block, state: BlockState, args: None) -> tuple[Array, flo
 
 
 def _hessian_product_block(block: Block, state: BlockState, args: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Hessian of the mean loss times (X, z): rows contribute w_i (diag(p) - p p') (X'phi_i + z)."""
     change, probability = _scores(block, args), state["probability"]
     bent = probability * (change - np.sum(probability * change, axis=1, keepdims=True)) * block.share[:, None]
     return (bent.T @ block.features).T, bent.sum(axis=0)
 
 
 def _set_direction_block(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
+    """Store the change of scores per unit step."""
     state["change"] = _scores(block, args)
 
 
 def _eval_along_direction_block(block: Block, state: BlockState, step: float) -> tuple[float, float]:
+    """First and second derivative of the mean loss at scores f + step change."""
     change = state["change"]
     probability = softmax(state["score"] + step * change, axis=1)
     mean = np.sum(probability * change, axis=1)

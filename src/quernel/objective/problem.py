@@ -192,6 +192,7 @@ class Problem:
         return self._replace(self.rows.within(basis), np.arange(self.n_columns), screened)
 
     def _replace(self, rows: InMemoryDesign, columns: NDArray[np.intp], screened: ScreenedRows | None) -> Problem:
+        """A copy with other rows, some of the columns and another linear term."""
         alpha = self.alpha[columns]
         return Problem(
             rows.take(columns), self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, screened=screened
@@ -305,6 +306,7 @@ def _set_residuals(block: Block, state: BlockState, args: tuple[Loss, Array, Arr
 
 
 def _smoothed_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:
+    """The fields of `DualSums` over one block, for the duals of the smoothed loss."""
     loss, width = args
     if piecewise.applies(loss, block):
         return piecewise.smoothed_gradient(block, state, loss, width)
@@ -315,6 +317,7 @@ def _smoothed_gradient_block(block: Block, state: BlockState, args: tuple[Loss, 
 def _multiplier_gradient_block(
     block: Block, state: BlockState, args: tuple[Loss, tuple[Array, Array]]
 ) -> tuple[Array, ...]:
+    """The fields of `DualSums` over one block, for the multipliers as duals."""
     loss, (positive, negative) = args
     anchor = state["anchor"]
     _, sign = loss.margin_transform(block.targets)
@@ -342,6 +345,7 @@ def _dual_sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[
 
 
 def _set_direction_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:
+    """Store s_i (phi_i'x + z) of the direction (x, z): the residual changes by minus this per unit step."""
     loss, coef, intercept = args
     _, sign = loss.margin_transform(block.targets)
     state["change"] = _predict(block, coef, intercept) * sign
@@ -350,6 +354,7 @@ def _set_direction_block(block: Block, state: BlockState, args: tuple[Loss, Arra
 def _eval_along_direction_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, Array]
 ) -> tuple[Array, Array]:
+    """First and second derivative of the smoothed mean loss at r - step change."""
     loss, width, step = args
     if piecewise.applies(loss, block):
         return piecewise.eval_along_direction(block, state, loss, width, step)
@@ -363,14 +368,17 @@ def _eval_along_direction_block(
 
 
 def _step_block(block: Block, state: BlockState, step: Array) -> None:  # noqa: ARG001
+    """r = r - step change."""
     state["residual"] -= step * state["change"]
 
 
 def _set_multipliers_block(block: Block, state: BlockState, dual: Array) -> None:
+    """The same multiplier for all rows of a column."""
     state["anchor"] = np.tile(dual[:, None], len(block.share)).T
 
 
 def _update_multipliers_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001
+    """z = v, in the given columns."""
     loss, width, columns = args
     dual = loss.dual(state["residual"], state["anchor"], width)
     state["anchor"] = dual if columns.all() else np.where(columns, dual, state["anchor"])
@@ -397,6 +405,7 @@ def _intersect(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 
 def _shift_intercept_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> None:
+    """Residuals after the intercepts moved by `shift` (q,)."""
     loss, shift = args
     _, sign = loss.margin_transform(block.targets)
     state["residual"] -= sign * shift

@@ -46,6 +46,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * ROWS_PER_FEATURE * rows.n_features and rows.cached:
         sample = problem.on(rows.sample(ROWS_PER_FEATURE * rows.n_features, np.random.default_rng(0)))
         basis = principal_basis(sample, rows.n_rows, tol, null_model(sample).objective)
+    # First within the low-rank basis; then certified, and continued where need be, with all features.
     whole = MultinomialProblem(rows, float(problem.alpha[0]), problem.fit_intercept)
     start: Point = np.zeros((rows.n_features, K)), np.zeros(K)
     work = np.zeros(2, dtype=int)
@@ -88,6 +89,7 @@ class _Descent:
         self.work = np.array([steps, self.state.sweeps])
 
     def _scale(self, sums: MultinomialSums) -> float:
+        """max(F, F0 / 1000), the scale of relative gaps."""
         return max(self.problem.objective(sums, self.coef), self.null / 1000)
 
     def _dual_residual(self, sums: MultinomialSums) -> float:
@@ -173,8 +175,10 @@ def _exact_step(problem: MultinomialProblem, state: RowState, coef: Array, move:
 
 
 def _dot(a: Point, b: Point) -> float:
+    """Inner product of two points (coef, intercept)."""
     return float(np.sum(a[0] * b[0]) + a[1] @ b[1])
 
 
 def _add(a: Point, b: Point, factor: float) -> Point:
+    """a + factor b."""
     return a[0] + factor * b[0], a[1] + factor * b[1]

@@ -61,10 +61,12 @@ class _Sweeps:
         self._sweep, self._over, self._longest = 0, True, 0.0
 
     def hear(self, progress: Progress) -> None:
+        """A report of the solver."""
         self._last = progress
         self._listener(progress)
 
     def see(self, state: Pass) -> None:
+        """A report of the present pass over the rows."""
         self._sweep += self._over
         self._over = state.done >= state.n_rows
         whole = state.seconds * state.n_rows / state.done

@@ -108,4 +108,5 @@ def _cholesky(block: Array) -> Array:
 
 
 def _solve_block(factor: Array, right: Array) -> Array:
+    """Solve with the Cholesky factor of one block."""
     return dpotrs(factor, right, lower=1)[0]

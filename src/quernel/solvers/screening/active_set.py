@@ -220,6 +220,7 @@ class _RowStorage:
 def _screen_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, Array, Array, _RowStorage]
 ) -> tuple[tuple[Array, ...], list[ActiveRows]]:
+    """Screen the rows of one block: sums, and its active rows."""
     from quernel.objective.numba_kernels import screen_rows, screen_rows_together
 
     loss, coef, intercept, band, storage = args
@@ -252,6 +253,7 @@ def _collect_active(block: Block, loss: Loss, active: Mask, storage: _RowStorage
 def _tighten_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, Array, ScreeningBands, _RowStorage, bool]
 ) -> tuple[tuple[Array, ...], list[ActiveRows]]:
+    """Screen the active rows of one block again."""
     from quernel.objective.numba_kernels import screen_active_rows
 
     loss, coef, intercept, bands, storage, all_rows = args
@@ -326,6 +328,7 @@ def _merge(old: list[ActiveRows], new: list[ActiveRows]) -> tuple[list[ActiveRow
 def _expand_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, _RowStorage]
 ) -> tuple[tuple[Array, ...], list[ActiveRows]]:
+    """Screened rows of one block that become active, and the terms to subtract for them."""
     loss, band, storage = args
     residual, dual, known = state["residual"], state["dual"], state["active"]
     fresh = ~known & ((loss.distance_to_knot(residual) <= band) | (state["off_segment"] & (band > 0)))

@@ -61,6 +61,7 @@ def _reduce(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
 def _check_block(
     block: Block, state: BlockState, args: tuple[Loss, Array, Array], duals: list[tuple[int, Index, Array]]
 ) -> tuple[Array, ...]:
+    """Check the rows of one block, after storing its active rows' new duals."""
     from quernel.objective.numba_kernels import verify_rows
 
     loss, coef, intercept = args
@@ -91,6 +92,7 @@ def recheck_changed(problem: Problem, state: RowState, before: KktCheck, duals: 
 def _recheck_block(
     block: Block, state: BlockState, loss: Loss, duals: list[tuple[int, Index, Array]]
 ) -> tuple[Array, Array, Array]:
+    """Fenchel gaps of one block with new duals, and the change of the active rows' sums."""
     residual, dual, active, off_segment = (state[name].T for name in ("residual", "dual", "active", "off_segment"))
     phi_t_dual, mean_dual = np.zeros((block.features.shape[1], len(dual))), np.zeros(len(dual))
     for k, index, new in duals:

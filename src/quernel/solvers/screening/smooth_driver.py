@@ -58,12 +58,14 @@ def subsampled_newton(
     q, goal = problem.n_columns, max(tol, SAMPLE_ACCURACY / size)
     guess = coef if basis is None else basis.T @ coef
     sample = problem.rows.sample(size, rng, basis)
+    # The sample's solution, and its Hessians there, factorized once for all steps.
     _, (sample_fit, systems) = problem.run_at(_solve_sample, sample, guess, intercept, goal, max_iter)
     coef, intercept = sample_fit.coef if basis is None else basis @ sample_fit.coef, sample_fit.intercept.copy()
     state, best = problem.rows.new_memory(), BestIterate(problem, null, tol)
     share = size * len(guess) / (problem.rows.n_rows * problem.rows.n_features)
     best.hessian_rows = sample_fit.hessian_rows
     for iteration in range(max_iter):
+        # One pass: gradient and certificate, with the slopes of the loss as duals.
         found = full_gradient(problem, state, coef, intercept)
         certificate = certify_gradient(problem, state, found, coef, null)
         before = best.relative_gap.copy()
@@ -72,6 +74,7 @@ def subsampled_newton(
             keep(coef, intercept)
         if np.all((best.relative_gap <= tol) | (best.relative_gap > MAX_GAP_RATIO * before)):
             break
+        # Newton step with the sample's Hessian, within the basis.
         gradient = 2 * problem.alpha * coef - found.phi_t_dual
         inner = gradient if basis is None else basis.T @ gradient
         steps = [system.direction(inner[:, k], -found.mean_dual[k]) for k, system in enumerate(systems)]
