@@ -126,49 +126,48 @@ def solve_in_rounds(
     width, scale = FIRST_WIDTH * band, null_model(problem) if null is None else null()
     best = _BestRound(problem, scale, tol)
     best.hessian_rows += hessian_rows
-    open_columns, last_check = np.arange(q), None
-    for turn in range(MAX_ROUNDS):
+    unfinished, last_check = np.arange(q), None
+    for round_ in range(MAX_ROUNDS):
         # 1. The active set, which must contain enough rows for the problem to have a solution.
-        rough = turn == 0 and basis is None and not solved and not stepped
+        rough = round_ == 0 and basis is None and not solved and not stepped
         goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
-        while (stuck := _too_few_active(problem, screened, active_set, open_columns)).any() and not _too_many_active(
-            problem, active_set
-        ):
-            band = np.where(stuck, 2 * band, band)
-            screened, active_set = expand_active(
-                problem, state, screened, active_set, np.where(stuck, band, -1.0), basis
-            )
+        while (too_few := _too_few_active(problem, screened, active_set, unfinished)).any():
+            if _too_many_active(problem, active_set):
+                break
+            band = np.where(too_few, 2 * band, band)
+            more = np.where(too_few, band, -1.0)
+            screened, active_set = expand_active(problem, state, screened, active_set, more, basis)
         if _too_many_active(problem, active_set):
             break
         # 2. Newton on the active rows.
         point = _ActiveStart(fit.coef, fit.intercept, width, scale, screened, basis)
         budget = _Budget(goal, min(MAX_STEPS, max_iter))
-        rows, answer = problem.run_at(_solve_active, active_set.rows, point, open_columns, budget)
+        rows, answer = problem.run_at(_solve_active, active_set.rows, point, unfinished, budget)
         active_set = replace(active_set, rows=rows)
         move, shift = fit.coef + answer.move - coef, fit.intercept + answer.shift - intercept
         best.count(answer)
-        if turn == 0 and solved and not problem.rows.near:  # try the new duals on the fit as it was given
-            _, gap = problem.run_at(_proof, rows, point, open_columns)
-            best.sweeps += active_set.count[open_columns].sum() / problem.rows.n_rows
-            open_columns = np.flatnonzero(~best.update(open_columns, coef, intercept, before, gap, state, active_set))
-            if len(open_columns) == 0:
+        if round_ == 0 and solved and not problem.rows.near:  # try the new duals on the fit as it was given
+            _, gap = problem.run_at(_proof, rows, point, unfinished)
+            best.sweeps += active_set.count[unfinished].sum() / problem.rows.n_rows
+            unfinished = np.flatnonzero(~best.update(unfinished, coef, intercept, before, gap, state, active_set))
+            if len(unfinished) == 0:
                 break
         duals, _ = problem.rows.run_at(_scatter, rows, np.array([span.start for span in problem.rows.spans]))
-        if last_check is not None and best.is_close(open_columns):  # try the new duals on the last fit
+        if last_check is not None and best.is_close(unfinished):  # try the new duals on the last fit
             gap = _gap(problem, screened, recheck_changed(problem, state, last_check, duals), coef)
-            done = best.update(open_columns, coef, intercept, before, gap, state, active_set)
-            open_columns = np.flatnonzero(~done)
-            if len(open_columns) == 0:
+            done = best.update(unfinished, coef, intercept, before, gap, state, active_set)
+            unfinished = np.flatnonzero(~done)
+            if len(unfinished) == 0:
                 break
         # 3. KKT check over all rows.
         check = verify(problem, state, coef + move, intercept + shift, duals)
         after = check.loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
         dual_residuals = dual_residual(problem, coef + move, screened.phi_t_dual + check.phi_t_dual)
         gap = _gap(problem, screened, check, coef + move)
-        done = best.update(open_columns, coef + move, intercept + shift, after, gap, state, active_set)
+        done = best.update(unfinished, coef + move, intercept + shift, after, gap, state, active_set)
         worse = ~done & (after > before)
-        open_columns = np.flatnonzero(~done)
-        if len(open_columns) == 0:
+        unfinished = np.flatnonzero(~done)
+        if len(unfinished) == 0:
             break
         basis_too_small = ~done & ~worse & (relative(dual_residuals, after, scale.objective) > tol / 4)
         drop_basis = basis is not None and bool(np.any(basis_too_small))
@@ -186,23 +185,22 @@ def solve_in_rounds(
             width = FIRST_WIDTH * band
         else:
             more = np.where(worse, TOUCHING, np.minimum(2 * check.worst_violation, band))
-            screened, active_set = expand_active(
-                problem, state, screened, active_set, np.where(done, -1.0, more), basis
-            )
+            more = np.where(done, -1.0, more)
+            screened, active_set = expand_active(problem, state, screened, active_set, more, basis)
             width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
         fit = ScreenedFit(coef, intercept, band, screened, active_set)
-    if len(open_columns):  # fall back to Newton on all rows
+    if len(unfinished):  # fall back to Newton on all rows
         anchor = best.dual if problem.rows.near else central_duals(problem)
         start = newton.Start(fit.coef, fit.intercept, anchor, width, scale)
-        _solve_unscreened(problem, basis, best, open_columns, start, tol, max_iter)
+        _solve_unscreened(problem, basis, best, unfinished, start, tol, max_iter)
     return best.result(state.sweeps)
 
 
 def _gap(problem: Problem, screened: ScreenedRows, check: KktCheck, coef: Array) -> Array:
     """The duality gap (q,) that the check proves; infinite where an intercept needs balanced duals and they are not."""
     gap = check.fenchel_gap + dual_residual(problem, coef, screened.phi_t_dual + check.phi_t_dual)
-    even = np.abs(screened.mean_dual + check.mean_dual) <= ROUNDING
-    return np.where(even, gap, np.inf) if problem.fit_intercept else gap
+    is_balanced = np.abs(screened.mean_dual + check.mean_dual) <= ROUNDING
+    return np.where(is_balanced, gap, np.inf) if problem.fit_intercept else gap
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,12 +353,12 @@ def _too_few_active(problem: Problem, screened: ScreenedRows, active_set: Active
     With an intercept mean v = 0 must be reachable: otherwise the active-set problem is unbounded below in the
     intercept. Without one a large alpha may leave all rows far on one side of the fit.
     """
-    stuck = np.zeros(problem.n_columns, dtype=bool)
-    stuck[columns] = active_set.count[columns] == 0
+    too_few = np.zeros(problem.n_columns, dtype=bool)
+    too_few[columns] = active_set.count[columns] == 0
     if problem.fit_intercept:
         ends = screened.mean_dual + 0.9 * np.array([active_set.min_dual, active_set.max_dual])
-        stuck[columns] |= (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
-    return stuck
+        too_few[columns] |= (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
+    return too_few
 
 
 def _solve_unscreened(
