@@ -26,7 +26,7 @@ Array = NDArray[np.floating]
 
 # Rows per feature of the sample, its smallest share of all rows, and the largest share at which it still pays.
 ROWS_PER_FEATURE, MIN_SAMPLE_SHARE, MAX_SAMPLE_SHARE = 32, 1 / 8, 1 / 4
-# The sample is solved to this relative gap times 1 / its number of rows: a share of its sampling error.
+# Relative gap to which the sample is solved, times its number of rows: a share of its sampling error.
 SAMPLE_ACCURACY = 0.02
 # Steps end where one leaves more than this share of the gap: the Hessian of the sample is then too inaccurate.
 MAX_GAP_RATIO = 0.4
