@@ -1,4 +1,4 @@
-"""Screened continuation: the plain loop's answer for a fraction of its work."""
+"""Screened Newton: the answer of plain Newton for a fraction of its work."""
 
 import numpy as np
 import pytest
@@ -112,5 +112,5 @@ def test_a_ridge_weight_that_leaves_every_row_on_one_side_is_solved():
     grid = paths.solve(problem((features, target), np.array([0.5]), 1.0), alphas, tol=1e-5)
     assert grid.relative_gap.max() <= 1e-5
     # At the largest, all duals are 1/2: F = mean y / 2 - |mean phi / 2|^2 / (4 alpha).
-    pull = features.mean(axis=0) / 2
-    assert grid.objective[-1, 0] == pytest.approx(target.mean() / 2 - pull @ pull / (4 * alphas[-1]), rel=1e-5)
+    sums = features.mean(axis=0) / 2
+    assert grid.objective[-1, 0] == pytest.approx(target.mean() / 2 - sums @ sums / (4 * alphas[-1]), rel=1e-5)

@@ -1,4 +1,4 @@
-"""At scale every loss gives what the plain loop gives: rows that can be settled are, and so are directions."""
+"""On many rows every loss gives what plain Newton gives: rows are screened where possible, directions left out."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from quernel.solvers import newton
 from quernel.solvers.screening import driver, smooth_driver
 
 N, M = 60_000, 40
-# Made of lines where most rows lie, so that these can be settled, and others.
+# Losses that are linear where most rows lie, so that rows can be screened, and losses that are curved there.
 LINES = [Absolute(), EpsilonInsensitive(0.2), Huber(0.02), SmoothedPinball(0.02, 0.3), Hinge(), SmoothedHinge(0.02)]
 CURVES = [Huber(1.0), Squared(), Expectile(0.8), LogCosh(), SquaredHinge(), SmoothedHinge(2.0), Logistic()]
 
@@ -113,4 +113,4 @@ def test_what_counts_as_curved():
         sample = Problem(InMemoryDesign(ArrayRows(Phi, y), features=Phi), loss, 1e-3)
         result = newton.solve(sample)
         residual = driver._residuals(sample, result.coef, result.intercept)
-        assert smooth_driver.curved(sample.loss, residual, result.dual) == expected
+        assert smooth_driver.is_curved(sample.loss, residual, result.dual) == expected

@@ -14,7 +14,7 @@ from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.solvers.noncrossing import driver, newton
 from quernel.solvers.noncrossing.block_tridiagonal import BlockTridiagonal
-from quernel.solvers.noncrossing.problem import Duals, certified, drop
+from quernel.solvers.noncrossing.problem import Duals, certify, crossing
 
 LEVELS = np.array([0.7, 0.1, 0.5, 0.3, 0.6, 0.9])  # in no order
 ROUNDING = 1e-10
@@ -113,16 +113,16 @@ def test_the_gap_bounds_the_distance_wherever_it_stops(steps):
     features, y, _, _ = crossing_rows(7)
     best = clarabel_optimum(features, y, 1e-4, None, True, None)
     found = driver.solve(problem_of(features, y, 1e-4), tol=1e-7, max_iter=1000)
-    table = driver.ordered(problem_of(features, y, 1e-4), np.ones(6), np.argsort(LEVELS), np.arange(len(y)), None)
+    table = driver.build_problem(problem_of(features, y, 1e-4), np.ones(6), np.argsort(LEVELS), np.arange(len(y)), None)
     rng = np.random.default_rng(steps)
     for _ in range(20):  # any coefficients and any duals
         coef = found.coef[:, np.argsort(LEVELS)] + rng.normal(size=found.coef.shape) * rng.random() / steps
         duals = Duals(
             np.clip(rng.normal(size=(len(y), 6)), table.levels - 1, table.levels), rng.exponential(0.1, (len(y), 5))
         )
-        point = certified(table, coef, found.intercept[np.argsort(LEVELS)], duals, np.zeros(6, dtype=int))
+        point = certify(table, coef, found.intercept[np.argsort(LEVELS)], duals, np.zeros(6, dtype=int))
         assert point.gap.sum() >= point.objective.sum() - best - 1e-9
-        assert np.max(drop(table.curves(point.coef, point.intercept))) <= 0
+        assert np.max(crossing(table.curves(point.coef, point.intercept))) <= 0
 
 
 def test_levels_that_do_not_cross_are_left_as_they_are():
@@ -140,7 +140,7 @@ def test_only_what_crosses_is_moved():
     levels = np.array([0.02, 0.48, 0.5, 0.52, 0.98])
     problem = problem_of(features, y, 1e-3, levels=levels)
     apart, together = SOLVERS["newton"](problem, tol=1e-7), driver.solve(problem, tol=1e-7)
-    worst = drop(features @ apart.coef + apart.intercept).max(axis=0)
+    worst = crossing(features @ apart.coef + apart.intercept).max(axis=0)
     assert np.all(worst[[0, 3]] < -0.1)
     assert np.all(worst[[1, 2]] > 0.01)
     np.testing.assert_array_equal(together.coef[:, [0, 4]], apart.coef[:, [0, 4]])
@@ -162,11 +162,11 @@ def sizes_of_inner_problems(monkeypatch, problem, **settings):
         return driver.solve(problem, tol=1e-7), np.array(seen).T
 
 
-def test_steps_see_the_rows_in_doubt_and_the_answer_is_that_of_all(monkeypatch):
+def test_steps_see_the_active_rows_and_the_answer_is_that_of_all(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     found, (sizes, _) = sizes_of_inner_problems(monkeypatch, problem)
-    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, CROWD=0.0)
+    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, MAX_ACTIVE_SHARE=0.0)
     assert found.converged
     assert every.converged
     assert found.objective.sum() == pytest.approx(every.objective.sum(), rel=2e-7)
@@ -181,7 +181,7 @@ def test_a_row_that_is_wrongly_thought_clear_is_found(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     careful, _ = sizes_of_inner_problems(monkeypatch, problem)
-    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, DOUBT=0.0)
+    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, ACTIVE_MOVES=0.0)
     again = np.flatnonzero(widths[1:] == widths[:-1]) + 1
     assert len(again)
     assert np.all(sizes[again] == len(y))

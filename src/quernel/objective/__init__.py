@@ -1,4 +1,4 @@
-"""The objective as sums over row blocks, and what may be left out of them."""
+"""The objective F, its derivatives and its duality gap, as map-reduce sums over row blocks."""
 
 from quernel.objective.hessian import Curvature
 from quernel.objective.problem import DualSums, NotFiniteError, Problem, ScreenedRows, require_finite

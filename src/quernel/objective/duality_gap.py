@@ -1,10 +1,12 @@
-"""The duality gap: how far a fit can be from the best possible one, for any coefficients and any duals.
+"""The duality gap: how far a fit can be from the optimum, for any coefficients and any duals.
 
-For duals v in the loss's domain, balanced (mean v = 0) when there is an intercept,
+For duals v in the domain of the conjugate, with mean v = 0 (balanced) if there is an intercept,
 
     gap = mean(loss(r) + conjugate(v) - v r) + alpha |u - Phi'(w v) / (2 alpha W)|^2  >=  F(u, b) - min F.
 
-It needs no optimality of anything: a wrong v only makes the bound larger.
+The first part is the Fenchel gap, the second the dual residual: how far v is from u = Phi'(w v) / (2 alpha W), the
+stationarity condition. Neither u nor v need be optimal; a bad v only makes the bound larger. `certify` takes the
+multipliers of the state as v, `certify_gradient` the slopes of the loss at the residuals.
 """
 
 from __future__ import annotations
@@ -24,70 +26,84 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
-    """Sums at a fit, one entry per column: mean loss, and force (M, q) and size of either sign's duals s v."""
+class FullGradient:
+    """Sums over all rows at a fit with the slopes of the loss as duals v, one entry per column.
+
+    phi_t_positive and phi_t_negative (M, q) are the parts of Phi'(w s v)/W from positive and from negative s v, and
+    positive and negative (q,) the absolute sums of these duals; kept apart, so that either part can be shrunk.
+    """
 
     loss: Array
-    upward: Array
-    downward: Array
+    phi_t_positive: Array
+    phi_t_negative: Array
     positive: Array
     negative: Array
 
     @property
-    def force(self) -> Array:
+    def phi_t_dual(self) -> Array:
         """Phi'(w v)/W."""
-        return self.upward + self.downward
+        return self.phi_t_positive + self.phi_t_negative
 
     @property
-    def balance(self) -> Array:
+    def mean_dual(self) -> Array:
         """mean v."""
         return self.positive - self.negative
 
 
-def survey(problem: Problem, memory: RowState, coef: Array, intercept: Array) -> Survey:
-    """Set residuals to those of (coef, intercept) and anchors to the slopes there, and sum: one sweep."""
-    found = Survey(*problem.rows.map_reduce(_survey_block, memory, (problem.loss, coef, intercept), join=total))
+def full_gradient(problem: Problem, state: RowState, coef: Array, intercept: Array) -> FullGradient:
+    """Set residuals to those of (coef, intercept), multipliers to the slopes there, and sum, in one pass."""
+    found = FullGradient(
+        *problem.rows.map_reduce(_full_gradient_block, state, (problem.loss, coef, intercept), join=total)
+    )
     require_finite(found.loss)
     return found
 
 
-def _survey_block(block: Block, memory: BlockState, message: tuple[Loss, Array, Array]) -> tuple[Array, ...]:
-    from quernel.objective.numba_kernels import force_by_sign
+def _full_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> tuple[Array, ...]:
+    """The fields of `FullGradient` over one block; sets residuals and multipliers."""
+    from quernel.objective.numba_kernels import phi_t_dual_by_sign
 
-    loss, coef, intercept = message
+    loss, coef, intercept = args
     residual = residuals(block, loss, coef, intercept)
-    memory["residual"], memory["anchor"] = residual, loss.slope(residual)
+    state["residual"], state["anchor"] = residual, loss.slope(residual)
     _, sign = loss.margin_transform(block.targets)
-    weighted = (memory["anchor"] * sign * block.share[:, None]).T
-    upward, downward = np.zeros((2, *coef.T.shape))
-    force_by_sign(np.ascontiguousarray(block.features), weighted, upward, downward)
+    weighted = (state["anchor"] * sign * block.share[:, None]).T
+    phi_t_positive, phi_t_negative = np.zeros((2, *coef.T.shape))
+    phi_t_dual_by_sign(np.ascontiguousarray(block.features), weighted, phi_t_positive, phi_t_negative)
     positive = np.maximum(weighted, 0).sum(axis=1)
-    return block.share @ loss.value(residual), upward.T, downward.T, positive, positive - weighted.sum(axis=1)
+    return (
+        block.share @ loss.value(residual),
+        phi_t_positive.T,
+        phi_t_negative.T,
+        positive,
+        positive - weighted.sum(axis=1),
+    )
 
 
-def slack(problem: Problem, memory: RowState, factors: tuple[Array, Array]) -> Array:
-    """mean(loss + conjugate(v) - v r) for the anchors, the positive and the negative ones shrunk by these factors."""
-    (mean,) = problem.rows.map_rows(_slack_block, memory, (problem.loss, factors), join=total)
+def fenchel_gap(problem: Problem, state: RowState, factors: tuple[Array, Array]) -> Array:
+    """mean(loss + conjugate(v) - v r) (q,) for the multipliers, positive and negative ones times these factors."""
+    (mean,) = problem.rows.map_rows(_fenchel_gap_block, state, (problem.loss, factors), join=total)
     return mean
 
 
-def _slack_block(block: Block, memory: BlockState, message: tuple[Loss, tuple[Array, Array]]) -> tuple[Array]:
-    loss, (positive, negative) = message
-    residual, anchor = memory["residual"], memory["anchor"]
+def _fenchel_gap_block(block: Block, state: BlockState, args: tuple[Loss, tuple[Array, Array]]) -> tuple[Array]:
+    """Sum of Fenchel gaps over one block."""
+    loss, (positive, negative) = args
+    residual, anchor = state["residual"], state["anchor"]
     _, sign = loss.margin_transform(block.targets)
     dual = np.where(sign * anchor > 0, positive, negative) * anchor
     return (block.share @ (loss.value(residual) + loss.conjugate(dual) - dual * residual),)
 
 
-# Rows looked at together where whole columns need not exist at once.
-PART = 65_536
-# Rows that tell the best constant where not all can be looked at.
-SAMPLE = 10_000
+# Rows per chunk where residuals of a constant fit are computed, to bound memory.
+CHUNK_ROWS = 65_536
+# Rows of the sample from which the best constant is computed out of core.
+CONSTANT_SAMPLE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """One entry per column: objective F, absolute gap, and the gap relative to max(F, F0 / 1000)."""
+    """Objective F, duality gap, and the gap relative to max(F, F0 / 1000), each (q,); F0 is that of the null model."""
 
     objective: Array
     gap: Array
@@ -107,52 +123,57 @@ class NullModel:
 
 
 def null_model(problem: Problem) -> NullModel:
-    """F0 = F at u = 0 with the best constant: the scale on which gaps are judged."""
-    constant = _best_constant(problem) if problem.fit_intercept else np.zeros(problem.n_columns)
-    (objective,) = _mean(problem, _loss_of_constant, constant)
+    """F0 = F at u = 0 with the best constant: the scale of relative gaps."""
+    constant = _fit_constant(problem) if problem.fit_intercept else np.zeros(problem.n_columns)
+    (objective,) = _mean_over_rows(problem, _constant_loss_block, constant)
     return NullModel(constant, objective)
 
 
 def dual_variance(problem: Problem) -> Array:
-    """mean v^2 of the slopes v at the best constant (at 0, where that fits exactly): duals that explain nothing."""
-    constant = _best_constant(problem)
-    (variance,) = _mean(problem, _square_of_slope, constant)
+    """mean v^2 (q,) of the slopes v at the best constant, or at 0 where that fits exactly: duals before any fit."""
+    constant = _fit_constant(problem)
+    (variance,) = _mean_over_rows(problem, _mean_square_slope_block, constant)
     if np.all(variance > 0):
         return variance
-    return np.where(variance > 0, variance, _mean(problem, _square_of_slope, np.zeros_like(constant))[0])
+    return np.where(
+        variance > 0, variance, _mean_over_rows(problem, _mean_square_slope_block, np.zeros_like(constant))[0]
+    )
 
 
-def _best_constant(problem: Problem) -> Array:
-    """The constant with the smallest loss; of rows that are far away, that of a sample."""
+def _fit_constant(problem: Problem) -> Array:
+    """The constant with the smallest mean loss; out of core, that of a sample."""
     if problem.rows.near:
         return problem.loss.fit_constant(problem.rows.target, problem.rows.share)
-    sample = problem.rows.sample(min(SAMPLE, problem.rows.n_rows), np.random.default_rng(0))
-    return problem.run_at(_best_constant_of, sample)[1]
+    sample = problem.rows.sample(min(CONSTANT_SAMPLE, problem.rows.n_rows), np.random.default_rng(0))
+    return problem.run_at(_fit_constant_of_sample, sample)[1]
 
 
-def _best_constant_of(problem: Problem, sample: InMemoryDesign) -> tuple[None, Array]:
-    return None, _best_constant(problem.on(sample))
+def _fit_constant_of_sample(problem: Problem, sample: InMemoryDesign) -> tuple[None, Array]:
+    """For `run_at`: the best constant of a sample."""
+    return None, _fit_constant(problem.on(sample))
 
 
-def _mean(problem: Problem, step: Callable[..., tuple[Array]], constant: Array) -> tuple[Array]:
-    """The weighted mean of something over all rows, at a constant fit."""
+def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array]], constant: Array) -> tuple[Array]:
+    """Map-reduce of a block function over all rows, at a constant fit."""
     return problem.rows.map_rows(step, problem.rows.new_memory(), (problem.loss, constant), join=total)
 
 
-def _loss_of_constant(block: Block, memory: BlockState, message: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
-    loss, constant = message
+def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
+    """Mean loss of a constant over one block."""
+    loss, constant = args
     return (np.asarray(sum(block.share[part] @ loss.value(r) for part, r in _residuals(block, loss, constant))),)
 
 
-def _square_of_slope(block: Block, memory: BlockState, message: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
-    loss, constant = message
+def _mean_square_slope_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
+    """Mean squared slope at a constant over one block."""
+    loss, constant = args
     return (np.asarray(sum(block.share[part] @ loss.slope(r) ** 2 for part, r in _residuals(block, loss, constant))),)
 
 
 def _residuals(block: Block, loss: Loss, constant: Array) -> Iterator[tuple[slice, Array]]:
-    """The residuals of a constant fit, some rows at a time."""
-    for start in range(0, len(block.share), PART):
-        part = slice(start, start + PART)
+    """Residuals of a constant fit, in chunks of rows."""
+    for start in range(0, len(block.share), CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
         offset, sign = loss.margin_transform(block.targets[part])
         yield part, offset - sign * constant
 
@@ -163,51 +184,59 @@ def relative(gap: Array, objective: Array, null_objective: Array) -> Array:
     return np.where(null_objective > 0, gap / np.where(scale > 0, scale, 1), 0.0)
 
 
-def certify(problem: Problem, memory: RowState, coef: Array, intercept: Array, null: NullModel) -> Certificate:
-    """The certificate of (coef, intercept), with the remembered residuals and anchors."""
+def certify(problem: Problem, state: RowState, coef: Array, intercept: Array, null: NullModel) -> Certificate:
+    """The duality gap of (coef, intercept), with the residuals and multipliers of the state.
+
+    With an intercept, the multipliers are first shrunk on one side until they are balanced.
+    """
     ones = np.ones(problem.n_columns)
-    pull = problem.multiplier_gradient(memory, (ones, ones))
-    if problem.fit_intercept and np.any(pull.balance != 0):
-        pull = problem.multiplier_gradient(memory, balance_factors(pull))
-    objective = problem.objective(pull, coef, intercept)
-    gap = pull.slack + stray(problem, coef, pull.force)
-    if problem.fit_intercept and problem.settled is not None:
-        # Settled duals cannot be shrunk: where the others did not suffice, nothing is certified.
-        gap = np.where(np.abs(pull.balance) <= 1e-12, gap, np.inf)
+    sums = problem.multiplier_gradient(state, (ones, ones))
+    if problem.fit_intercept and np.any(sums.mean_dual != 0):
+        sums = problem.multiplier_gradient(state, balance_factors(sums))
+    objective = problem.objective(sums, coef, intercept)
+    gap = sums.fenchel_gap + dual_residual(problem, coef, sums.phi_t_dual)
+    if problem.fit_intercept and problem.screened is not None:
+        # The duals of screened rows are fixed: where shrinking the others did not balance them, nothing is proved.
+        gap = np.where(np.abs(sums.mean_dual) <= 1e-12, gap, np.inf)
     return Certificate(objective, gap, relative(gap, objective, null.objective))
 
 
-def certify_survey(problem: Problem, memory: RowState, found: Survey, coef: Array, null: NullModel) -> Certificate:
-    """The certificate of the fit that was surveyed, with the slopes there as duals."""
+def certify_gradient(
+    problem: Problem, state: RowState, found: FullGradient, coef: Array, null: NullModel
+) -> Certificate:
+    """The duality gap of the fit at which `found` was summed, with the slopes there as duals."""
     ones = np.ones(problem.n_columns)
     factors = balance_factors(found) if problem.fit_intercept else (ones, ones)
     objective = found.loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
-    force = factors[0] * found.upward + factors[1] * found.downward
-    gap = slack(problem, memory, factors) + stray(problem, coef, force)
+    phi_t_dual = factors[0] * found.phi_t_positive + factors[1] * found.phi_t_negative
+    gap = fenchel_gap(problem, state, factors) + dual_residual(problem, coef, phi_t_dual)
     return Certificate(objective, gap, relative(gap, objective, null.objective))
 
 
-def stray(problem: Problem, coef: Array, force: Array) -> Array:
-    """alpha |u - force / (2 alpha)|^2, written so that a tiny alpha loses no digits."""
-    gradient = 2 * problem.alpha * coef - force
+def dual_residual(problem: Problem, coef: Array, phi_t_dual: Array) -> Array:
+    """alpha |u - phi_t_dual / (2 alpha)|^2 (q,), written so that a tiny alpha loses no digits."""
+    gradient = 2 * problem.alpha * coef - phi_t_dual
     return np.einsum("ij,ij->j", gradient, gradient) / (4 * problem.alpha)
 
 
-def balance_factors(pull: DualSums | Survey) -> tuple[Array, Array]:
-    """Factors for the positive and the negative duals that make their sum zero and keep them in their domain."""
-    return _less(pull.positive, pull.balance), _less(pull.negative, -pull.balance)
+def balance_factors(sums: DualSums | FullGradient) -> tuple[Array, Array]:
+    """Factors in [0, 1] for the positive and the negative duals that make mean v = 0 and keep v in its domain."""
+    return _shrink_factor(sums.positive, sums.mean_dual), _shrink_factor(sums.negative, -sums.mean_dual)
 
 
 def balanced(dual: Array, share: Array, elsewhere: float) -> Array:
-    """One column's duals (m,), shrunk where that makes their sum and what is elsewhere zero; shares carry the signs."""
+    """One column's duals (m,), shrunk on one side such that their weighted sum plus `elsewhere` is zero.
+
+    share (m,) carries the signs of the rows; `elsewhere` is the sum of other rows' weighted duals.
+    """
     weighted = share * dual
-    positive, balance = np.maximum(weighted, 0).sum(), weighted.sum()
-    negative, surplus = positive - balance, balance + elsewhere
-    return np.where(weighted > 0, _less(positive, surplus), _less(negative, -surplus)) * dual
+    positive, mean_dual = np.maximum(weighted, 0).sum(), weighted.sum()
+    negative, surplus = positive - mean_dual, mean_dual + elsewhere
+    return np.where(weighted > 0, _shrink_factor(positive, surplus), _shrink_factor(negative, -surplus)) * dual
 
 
-def _less(part: Array, surplus: Array) -> Array:
-    """The factor that takes the surplus, if it is one, away from its part."""
+def _shrink_factor(part: Array, surplus: Array) -> Array:
+    """The factor (part - surplus) / part in [0, 1], or 1 where there is no surplus."""
     return np.divide(part - surplus, part, out=np.ones_like(part), where=(surplus > 0) & (part > 0)).clip(0, 1)
 
 

@@ -1,4 +1,8 @@
-"""Second derivatives: the Hessian of each column, as sums over row blocks."""
+"""The Hessian of each column's smoothed mean loss, as map-reduce sums over row blocks.
+
+With c_i = dv_i/dr_i, the derivative of row i's dual, and h_i = w_i c_i / W, it is sum_i h_i phi_i phi_i' over the
+active rows, those with h_i > 0. `NewtonSystem` adds the ridge 2 alpha I and the intercept, and solves.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,20 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Curvature:
-    """The Hessian sum_i h_i phi_i phi_i' of one column's smoothed mean loss, on whichever side is smaller.
+    """The Hessian sum_i h_i phi_i phi_i' of one column, in whichever form is smaller.
 
-    Few active rows: `rows` (a, M) and their weights `h` (a,). Many: `gram` (M, M), `cross` (M,) = sum h phi and `total`
-    = sum h. `surplus` is what the duals would gain if the active rows were never clipped, seen from their anchors:
-    h (r - contact) per row where there are few, summed against (phi, 1) where there are many.
+    Attributes
+    ----------
+    surplus : array
+        h_i (r_i - r*_i), where r*_i is the residual at which the multiplier is a subgradient of the loss (0 for
+        two-piece losses): the change of the duals, from the multipliers, if the active rows were never clipped. Per row
+        (a,) with `rows`; otherwise its sums against (phi, 1), of shape (M + 1,).
+    rows, h : arrays of shape (a, M) and (a,), or None
+        Few active rows (a <= M): their features and weights.
+    gram, cross : arrays of shape (M, M) and (M,), or None
+        Many: sum h phi phi' and sum h phi.
+    total : float
+        Many: sum h.
     """
 
     surplus: Array
@@ -31,14 +44,14 @@ class Curvature:
     total: float = 0.0
 
 
-def curvature_of(
-    block: Block, memory: BlockState, message: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
+def curvature_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, NDArray[np.bool_], NDArray[np.bool_]]
 ) -> list[Curvature]:
-    """The curvature of every column over one block."""
-    loss, width, few, anchored = message
-    active_ones = piecewise.active if piecewise.applies(loss, block) else _active
+    """Block function: the Hessian of every column over one block."""
+    loss, width, few, anchored = args
+    find_active = piecewise.find_active if piecewise.applies(loss, block) else _find_active
     answers = []
-    for k, (active, weight, surplus) in enumerate(active_ones(block, memory, loss, width, anchored)):
+    for k, (active, weight, surplus) in enumerate(find_active(block, state, loss, width, anchored)):
         rows = block.features[active].astype(float, copy=False)
         if few[k]:
             answers.append(Curvature(surplus, rows=rows, h=weight))
@@ -49,26 +62,27 @@ def curvature_of(
     return answers
 
 
-def _active(
-    block: Block, memory: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
-) -> list[piecewise.Active]:
-    """Of each column: the rows that have curvature, their weights h, and their surplus h (r - contact), turned."""
-    residual, anchor = memory["residual"], memory["anchor"]
-    contact = loss.inverse_subgradient(anchor)
-    at = np.where(anchored, contact, residual) if anchored.any() else residual
+def _find_active(
+    block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
+) -> list[piecewise.ActiveColumn]:
+    """The active rows of each column, their weights h, and their surplus h (r - r*) with the row's sign."""
+    residual, anchor = state["residual"], state["anchor"]
+    at_multiplier = loss.inverse_subgradient(anchor)
+    at = np.where(anchored, at_multiplier, residual) if anchored.any() else residual
     h = loss.curvature(at, anchor, width) * block.share[:, None]
     _, sign = loss.margin_transform(block.targets)
-    turned = sign * (residual - contact)
+    signed_surplus = sign * (residual - at_multiplier)
     rows = [np.flatnonzero(h[:, k]) for k in range(len(width))]
-    return [(active, h[active, k], h[active, k] * turned[active, k]) for k, active in enumerate(rows)]
+    return [(active, h[active, k], h[active, k] * signed_surplus[active, k]) for k, active in enumerate(rows)]
 
 
-def joined(answers: list[list[Curvature]]) -> list[Curvature]:
-    """Every column's curvature over all blocks."""
-    return [_joined_column(list(parts)) for parts in zip(*answers, strict=True)]
+def reduce_curvatures(answers: list[list[Curvature]]) -> list[Curvature]:
+    """Reduce step: every column's Hessian over all blocks."""
+    return [_reduce_column(list(parts)) for parts in zip(*answers, strict=True)]
 
 
-def _joined_column(parts: list[Curvature]) -> Curvature:
+def _reduce_column(parts: list[Curvature]) -> Curvature:
+    """One column's Hessian from those of its blocks: rows concatenated, or Gram matrices added."""
     if parts[0].gram is None:
         return Curvature(
             surplus=np.concatenate([part.surplus for part in parts]),

@@ -1,9 +1,9 @@
-"""The multinomial logistic objective as sums over row blocks: all columns are one problem.
+"""The multinomial logistic objective as map-reduce sums over row blocks: all K columns are one problem.
 
     F(U, b) = (1/W) sum_i w_i [log sum_k exp f_ik - f_i,class(i)] + alpha |U|^2,      f_i = U'phi_i + b,  K classes
 
-The slope of a row's loss in f_i is -(v_i), v_i = e_class(i) - p_i with p = softmax(f). Every p in the simplex gives a
-bound, for  log sum exp f + sum p log p - p'f >= 0  (Fenchel-Young, with equality at the softmax).
+The gradient of a row's loss in f_i is -v_i, with v_i = e_class(i) - p_i and p = softmax(f). Every p in the simplex
+gives a bound, because  log sum exp f + sum p log p - p'f >= 0  (Fenchel-Young, with equality at the softmax).
 """
 
 from __future__ import annotations
@@ -20,116 +20,133 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
-class ClassPull:
-    """Sums at the current scores f and probabilities p: force Phi'(w v)/W (M, K), balance mean v (K,), loss, slack."""
+class MultinomialSums:
+    """Sums at the current scores f and probabilities p.
 
-    force: Array
-    balance: Array
+    phi_t_dual (M, K) is Phi'(w v)/W, mean_dual (K,) the mean of v, loss the mean loss, and fenchel_gap the mean of
+    log sum exp f + sum p log p - p'f.
+    """
+
+    phi_t_dual: Array
+    mean_dual: Array
     loss: float
-    slack: float
+    fenchel_gap: float
 
 
 @dataclass(frozen=True, eq=False)
-class ClassProblem:
-    """Rows whose targets (n, K) are +1 at their class and -1 elsewhere."""
+class MultinomialProblem:
+    """The multinomial problem of rows with targets (n, K): +1 at the row's class, -1 elsewhere."""
 
     rows: InMemoryDesign
     alpha: float
     fit_intercept: bool
 
-    def set_coefficients(self, memory: RowState, coef: Array, intercept: Array) -> None:
-        """Set scores and probabilities to those of (coef, intercept)."""
-        self.rows.map_reduce(_place, memory, (coef, intercept), join=nothing)
+    def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
+        """Set scores and probabilities of all rows to those of (coef, intercept)."""
+        self.rows.map_reduce(_set_scores, state, (coef, intercept), join=nothing)
 
     def shares(self) -> Array:
-        """Each class's part of the weight, shape (K,)."""
-        (shares,) = self.rows.map_rows(_shares, self.rows.new_memory(), join=total)
+        """Weighted class frequencies, (K,)."""
+        (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_memory(), join=total)
         return shares
 
-    def smoothed_gradient(self, memory: RowState, mix: tuple[float, Array] | None = None) -> ClassPull:
-        """The sums at p or, with mix = (e, g), at (1 - e) p + e g."""
-        force, balance, loss, slack = self.rows.map_reduce(_pull, memory, mix, join=total)
-        return ClassPull(force, balance, float(loss), float(slack))
+    def gradient_sums(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:
+        """Sums at p or, with mix = (e, g), at (1 - e) p + e g for a constant distribution g (K,)."""
+        phi_t_dual, mean_dual, loss, fenchel_gap = self.rows.map_reduce(_gradient_block, state, mix, join=total)
+        return MultinomialSums(phi_t_dual, mean_dual, float(loss), float(fenchel_gap))
 
-    def objective(self, pull: ClassPull, coef: Array) -> float:
-        """F where `smoothed_gradient` was taken."""
-        return pull.loss + self.alpha * float(np.sum(coef**2))
+    def objective(self, sums: MultinomialSums, coef: Array) -> float:
+        """F at coef, from the sums of `gradient_sums` there."""
+        return sums.loss + self.alpha * float(np.sum(coef**2))
 
-    def curvature(self, memory: RowState) -> tuple[Array, float]:
-        """The Gram matrix of (phi, 1), shape (M + 1, M + 1), and the mean p (1 - p): a rough Hessian of every class."""
-        gram, bend = self.rows.map_reduce(_gram, memory, join=total)
-        return gram, float(bend)
+    def curvature(self, state: RowState) -> tuple[Array, float]:
+        """Gram matrix of (phi, 1), shape (M + 1, M + 1), and mean p (1 - p).
 
-    def product(self, memory: RowState, coef: Array, intercept: Array) -> tuple[Array, Array]:
-        """The Hessian of F applied to a direction."""
-        force, balance = self.rows.map_reduce(_product, memory, (coef, intercept), join=total)
-        return 2 * self.alpha * coef + force, balance
+        Their product approximates the Hessian of every class.
+        """
+        gram, curvature = self.rows.map_reduce(_gram_block, state, join=total)
+        return gram, float(curvature)
 
-    def set_direction(self, memory: RowState, coef: Array, intercept: Array) -> None:
-        """Remember how the scores change along a direction."""
-        self.rows.map_reduce(_aim, memory, (coef, intercept), join=nothing)
+    def product(self, state: RowState, coef: Array, intercept: Array) -> tuple[Array, Array]:
+        """Hessian-vector product of F with a direction."""
+        phi_t_dual, mean_dual = self.rows.map_reduce(_hessian_product_block, state, (coef, intercept), join=total)
+        return 2 * self.alpha * coef + phi_t_dual, mean_dual
 
-    def eval_along_direction(self, memory: RowState, step: float) -> tuple[float, float]:
-        """Slope and curvature of the mean loss along the direction."""
-        slope, bend = self.rows.map_rows(_probe, memory, step, join=total)
-        return float(slope), float(bend)
+    def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
+        """Store the change of each row's scores along a direction, for the line search."""
+        self.rows.map_reduce(_set_direction_block, state, (coef, intercept), join=nothing)
+
+    def eval_along_direction(self, state: RowState, step: float) -> tuple[float, float]:
+        """First and second derivative of the mean loss along the direction."""
+        slope, curvature = self.rows.map_rows(_eval_along_direction_block, state, step, join=total)
+        return float(slope), float(curvature)
 
 
-def _shares(block: Block, memory: BlockState, message: None) -> tuple[Array]:  # noqa: ARG001
+def _class_shares_block(block: Block, state: BlockState, args: None) -> tuple[Array]:  # noqa: ARG001
+    """Weight of each class in one block."""
     return (block.share @ (block.target > 0),)
 
 
-def _scores(block: Block, message: tuple[Array, Array]) -> Array:
-    coef, intercept = message
+def _scores(block: Block, args: tuple[Array, Array]) -> Array:
+    """f = Phi U + b, (m, K)."""
+    coef, intercept = args
     return block.features @ coef + intercept
 
 
-def _place(block: Block, memory: BlockState, message: tuple[Array, Array]) -> None:
-    memory["score"] = _scores(block, message)
-    memory["chance"] = softmax(memory["score"], axis=1)
+def _set_scores(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
+    """Store scores and their softmax."""
+    state["score"] = _scores(block, args)
+    state["probability"] = softmax(state["score"], axis=1)
 
 
-def _pull(block: Block, memory: BlockState, mix: tuple[float, Array] | None) -> tuple[Array, Array, float, float]:
-    score, chance = memory["score"], memory["chance"]
+def _gradient_block(
+    block: Block, state: BlockState, mix: tuple[float, Array] | None
+) -> tuple[Array, Array, float, float]:
+    """The fields of `MultinomialSums` over one block."""
+    score, probability = state["score"], state["probability"]
     if mix is not None:
         part, constant = mix
-        chance = (1 - part) * chance + part * constant
+        probability = (1 - part) * probability + part * constant
     own = block.target > 0
     height = logsumexp(score, axis=1)
-    memory["dual"] = own - chance
-    weighted = memory["dual"] * block.share[:, None]
-    slack = height + np.sum(xlogy(chance, chance) - chance * score, axis=1)
+    state["dual"] = own - probability
+    weighted = state["dual"] * block.share[:, None]
+    fenchel_gap = height + np.sum(xlogy(probability, probability) - probability * score, axis=1)
     return (
         (weighted.T @ block.features).T,
         weighted.sum(axis=0),
         block.share @ (height - score[own]),
-        block.share @ slack,
+        block.share @ fenchel_gap,
     )
 
 
-def _gram(block: Block, memory: BlockState, message: None) -> tuple[Array, float]:  # noqa: ARG001
-    weighted, chance = block.features * block.share[:, None], memory["chance"]
+def _gram_block(block: Block, state: BlockState, args: None) -> tuple[Array, float]:  # noqa: ARG001
+    """Weighted Gram matrix of (phi, 1), and the sum of mean p (1 - p)."""
+    weighted, probability = block.features * block.share[:, None], state["probability"]
     M = block.features.shape[1]
     gram = np.empty((M + 1, M + 1))
     gram[:M, :M] = weighted.T @ block.features
     gram[:M, M] = gram[M, :M] = weighted.sum(axis=0)
     gram[M, M] = block.share.sum()
-    return gram, block.share @ np.mean(chance * (1 - chance), axis=1)
+    return gram, block.share @ np.mean(probability * (1 - probability), axis=1)
 
 
-def _product(block: Block, memory: BlockState, message: tuple[Array, Array]) -> tuple[Array, Array]:
-    change, chance = _scores(block, message), memory["chance"]
-    bent = chance * (change - np.sum(chance * change, axis=1, keepdims=True)) * block.share[:, None]
+def _hessian_product_block(block: Block, state: BlockState, args: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Hessian of the mean loss times (X, z): rows contribute w_i (diag(p) - p p') (X'phi_i + z)."""
+    change, probability = _scores(block, args), state["probability"]
+    bent = probability * (change - np.sum(probability * change, axis=1, keepdims=True)) * block.share[:, None]
     return (bent.T @ block.features).T, bent.sum(axis=0)
 
 
-def _aim(block: Block, memory: BlockState, message: tuple[Array, Array]) -> None:
-    memory["change"] = _scores(block, message)
+def _set_direction_block(block: Block, state: BlockState, args: tuple[Array, Array]) -> None:
+    """Store the change of scores per unit step."""
+    state["change"] = _scores(block, args)
 
 
-def _probe(block: Block, memory: BlockState, step: float) -> tuple[float, float]:
-    change = memory["change"]
-    chance = softmax(memory["score"] + step * change, axis=1)
-    mean = np.sum(chance * change, axis=1)
+def _eval_along_direction_block(block: Block, state: BlockState, step: float) -> tuple[float, float]:
+    """First and second derivative of the mean loss at scores f + step change."""
+    change = state["change"]
+    probability = softmax(state["score"] + step * change, axis=1)
+    mean = np.sum(probability * change, axis=1)
     slope = block.share @ (mean - change[block.target > 0])
-    return slope, block.share @ (np.sum(chance * change**2, axis=1) - mean**2)
+    return slope, block.share @ (np.sum(probability * change**2, axis=1) - mean**2)

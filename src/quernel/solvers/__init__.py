@@ -1,4 +1,7 @@
-"""Solvers: each minimises a `Problem` and returns a `Result` with a certificate."""
+"""Solvers: each minimises a `Problem` and returns a `Result` with its duality gap.
+
+`"newton"` is screened semismooth Newton (`screening.driver`), `"admm"` the alternating directions of the paper.
+"""
 
 from collections.abc import Callable
 

@@ -1,1 +1,1 @@
-"""All levels at once, under the constraint that none crosses the next."""
+"""Quantile levels fitted jointly under the constraint that their curves do not cross."""

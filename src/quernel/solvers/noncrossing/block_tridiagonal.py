@@ -1,13 +1,13 @@
-"""The Newton system of levels that are coupled with their neighbours.
+"""Block-tridiagonal Cholesky: the Newton system of levels that are coupled with their neighbours.
 
-The Hessian of the levels is block-tridiagonal. With L_k the weighted features of the rows that hold level k, and T_k
-those on which it meets the next, its blocks are
+With L_k the weighted features of the active rows of level k, and T_k those of its active constraints with level k + 1,
+the Hessian has the blocks
 
     2 alpha I + L_k'L_k + T_k'T_k + T_(k-1)'T_(k-1)     on the diagonal,     -T_k'T_k     beside it.
 
-Elimination from the first level on replaces the last term by  T' (I - T A^-1 T') T,  where A is what has become of the
-block before. With I - T A^-1 T' = C C' that is the square of C'T: more rows, as many as levels meet on, which are few.
-So no block is ever a difference, and each is factored once.
+Block elimination from the first level on replaces the last term by  T' (I - T A^-1 T') T,  where A is the eliminated
+block before. With I - T A^-1 T' = C C' that is (C'T)'(C'T): further rows, as many as there are active constraints,
+which are few. So no block is ever a difference, which would lose digits, and each is factorized once.
 """
 
 from __future__ import annotations
@@ -21,41 +21,49 @@ Array = NDArray[np.floating]
 
 
 class BlockTridiagonal:
-    """The Hessian in the coordinates (u_k, b_k) of the levels, with a Cholesky factor for each.
+    """The Hessian in the coordinates (u_k, b_k) of the levels, by one Cholesky factor per level.
 
-    losses (N, q) and ties (N, q - 1) are the second derivatives of the smoothed losses and constraints, by row; `spare`
-    is what holds an intercept that no row does.
+    Parameters
+    ----------
+    features : array of shape (N, M)
+    alphas : array of shape (q,)
+    fit_intercept : bool
+    losses, constraints : arrays of shape (N, q) and (N, q - 1)
+        Second derivatives of each row's smoothed losses and constraints.
+    fallback : float
+        Diagonal entry of an intercept without active rows.
     """
 
     def __init__(
-        self, features: Array, alphas: Array, fit_intercept: bool, losses: Array, ties: Array, spare: float
+        self, features: Array, alphas: Array, fit_intercept: bool, losses: Array, constraints: Array, fallback: float
     ) -> None:
         self._factors: list[Array] = []
-        self._ties: list[Array] = []
-        left = np.empty((0, features.shape[1] + 1))  # C'T of the level before
+        self._couplings: list[Array] = []
+        carried = np.empty((0, features.shape[1] + 1))  # C'T of the level before
         for k, alpha in enumerate(alphas):
-            rows = [left, _weighted(features, fit_intercept, losses[:, k])]
-            if k < ties.shape[1]:
-                rows.append(tie := _fewer(_weighted(features, fit_intercept, ties[:, k])))
-                self._ties.append(tie)
-            self._factors.append(factor := _factored(_block(np.vstack(rows), alpha, spare)))
-            if k < ties.shape[1]:
-                left = _eliminated(factor, tie)
+            rows = [carried, _weighted_rows(features, fit_intercept, losses[:, k])]
+            if k < constraints.shape[1]:
+                coupling = _compress_rows(_weighted_rows(features, fit_intercept, constraints[:, k]))
+                rows.append(coupling)
+                self._couplings.append(coupling)
+            self._factors.append(factor := _cholesky(_block(np.vstack(rows), alpha, fallback)))
+            if k < constraints.shape[1]:
+                carried = _eliminate(factor, coupling)
 
     def solve(self, right: Array) -> Array:
         """Hessian^-1 right, (M + 1, q)."""
         answer = right.copy()
         for k, factor in enumerate(self._factors):
             if k:
-                answer[:, k] += self._ties[k - 1].T @ (self._ties[k - 1] @ answer[:, k - 1])
-            answer[:, k] = _solved(factor, answer[:, k])
+                answer[:, k] += self._couplings[k - 1].T @ (self._couplings[k - 1] @ answer[:, k - 1])
+            answer[:, k] = _solve_block(factor, answer[:, k])
         for k in range(len(self._factors) - 2, -1, -1):
-            back = self._ties[k].T @ (self._ties[k] @ answer[:, k + 1])
-            answer[:, k] += _solved(self._factors[k], back)
+            back = self._couplings[k].T @ (self._couplings[k] @ answer[:, k + 1])
+            answer[:, k] += _solve_block(self._factors[k], back)
         return answer
 
 
-def _weighted(features: Array, fit_intercept: bool, weight: Array) -> Array:
+def _weighted_rows(features: Array, fit_intercept: bool, weight: Array) -> Array:
     """sqrt(weight_i) (phi_i, 1),  or without intercept (phi_i, 0),  of the rows that have weight."""
     rows = np.flatnonzero(weight)
     root = np.sqrt(weight[rows])
@@ -65,31 +73,31 @@ def _weighted(features: Array, fit_intercept: bool, weight: Array) -> Array:
     return answer
 
 
-def _fewer(rows: Array) -> Array:
-    """As few rows with the same square."""
+def _compress_rows(rows: Array) -> Array:
+    """At most M + 1 rows with the same Gram matrix, by QR."""
     return np.asarray(np.linalg.qr(rows, mode="r")) if len(rows) > rows.shape[1] else rows
 
 
-def _block(rows: Array, alpha: float, spare: float) -> Array:
-    """2 alpha I + rows'rows, its lower triangle."""
+def _block(rows: Array, alpha: float, fallback: float) -> Array:
+    """2 alpha I + rows'rows (lower triangle); no ridge on the intercept."""
     block = dsyrk(1.0, rows.T, lower=1)
     block[np.diag_indices(len(block) - 1)] += 2 * alpha
-    if block[-1, -1] == 0:  # no row holds the intercept: as if one did
-        block[-1, -1] = spare
+    if block[-1, -1] == 0:  # no active row: keep the intercept determined
+        block[-1, -1] = fallback
     return block
 
 
-def _eliminated(factor: Array, tie: Array) -> Array:
+def _eliminate(factor: Array, coupling: Array) -> Array:
     """C'T, where C C' = I - T A^-1 T' and A = factor factor'."""
-    if len(tie) == 0:
-        return tie
-    inner = dtrsm(1.0, factor, tie.T, lower=1)
-    rest = dsyrk(-1.0, inner, trans=1, lower=1, beta=1.0, c=np.eye(len(tie)))
-    return dtrmm(1.0, _factored(rest), tie.T, side=1, lower=1).T
+    if len(coupling) == 0:
+        return coupling
+    inner = dtrsm(1.0, factor, coupling.T, lower=1)
+    rest = dsyrk(-1.0, inner, trans=1, lower=1, beta=1.0, c=np.eye(len(coupling)))
+    return dtrmm(1.0, _cholesky(rest), coupling.T, side=1, lower=1).T
 
 
-def _factored(block: Array) -> Array:
-    """Cholesky factor; where rounding has made the block indefinite, of one with a little more on its diagonal."""
+def _cholesky(block: Array) -> Array:
+    """Cholesky factor, with jitter on the diagonal where rounding has made the block indefinite."""
     more = 0.0
     for _ in range(20):
         factor, failed = dpotrf(block + more * np.eye(len(block)) if more else block, lower=1)
@@ -99,5 +107,6 @@ def _factored(block: Array) -> Array:
     raise np.linalg.LinAlgError("The Newton system of the joint levels cannot be factored.")
 
 
-def _solved(factor: Array, right: Array) -> Array:
+def _solve_block(factor: Array, right: Array) -> Array:
+    """Solve with the Cholesky factor of one block."""
     return dpotrs(factor, right, lower=1)[0]

@@ -1,1 +1,1 @@
-"""Newton on the few rows whose side is uncertain, verified on all rows."""
+"""Newton on the active rows, those near a kink of the loss; the others are screened, and checked at the end."""

@@ -1,17 +1,19 @@
-"""Newton steps with the gradient of all rows and the curvature of a sample, for losses with kinks.
+"""Newton steps with the full gradient and a subsampled Hessian, for piecewise linear losses, before screening.
 
-A fit u0 to a sample of m rows is off by the noise of its gradient. A sweep over all rows gives theirs, and the
-curvature of a mean loss is smooth even where the loss is not, seen from within h,
+A fit u0 to a sample of m rows is off by the sampling noise of its gradient. A pass over all rows gives the full
+gradient, and the curvature of the mean loss, which is smooth although the loss is not, is estimated by finite
+differences,
 
     H = (1/m) sum_i c_i phi_i phi_i' + 2 alpha I,        c_i = (slope(r_i + h) - slope(r_i - h)) / (2 h),
 
-over the rows of the sample. A step with both leaves two kinds of noise in the gradient: of each row of the sample
-c_i phi_i'(u1 - u0), because H is that of a sample, and of each of all n rows that changes sides on the way the change
-of its slope. Both are small against the duals, which are the noise of u0: a step takes one digit off the error.
+over the rows of the sample. A step u1 - u0 = -H^-1 gradient leaves two kinds of noise in the gradient: c_i phi_i'(u1 -
+u0) of each row of the sample, because H is estimated from it; and the change of slope of each of the n rows that
+changes segment on the way. Both are small against the duals, which are the noise of u0, so that a step gains about one
+digit.
 
-What the fit may still be off by is drawn at random: both kinds of noise, with random signs, through H^-1. Seen through
-a few such draws every row has an error of its own, and is in doubt only within a multiple of that. And because rows
-far from the fit do not change sides, the next step need look at no others than those that were in doubt.
+The remaining error is simulated: both kinds of noise with random signs, mapped through H^-1. A few such draws give
+every row an error of its own, and rows are active only within a multiple of it (`ScreeningBands`). Since rows far from
+a kink do not change segment, the next step need only screen the rows that were active before.
 """
 
 from __future__ import annotations
@@ -24,29 +26,33 @@ from numpy.typing import NDArray
 from quernel.data import RowState
 from quernel.losses import Loss
 from quernel.objective import Curvature, Problem, ScreenedRows
-from quernel.objective.duality_gap import Survey, survey
+from quernel.objective.duality_gap import FullGradient, full_gradient
 from quernel.solvers.linear_system import NewtonSystem
-from quernel.solvers.screening.active_set import ActiveSet, ScreeningBands, narrow
+from quernel.solvers.screening.active_set import ActiveSet, ScreeningBands, tighten
 
 Array = NDArray[np.floating]
 
-# The share of rows within h of a kink; towards the ends of the distribution, so many times that of the rows beyond it.
-NEAR, BEYOND = 0.3, 2.0
-# So many draws of the error, and rows are in doubt within so many of theirs.
-DRAWS, REACH = 12, 5.0
-# Of the typical reach, what all rows have: a draw may miss a row.
-LEAST = 0.3
-# So many rows of a sample tell how far errors reach, and some reach farther than those by a factor.
-ROWS, FARTHER = 2048, 1.2
-# A sample tells the curvature with so many rows within h for each parameter in use.
+# h contains this share of the rows; in the tails, at most this multiple of the share of rows beyond the fit.
+NEAR_SHARE, TAIL_FACTOR = 0.3, 2.0
+# Draws of the error, and the number of (root mean square) errors within which a row is active.
+DRAWS, N_ERRORS = 12, 5.0
+# Smallest band of a row, as a share of the typical band: few draws may underestimate the error of a row.
+MIN_BAND = 0.3
+# Rows of the sample from which the typical and the widest band are computed, and a margin on the widest.
+BAND_ROWS, MAX_BAND_FACTOR = 2048, 1.2
+# Rows within h, per effective degree of freedom, that a Hessian estimate needs.
 ROWS_PER_PARAMETER = 8
-# Steps towards the sample's own fit, of which each must be so much shorter than the one before.
-STEPS, SHORTER = 2, 0.5
+# Newton steps towards the fit of the sample, and the factor by which each must be shorter than the one before.
+SAMPLE_STEPS, CONTRACTION = 2, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A fit, how far predictions moved (q,), and within which bands rows are in doubt; `band` (q,) is a typical one."""
+    """The fit after a Newton step.
+
+    length (q,) is the root mean square change of predictions, `bands` hold each row's own band, `band` (q,) a typical
+    one.
+    """
 
     coef: Array
     intercept: Array
@@ -55,12 +61,12 @@ class Step:
     bands: ScreeningBands
 
     @classmethod
-    def none(cls, coef: Array, intercept: Array, band: Array) -> Step:
-        """A fit from which no step was taken yet."""
-        return cls(coef, intercept, np.zeros_like(band), band, ScreeningBands.alike(band, len(coef), DRAWS))
+    def zero(cls, coef: Array, intercept: Array, band: Array) -> Step:
+        """The fit before the first step, with the same band for all rows."""
+        return cls(coef, intercept, np.zeros_like(band), band, ScreeningBands.uniform(band, len(coef), DRAWS))
 
     def where(self, columns: NDArray[np.bool_], other: Step) -> Step:
-        """These columns from the other step, the rest from this one."""
+        """The other step in these columns, this one in the rest."""
         coef, intercept, length, band = (
             np.where(columns, getattr(other, name), getattr(self, name))
             for name in ("coef", "intercept", "length", "band")
@@ -69,10 +75,19 @@ class Step:
         return Step(coef, intercept, length, band, ScreeningBands(*map(np.ascontiguousarray, bands)))
 
 
-class Correction:
-    """Steps from the fit to fewer rows towards that to a sample, and from there to that to all rows.
+class SubsampledNewton:
+    """Newton steps with the Hessian of a sample, factorized once.
 
-    The sample's features are those within the basis. entries and hessian_rows count the work.
+    `fit_subsample` steps with the sample's own gradient, towards its fit; `step` with the gradient of all rows, towards
+    theirs. entries and hessian_rows count the work: feature entries read, and rows summed into Hessians.
+
+    Parameters
+    ----------
+    sample : Problem
+        The rows of the sample, with the features of the basis if there is one.
+    basis : array of shape (M, k) or None
+    parameters : float
+        Effective degrees of freedom of the fit, which the sample must resolve.
     """
 
     def __init__(self, sample: Problem, basis: Array | None, parameters: float) -> None:
@@ -83,49 +98,59 @@ class Correction:
         self._curvature: Array = np.empty(0)
         self._systems: list[NewtonSystem] = []
 
-    def own_fit(self, coef: Array, intercept: Array) -> tuple[Array, Array, Array] | None:
-        """The sample's own fit from a guess (within the basis), and its residuals there; None where steps lead nowhere.
+    def fit_subsample(self, coef: Array, intercept: Array) -> tuple[Array, Array, Array] | None:
+        """Approximate the fit of the sample by a few Newton steps from (coef, intercept), given in the basis.
 
-        It is solved as far as its statistical error is worth.
+        Returns (coef, intercept, residual), accurate to a share of the sampling error, or None where steps do not
+        contract.
         """
-        memory, length = self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
-        found, residual = self._surveyed(memory, coef, intercept)
-        for _ in range(STEPS):
-            if not self._known(residual):
+        state, length = self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
+        found, residual = self._sample_gradient(state, coef, intercept)
+        for _ in range(SAMPLE_STEPS):
+            if not self._factorize(residual):
                 return None
-            move, shift = self._move(coef, found.force, found.balance)
+            move, shift = self._newton_direction(coef, found.phi_t_dual, found.mean_dual)
             coef, intercept, before = coef + move, intercept + shift, residual
-            found, residual = self._surveyed(memory, coef, intercept)
-            last, length = length, self._length(residual - before)
-            if not np.all(length <= SHORTER * last):
+            found, residual = self._sample_gradient(state, coef, intercept)
+            last, length = length, self._rms(residual - before)
+            if not np.all(length <= CONTRACTION * last):
                 return None
         return coef, intercept, residual
 
-    def _surveyed(self, memory: RowState, coef: Array, intercept: Array) -> tuple[Survey, Array]:
-        """The sample's sums at a fit, and its residuals there."""
+    def _sample_gradient(self, state: RowState, coef: Array, intercept: Array) -> tuple[FullGradient, Array]:
+        """Gradient sums and residuals of the sample at a fit."""
         self.entries += self._features.size
-        return survey(self._sample, memory, coef, intercept), memory.collect("residual")
+        return full_gradient(self._sample, state, coef, intercept), state.collect("residual")
 
-    def step(self, coef: Array, intercept: Array, force: Array, balance: Array, n_rows: int) -> Step | None:
-        """From a fit at which the duals of all rows have this force and balance; None where the sample cannot tell."""
+    def step(self, coef: Array, intercept: Array, phi_t_dual: Array, mean_dual: Array, n_rows: int) -> Step | None:
+        """One Newton step from a fit at which all rows have these sums; None where the Hessian cannot be estimated.
+
+        Parameters
+        ----------
+        coef, intercept : arrays of shape (M, q) and (q,)
+        phi_t_dual, mean_dual : arrays of shape (M, q) and (q,)
+            Phi'(w s v)/W and sum w s v / W over all rows, with v the slopes of the loss at the fit.
+        n_rows : int
+            Number of all rows.
+        """
         loss, basis = self._sample.loss, self._basis
-        inner, pull = (coef, force) if basis is None else (basis.T @ coef, basis.T @ force)
+        inner, phi_t_dual = (coef, phi_t_dual) if basis is None else (basis.T @ coef, basis.T @ phi_t_dual)
         before = self._residuals(inner, intercept)
-        if not self._known(before):
+        if not self._factorize(before):
             return None
-        move, shift = self._move(inner, pull, balance)
+        move, shift = self._newton_direction(inner, phi_t_dual, mean_dual)
         after = self._residuals(inner + move, intercept + shift)
         changed = loss.slope(after) - loss.slope(before)
         noise = np.hypot(self._curvature * (after - before), changed * np.sqrt(len(after) / n_rows))
         there = coef + (move if basis is None else basis @ move), intercept + shift
-        return Step(*there, self._length(after - before), *self._bands(noise))
+        return Step(*there, self._rms(after - before), *self._bands(noise))
 
-    def forget(self) -> None:
-        """Let go of the sample: there will be no more steps."""
+    def release(self) -> None:
+        """Free the sample after the last step."""
         del self._sample, self._features, self._curvature, self._systems
 
-    def _known(self, residual: Array) -> bool:
-        """Whether the curvature is known, or can be told from these residuals of the sample."""
+    def _factorize(self, residual: Array) -> bool:
+        """Estimate and factorize the Hessian, at the first call; return whether the sample had enough rows for it."""
         if not self._systems:
             self._curvature = _curvature(self._sample.loss, residual, self._sample.rows.share)
             rows = np.count_nonzero(self._curvature, axis=0)
@@ -133,128 +158,143 @@ class Correction:
                 self._systems = [self._system(k) for k in range(self._sample.n_columns)]
         return len(self._systems) > 0
 
-    def _move(self, coef: Array, force: Array, balance: Array) -> tuple[Array, Array]:
-        """Newton's step."""
-        gradient = 2 * self._sample.alpha * coef - force
-        steps = [system.direction(gradient[:, k], -balance[k]) for k, system in enumerate(self._systems)]
+    def _newton_direction(self, coef: Array, phi_t_dual: Array, mean_dual: Array) -> tuple[Array, Array]:
+        """-H^-1 gradient of every column: (k, q) for the coefficients and (q,) for the intercepts."""
+        gradient = 2 * self._sample.alpha * coef - phi_t_dual
+        steps = [system.direction(gradient[:, k], -mean_dual[k]) for k, system in enumerate(self._systems)]
         return np.column_stack([x for x, _ in steps]), np.array([z for _, z in steps])
 
-    def _length(self, change: Array) -> Array:
-        """How much residuals of the sample changed, (q,)."""
+    def _rms(self, change: Array) -> Array:
+        """Root mean square over the sample, (q,)."""
         return np.sqrt(self._sample.rows.share @ change**2)
 
     def _residuals(self, coef: Array, intercept: Array) -> Array:
-        """Of the sample, (m, q)."""
-        memory = self._sample.rows.new_memory()
-        self._sample.set_coefficients(memory, coef, intercept)
+        """Residuals of the sample, (m, q)."""
+        state = self._sample.rows.new_memory()
+        self._sample.set_coefficients(state, coef, intercept)
         self.entries += self._features.size
-        return memory.collect("residual")
+        return state.collect("residual")
 
     def _system(self, k: int) -> NewtonSystem:
-        """The Newton system of a column."""
-        near = np.flatnonzero(self._curvature[:, k])
-        weight, rows = self._sample.rows.share[near] * self._curvature[near, k], self._features[near]
-        self.hessian_rows += len(near)
+        """The factorized Newton system of column k."""
+        curved = np.flatnonzero(self._curvature[:, k])
+        weight, rows = self._sample.rows.share[curved] * self._curvature[curved, k], self._features[curved]
+        self.hessian_rows += len(curved)
         cross, total = weight @ rows, float(weight.sum())
         rows *= np.sqrt(weight)[:, None]
         curvature = Curvature(np.empty(0), gram=rows.T @ rows, cross=cross, total=total)
         return NewtonSystem(curvature, self._sample.alpha[k], self._sample.fit_intercept)
 
     def _bands(self, noise: Array) -> tuple[Array, ScreeningBands]:
-        """How far rows are in doubt where each of the sample has this noise (m, q) in its dual: typically, and each."""
+        """Simulate the remaining error of a step, given the noise (m, q) of each row of the sample in the gradient.
+
+        Returns the typical band (q,) and the bands of all rows, from random signs on the noise, mapped through H^-1.
+        """
         (k, q), share = (self._features.shape[1], noise.shape[1]), self._sample.rows.share
-        some = self._features[:: -(-len(noise) // ROWS)]
+        some = self._features[:: -(-len(noise) // BAND_ROWS)]
         errors, shifts, (typical, widest) = np.empty((q, DRAWS, k)), np.empty((q, DRAWS)), np.empty((2, q))
         for column, system in enumerate(self._systems):
             rows = np.flatnonzero(noise[:, column])
             signs = 2.0 * self._rng.integers(2, size=(DRAWS, len(rows)), dtype=np.int8) - 1
-            signs *= share[rows] * noise[rows, column] * (REACH / np.sqrt(DRAWS))
-            force, balance = signs @ self._features[rows], signs.sum(axis=1)
-            drawn = [system.direction(-one, -other) for one, other in zip(force, balance, strict=True)]
+            signs *= share[rows] * noise[rows, column] * (N_ERRORS / np.sqrt(DRAWS))
+            phi_t_dual, mean_dual = signs @ self._features[rows], signs.sum(axis=1)
+            drawn = [system.direction(-one, -other) for one, other in zip(phi_t_dual, mean_dual, strict=True)]
             errors[column], shifts[column] = [x for x, _ in drawn], [z for _, z in drawn]
             squares = np.sum((some @ errors[column].T + shifts[column]) ** 2, axis=1)
             typical[column], widest[column] = np.sqrt([squares.mean(), squares.max()])
         errors = errors if self._basis is None else errors @ self._basis.T
-        return typical, ScreeningBands(FARTHER * widest, LEAST * typical, np.ascontiguousarray(errors), shifts)
+        limits = MAX_BAND_FACTOR * widest, MIN_BAND * typical
+        return typical, ScreeningBands(*limits, np.ascontiguousarray(errors), shifts)
 
 
-def tells_curvature(sample: Problem, parameters: float) -> bool:
-    """Whether a sample is at hand and has the rows to tell the curvature in all directions that matter."""
-    return sample.rows.cached and NEAR * sample.rows.n_rows >= ROWS_PER_PARAMETER * parameters
+def has_enough_rows(sample: Problem, parameters: float) -> bool:
+    """Whether the sample is stored and large enough for a Hessian estimate with this many degrees of freedom."""
+    return sample.rows.cached and NEAR_SHARE * sample.rows.n_rows >= ROWS_PER_PARAMETER * parameters
 
 
 def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
-    """c of every row and column; not finite where too many rows lie on a kink to tell."""
+    """Finite-difference curvature c_i (m, q); not finite where so many rows lie on a kink that h would be 0."""
     (low, high), slope = loss.domain, loss.slope(residual)
     beyond = np.minimum(share @ (slope == low), share @ (slope == high))
-    near = np.minimum(NEAR, BEYOND * beyond)
+    near = np.minimum(NEAR_SHARE, TAIL_FACTOR * beyond)
     h = np.array([np.quantile(one, part) for one, part in zip(loss.distance_to_knot(residual).T, near, strict=True)])
     h[h == 0] = np.nan
     return (loss.slope(residual + h) - loss.slope(residual - h)) / (2 * h)
 
 
-# A step is taken if it is so much shorter than the last and makes the band so much narrower,
-# until this share of rows is in doubt.
-NARROWER, FEW, MAX_CORRECTIONS = 0.75, 0.01, 3
+# A step is accepted if its length and its band are at most this share of those before.
+IMPROVEMENT = 0.75
+# Steps end where at most this share of rows is active, or after so many.
+ENOUGH_SCREENED, MAX_STEPS = 0.01, 3
 
 
 @dataclass(frozen=True, eq=False)
-class Near:
-    """A fit, and all rows sorted by a band around it."""
+class ScreenedFit:
+    """A fit with the rows screened at it: the linear term of the screened rows, and the active set."""
 
     coef: Array
     intercept: Array
     band: Array
-    settled: ScreenedRows
-    doubts: ActiveSet
+    screened: ScreenedRows
+    active_set: ActiveSet
 
 
 @dataclass(frozen=True, eq=False)
-class Approach:
-    """How a guess is brought nearer to the solution: the steps, and the band of rows to look at again after one.
+class NewtonSteps:
+    """Settings of the Newton steps before the first round of screening.
 
-    It is wide, for looking costs little. Unless it is `sure` that it holds all rows that could matter, the first step
-    looks at all.
+    Attributes
+    ----------
+    newton : SubsampledNewton
+    wide_band : array of shape (q,)
+        Band of the first screening: rows outside are not read again, so it is generous.
+    covers_all : bool
+        Whether `wide_band` holds practically every row that could change segment; if not, the first step reads all
+        rows.
     """
 
-    correction: Correction
-    wide: Array
-    sure: bool
+    newton: SubsampledNewton
+    wide_band: Array
+    covers_all: bool
 
 
-def nearer(problem: Problem, memory: RowState, near: Near, approach: Approach, basis: Array | None) -> Near:
-    """Steps towards the solution: those columns take one for which it is clearly shorter, and its band narrower.
+def take_steps(
+    problem: Problem, state: RowState, fit: ScreenedFit, steps: NewtonSteps, basis: Array | None
+) -> ScreenedFit:
+    """Newton steps before screening: full gradient, subsampled Hessian; rows are screened again after each.
 
-    Rows are sorted by the wide band; in columns that take no step, by that of the guess afterwards.
+    A column accepts a step if it is clearly shorter than the one before and narrows the band. `fit` was screened with
+    the wide band; where no column accepts a step, rows are screened again with the original one.
     """
-    n, M, correction, sure = problem.rows.n_rows, problem.rows.n_features, approach.correction, approach.sure
-    here = Step.none(near.coef, near.intercept, near.band)
-    work, band, length = correction.entries, approach.wide, np.full(problem.n_columns, np.inf)
-    for _ in range(MAX_CORRECTIONS):
-        force, balance = near.settled.force + near.doubts.force, near.settled.balance + near.doubts.balance
-        step = correction.step(here.coef, here.intercept, force, balance, n)
+    n, M, newton, covers_all = problem.rows.n_rows, problem.rows.n_features, steps.newton, steps.covers_all
+    here = Step.zero(fit.coef, fit.intercept, fit.band)
+    work, band, length = newton.entries, steps.wide_band, np.full(problem.n_columns, np.inf)
+    for _ in range(MAX_STEPS):
+        phi_t_dual = fit.screened.phi_t_dual + fit.active_set.phi_t_dual
+        mean_dual = fit.screened.mean_dual + fit.active_set.mean_dual
+        step = newton.step(here.coef, here.intercept, phi_t_dual, mean_dual, n)
         if step is None:
             break
-        taken = (step.length <= NARROWER * length) & (step.band <= NARROWER * band) & (step.band > 0)
+        taken = (step.length <= IMPROVEMENT * length) & (step.band <= IMPROVEMENT * band) & (step.band > 0)
         if not taken.any():
             break
         here, band = here.where(taken, step), np.where(taken, step.band, band)
         length = np.where(taken, step.length, length)
-        near = _sorted_again(problem, memory, near, here, basis, everyone=not sure)
-        sure = True
-        if near.doubts.count.max() <= FEW * n:
+        fit = _rescreen(problem, state, fit, here, basis, all_rows=not covers_all)
+        covers_all = True
+        if fit.active_set.count.max() <= ENOUGH_SCREENED * n:
             break
-    if length.min() == np.inf:
-        near = _sorted_again(problem, memory, near, here, basis)
-    memory.sweeps += (correction.entries - work) / (n * M)
-    correction.forget()
-    return near
+    if length.min() == np.inf:  # no column took a step
+        fit = _rescreen(problem, state, fit, here, basis)
+    state.sweeps += (newton.entries - work) / (n * M)
+    newton.release()
+    return fit
 
 
-def _sorted_again(
-    problem: Problem, memory: RowState, near: Near, step: Step, basis: Array | None, everyone: bool = False
-) -> Near:
-    """The rows in doubt, or all, sorted by the bands after a step."""
-    memory.sweeps += problem.n_columns if everyone else float(near.doubts.count.sum()) / problem.rows.n_rows
-    rows = narrow(problem, memory, None if everyone else near.settled, step.coef, step.intercept, step.bands, basis)
-    return Near(step.coef, step.intercept, step.band, *rows)
+def _rescreen(
+    problem: Problem, state: RowState, fit: ScreenedFit, step: Step, basis: Array | None, all_rows: bool = False
+) -> ScreenedFit:
+    """Screen the active rows, or all, with the bands after a step."""
+    state.sweeps += problem.n_columns if all_rows else float(fit.active_set.count.sum()) / problem.rows.n_rows
+    rows = tighten(problem, state, None if all_rows else fit.screened, step.coef, step.intercept, step.bands, basis)
+    return ScreenedFit(step.coef, step.intercept, step.band, *rows)
