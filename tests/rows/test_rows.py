@@ -120,12 +120,12 @@ def test_sums_by_hand(make, data):
     v = np.minimum(np.maximum(anchor + r / WIDTH, LEVELS - 1), LEVELS)
     loss = np.where(r > 0, LEVELS, LEVELS - 1) * r
     for found, expected in (
-        (pull.force, Phi.T @ (share[:, None] * v)),
-        (pull.balance, share @ v),
+        (pull.phi_t_dual, Phi.T @ (share[:, None] * v)),
+        (pull.mean_dual, share @ v),
         (pull.positive, share @ np.where(v > 0, v, 0)),
         (pull.negative, share @ np.where(v < 0, -v, 0)),
         (pull.loss, share @ loss),
-        (pull.slack, share @ (loss - v * r)),
+        (pull.fenchel_gap, share @ (loss - v * r)),
         (problem.objective(pull, coef, constant), share @ loss + 1e-3 * np.sum(coef**2, axis=0)),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-11)

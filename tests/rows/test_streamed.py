@@ -59,7 +59,7 @@ def test_value_and_gradient_are_those_of_the_rows_in_memory(threads, max_memory)
         problem, memory = Problem(rows, LEVELS, 1e-3), rows.new_memory()
         problem.set_coefficients(memory, coef, intercept)
         pull = problem.smoothed_gradient(memory, np.full(3, 1e-3))
-        found.append((problem.objective(pull, coef, intercept), pull.force, pull.balance, memory.sweeps))
+        found.append((problem.objective(pull, coef, intercept), pull.phi_t_dual, pull.mean_dual, memory.sweeps))
     (value, force, balance, sweeps), (far_value, far_force, far_balance, far_sweeps) = found
     np.testing.assert_allclose(far_value, value, rtol=1e-12)
     np.testing.assert_allclose(far_force, force, rtol=0, atol=1e-12 * np.abs(force).max())

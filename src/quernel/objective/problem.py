@@ -75,21 +75,6 @@ class DualSums:
 
     # Former names of three fields, read by the tests of the row sources.
 
-    @property
-    def force(self) -> Array:
-        """`phi_t_dual`."""
-        return self.phi_t_dual
-
-    @property
-    def balance(self) -> Array:
-        """`mean_dual`."""
-        return self.mean_dual
-
-    @property
-    def slack(self) -> Array:
-        """`fenchel_gap`."""
-        return self.fenchel_gap
-
 
 @dataclass(frozen=True, eq=False)
 class ScreenedRows:
