@@ -101,8 +101,8 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
     assert 280 <= len(held_out) + len(rivals) <= 300  # some have no target
     text = page.read_text()
     for words in (
-        f"judged on {len(held_out)} rows, a random sample of the {round(0.2 * n)} others",
-        f"Counted on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
+        f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} others",
+        f"Computed on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
         "What follows describes a random sample of 300 rows.",
         "1,000 rows, 5 input columns",
         f"fitted to {len(rivals)} of those {len(fitted_to)} rows",
@@ -141,7 +141,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     np.testing.assert_allclose(sampled["pinball_loss"], by_hand, rtol=1e-9)
     np.testing.assert_allclose(sampled["pinball_loss"], whole["pinball_loss"], rtol=0.1)
     text = (tmp_path / "sampled.html").read_text()
-    assert f"judged on {there.sum()} rows, a random sample of all {n:,} rows of the data with a target" in text
+    assert f"evaluated on {there.sum()} rows, a random sample of all {n:,} rows of the data with a target" in text
     assert "2,000 rows, 5 input columns" in text
 
 
@@ -150,10 +150,10 @@ def test_samples_with_too_few_targets_are_refused(command, tmp_path, monkeypatch
     folder = in_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = command(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
-    assert (ran.returncode, "Of 1 rows that were drawn for the report" in ran.stderr) == (1, True)
+    assert (ran.returncode, "Of 1 rows sampled for the report" in ran.stderr) == (1, True)
     ran = command("report", tmp_path / "m", folder, "--out", tmp_path / "r.html", "--max-memory", "600")
     assert ran.returncode == 1
-    assert "data has 1 rows with a target among 1 that were drawn; at least 20 are needed" in ran.stderr
+    assert "data has 1 rows with a target among 1 sampled; at least 20 are needed" in ran.stderr
     assert not (tmp_path / "r.html").exists()
 
 
@@ -220,7 +220,7 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_
         assert not np.isin(test[:, 1], train[:, 1]).any()
         assert np.isin(np.arange(12), [*train[:, 1], *test[:, 1]]).all()
     ran = command(*arguments, tmp_path / "none", "--groups", "group", "--folds", "13")
-    assert (ran.returncode, "makes 12 groups, and --folds 13 needs at least 13" in ran.stderr) == (1, True)
+    assert (ran.returncode, "has 12 groups, but --folds 13 needs at least 13" in ran.stderr) == (1, True)
     holes = table.set_column(3, "group", pa.array([None, *table["group"].to_pylist()[1:]]))
     in_files(folder, holes)
     ran = command(*arguments, tmp_path / "none", "--groups", "group")

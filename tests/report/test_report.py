@@ -72,7 +72,7 @@ def test_the_data_are_counted(reader):
         missing = table[name].null_count
         assert reader.row("data", name)[2] == (f"{missing}" if missing else "\N{EN DASH}")
     assert "true in" in reader.row("data", "garden")[3]
-    assert "3 different: north" in reader.row("data", "place")[3]
+    assert "3 categories: north" in reader.row("data", "place")[3]
 
 
 def test_the_losses_are_those_of_models_that_have_not_seen_the_rows(reader):
@@ -105,7 +105,7 @@ def test_the_first_tile_says_which_way_the_loss_goes(reader):
     assert "% above unconditional quantiles" in page.texts[""]
     for one in (page, reader):
         best = min(one.rows["loss"][1:], key=lambda row: as_number(row[1]))[0]
-        assert ("is beaten" in one.texts["loss"]) == (best != "This model")
+        assert ("A baseline is better" in one.texts["loss"]) == (best != "This model")
 
 
 def test_a_perfect_fit_and_a_constant_target_have_a_page():
@@ -128,8 +128,8 @@ def test_a_page_about_one_column_does_not_speak_of_others(reader):
     x = np.random.default_rng(0).random(80)
     page = page_of({"x": x}, x)
     assert "the other columns are" in reader.texts["columns"]
-    assert "Rows are scattered sideways." in reader.texts["columns"]  # those of a place
-    assert "scattered" not in page.texts["columns"]
+    assert "Rows are jittered sideways." in reader.texts["columns"]  # those of a place
+    assert "jittered" not in page.texts["columns"]
     assert "the other columns are" not in page.texts["columns"]
     choosers = [[attrs for _, attrs in one.tags if attrs.get("class") == "chooser"] for one in (page, reader)]
     assert ["hidden" in attrs for (attrs,) in choosers] == [True, False]
@@ -140,9 +140,9 @@ def test_a_page_about_many_columns_says_what_it_leaves_out(reader):
     x = np.random.default_rng(0).random((80, 25))
     page = page_of({f"x{k}": x[:, k] for k in range(25)}, x[:, 0])
     assert len(page.rows["columns"]) == 1 + 12
-    assert "The 12 that matter most." in page.texts["columns"]
-    assert "that are listed above, 25 of them" in page.texts["load"]
-    assert "The 12 that" not in reader.texts["columns"]
+    assert "The 12 most important ones." in page.texts["columns"]
+    assert "listed above (25)" in page.texts["load"]
+    assert "most important ones" not in reader.texts["columns"]
     assert "size, " in reader.texts["load"]
 
 
@@ -192,17 +192,17 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     judged = replace(judged, curves=curves)
     page = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
     assert ("Rows with the same target lie" in page.texts["coverage"]) == counts
-    assert ("Upright lines go" in page.texts["coverage"]) == counts
+    assert ("Vertical lines go" in page.texts["coverage"]) == counts
     assert (" to " in page.row("coverage", "0.5")[1]) == counts
     (wide,) = intervals(judged)
     assert (wide.inner < wide.observed) == counts
     both = f"{100 * wide.inner:.1f} to {100 * wide.observed:.1f} %"
     assert (page.row("coverage", "90 %")[1] == both) == counts
-    assert ("without rows on its ends" in page.texts[""]) == counts
+    assert ("without rows on its bounds" in page.texts[""]) == counts
 
 
 def test_the_choices_are_those_of_the_model(reader):
-    assert "(asked for: 0.000001)" in reader.row("choices", "Certified gap")[2]
+    assert "(tolerance: 0.000001)" in reader.row("choices", "Certified gap")[2]
     model = made()[1].model
     assert reader.row("choices", "Random features M")[1] == "40"
     assert float(reader.row("choices", "Ridge weight alpha")[1]) == pytest.approx(model.alpha_, rel=1e-2)
@@ -222,7 +222,7 @@ def test_every_way_to_choose_says_why():
     ways = {
         "each column's standard deviation": KernelQuantileRegressor([0.1, 0.9], **settings),
         "given": KernelQuantileRegressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
-        "best predicted from all others": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
+        "by leave-one-out error": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
         "among 2 pairs": searched,
         "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
     }
@@ -260,9 +260,9 @@ def test_rows_outside_the_range_are_counted_and_shown():
     assert set(np.flatnonzero(judged.outside)) >= {4, 30}
     reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
     count = int(judged.outside.sum())
-    assert f"{count} of 60 judged rows" in reader.texts["outside"]
+    assert f"{count} of 60 evaluation rows" in reader.texts["outside"]
     assert {"5", "31"} <= {row[0] for row in reader.rows["outside"]}
-    assert "honest only if it has not seen" in reader.texts["loss"]
+    assert "the results are too optimistic" in reader.texts["loss"]
     inside = sales(200)
     inside = inside.filter(np.isfinite(inside["price"].to_numpy(zero_copy_only=False)))
     seen = judge_on(model, model.encoder.encode(inside), inside["price"].to_numpy())
@@ -520,10 +520,10 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, 
     line = page.row("coverage", "80 %, calibrated")
     assert line[1] == f"{100 * calibrated['observed']:.1f} %"
     assert line[-1] == number(calibrated["mean_width"])
-    assert "80 % calibrated interval holds" in page.texts[""]
+    assert "Coverage of the 80 % calibrated interval" in page.texts[""]
     assert "fitted to and calibrated on" in page.texts["loss"]
     assert "predict_interval(frame)" in page.texts["load"]
-    assert "follows its training rows too closely" not in page.texts["coverage"]  # the remedy has been taken
+    assert "the model overfits" not in page.texts["coverage"]  # the remedy has been taken
 
     model, table = quernel.load(tmp_path / "m.quernel"), sales(100, seed=1)
     code, out, err = run("report", "m.quernel", "new.csv", "--out", "new.html", "--json")
@@ -541,7 +541,7 @@ def test_a_report_does_not_change_the_model(run, tmp_path):
     assert "b.html" in out
     a, b = (quernel.load(tmp_path / name).predict(sales(50, seed=2)) for name in ("a.quernel", "b.quernel"))
     np.testing.assert_array_equal(a, b)
-    assert "judged on the last" in read((tmp_path / "b.html").read_text("utf-8")).texts["loss"]
+    assert "evaluated on the last" in read((tmp_path / "b.html").read_text("utf-8")).texts["loss"]
 
 
 def test_what_cannot_work_is_said_in_one_line_and_leaves_no_file(run, tmp_path):

@@ -260,7 +260,7 @@ def test_one_row_at_a_time_is_the_same():
     [
         ([3.0] * 9, "3 everywhere"),
         (["same"] * 9, "'same' everywhere"),
-        ([f"id{i}" for i in range(90)], "identifies the row"),
+        ([f"id{i}" for i in range(90)], "identifier of the row"),
         (["a", "b", "c"] * 2, "none of its 3 words appears in 5 rows"),
         ([[1, 2]] * 9, "list"),
         ([datetime(2024, 1, 1)] * 9, "same date"),

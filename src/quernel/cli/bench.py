@@ -1,4 +1,4 @@
-"""`quernel bench`: how fast this machine fits, beside ridge regression and scikit-learn's linear program."""
+"""`quernel bench`: compare quernel with ridge regression and scikit-learn's QuantileRegressor on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL_SET = (
 def bench(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
-    """Time quernel on this machine beside ridge regression and scikit-learn, one thread each; under half a minute."""
+    """Benchmark quernel against ridge regression and scikit-learn on this machine (one thread, half a minute)."""
     machine, rows = describe(), []
     for task, names in SMALL_SET:
         rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_tell)
@@ -33,8 +33,8 @@ def bench(
     for task, _ in SMALL_SET:
         console.print(_table(str(task), [row for row in rows if row["problem"] == str(task)]))
     console.print(
-        "Seconds are the best of three. The excess is that of mean pinball loss + alpha |u|^2 over the bound that "
-        "quernel's certificate puts below it; systems that know no such penalty solve alpha = 0."
+        "Seconds are the best of three runs. Excess: the objective, mean pinball loss + alpha |u|^2, relative to the "
+        "lower bound that quernel certifies. Systems without this penalty solve alpha = 0."
     )
 
 

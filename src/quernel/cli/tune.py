@@ -1,4 +1,4 @@
-"""`quernel tune`: ridge weight and bandwidth for a data file, chosen on held-out rows."""
+"""`quernel tune`: choose ridge weight and bandwidth for a data file by held-out loss."""
 
 from __future__ import annotations
 
@@ -56,49 +56,55 @@ def tune(
     data: Annotated[Path, typer.Argument(help=DATA)],
     target: Annotated[str, typer.Option(help="Column to predict.")],
     model: Annotated[Path | None, typer.Option(help="File to write the tuned model to, such as m.quernel.")] = None,
-    quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
+    quantiles: Annotated[str, typer.Option(help="Quantile levels between 0 and 1, separated by commas.")] = LEVELS,
     alphas: Annotated[
-        str | None, typer.Option(help="Ridge weights to try, separated by commas; a long grid by default.")
+        str | None, typer.Option(help="Ridge weights to try, separated by commas; a wide grid by default.")
     ] = None,
     bandwidths: Annotated[
-        str, typer.Option(help='"auto" or "learned": these times 0.5, 1 and 2; or numbers, separated by commas.')
+        str, typer.Option(help='"auto" or "learned" (each times 0.5, 1 and 2), or numbers to try, separated by commas.')
     ] = "auto",
-    folds: Annotated[int | None, typer.Option(help=f"Folds of cross-validation, {FOLDS} by default.")] = None,
+    folds: Annotated[int | None, typer.Option(help=f"Number of cross-validation folds, {FOLDS} by default.")] = None,
     validation: Annotated[
-        float | None, typer.Option(help="Share of the rows to hold out once, instead of folds.")
+        float | None, typer.Option(help="Fraction of the rows for a single validation split, instead of folds.")
     ] = None,
     groups: Annotated[
-        str | None, typer.Option(help="Column whose equal entries are never both fitted and held out.")
+        str | None,
+        typer.Option(
+            help="Column of group labels; the rows of a group are never split between training and validation."
+        ),
     ] = None,
     time_ordered: Annotated[
-        bool, flag("--time-ordered", "The file is in order of time: later rows are held out.")
+        bool, flag("--time-ordered", "The rows are in time order: validate on later rows.")
     ] = False,
     one_standard_error: Annotated[
-        bool, flag("--one-standard-error", "Take the smoothest model that is not clearly worse.")
+        bool, flag("--one-standard-error", "Choose the smoothest model within one standard error of the best.")
     ] = False,
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
     categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
-    weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
     log_target: Annotated[
-        bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
+        bool, flag("--log-target", "Fit the logarithm of the target; predictions are transformed back.")
     ] = False,
     kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "auto",
     components: Annotated[
-        str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
+        str,
+        typer.Option(
+            help='Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
+        ),
     ] = "auto",
     sampling: Annotated[str, typer.Option(help=SAMPLING_HELP)] = "auto",
-    solver: Annotated[str, typer.Option(help=f"{SOLVER_HELP} The search is made by newton.")] = "newton",
+    solver: Annotated[str, typer.Option(help=f"{SOLVER_HELP} The search always uses newton.")] = "newton",
     tol: Annotated[float, typer.Option(help=TOL_HELP)] = TOL,
     no_intercept: Annotated[bool, flag("--no-intercept", NO_INTERCEPT)] = False,
-    seed: Annotated[int, typer.Option(help="Makes the search repeatable.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     dask: Annotated[str | None, typer.Option(help=DASK)] = None,
-    force: Annotated[bool, flag("--force", "Replace an earlier model file.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite an existing model file.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
-    """Choose ridge weight and bandwidth on held-out rows of a file, print every trial, and keep the best model."""
+    """Choose ridge weight and bandwidth by cross-validation, print every trial, and save the best model."""
     _check_splitting(folds, validation, groups, time_ordered)
     estimator = KernelQuantileRegressorCV(
         levels_from(quantiles),
@@ -145,26 +151,26 @@ def tune(
 
 def _check_splitting(folds: int | None, validation: float | None, groups: str | None, time_ordered: bool) -> None:
     if folds is not None and validation is not None:
-        raise ValueError("--folds and --validation are two ways to hold rows out. Give one of them.")
+        raise ValueError("--folds and --validation exclude each other. Give one of them.")
     if groups is not None and time_ordered:
-        raise ValueError("--groups and --time-ordered are two ways to divide the rows. Give one of them.")
+        raise ValueError("--groups and --time-ordered exclude each other. Give one of them.")
     if folds is not None and folds < 2:
         raise ValueError(f"--folds must be 2 or more; got {folds}.")
     if validation is not None and not 0 < validation < 1:
-        raise ValueError(f"--validation must be a share between 0 and 1; got {validation:g}.")
+        raise ValueError(f"--validation must be a fraction between 0 and 1; got {validation:g}.")
 
 
 def _check_groups(
     groups: str | None, training: Training | StreamedTraining, folds: int | None, validation: float | None
 ) -> None:
-    """There must be as many groups as parts into which they are divided."""
+    """Raise if there are fewer groups than folds."""
     if groups is None or training.groups is None:
         return
     needed, found = (folds or FOLDS) if validation is None else 2, len(np.unique(training.groups))
     if found < needed:
         raise ValueError(
-            f"The column {groups!r} makes {counted(found, 'group')}, and "
-            f"{'--folds ' + str(needed) if validation is None else '--validation'} needs at least {needed}. Ask for "
+            f"The column {groups!r} has {counted(found, 'group')}, but "
+            f"{'--folds ' + str(needed) if validation is None else '--validation'} needs at least {needed}. Use "
             "fewer folds, or choose another column."
         )
 
@@ -179,7 +185,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _bandwidths(text: str) -> Any:
-    """A single word is the middle of a small grid; anything else is tried as it is. None for kernels without any."""
+    """Parse --bandwidths: None for "auto", a name (the middle of a small grid), or a list of bandwidths to try."""
     entries = [bandwidth_from(word) for word in listed(text)]
     if text.strip() == "auto":
         return None
@@ -187,7 +193,7 @@ def _bandwidths(text: str) -> Any:
 
 
 def _splitting(folds: int, validation: float | None, time_ordered: bool) -> Any:
-    """Folds, or a share to hold out. In order of time: the next piece, fold by fold, or the last share of the rows."""
+    """Return the `cv` of the search: folds or a held-out fraction; in time order, expanding windows or last rows."""
     if time_ordered:
         return TimeSeriesSplit(folds) if validation is None else LastRows(validation)
     return folds if validation is None else validation
@@ -201,7 +207,7 @@ def _summarized(
     model: Path | None,
     seconds: float,
 ) -> dict[str, Any]:
-    """What was found, for machines and people."""
+    """Summarize a search, as printed by --json."""
     results, n_splits = estimator.cv_results_, estimator.n_splits_
     error = results["std_test_score"] / np.sqrt(max(n_splits - 1, 1))
     tried = np.flatnonzero(np.isfinite(results["mean_test_score"]))
@@ -236,18 +242,18 @@ def _summarized(
 
 
 def _plain(bandwidth: Any) -> Any:
-    """A bandwidth as JSON has it: a number, one per column, or None."""
+    """Convert a bandwidth for JSON: a number, one per column, or None."""
     return None if bandwidth is None else np.asarray(bandwidth, dtype=float).tolist()
 
 
 def _path(estimator: KernelQuantileRegressorCV, bandwidths: str, log_target: bool) -> RichTable:
-    """Held-out loss of every ridge weight that was tried (rows) with every bandwidth (columns)."""
+    """Tabulate the held-out loss of every ridge weight tried (rows) and bandwidth (columns)."""
     results, labels = estimator.cv_results_, _labels(estimator, bandwidths)
     n_alphas = len(results["params"]) // len(labels)
     losses = -results["mean_test_score"].reshape(len(labels), n_alphas).T
     alphas = results["param_alpha"][:n_alphas]
     best = divmod(estimator.best_index_, n_alphas)[::-1]
-    unit = " (of the logarithm)" if log_target else ""
+    unit = " (on the log scale)" if log_target else ""
     table = RichTable(title=f"Pinball loss on held-out rows{unit}; * is chosen", title_justify="left")
     table.add_column("alpha", justify="right")
     for label in labels:
@@ -263,7 +269,7 @@ def _path(estimator: KernelQuantileRegressorCV, bandwidths: str, log_target: boo
 
 
 def _labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
-    """What the columns of the table are called: the bandwidths, as they were asked for."""
+    """Label the columns of the table by the bandwidths as the user gave them."""
     if estimator.bandwidth_ is None:
         return ["loss"]
     words = listed(bandwidths)
@@ -273,16 +279,16 @@ def _labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
 
 
 def _at_the_edge(summary: dict[str, Any], *, learned: bool) -> list[str]:
-    """Where the best of what was tried is its end, something beyond it may be better."""
+    """Return notes where the best alpha or bandwidth is at an end of its grid: a value beyond may be better."""
     told = []
-    for name, others in (("alpha", "others"), ("bandwidth", "numbers" if learned else '"learned", or numbers')):
+    for name, others in (("alpha", "numbers"), ("bandwidth", "numbers" if learned else '"learned", or numbers')):
         tried = [np.mean(one[name]) for one in summary["path"] if one[name] is not None]
-        if len(set(tried)) < 3:  # of one or two, the best is always an end
+        if len(set(tried)) < 3:  # the best of one or two is always at an end
             continue
         chosen = np.mean(summary[name])
-        for end, word in ((min(tried), "smallest"), (max(tried), "largest")):
+        for end, which in ((min(tried), "smallest"), (max(tried), "largest")):
             if chosen == end:
-                told.append(f"The {word} {name} of those tried is chosen; --{name}s takes {others}.")
+                told.append(f"The {which} {name} of those tried was chosen; extend the grid with --{name}s ({others}).")
     return told
 
 
@@ -290,11 +296,11 @@ def _tell(summary: dict[str, Any]) -> None:
     splits = f"{summary['splits']} splits" if summary["splits"] > 1 else "one split"
     console.print(
         f"Chosen from {len(summary['path'])} trials by {splits} of {summary['rows']:,} rows, in "
-        f"{summary['seconds']:.1f} s: alpha {summary['alpha']:.3g}, held-out loss {summary['loss']:.5g}. Fitted to all "
-        f"rows with {summary['n_components']:,} features, certified gap {max(summary['duality_gap']):.0e}.",
+        f"{summary['seconds']:.1f} s: alpha {summary['alpha']:.3g}, held-out loss {summary['loss']:.5g}. Refitted to "
+        f"all rows with {summary['n_components']:,} features, certified gap {max(summary['duality_gap']):.0e}.",
         highlight=False,
     )
     if summary["model"] is None:
-        errors.print("Nothing was written. Add --model FILE to keep the tuned model.", highlight=False)
+        errors.print("The tuned model was not saved. Add --model FILE to save it.", highlight=False)
         return
     tell_model(summary)

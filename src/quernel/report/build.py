@@ -1,4 +1,4 @@
-"""From a judged model to its page: every number that the page shows is computed here or below, once."""
+"""Build the HTML report: `report_page` computes every number once, `html` assembles the sections."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from quernel.theory import KernelGap
 
 
 def html(page: Page) -> str:
-    """The whole page."""
+    """Assemble the HTML document."""
     title = f"Quantiles of {page.model.target}"
     parts = {
-        "data": ("The data", sections.data(page)),
-        "choices": ("What was chosen, and why", sections.choices(page)),
-        "loss": ("Loss beside simpler models", sections.losses(page)),
+        "data": ("Data", sections.data(page)),
+        "choices": ("Hyperparameters", sections.choices(page)),
+        "loss": ("Loss compared with baselines", sections.losses(page)),
         "coverage": ("Coverage and calibration", sections.coverage(page)),
-        "columns": ("Column by column", sections.fans(page)),
+        "columns": ("Effect of each column", sections.fans(page)),
         "worst": ("The worst-predicted rows", sections.worst(page)),
         "outside": ("Rows outside the training range", sections.outside(page)),
         "load": ("How to use the model", sections.loading(page)),
@@ -59,20 +59,20 @@ def _tiles(page: Page) -> str:
     constant = judged.losses(next(iter(judged.rivals))).mean()
     change = ours / constant - 1 if constant > 0 else 0.0
     beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
-    rows = "held-out" if judged.unseen else "judged"
+    rows = "held-out" if judged.unseen else "evaluation"
     drawn = "" if judged.out_of is None else f", a sample of {judged.out_of:,}"
     tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows{drawn}", number(ours), beside)]
     for one in intervals(judged)[:1]:
-        told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
+        told = f"nominal: {percent(one.nominal, 0)}; within chance: {percent(one.low)} to {percent(one.high)}"
         if one.inner < one.observed:
-            told += f"; without rows on its ends {percent(one.inner)}"
+            told += f"; without rows on its bounds {percent(one.inner)}"
         kind = "calibrated interval" if one.calibrated else "interval"
-        tiles.append((f"{percent(one.nominal, 0)} {kind} holds", f"{percent(one.observed)}", told))
+        tiles.append((f"Coverage of the {percent(one.nominal, 0)} {kind}", f"{percent(one.observed)}", told))
     calibrated = page.calibration
-    told = "as many rows are below the curve as promised, give or take chance"
-    tiles.append(("Levels that hold", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))
+    told = "the share of rows below the predicted quantile matches its level, within chance"
+    tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))
     gap = next(choice for choice in page.choices if choice.name == "Certified gap")
-    tiles.append((gap.name, gap.value, "from the best possible objective"))
+    tiles.append((gap.name, gap.value, "at most this far, relatively, above the best possible objective"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(told)}</small></dd></div>"
         for name, value, told in tiles
@@ -104,22 +104,22 @@ def report_page(
     sample: Drawn | None = None,
     kernel_gap: KernelGap | None = None,
 ) -> str:
-    """The page about a model, as HTML.
+    """Return the report on a model as HTML.
 
     Parameters
     ----------
     model : TableModel
-        The model in the file.
+        The saved model.
     table : Arrow table
-        The rows that `judged` knows by their positions among those with a target, and those without one.
-    judged : Judged
-        How well it does, or one of its kind that was fitted to fewer rows.
+        The data; `judged.rows` are positions among its rows with a target.
+    judged : Evaluation
+        Evaluation of the model, or of the same kind of model fitted to fewer rows.
     data, model_file : str
-        What the files are called.
+        Names of the data file and the model file.
     sample : Drawn or None
-        What the table is a sample of, if it is one.
+        The random sample that `table` is, if it is one.
     kernel_gap : KernelGap or None
-        What the model's features cost beside the exact kernel, if that was computed.
+        Bounds on what random features cost compared with the exact kernel, if computed.
     """
     target = numbers(table[model.target])
     place = np.flatnonzero(np.isfinite(target))
@@ -151,7 +151,7 @@ def report_page(
 
 
 def _importance(judged: Evaluation) -> PermutationImportanceDisplay:
-    """What shuffling each column of the table costs, all numbers that it became together."""
+    """Permutation importance of each input column; its encoded columns are shuffled together."""
     together, start = {}, 0
     for column in judged.model.encoder.columns:
         together[column.name] = list(range(start, start + len(column.names)))
@@ -162,5 +162,5 @@ def _importance(judged: Evaluation) -> PermutationImportanceDisplay:
     if judged.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
         return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # shuffled rows may lie far outside
+        warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
         return PermutationImportanceDisplay.of(estimator, judged.X[some], y, together=together, n_repeats=REPEATS)

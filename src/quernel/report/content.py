@@ -1,4 +1,4 @@
-"""What the page is made of."""
+"""The values shown in the report."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """All that the page shows. rows (n,) are the numbers of the judged rows in the file, entries their Arrow table.
+    """Everything that the report shows.
 
-    Of n_rows rows, `dropped` have no target. Where the page describes a random sample, `drawn` says of how many rows.
+    `rows` (n,) are the 1-based numbers of the evaluation rows in the file and `entries` their Arrow table. Of `n_rows`
+    rows, `dropped` have no target. `drawn` is the size of the random sample described, None for all rows.
     """
 
     data: str
@@ -48,10 +49,10 @@ class Page:
 
 @dataclass(frozen=True)
 class Interval:
-    """A central interval: what it promises, which share of the judged rows it holds, and how wide it is.
+    """Coverage of a central interval: nominal, observed, and mean width.
 
-    From low to high the observed share would be in 95 % of such tables, if the promise is kept to the letter. `inner`
-    is the share without the rows on its ends, which is less where many have the same y.
+    [`low`, `high`] contains the observed coverage with 95 % probability if the nominal one is exact. `inner` is the
+    coverage without rows on the bounds, which is smaller where many rows have the same y.
     """
 
     nominal: float
@@ -64,12 +65,12 @@ class Interval:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise is kept, give or take chance; a calibrated interval promises so many rows or more."""
+        """Whether coverage is nominal within chance; a calibrated interval may also cover more."""
         return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
 
 
 def intervals(judged: Evaluation) -> list[Interval]:
-    """The calibrated interval, if there is one, then the central ones between pairs of levels, the widest first."""
+    """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
     found = _calibrated(judged)
     for a, b in arrange(judged.levels).bands:
         # Not 0.8999999999999999, for 0.95 - 0.05.
@@ -91,7 +92,7 @@ def _calibrated(judged: Evaluation) -> list[Interval]:
     if judged.model.interval is None or judged.ends is None:
         return []
     nominal = judged.model.interval.coverage_
-    # The rows that calibrated are a sample, too, as those that judge are: fewer of them leave more to chance.
+    # Calibration rows are a random sample, too, as evaluation rows are: their variances add.
     calibrating = judged.model.interval.n_calibration_
     band = binomial_band(nominal, int(1 / (1 / len(judged.y) + 1 / calibrating)))
     return [_interval(nominal, judged.y, *judged.ends.T, band, calibrated=True)]

@@ -25,19 +25,19 @@ def right(text: str) -> Cell:
 
 
 def head(text: str) -> Cell:
-    """What a row is about."""
+    """The heading of a row."""
     return Cell(escape(text), tag="th")
 
 
 def verdict(holds: bool) -> Cell:
-    """Words and a sign, not colours alone."""
-    return Cell("holds", "good") if holds else Cell("misses", "bad")
+    """Text and a sign, not colours alone."""
+    return Cell("ok", "good") if holds else Cell("off", "bad")
 
 
 def table(
     heads: Iterable[Cell | str], lines: Iterable[Iterable[Cell | str]], caption: str = "", marked: Sequence[int] = ()
 ) -> str:
-    """A table in a region that scrolls if it is too wide; some of its lines are marked as ours."""
+    """An HTML table in a region that scrolls if it is too wide; the `marked` lines are highlighted."""
     top = "".join(_cell(head, "th", ' scope="col"') for head in heads)
     lines = list(lines)
     body = "".join(

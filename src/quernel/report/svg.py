@@ -1,4 +1,4 @@
-"""Small charts as SVG text. Colours are classes that the page's style sheet knows, in light and in dark."""
+"""Small charts as SVG text. Colours are CSS classes of the page's style sheet, for light and dark themes."""
 
 from __future__ import annotations
 

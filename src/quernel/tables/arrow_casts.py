@@ -1,4 +1,4 @@
-"""From Arrow's columns of many types to plain values: numbers, words, points in time."""
+"""Casts of Arrow columns to plain values: numbers, category labels, timestamps."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def seconds(column: Any, name: str) -> Array:
     if kind_of(column.type) == "text":
         parsed = parsed_dates(column)
         if parsed is None:
-            raise TableError(f"Column {name!r} holds text that is no date. Write dates like 2026-11-16 08:30:00.")
+            raise TableError(f"Column {name!r} holds text that is not a date. Write dates like 2026-11-16 08:30:00.")
         column = parsed
     if kind_of(column.type) == "nothing":
         return np.full(len(column), np.nan)
@@ -138,7 +138,7 @@ def clock(column: Any, name: str) -> Array:
     if kind_of(column.type) == "text":
         times = parsed_times(column)
         if times is None:
-            raise TableError(f"Column {name!r} holds text that is no time. Write times like 08:30:00.")
+            raise TableError(f"Column {name!r} holds text that is not a time. Write times like 08:30:00.")
         return seconds(times, name)
     if kind_of(column.type) == "nothing":
         return np.full(len(column), np.nan)

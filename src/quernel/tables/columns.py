@@ -1,4 +1,4 @@
-"""What is kept of an input column, and how its values become numbers: one class for each kind of column.
+"""Fitted encodings of input columns, one class per column type.
 
 A column has a `kind`, names for the numbers it becomes, `read` (from Arrow to plain values, missing ones included) and
 `encode` (from those to a block of the matrix). `persistence` writes the same formulas as ONNX.

@@ -1,4 +1,4 @@
-"""TableEncoder: from a table with columns of any kind to a matrix of numbers, the same way every time."""
+"""TableEncoder: encode a table of mixed columns as a numeric matrix, consistently between fit and predict."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missi
         notes += [f"Column {name!r} {remark}." for remark in told[name]]
         if isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
             notes.append(
-                f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
+                f"Column {name!r} has more than {MOST_LEVELS} categories: all but the {MOST_LEVELS} most "
                 "frequent count as one."
             )
     columns = tuple(column for column in made.values() if not isinstance(column, str))

@@ -1,4 +1,4 @@
-"""Words that say the same in other files: those that stand for gaps, other spellings of numbers and truth values."""
+"""Missing-value markers, and equivalent spellings of numbers and booleans in other file formats."""
 
 from __future__ import annotations
 

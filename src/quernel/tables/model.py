@@ -1,4 +1,4 @@
-"""TableModel: an encoder and an estimator, from the columns of a table to conditional quantiles."""
+"""TableModel: an encoder and an estimator that predict conditional quantiles from a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a table to what an estimator is fitted to: inputs, target and weights."""
+"""Training data from a table in memory: encoded inputs, target, weights and groups."""
 
 from __future__ import annotations
 
@@ -125,9 +125,11 @@ def refuse_not_inputs(categorical: Sequence[str], inputs: Sequence[str], known: 
     """Categories are input columns."""
     for name in categorical:
         if name not in known:
-            raise TableError(f"There is no column {name!r} to take for a category. {nearest(name, known)}")
+            raise TableError(f"There is no column {name!r} for --categorical. {nearest(name, known)}")
         if name not in inputs:
-            raise TableError(f"Column {name!r} is named by --categorical, but is no input column. Leave it out there.")
+            raise TableError(
+                f"Column {name!r} is named by --categorical, but is no input column. Remove it from --categorical."
+            )
 
 
 def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
@@ -159,7 +161,7 @@ def refuse_gaps(name: str, labels: Any, place: str = "") -> None:
     if count:
         of = f" of {place}" if place else ""
         raise TableError(
-            f"The column of groups {name!r} is empty in {count:,} of {len(labels):,} rows{of}. Fill it, or leave those "
+            f"The group column {name!r} is empty in {count:,} of {len(labels):,} rows{of}. Fill it, or leave those "
             "rows out."
         )
 
@@ -170,7 +172,7 @@ def _weight(column: Any, name: str) -> Array:
     if gaps or negative:
         what = f"{gaps:,} missing or infinite" if gaps else f"{negative:,} negative"
         raise TableError(
-            f"The column of weights {name!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
+            f"The weight column {name!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
         )
     return weight
 

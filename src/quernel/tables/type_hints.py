@@ -1,4 +1,4 @@
-"""What text looks like: numbers and dates that were read as words, and what a person can do about it."""
+"""Hints about text columns that look like numbers or dates, and how to have them read as such."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def advice(look: Look) -> str | None:
         return f"{told}. Save it as {FORMS[form].called}"
     which = ", ".join(f"{word!r} ({in_rows(count)})" for word, count in others)
     listed = ",".join(_in_a_list(word) for word, _ in others)
-    return f"{told}; not {which}. If that stands for a gap in a CSV file, add --missing {shlex.quote(listed)}"
+    return f"{told}; not {which}. If that marks a missing value in a CSV file, add --missing {shlex.quote(listed)}"
 
 
 def _in_a_list(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Columns of words none of which a model knows: mostly the same words, written in another way."""
+"""Detect text columns none of whose categories a model knows, usually because they are spelled differently."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class UnseenCategories:
         """What a person should know, column by column."""
         known = {column.name: column.levels for column in self.encoder.columns if column.name in self._rows}
         return [
-            f"None of the words in column {name!r} is one that the model knows, in {rows:,} rows: it holds "
+            f"None of the categories in column {name!r} is known to the model, in {rows:,} rows: it holds "
             f"{self._words[name]!r}, where the model was fitted to {', '.join(map(repr, known[name][:SHOWN]))}"
             f"{', ...' if len(known[name]) > SHOWN else ''}."
             for name, rows in self._rows.items()

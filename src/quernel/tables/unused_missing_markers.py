@@ -1,4 +1,4 @@
-"""Words that were to stand for gaps and are nowhere in the files: mostly, they are written in another way there."""
+"""Find missing-value markers given by `--missing` that occur in no file, usually typos."""
 
 from __future__ import annotations
 
