@@ -186,7 +186,10 @@ LOOKS = {
     "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as categories", "--missing '?'"]),
     "thousands": (lambda i: f"{i * 1009:,}", ["thousands separators, such as '1,009'", "Write 1000 for 1,000"]),
     "per cent": (lambda i: f"{i % 8}%", ["is read as categories", "percentages, such as '0%'"]),
-    "decimal commas": (lambda i: f"0,{i % 8}", ["is read as categories", "decimal comma, such as '0,0'", "0.26 for 0,26"]),
+    "decimal commas": (
+        lambda i: f"0,{i % 8}",
+        ["is read as categories", "decimal comma, such as '0,0'", "0.26 for 0,26"],
+    ),
     "days first": (lambda i: f"{1 + i % 28}/12/2020", ["dates, such as '1/12/2020'", "dates like 2020-12-31"]),
     "words among dates": (
         lambda i: "never" if i % 10 == 3 else f"2020-{1 + i % 12:02}-{1 + i % 28:02}",
@@ -567,7 +570,10 @@ BROKEN = {
         tuning("pairs.csv", "y", "--groups", "one", "--validation", "0.3"),
         ["'one' has 1 group, but --validation needs at least 2"],
     ),
-    "weights with gaps": (fitting("gappy.csv", "y", "--weights", "w"), ["weight column 'w' has 10 missing or infinite"]),
+    "weights with gaps": (
+        fitting("gappy.csv", "y", "--weights", "w"),
+        ["weight column 'w' has 10 missing or infinite"],
+    ),
     "data as a checkpoint": (
         fitting("flat2.csv", "y", "--checkpoint", "pairs.csv"),
         ["--checkpoint pairs.csv is a file, but not a checkpoint", "another name"],

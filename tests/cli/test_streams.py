@@ -13,7 +13,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel.cli.data import bytes_from
+from quernel.cli.data import parse_bytes
 from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
 from quernel.solvers.screening import driver
@@ -234,7 +234,7 @@ def test_intervals_are_calibrated_on_rows_that_pass_by(command, swept, tmp_path)
 
 
 def test_sizes():
-    assert [bytes_from(text) for text in ("500MB", "1.5 GiB", "10", None)] == [500_000_000, 3 * 2**29, 10, None]
+    assert [parse_bytes(text) for text in ("500MB", "1.5 GiB", "10", None)] == [500_000_000, 3 * 2**29, 10, None]
 
 
 def test_a_missing_dask_is_said_with_the_remedy(command, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def bench(
     """Benchmark quernel against ridge regression and scikit-learn on this machine (one thread, half a minute)."""
     machine, rows = describe(), []
     for task, names in SMALL_SET:
-        rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_tell)
+        rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_print_status)
     if as_json:
         typer.echo(json.dumps({"machine": machine, "results": rows}, indent=1))
         return
@@ -38,7 +38,7 @@ def bench(
     )
 
 
-def _tell(row: dict[str, Any]) -> None:
+def _print_status(row: dict[str, Any]) -> None:
     errors.print(f"{row['system']}: {row['status']}", highlight=False)
 
 

@@ -41,16 +41,16 @@ OPTIONS = {
 
 def fail(message: str) -> NoReturn:
     """Print an error in one line on stderr and exit with code 1."""
-    errors.print(f"[bold red]Error:[/] {escape(_in_one_line(message))}", soft_wrap=True)
+    errors.print(f"[bold red]Error:[/] {escape(_as_one_line(message))}", soft_wrap=True)
     sys.exit(1)
 
 
 def note(message: str) -> None:
     """Print a note to the user in one line on stderr."""
-    errors.print(f"[yellow]Note:[/] {escape(_in_one_line(message))}", soft_wrap=True, highlight=False)
+    errors.print(f"[yellow]Note:[/] {escape(_as_one_line(message))}", soft_wrap=True, highlight=False)
 
 
-def _in_one_line(message: str) -> str:
+def _as_one_line(message: str) -> str:
     """Join the lines of a message; blanks within a line stay, as they may belong to a column name."""
     return re.sub(r"\s*\n\s*", " ", message.strip())
 
@@ -60,9 +60,9 @@ def flag(name: str, text: str) -> Any:
     return typer.Option(name, help=text, metavar="")
 
 
-def listed(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """Split a comma-separated list; entries with a comma or outer blanks are quoted, empty entries are dropped."""
-    words, line, place = list[str](), " ".join(text.splitlines()), 0
+    entries, line, place = list[str](), " ".join(text.splitlines()), 0
     while place <= len(line):
         found = ENTRY.match(line, place)
         if found is None:
@@ -70,9 +70,9 @@ def listed(text: str) -> list[str]:
                 f"Lists are separated by commas, and entries with a comma must be in double quotes; got {text!r}."
             )
         quoted = found["quoted"]
-        words.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
+        entries.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
         place = found.end() + 1  # behind the comma, or behind the end
-    return [word for word in words if word]
+    return [entry for entry in entries if entry]
 
 
 @contextmanager

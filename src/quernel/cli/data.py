@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quernel.cli.console import listed, note, working
+from quernel.cli.console import note, split_list, working
 from quernel.data import DaskRows, memory_budget
 from quernel.estimators.validation import LARGEST, SMALLEST
 from quernel.report.number_format import counted
@@ -47,7 +47,7 @@ USUAL_WIDTH = 2
 IN_MEMORY = 3
 
 
-def bytes_from(text: str | None) -> int | None:
+def parse_bytes(text: str | None) -> int | None:
     """Parse a size such as 500MB or 1.5 GiB into bytes; None stays None."""
     if text is None:
         return None
@@ -83,15 +83,15 @@ def load_training_data(
     """
     import pyarrow as pa
 
-    if columns is not None and not listed(columns):
+    if columns is not None and not split_list(columns):
         raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
-    markers = listed(missing or "")
+    markers = split_list(missing or "")
     if markers and not any(ending_of(path)[0] in CSV for path in files_of(data)):
         raise ValueError(
             f"--missing is for CSV files: {data} is in a format that marks missing values itself. Leave it out."
         )
-    more |= {"columns": None if columns is None else listed(columns), "exclude": listed(exclude or "")}
-    more |= {"missing": markers, "categorical": listed(categorical or "")}
+    more |= {"columns": None if columns is None else split_list(columns), "exclude": split_list(exclude or "")}
+    more |= {"missing": markers, "categorical": split_list(categorical or "")}
     if target in more["categorical"]:
         raise ValueError(
             f"--categorical names the target {target!r}, which must be numeric. Remove it from --categorical."
@@ -102,15 +102,15 @@ def load_training_data(
     def needed(name: str) -> bool:
         return name not in more["exclude"] and (more["columns"] is None or name in chosen)
 
-    with in_parts(data, max_memory, dask, how, needed) as parts:
+    with open_streamed(data, max_memory, dask, how, needed) as parts:
         if parts is None:
             table = read(data, how, needed)
-            _refuse_empty(len(table), data)
+            _check_not_empty(len(table), data)
             training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
-            _enough(training, data)
+            _check_target(training, data)
             yield table, _note_unused_markers(training, data, markers)
             return
-        _refuse_empty(parts.n_rows, data)
+        _check_not_empty(parts.n_rows, data)
         more["groups"] = groups
         with nullcontext() if dask is None else connected(dask) as client:
             with working(f"Learning the encoding of {parts.n_rows:,} rows"):
@@ -118,7 +118,7 @@ def load_training_data(
                     training = prepare_streamed(parts, target, **more)
                 else:
                     training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
-            _enough(training, data)
+            _check_target(training, data)
             yield None, _note_unused_markers(training, data, markers)
 
 
@@ -141,7 +141,7 @@ def print_training(training: Training | StreamedTraining) -> None:
         note(f"{counted(training.dropped, 'row')} without a target {are} left out{those}.")
 
 
-def how_read(training: Training | StreamedTraining) -> str:
+def read_mode(training: Training | StreamedTraining) -> str:
     """Return "whole" for data in memory, or a key of READ."""
     if isinstance(training, Training):
         return "whole"
@@ -149,17 +149,17 @@ def how_read(training: Training | StreamedTraining) -> str:
 
 
 @contextmanager
-def in_parts(
+def open_streamed(
     data: Path, max_memory: int | None, dask: str | None, how: CsvReading, needed: Needed
 ) -> Iterator[ParquetTable | None]:
     """Yield the files as a table to be streamed, if they may not fit in memory or a cluster reads them; else None.
 
     CSV and Arrow files are first copied to Parquet, in a temporary folder.
     """
-    files, room = files_of(data), memory_budget(max_memory)
+    files, budget = files_of(data), memory_budget(max_memory)
     if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
         table = open_parquet(data, needed=needed)
-        yield table if dask is not None or _size(table) > room else None
+        yield table if dask is not None or _estimate_bytes(table) > budget else None
         return
     if dask is not None:
         raise TableError(
@@ -167,7 +167,7 @@ def in_parts(
             "polars.scan_csv(...).sink_parquet(...), or leave --dask out to stream it on this machine."
         )
     size = IN_MEMORY * sum(bytes_of(path) for path in files if path.is_file())
-    if size <= room:
+    if size <= budget:
         yield None
         return
     with ExitStack() as stack:
@@ -176,18 +176,18 @@ def in_parts(
         yield table
 
 
-def _size(table: ParquetTable) -> float:
+def _estimate_bytes(table: ParquetTable) -> float:
     """Estimate from above the bytes that the table and its encoded columns take in memory."""
     widths = [WIDTHS.get(kind_of(field.type), USUAL_WIDTH) for field in table.schema]
     return table.n_bytes + 8.0 * table.n_rows * sum(widths)
 
 
-def _refuse_empty(n_rows: int, data: Path) -> None:
+def _check_not_empty(n_rows: int, data: Path) -> None:
     if n_rows == 0:
         raise TableError(f"{data} has no rows: there is nothing to learn from.")
 
 
-def _enough(training: Training | StreamedTraining, data: Path) -> None:
+def _check_target(training: Training | StreamedTraining, data: Path) -> None:
     if training.n_rows < FEWEST_ROWS:
         raise TableError(f"{data} has {training.n_rows} rows with a target; at least {FEWEST_ROWS} are needed.")
     low, high = training.target_range

@@ -14,14 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from quernel.cli.console import console, fail, fitting, flag
-from quernel.cli.report_file import write_page
+from quernel.cli.report_file import write_report
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.datasets import load_wind
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
-from quernel.report import judge_on, report_page
+from quernel.report import evaluate_on, report_page
 from quernel.tables import TableModel, prepare
 
 Array = NDArray[np.float64]
@@ -33,8 +33,8 @@ FITTED, CALIBRATING = 0.6, 0.15
 # A coarser grid of ridge weights than the search's default, to save time.
 ALPHAS = 10.0 ** np.arange(-11, -5)
 FOLDS, COMPONENTS = 3, 300
-PICTURE, PATH_PICTURE = "wind_power.png", "wind_tuning.png"
-PAGE, MODEL = "wind_report.html", "wind.quernel"
+FAN_PLOT, SEARCH_PLOT = "wind_power.png", "wind_tuning.png"
+REPORT, MODEL = "wind_report.html", "wind.quernel"
 
 
 def demo(
@@ -42,42 +42,42 @@ def demo(
     force: Annotated[bool, flag("--force", "Overwrite files of an earlier run.")] = False,
 ) -> None:
     """Tune, fit, calibrate, evaluate and plot the power curve of a real wind farm."""
-    _check(out, force=force)
+    _check_outputs(out, force=force)
     wind = load_wind()
     speed = wind.X[:, :1]
-    fit, calibrate, test = _parts(len(speed))
+    fit, calibrate, test = _split_rows(len(speed))
     console.print(
         f"Wind farm La Haute Borne: {len(speed):,} ten-minute averages. Power (kW) given wind speed (m/s), "
         f"fitted on {len(fit):,} rows, calibrated on {len(calibrate):,}, evaluated on {len(test):,} others."
     )
     model = _tune(speed[fit], wind.y[fit])
-    console.print(_table(model, speed[test], wind.y[fit], wind.y[test]))
+    console.print(_loss_table(model, speed[test], wind.y[fit], wind.y[test]))
     calibrated = ConformalQuantileRegressor(model, INTERVAL, method="prefit").fit(speed[calibrate], wind.y[calibrate])
-    console.print(_coverage(model, calibrated, speed[test], wind.y[test]))
-    _draw(model, speed[:, 0], wind.y, out)
-    _report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
-    picture, path, page, file = (escape(str(out / name)) for name in (PICTURE, PATH_PICTURE, PAGE, MODEL))
+    console.print(_describe_coverage(model, calibrated, speed[test], wind.y[test]))
+    _save_plots(model, speed[:, 0], wind.y, out)
+    _save_report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
+    picture, path, page, file = (escape(str(out / name)) for name in (FAN_PLOT, SEARCH_PLOT, REPORT, MODEL))
     console.print(f"Plots: [bold]{picture}[/] (the fit), [bold]{path}[/] (the search)")
     console.print(
         f"Report: [bold]{page}[/]   Model: [bold]{file}[/] (quernel predict {file} FILE --out PREDICTIONS.csv)"
     )
 
 
-def _report(
+def _save_report(
     model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, held_out: pa.Table, out: Path
 ) -> None:
     """Write the report on the test rows, and the model."""
     rows = prepare(held_out, "power")
     whole = TableModel(rows.encoder, model, "power", False, calibrated)
-    page = report_page(whole, held_out, judge_on(whole, rows.X, rows.y), data="the held-out rows", model_file=MODEL)
-    write_page(page, out / PAGE, force=True)
+    page = report_page(whole, held_out, evaluate_on(whole, rows.X, rows.y), data="the held-out rows", model_file=MODEL)
+    write_report(page, out / REPORT, force=True)
     save(whole, out / MODEL, overwrite=True)
 
 
-def _check(out: Path, *, force: bool) -> None:
+def _check_outputs(out: Path, *, force: bool) -> None:
     """Fail, before any work, without matplotlib or if files exist, and create the folder."""
     require_matplotlib()
-    for file in (out / PICTURE, out / PATH_PICTURE, out / PAGE, out / MODEL):
+    for file in (out / FAN_PLOT, out / SEARCH_PLOT, out / REPORT, out / MODEL):
         if file.exists() and not force:
             fail(f"{file} exists already. Choose another --out, or add --force to replace it.")
     if out.exists() and not out.is_dir():
@@ -88,7 +88,7 @@ def _check(out: Path, *, force: bool) -> None:
         fail(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.")
 
 
-def _parts(n_rows: int) -> list[NDArray[np.intp]]:
+def _split_rows(n_rows: int) -> list[NDArray[np.intp]]:
     """Split the row indices at random into training, calibration and test rows."""
     order = np.random.default_rng(0).permutation(n_rows)
     return np.split(order, [round(FITTED * n_rows), round((FITTED + CALIBRATING) * n_rows)])
@@ -110,8 +110,8 @@ def _tune(X: Array, y: Array) -> KernelQuantileRegressorCV:
     return model
 
 
-def _table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array) -> Table:
-    """Tabulate, per level, the test loss, that of the unconditional quantile, the rows below the curve, and the gap."""
+def _loss_table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array) -> Table:
+    """Tabulate, per level, the test loss, that of the unconditional quantile, the rows below, and the gap."""
     loss = pinball_loss(y, model.predict(X), LEVELS)
     constant = pinball_loss(y, np.tile(np.quantile(y_train, LEVELS), (len(y), 1)), LEVELS)
     below = np.mean(y[:, None] <= model.predict(X), axis=0)
@@ -124,7 +124,9 @@ def _table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array)
     return table
 
 
-def _coverage(model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, X: Array, y: Array) -> str:
+def _describe_coverage(
+    model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, X: Array, y: Array
+) -> str:
     def held(interval: Array) -> str:
         return f"{coverage(y, *interval.T):.1%} of the held-out rows (mean width {np.mean(np.diff(interval)):.0f} kW)"
 
@@ -138,7 +140,7 @@ def _coverage(model: KernelQuantileRegressorCV, calibrated: ConformalQuantileReg
     )
 
 
-def _draw(model: KernelQuantileRegressorCV, speed: Array, power: Array, out: Path) -> None:
+def _save_plots(model: KernelQuantileRegressorCV, speed: Array, power: Array, out: Path) -> None:
     from quernel.plots import PathDisplay, fan_chart, save_figure  # matplotlib is an extra
 
     # Only up to the 99.5th percentile: beyond it there are a handful of storms, too few to show a curve.
@@ -153,5 +155,5 @@ def _draw(model: KernelQuantileRegressorCV, speed: Array, power: Array, out: Pat
         y_label="Power (kW)",
         title="Wind power given wind speed, La Haute Borne",
     )
-    save_figure(axes.figure, out / PICTURE)
-    save_figure(PathDisplay.from_estimator(model).figure_, out / PATH_PICTURE)
+    save_figure(axes.figure, out / FAN_PLOT)
+    save_figure(PathDisplay.from_estimator(model).figure_, out / SEARCH_PLOT)

@@ -18,7 +18,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.cli.console import cli_error_names, console, errors, fitting, flag, listed, note
+from quernel.cli.console import cli_error_names, console, errors, fitting, flag, note, split_list
 from quernel.cli.data import (
     CATEGORICAL,
     COLUMNS,
@@ -28,13 +28,19 @@ from quernel.cli.data import (
     MAX_MEMORY,
     MISSING,
     READ,
-    bytes_from,
-    how_read,
     load_training_data,
+    parse_bytes,
     print_training,
+    read_mode,
 )
 from quernel.cli.output_checks import check_checkpoint, check_outputs
-from quernel.cli.report_file import check_page, judged_summary, refitted_page, tell, write_page
+from quernel.cli.report_file import (
+    check_report_path,
+    print_evaluation,
+    report_by_refitting,
+    summarize_evaluation,
+    write_report,
+)
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.validation import check_parameters
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
@@ -132,30 +138,30 @@ def fit(
     Missing values, categories, dates and times are encoded automatically.
     """
     estimator = KernelQuantileRegressor(
-        levels_from(quantiles),
+        parse_levels(quantiles),
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
         alpha="auto" if alpha is None else alpha,
-        bandwidth=bandwidth_from(bandwidth),
-        sampling=one_of("--sampling", sampling, SAMPLING),
-        solver=one_of("--solver", solver, tuple(SOLVERS)),
+        bandwidth=parse_bandwidth(bandwidth),
+        sampling=check_one_of("--sampling", sampling, SAMPLING),
+        solver=check_one_of("--solver", solver, tuple(SOLVERS)),
         tol=tol,
         fit_intercept=not no_intercept,
-        noncrossing=_noncrossing_from(noncrossing),
+        noncrossing=_parse_noncrossing(noncrossing),
         random_state=seed,
-        max_memory=bytes_from(max_memory),
+        max_memory=parse_bytes(max_memory),
     )
-    check_together(estimator, dask)
+    check_compatible(estimator, dask)
     with cli_error_names():
         estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
-    interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
+    interval = _conformal_wrapper(estimator, conformal, coverage, calibration_share, time_ordered)
     check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, data)
     check_checkpoint(checkpoint)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
-        check_page(report, force=force)
+        check_report_path(report, force=force)
     with load_training_data(
         data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
@@ -167,31 +173,33 @@ def fit(
         fitted = interval.estimators_[0] if interval else estimator
         whole = TableModel(training.encoder, fitted, target, log_target, interval)
         save(whole, model, overwrite=force)
-        summary = summarized(fitted, training, data, target, model, seconds)
+        summary = summarize_fit(fitted, training, data, target, model, seconds)
         if interval:
             summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
         if report is not None:
             names = {"data": data.name, "model_file": model.name}
-            with _model_kept(model, data, report):
-                judged, page = refitted_page(whole, table, training, seed=seed, time_ordered=time_ordered, **names)
-                write_page(page, report, force=force)
-            summary |= {"report": str(report), "judged": judged_summary(judged)}
+            with _explain_report_failure(model, data, report):
+                evaluation, page = report_by_refitting(
+                    whole, table, training, seed=seed, time_ordered=time_ordered, **names
+                )
+                write_report(page, report, force=force)
+            summary |= {"report": str(report), "judged": summarize_evaluation(evaluation)}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
         console.print(columns_table(training))
-        tell_fit(summary)
+        print_fit(summary)
         if report is not None:
-            tell(judged, report)
+            print_evaluation(evaluation, report)
         if bandwidth == "auto" and fitted.bandwidth_ is not None and len(training.encoder.names) > 1:
             errors.print("Tip: with several columns, --bandwidth learned is usually more accurate, but slower")
-        if not log_target and _wants_logarithm(training):
+        if not log_target and _is_right_skewed(training):
             errors.print(
                 "Tip: the target is positive and right-skewed: try --log-target, which keeps predictions positive"
             )
 
 
-def _wants_logarithm(training: Training | StreamedTraining) -> bool:
+def _is_right_skewed(training: Training | StreamedTraining) -> bool:
     """Whether all targets are positive and the upper tail exceeds LONG_TAIL lower ones; False for streamed data."""
     if not isinstance(training, Training) or training.y.min() <= 0:
         return False
@@ -200,7 +208,7 @@ def _wants_logarithm(training: Training | StreamedTraining) -> bool:
 
 
 @contextmanager
-def _model_kept(model: Path, data: Path, report: Path) -> Iterator[None]:
+def _explain_report_failure(model: Path, data: Path, report: Path) -> Iterator[None]:
     """If the report fails after the fit, say that the model is saved and how to build the report later."""
     try:
         yield
@@ -212,27 +220,27 @@ def _model_kept(model: Path, data: Path, report: Path) -> Iterator[None]:
         ) from error
 
 
-def levels_from(text: str) -> list[float]:
+def parse_levels(text: str) -> list[float]:
     """Parse quantile levels such as 0.05,0.5,0.95."""
     try:
-        levels = [float(word) for word in listed(text)]
+        levels = [float(entry) for entry in split_list(text)]
     except ValueError as error:
         raise ValueError(f"--quantiles must be numbers separated by commas, such as {LEVELS}; got {text!r}.") from error
     check_levels(levels)
     return levels
 
 
-def one_of(option: str, text: str, known: Sequence[str]) -> str:
+def check_one_of(option: str, text: str, known: Sequence[str]) -> str:
     """Return the lower-cased value of an option if it is a known one; else raise, with the closest match."""
-    word = text.strip().lower()
-    if word not in known:
-        close = get_close_matches(word, known, n=1)
+    entry = text.strip().lower()
+    if entry not in known:
+        close = get_close_matches(entry, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{option} must be one of {', '.join(known)}; got {text!r}.{hint}")
-    return word
+    return entry
 
 
-def check_together(estimator: KernelQuantileRegressor, dask: str | None) -> None:
+def check_compatible(estimator: KernelQuantileRegressor, dask: str | None) -> None:
     """Raise, before any work, for options that exclude each other."""
     if estimator.sampling != "auto":
         for option, given in (("--components", estimator.n_components), ("--kernel", estimator.kernel)):
@@ -254,13 +262,13 @@ def check_together(estimator: KernelQuantileRegressor, dask: str | None) -> None
             )
 
 
-def _noncrossing_from(text: str) -> str | None:
+def _parse_noncrossing(text: str) -> str | None:
     """Return one of NONCROSSING, None for "none"."""
-    word = one_of("--noncrossing", text, NONCROSSING)
-    return None if word == "none" else word
+    entry = check_one_of("--noncrossing", text, NONCROSSING)
+    return None if entry == "none" else entry
 
 
-def bandwidth_from(text: str) -> str | float:
+def parse_bandwidth(text: str) -> str | float:
     """Parse a bandwidth: a number, or a name, which the estimator checks."""
     try:
         return float(text)
@@ -268,7 +276,7 @@ def bandwidth_from(text: str) -> str | float:
         return text
 
 
-def _interval(
+def _conformal_wrapper(
     estimator: KernelQuantileRegressor,
     conformal: bool,
     coverage: float | None,
@@ -323,7 +331,7 @@ def fit_with_progress(estimator: Any, training: Training | StreamedTraining, tex
     return time.perf_counter() - start
 
 
-def summarized(
+def summarize_fit(
     estimator: KernelQuantileRegressor,
     training: Training | StreamedTraining,
     data: Path,
@@ -338,7 +346,7 @@ def summarized(
         "data": str(data),
         "target": target,
         "rows": training.n_rows,
-        "read": how_read(training),
+        "read": read_mode(training),
         "rows_without_target": training.dropped,
         "columns": {column.name: column.kind for column in training.encoder.columns},
         "encoded_columns": len(training.encoder.names),
@@ -372,7 +380,7 @@ def columns_table(training: Training | StreamedTraining) -> RichTable:
     return table
 
 
-def tell_fit(summary: dict[str, Any]) -> None:
+def print_fit(summary: dict[str, Any]) -> None:
     """Print the summary of a fit in sentences."""
     console.print(
         f"{counted(len(summary['quantiles']), 'quantile level')} of {escape(repr(summary['target']))} fitted to "
@@ -387,10 +395,10 @@ def tell_fit(summary: dict[str, Any]) -> None:
             f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows.",
             highlight=False,
         )
-    tell_model(summary)
+    print_model(summary)
 
 
-def tell_model(summary: dict[str, Any]) -> None:
+def print_model(summary: dict[str, Any]) -> None:
     """Print where the model is and the command that predicts with it."""
     name = summary["model"]
     console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)

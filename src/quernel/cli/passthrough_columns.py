@@ -51,7 +51,7 @@ def open_writer(stream: Any, ending: str, schema: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Keeping:
+class PassthroughColumns:
     """The columns to copy, the encoder of the model's inputs, the data and the output file.
 
     `as_text`: the data are CSV files, whose copied columns are read as text, since numbers would lose leading zeros.
@@ -126,7 +126,7 @@ class Keeping:
                 ) from error
 
 
-def keeping(names: Sequence[str], encoder: TableEncoder, data: Path, out: Path) -> Keeping:
+def select_passthrough(names: Sequence[str], encoder: TableEncoder, data: Path, out: Path) -> PassthroughColumns:
     """Return the columns to copy from these data."""
     as_text = bool(names) and any(ending_of(path)[0] in CSV for path in files_of(data))
-    return Keeping(names, encoder, data, out, as_text)
+    return PassthroughColumns(names, encoder, data, out, as_text)

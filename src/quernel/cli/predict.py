@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from quernel.cli.console import console, counting, flag, listed, note
+from quernel.cli.console import console, counting, flag, note, split_list
 from quernel.cli.data import DATA
-from quernel.cli.fit import levels_from
+from quernel.cli.fit import parse_levels
 from quernel.cli.output_checks import check_outputs
-from quernel.cli.passthrough_columns import Keeping, keeping, table_writer
+from quernel.cli.passthrough_columns import PassthroughColumns, select_passthrough, table_writer
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.number_format import counted
@@ -48,16 +48,16 @@ def predict(
     ending_of(out)
     check_outputs({"--out": out}, data, model)
     check_free(out, overwrite=force, remedy="--force")
-    fitted = table_model(model)
-    levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
-    kept = keeping(list(dict.fromkeys(listed(keep or ""))), fitted.encoder, data, out)
-    names = [_named(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
-    strangers = UnseenCategories(fitted.encoder)
+    fitted = load_table_model(model)
+    levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
+    kept = select_passthrough(list(dict.fromkeys(split_list(keep or ""))), fitted.encoder, data, out)
+    names = [_column_name(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
+    unseen = UnseenCategories(fitted.encoder)
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_reading()) as batches:
-        _check(fitted, batches, data, kept, names)
+        _check_columns(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, table_writer(part, out) as write:
-            rows, outside, infinite, beyond = _predicted(fitted, batches, levels, kept, strangers, names, write)
-    for sentence in strangers.sentences():
+            rows, outside, infinite, beyond = _predict_batches(fitted, batches, levels, kept, unseen, names, write)
+    for sentence in unseen.sentences():
         note(sentence)
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
@@ -65,7 +65,7 @@ def predict(
         note(f"{counted(infinite, 'row')} with an infinite input, treated as missing.")
     if outside:
         note(
-            f"{outside:,} of {rows:,} rows are outside the range of the training data ({_most(beyond)}): "
+            f"{outside:,} of {rows:,} rows are outside the range of the training data ({_top_columns(beyond)}): "
             "predictions there are extrapolations and less reliable."
         )
     if as_json:
@@ -86,13 +86,13 @@ def predict(
         )
 
 
-def _named(level: float) -> str:
+def _column_name(level: float) -> str:
     """Name the output column of a level, such as q0.05, with as many digits as distinguish levels near 1 from 1."""
     short = f"{level:g}"
     return f"q{short}" if abs(float(short) - level) < 1e-12 else f"q{level!r}"
 
 
-def table_model(path: Path) -> TableModel:
+def load_table_model(path: Path) -> TableModel:
     """Load a TableModel from a model file."""
     if not path.is_file():
         raise TableError(f"{path} is not a file. Give a model file written by `quernel fit`.")
@@ -105,7 +105,9 @@ def table_model(path: Path) -> TableModel:
     return fitted
 
 
-def _check(fitted: TableModel, batches: Batches, data: Path, kept: Keeping, names: list[str]) -> None:
+def _check_columns(
+    fitted: TableModel, batches: Batches, data: Path, kept: PassthroughColumns, names: list[str]
+) -> None:
     fitted.encoder.check(batches.schema, of=str(data))
     for name in kept.names:
         if name not in batches.schema.names:
@@ -117,12 +119,12 @@ def _check(fitted: TableModel, batches: Batches, data: Path, kept: Keeping, name
     kept.check(batches.schema.empty_table())
 
 
-def _predicted(
+def _predict_batches(
     fitted: TableModel,
     batches: Batches,
     levels: list[float],
-    kept: Keeping,
-    strangers: UnseenCategories,
+    kept: PassthroughColumns,
+    unseen: UnseenCategories,
     names: list[str],
     write: Callable[[Any], None],
 ) -> tuple[int, int, int, Counter[str]]:
@@ -136,11 +138,11 @@ def _predicted(
     rows, outside, infinite, beyond = 0, 0, 0, Counter[str]()
     with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
-        for piece in batches.pieces:
-            if len(piece) == 0:
+        for batch in batches.pieces:
+            if len(batch) == 0:
                 continue
-            inputs = kept.inputs(piece)
-            strangers.meet(inputs)
+            inputs = kept.inputs(batch)
+            unseen.meet(inputs)
             X = fitted.encoder.encode(inputs)
             answers = [*fitted.predict_encoded(X, levels).T]
             if fitted.interval is not None:
@@ -149,7 +151,7 @@ def _predicted(
             found = fitted.beyond(X)
             outside += int(found.any(axis=1).sum())
             beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
-            copies = kept.columns(piece)
+            copies = kept.columns(batch)
             with kept.complaints(copies):
                 write(pa.table([*copies.values(), *map(pa.array, answers)], names=[*copies, *names]))
             rows += len(X)
@@ -161,7 +163,7 @@ def _predicted(
     return rows, outside, infinite, beyond
 
 
-def _most(beyond: Counter[str]) -> str:
+def _top_columns(beyond: Counter[str]) -> str:
     """Name the three columns with the most rows outside the training range, with counts."""
     found = [f"{name}: {count:,}" for name, count in beyond.most_common(3) if count]
     return ", ".join(found) + (", ..." if sum(count > 0 for count in beyond.values()) > len(found) else "")

@@ -12,12 +12,12 @@ import numpy as np
 import typer
 
 from quernel.cli.console import console, counting, fitting, flag, note, working
-from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
+from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, parse_bytes
 from quernel.cli.output_checks import check_outputs
-from quernel.cli.predict import table_model
-from quernel.cli.report_file import check_page, judged_summary, tell, write_page
+from quernel.cli.predict import load_table_model
+from quernel.cli.report_file import check_report_path, print_evaluation, summarize_evaluation, write_report
 from quernel.data import memory_budget
-from quernel.report import judge_on, report_page
+from quernel.report import evaluate_on, report_page
 from quernel.report.evaluation import check_target
 from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
@@ -53,33 +53,33 @@ def report(
     Data that do not fit in memory are evaluated on a random sample of the rows.
     """
     check_outputs({"--out": out}, data, model)
-    check_page(out, force=force)
-    fitted = table_model(model)
-    sample = _sample(fitted, data, memory_budget(bytes_from(max_memory)))
+    check_report_path(out, force=force)
+    fitted = load_table_model(model)
+    sample = _read_sample(fitted, data, memory_budget(parse_bytes(max_memory)))
     target = numbers(sample.table[fitted.target])
     there = np.isfinite(target)
     if there.sum() < FEWEST_ROWS:
         among = "" if sample.whole else f" among {len(there):,} sampled"
         raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
-    _tell_infinite(fitted, sample.table, target)
+    _note_infinite(fitted, sample.table, target)
     for sentence in describe_unseen(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[there])
     X = fitted.encoder.encode(sample.table.filter(there))
     gap = _kernel_gap(fitted, X, y, data, whole=sample.whole) if kernel_gap else None
     with working(f"Evaluating the model on {there.sum():,} rows"):
-        judged = judge_on(fitted, X, y, None if sample.whole else sample.n_counted)
+        evaluation = evaluate_on(fitted, X, y, None if sample.whole else sample.n_counted)
         names = {"data": data.name, "model_file": model.name}
-        text = report_page(fitted, sample.table, judged, **names, sample=sample, kernel_gap=gap)
-    write_page(text, out, force=force)
+        text = report_page(fitted, sample.table, evaluation, **names, sample=sample, kernel_gap=gap)
+    write_report(text, out, force=force)
     if as_json:
         ends = ("lower", "upper", "similarity_bound")
         bracket = {} if gap is None else {"kernel_gap": {end: getattr(gap, end).tolist() for end in ends}}
-        typer.echo(json.dumps({"report": str(out)} | judged_summary(judged) | bracket))
+        typer.echo(json.dumps({"report": str(out)} | summarize_evaluation(evaluation) | bracket))
         return
     if gap is not None:
         console.print(str(gap), highlight=False)
-    tell(judged, out)
+    print_evaluation(evaluation, out)
 
 
 def _kernel_gap(fitted: TableModel, X: Any, y: Any, data: Path, *, whole: bool) -> KernelGap:
@@ -101,20 +101,20 @@ def _kernel_gap(fitted: TableModel, X: Any, y: Any, data: Path, *, whole: bool) 
         ) from error
 
 
-def _sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
+def _read_sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
     """Read the inputs and the target: all rows or, if these exceed the allowed bytes, a random sample."""
     try:
-        return _drawn(fitted, data, allowed)
+        return _draw_sample(fitted, data, allowed)
     except TableError as error:
         failed = FAILED.search(str(error.__cause__))
         if failed is None or str(failed["value"]).lower() not in ("true", "false"):
             raise
-    return _drawn(
-        fitted, data, allowed, truths=True
+    return _draw_sample(
+        fitted, data, allowed, boolean_target=True
     )  # a CSV target that begins with 0 and 1 and goes on with true and false
 
 
-def _drawn(fitted: TableModel, data: Path, allowed: float, *, truths: bool = False) -> Drawn:
+def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_target: bool = False) -> Drawn:
     """Do the same; with `truths`, the target of a CSV file is read as boolean whatever its first rows look like."""
     import pyarrow as pa
 
@@ -122,9 +122,11 @@ def _drawn(fitted: TableModel, data: Path, allowed: float, *, truths: bool = Fal
     limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
     needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
     with in_batches(data, needed, how) as batches:
-        _check(fitted, batches.schema, data)
-        if truths or kind_of(batches.schema.field(fitted.target).type) != "boolean":  # or whole numbers at first
-            how = replace(how, types=how.types | {fitted.target: pa.bool_() if truths else pa.float64()})
+        _check_columns(fitted, batches.schema, data)
+        if (
+            boolean_target or kind_of(batches.schema.field(fitted.target).type) != "boolean"
+        ):  # or whole numbers at first
+            how = replace(how, types=how.types | {fitted.target: pa.bool_() if boolean_target else pa.float64()})
     with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
         for piece in batches.pieces:
             table = fitted.encoder.without_marks(piece, fitted.target)
@@ -141,14 +143,14 @@ def _drawn(fitted: TableModel, data: Path, allowed: float, *, truths: bool = Fal
     return join_drawn(parts).only(limit)
 
 
-def _tell_infinite(fitted: TableModel, table: Any, target: Any) -> None:
+def _note_infinite(fitted: TableModel, table: Any, target: Any) -> None:
     """Print how many rows have infinite values, which are treated as missing."""
     for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.infinite(table).sum())):
         if count:
             note(f"{counted(int(count), 'row')} with an infinite {what}, treated as missing.")
 
 
-def _check(fitted: TableModel, schema: Any, data: Path) -> None:
+def _check_columns(fitted: TableModel, schema: Any, data: Path) -> None:
     fitted.encoder.check(schema, of=str(data))
     if fitted.target not in schema.names:
         raise TableError(

@@ -64,12 +64,12 @@ def reproduce(
     from quernel.paper.reproduction import Reproduction, summarise
 
     if listing:
-        console.print(_list(EXPERIMENTS))
+        console.print(_list_experiments(EXPERIMENTS))
         return
-    chosen = _find(items, EXPERIMENTS) if items else list(EXPERIMENTS)
+    chosen = _find_experiments(items, EXPERIMENTS) if items else list(EXPERIMENTS)
     size = "quick" if quick else "full"
-    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _data(used_cars), solver)  # type: ignore[arg-type]
-    _check(plan, named=bool(items), force=force)
+    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _check_data(used_cars), solver)  # type: ignore[arg-type]
+    _check_setup(plan, named=bool(items), force=force)
     command = _command(items, quick=quick, seed=seed, solver=solver, used_cars=used_cars is not None)
     work = plan.open(discard=force)
     workers = jobs or cores()
@@ -88,7 +88,7 @@ def reproduce(
         console.print(f"Summary: [bold]{escape(str(summary / 'README.md'))}[/]")
 
 
-def _find(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
+def _find_experiments(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
     """Return the experiments with these names or labels, in the order of the page."""
     names = {name for one in known for name in (one.label, one.name)}
     for item in items:
@@ -98,7 +98,7 @@ def _find(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
     return [one for one in known if one.name in items or one.label in items]
 
 
-def _data(used_cars: Path | None) -> dict[str, str]:
+def _check_data(used_cars: Path | None) -> dict[str, str]:
     """Return the data files by option name, after checking that they can be read."""
     if used_cars is None:
         return {}
@@ -108,7 +108,7 @@ def _data(used_cars: Path | None) -> dict[str, str]:
     return {"used_cars": str(used_cars.resolve())}
 
 
-def _check(plan: Reproduction, *, named: bool, force: bool) -> None:
+def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
     from quernel.datasets.used_cars import ADVICE
     from quernel.paper.reproduction import MARKER
     from quernel.plots.style import require_matplotlib
@@ -133,7 +133,7 @@ def _check(plan: Reproduction, *, named: bool, force: bool) -> None:
         fail(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.")
 
 
-def _list(known: Sequence[Experiment]) -> RichTable:
+def _list_experiments(known: Sequence[Experiment]) -> RichTable:
     table = RichTable("experiment", "in the paper", "description")
     for one in known:
         table.add_row(one.name, one.label, one.title)

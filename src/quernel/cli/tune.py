@@ -11,7 +11,7 @@ import typer
 from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
-from quernel.cli.console import cli_error_names, console, errors, flag, listed, note
+from quernel.cli.console import cli_error_names, console, errors, flag, note, split_list
 from quernel.cli.data import (
     CATEGORICAL,
     COLUMNS,
@@ -20,9 +20,9 @@ from quernel.cli.data import (
     EXCLUDE,
     MAX_MEMORY,
     MISSING,
-    bytes_from,
-    how_read,
     load_training_data,
+    parse_bytes,
+    read_mode,
 )
 from quernel.cli.fit import (
     LEVELS,
@@ -32,12 +32,12 @@ from quernel.cli.fit import (
     SOLVER_HELP,
     TOL,
     TOL_HELP,
-    bandwidth_from,
-    check_together,
+    check_compatible,
+    check_one_of,
     fit_with_progress,
-    levels_from,
-    one_of,
-    tell_model,
+    parse_bandwidth,
+    parse_levels,
+    print_model,
 )
 from quernel.cli.output_checks import check_outputs
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
@@ -105,23 +105,23 @@ def tune(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
     """Choose ridge weight and bandwidth by cross-validation, print every trial, and save the best model."""
-    _check_splitting(folds, validation, groups, time_ordered)
+    _check_splits(folds, validation, groups, time_ordered)
     estimator = KernelQuantileRegressorCV(
-        levels_from(quantiles),
-        alphas=None if alphas is None else _numbers(alphas),
-        bandwidths=_bandwidths(bandwidths),
-        cv=_splitting(folds or FOLDS, validation, time_ordered),
+        parse_levels(quantiles),
+        alphas=None if alphas is None else _parse_alphas(alphas),
+        bandwidths=_parse_bandwidths(bandwidths),
+        cv=_make_cv(folds or FOLDS, validation, time_ordered),
         one_standard_error=one_standard_error,
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
-        sampling=one_of("--sampling", sampling, SAMPLING),
-        solver=one_of("--solver", solver, tuple(SOLVERS)),
+        sampling=check_one_of("--sampling", sampling, SAMPLING),
+        solver=check_one_of("--solver", solver, tuple(SOLVERS)),
         tol=tol,
         fit_intercept=not no_intercept,
         random_state=seed,
-        max_memory=bytes_from(max_memory),
+        max_memory=parse_bytes(max_memory),
     )
-    check_together(estimator, dask)
+    check_compatible(estimator, dask)
     with cli_error_names():
         estimator._check_parameters()
     check_outputs({"--model": model}, data)
@@ -136,20 +136,20 @@ def tune(
         seconds = fit_with_progress(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
-    summary = _summarized(estimator, training, data, target, model, seconds)
-    edges = _at_the_edge(summary, learned="learned" in listed(bandwidths))
+    summary = _summarize(estimator, training, data, target, model, seconds)
+    edges = _note_grid_edges(summary, learned="learned" in split_list(bandwidths))
     summary["notes"] += edges
     if as_json:
         typer.echo(json.dumps(summary))
     else:
-        console.print(_path(estimator, bandwidths, log_target))
+        console.print(_loss_table(estimator, bandwidths, log_target))
     for sentence in edges:
         note(sentence)
     if not as_json:
-        _tell(summary)
+        _print_summary(summary)
 
 
-def _check_splitting(folds: int | None, validation: float | None, groups: str | None, time_ordered: bool) -> None:
+def _check_splits(folds: int | None, validation: float | None, groups: str | None, time_ordered: bool) -> None:
     if folds is not None and validation is not None:
         raise ValueError("--folds and --validation exclude each other. Give one of them.")
     if groups is not None and time_ordered:
@@ -175,31 +175,31 @@ def _check_groups(
         )
 
 
-def _numbers(text: str) -> list[float]:
+def _parse_alphas(text: str) -> list[float]:
     try:
-        return [float(word) for word in listed(text)]
+        return [float(entry) for entry in split_list(text)]
     except ValueError as error:
         raise ValueError(
             f"--alphas must be numbers separated by commas, such as 1e-5,1e-4,1e-3; got {text!r}."
         ) from error
 
 
-def _bandwidths(text: str) -> Any:
+def _parse_bandwidths(text: str) -> Any:
     """Parse --bandwidths: None for "auto", a name (the middle of a small grid), or a list of bandwidths to try."""
-    entries = [bandwidth_from(word) for word in listed(text)]
+    entries = [parse_bandwidth(entry) for entry in split_list(text)]
     if text.strip() == "auto":
         return None
     return entries[0] if len(entries) == 1 and isinstance(entries[0], str) else entries
 
 
-def _splitting(folds: int, validation: float | None, time_ordered: bool) -> Any:
+def _make_cv(folds: int, validation: float | None, time_ordered: bool) -> Any:
     """Return the `cv` of the search: folds or a held-out fraction; in time order, expanding windows or last rows."""
     if time_ordered:
         return TimeSeriesSplit(folds) if validation is None else LastRows(validation)
     return folds if validation is None else validation
 
 
-def _summarized(
+def _summarize(
     estimator: KernelQuantileRegressorCV,
     training: Training | StreamedTraining,
     data: Path,
@@ -214,7 +214,7 @@ def _summarized(
     path = [
         {
             "alpha": float(results["param_alpha"][k]),
-            "bandwidth": _plain(results["param_bandwidth"][k]),
+            "bandwidth": _to_json(results["param_bandwidth"][k]),
             "loss": -float(results["mean_test_score"][k]),
             "standard_error": float(error[k]) if n_splits > 1 else None,
         }
@@ -224,12 +224,12 @@ def _summarized(
         "data": str(data),
         "target": target,
         "rows": training.n_rows,
-        "read": how_read(training),
+        "read": read_mode(training),
         "rows_without_target": training.dropped,
         "quantiles": estimator.quantiles_.tolist(),
         "splits": n_splits,
         "alpha": estimator.alpha_,
-        "bandwidth": _plain(estimator.bandwidth_),
+        "bandwidth": _to_json(estimator.bandwidth_),
         "loss": -estimator.best_score_,
         "path": path,
         "n_components": estimator.n_components_,
@@ -241,14 +241,14 @@ def _summarized(
     }
 
 
-def _plain(bandwidth: Any) -> Any:
+def _to_json(bandwidth: Any) -> Any:
     """Convert a bandwidth for JSON: a number, one per column, or None."""
     return None if bandwidth is None else np.asarray(bandwidth, dtype=float).tolist()
 
 
-def _path(estimator: KernelQuantileRegressorCV, bandwidths: str, log_target: bool) -> RichTable:
+def _loss_table(estimator: KernelQuantileRegressorCV, bandwidths: str, log_target: bool) -> RichTable:
     """Tabulate the held-out loss of every ridge weight tried (rows) and bandwidth (columns)."""
-    results, labels = estimator.cv_results_, _labels(estimator, bandwidths)
+    results, labels = estimator.cv_results_, _bandwidth_labels(estimator, bandwidths)
     n_alphas = len(results["params"]) // len(labels)
     losses = -results["mean_test_score"].reshape(len(labels), n_alphas).T
     alphas = results["param_alpha"][:n_alphas]
@@ -268,19 +268,19 @@ def _path(estimator: KernelQuantileRegressorCV, bandwidths: str, log_target: boo
     return table
 
 
-def _labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
+def _bandwidth_labels(estimator: KernelQuantileRegressorCV, bandwidths: str) -> list[str]:
     """Label the columns of the table by the bandwidths as the user gave them."""
     if estimator.bandwidth_ is None:
         return ["loss"]
-    words = listed(bandwidths)
-    if len(words) == 1 and isinstance(bandwidth_from(words[0]), str):
-        return [f"{factor:g} x {words[0]} bandwidth" for factor in FACTORS]
-    return [f"bandwidth {word}" for word in words]
+    names = split_list(bandwidths)
+    if len(names) == 1 and isinstance(parse_bandwidth(names[0]), str):
+        return [f"{factor:g} x {names[0]} bandwidth" for factor in FACTORS]
+    return [f"bandwidth {entry}" for entry in names]
 
 
-def _at_the_edge(summary: dict[str, Any], *, learned: bool) -> list[str]:
+def _note_grid_edges(summary: dict[str, Any], *, learned: bool) -> list[str]:
     """Return notes where the best alpha or bandwidth is at an end of its grid: a value beyond may be better."""
-    told = []
+    notes = []
     for name, others in (("alpha", "numbers"), ("bandwidth", "numbers" if learned else '"learned", or numbers')):
         tried = [np.mean(one[name]) for one in summary["path"] if one[name] is not None]
         if len(set(tried)) < 3:  # the best of one or two is always at an end
@@ -288,11 +288,13 @@ def _at_the_edge(summary: dict[str, Any], *, learned: bool) -> list[str]:
         chosen = np.mean(summary[name])
         for end, which in ((min(tried), "smallest"), (max(tried), "largest")):
             if chosen == end:
-                told.append(f"The {which} {name} of those tried was chosen; extend the grid with --{name}s ({others}).")
-    return told
+                notes.append(
+                    f"The {which} {name} of those tried was chosen; extend the grid with --{name}s ({others})."
+                )
+    return notes
 
 
-def _tell(summary: dict[str, Any]) -> None:
+def _print_summary(summary: dict[str, Any]) -> None:
     splits = f"{summary['splits']} splits" if summary["splits"] > 1 else "one split"
     console.print(
         f"Chosen from {len(summary['path'])} trials by {splits} of {summary['rows']:,} rows, in "
@@ -303,4 +305,4 @@ def _tell(summary: dict[str, Any]) -> None:
     if summary["model"] is None:
         errors.print("The tuned model was not saved. Add --model FILE to save it.", highlight=False)
         return
-    tell_model(summary)
+    print_model(summary)

@@ -54,28 +54,28 @@ def html(page: Page) -> str:
 
 
 def _tiles(page: Page) -> str:
-    judged = page.judged
-    ours = judged.losses().mean()
-    constant = judged.losses(next(iter(judged.rivals))).mean()
+    evaluation = page.evaluation
+    ours = evaluation.losses().mean()
+    constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
     change = ours / constant - 1 if constant > 0 else 0.0
     beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
-    rows = "held-out" if judged.unseen else "evaluation"
-    drawn = "" if judged.out_of is None else f", a sample of {judged.out_of:,}"
-    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows{drawn}", number(ours), beside)]
-    for one in intervals(judged)[:1]:
-        told = f"nominal: {percent(one.nominal, 0)}; within chance: {percent(one.low)} to {percent(one.high)}"
+    rows = "held-out" if evaluation.unseen else "evaluation"
+    drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", number(ours), beside)]
+    for one in intervals(evaluation)[:1]:
+        details = f"nominal: {percent(one.nominal, 0)}; within chance: {percent(one.low)} to {percent(one.high)}"
         if one.inner < one.observed:
-            told += f"; without rows on its bounds {percent(one.inner)}"
+            details += f"; without rows on its bounds {percent(one.inner)}"
         kind = "calibrated interval" if one.calibrated else "interval"
-        tiles.append((f"Coverage of the {percent(one.nominal, 0)} {kind}", f"{percent(one.observed)}", told))
+        tiles.append((f"Coverage of the {percent(one.nominal, 0)} {kind}", f"{percent(one.observed)}", details))
     calibrated = page.calibration
-    told = "the share of rows below the predicted quantile matches its level, within chance"
-    tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))
+    details = "the share of rows below the predicted quantile matches its level, within chance"
+    tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", details))
     gap = next(choice for choice in page.choices if choice.name == "Certified gap")
     tiles.append((gap.name, gap.value, "at most this far, relatively, above the best possible objective"))
     cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(told)}</small></dd></div>"
-        for name, value, told in tiles
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
+        for name, value, details in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
 
@@ -97,7 +97,7 @@ MOST_FANS = 30
 def report_page(
     model: TableModel,
     table: Any,
-    judged: Evaluation,
+    evaluation: Evaluation,
     *,
     data: str,
     model_file: str,
@@ -111,8 +111,8 @@ def report_page(
     model : TableModel
         The saved model.
     table : Arrow table
-        The data; `judged.rows` are positions among its rows with a target.
-    judged : Evaluation
+        The data; `evaluation.rows` are positions among its rows with a target.
+    evaluation : Evaluation
         Evaluation of the model, or of the same kind of model fitted to fewer rows.
     data, model_file : str
         Names of the data file and the model file.
@@ -126,41 +126,41 @@ def report_page(
     whole = table.filter(np.isfinite(target))
     y = target[place]
     X = model.encoder.encode(whole)
-    importance = _importance(judged)
+    importance = _importance(evaluation)
     order = np.argsort(-importance.increase.mean(axis=1), kind="stable")
     names = [importance.names[j] for j in order]
     page = Page(
         data=data,
         model_file=model_file,
         model=model,
-        judged=judged,
+        evaluation=evaluation,
         n_rows=table.num_rows if sample is None else sample.n_rows,
         dropped=table.num_rows - len(y) if sample is None else sample.n_rows - sample.n_counted,
         drawn=None if sample is None or sample.whole else len(table),
         columns=summarize(model, table),
         y=y,
         choices=choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
-        calibration=CalibrationDisplay.of(judged.y, judged.curves, judged.levels),
-        residuals=ResidualQuantileDisplay.of(judged.y, judged.curves, judged.levels),
+        calibration=CalibrationDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
+        residuals=ResidualQuantileDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
         importance=importance,
         fans=column_fans(model, whole, y, names[:MOST_FANS]),
-        rows=(place if sample is None else sample.place[place])[judged.rows] + 1,
-        entries=whole.take(judged.rows),
+        rows=(place if sample is None else sample.place[place])[evaluation.rows] + 1,
+        entries=whole.take(evaluation.rows),
     )
     return html(page)
 
 
-def _importance(judged: Evaluation) -> PermutationImportanceDisplay:
+def _importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
     """Permutation importance of each input column; its encoded columns are shuffled together."""
     together, start = {}, 0
-    for column in judged.model.encoder.columns:
+    for column in evaluation.model.encoder.columns:
         together[column.name] = list(range(start, start + len(column.names)))
         start += len(column.names)
-    some = np.sort(np.random.default_rng(0).permutation(len(judged.y))[:IMPORTANCE_ROWS])
-    estimator = judged.model.model
-    y = np.log(judged.y[some]) if judged.model.log_target else judged.y[some]
-    if judged.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
+    some = np.sort(np.random.default_rng(0).permutation(len(evaluation.y))[:IMPORTANCE_ROWS])
+    estimator = evaluation.model.model
+    y = np.log(evaluation.y[some]) if evaluation.model.log_target else evaluation.y[some]
+    if evaluation.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
         return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
-        return PermutationImportanceDisplay.of(estimator, judged.X[some], y, together=together, n_repeats=REPEATS)
+        return PermutationImportanceDisplay.of(estimator, evaluation.X[some], y, together=together, n_repeats=REPEATS)

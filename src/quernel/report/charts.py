@@ -104,9 +104,9 @@ def bins(y: Array) -> Array:
 
 def calibration(display: CalibrationDisplay) -> str:
     """Observed share of rows at or below each quantile, against its nominal level."""
-    told = ", ".join(f"{percent(o)} at {level:g}" for level, o in zip(display.levels, display.observed, strict=True))
+    text = ", ".join(f"{percent(o)} at {level:g}" for level, o in zip(display.levels, display.observed, strict=True))
     n_ok, n_levels = display.holds.sum(), len(display.levels)
-    alt = f"Share of rows at or below each quantile: {told}. {n_ok} of {n_levels} within chance."
+    alt = f"Share of rows at or below each quantile: {text}. {n_ok} of {n_levels} within chance."
     chart = Chart((0, 1), (0, 1), alt=alt, x_label="quantile level", y_label="observed share below")
     grid = np.linspace(0.002, 0.998, 80)
     chart.band(grid, *binomial_band(grid, display.n_rows, display.confidence), "chance")
@@ -125,10 +125,10 @@ def pit(display: ResidualQuantileDisplay) -> str:
     edges = np.r_[0.0, display.levels, 1.0]
     widths = np.diff(edges)
     low, high = (band / widths for band in binomial_band(widths, display.n_rows, display.confidence))
-    told = ", ".join(
+    text = ", ".join(
         f"{d:.2f} from {a:g} to {b:g}" for d, a, b in zip(display.density, edges[:-1], edges[1:], strict=True)
     )
-    alt = f"Rows between neighbouring quantiles relative to the expected number: {told}. 1 is ideal."
+    alt = f"Rows between neighbouring quantiles relative to the expected number: {text}. 1 is ideal."
     top = 1.15 * max(display.density.max(), high.max())
     chart = Chart((0, 1), (0, top), alt=alt, x_label="between quantile levels", y_label="observed / expected")
     chart.bars(edges, display.density, "bar")
@@ -156,7 +156,7 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
     chart = Chart(
         ends,
         (low - room, high + room),
-        alt=_told(one, levels, target),
+        alt=_describe(one, levels, target),
         x_label=one.name,
         y_label=target,
         x_ticks=x_ticks,
@@ -205,7 +205,7 @@ def _boxes(chart: Chart, one: ColumnFan, levels: Array) -> None:
             chart.line([at - 0.35, at + 0.35], [row[k]] * 2, "median" if k == parts.median else "single")
 
 
-def _told(one: ColumnFan, levels: Array, target: str) -> str:
+def _describe(one: ColumnFan, levels: Array, target: str) -> str:
     """Describe a fan chart for screen readers by its first, highest and last point."""
     middle = int(np.argmin(np.abs(levels - 0.5)))
     at = [0, int(np.argmax(one.curves[:, middle])), len(one.grid) - 1]

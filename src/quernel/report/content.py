@@ -32,7 +32,7 @@ class Page:
     data: str
     model_file: str
     model: TableModel
-    judged: Evaluation
+    evaluation: Evaluation
     n_rows: int
     dropped: int
     drawn: int | None
@@ -69,14 +69,14 @@ class Interval:
         return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
 
 
-def intervals(judged: Evaluation) -> list[Interval]:
+def intervals(evaluation: Evaluation) -> list[Interval]:
     """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
-    found = _calibrated(judged)
-    for a, b in arrange(judged.levels).bands:
+    found = _calibrated_interval(evaluation)
+    for a, b in arrange(evaluation.levels).bands:
         # Not 0.8999999999999999, for 0.95 - 0.05.
-        nominal = round(float(judged.levels[b] - judged.levels[a]), 12)
-        ends = judged.curves[:, a], judged.curves[:, b]
-        found.append(_interval(nominal, judged.y, *ends, binomial_band(nominal, len(judged.y))))
+        nominal = round(float(evaluation.levels[b] - evaluation.levels[a]), 12)
+        ends = evaluation.curves[:, a], evaluation.curves[:, b]
+        found.append(_interval(nominal, evaluation.y, *ends, binomial_band(nominal, len(evaluation.y))))
     return found
 
 
@@ -88,11 +88,11 @@ def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibra
     return Interval(nominal, float(held), float(inner), float(band[0]), float(band[1]), width, calibrated)
 
 
-def _calibrated(judged: Evaluation) -> list[Interval]:
-    if judged.model.interval is None or judged.ends is None:
+def _calibrated_interval(evaluation: Evaluation) -> list[Interval]:
+    if evaluation.model.interval is None or evaluation.ends is None:
         return []
-    nominal = judged.model.interval.coverage_
+    nominal = evaluation.model.interval.coverage_
     # Calibration rows are a random sample, too, as evaluation rows are: their variances add.
-    calibrating = judged.model.interval.n_calibration_
-    band = binomial_band(nominal, int(1 / (1 / len(judged.y) + 1 / calibrating)))
-    return [_interval(nominal, judged.y, *judged.ends.T, band, calibrated=True)]
+    calibrating = evaluation.model.interval.n_calibration_
+    band = binomial_band(nominal, int(1 / (1 / len(evaluation.y) + 1 / calibrating)))
+    return [_interval(nominal, evaluation.y, *evaluation.ends.T, band, calibrated=True)]

@@ -44,11 +44,14 @@ def table(
         f"<tr{' class=ours' if k in marked else ''}>{''.join(_cell(cell, 'td') for cell in line)}</tr>"
         for k, line in enumerate(lines)
     )
-    told = f'<p class="caption">{escape(caption)}</p>' if caption else ""  # not in the table: it must not scroll
+    caption_html = (
+        f'<p class="caption">{escape(caption)}</p>' if caption else ""
+    )  # not in the table: it must not scroll
     tall = " tall" if len(lines) > TALL else ""
     # A table that is too wide is scrolled, by the keyboard too.
     return (
-        f'{told}<div class="scroll{tall}" tabindex="0" role="region" aria-label="{escape(caption) or "Table"}"><table>'
+        f'{caption_html}<div class="scroll{tall}" tabindex="0" role="region" '
+        f'aria-label="{escape(caption) or "Table"}"><table>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -24,7 +24,7 @@ from quernel.tuning.defaults import column_scales
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 # (X, y) to fit, X to predict, levels ascending -> curves (n, q)
-Rival = Callable[[Array, Array, Array, Array], Array]
+Baseline = Callable[[Array, Array, Array, Array], Array]
 
 TREES = 200
 # Baselines are fitted to at most this many rows, so that a report does not take longer than the fit.
@@ -54,21 +54,23 @@ def boosted(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     return np.sort(np.column_stack(curves), axis=1)
 
 
-def rivals() -> dict[str, Rival]:
+def baselines() -> dict[str, Baseline]:
     """Return the installed baselines by name."""
-    found: dict[str, Rival] = {"Unconditional quantiles": unconditional, "Linear quantile regression": linear}
+    found: dict[str, Baseline] = {"Unconditional quantiles": unconditional, "Linear quantile regression": linear}
     if importlib.util.find_spec("lightgbm") is not None:
         found[f"LightGBM, {TREES} trees, not tuned"] = boosted
     return found
 
 
-def predicted_by(rival: Rival, X: Array, y: Array, levels: Array, splits: Sequence[tuple[Index, Index]]) -> Array:
+def predict_baseline(
+    baseline: Baseline, X: Array, y: Array, levels: Array, splits: Sequence[tuple[Index, Index]]
+) -> Array:
     """Return predictions (n, q) of the test rows of (train, test) splits, in the order of the splits.
 
     A random `MOST_ROWS` of the training rows are used where there are more.
     """
     some = [(np.random.default_rng(0).permutation(train)[:MOST_ROWS], test) for train, test in splits]
-    return np.concatenate([rival(X[train], y[train], X[test], levels) for train, test in some])
+    return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
 
 
 HELD_OUT = 0.2
@@ -114,7 +116,7 @@ class Evaluation:
     levels: Array
     curves: Array
     beyond: NDArray[np.bool_]
-    rivals: dict[str, Array]
+    baselines: dict[str, Array]
     how: str
     unseen: bool
     ends: Array | None = None
@@ -127,11 +129,11 @@ class Evaluation:
 
     def losses(self, name: str | None = None) -> Array:
         """Mean pinball loss per level, of the model or of a baseline."""
-        return pinball_loss(self.y, self.curves if name is None else self.rivals[name], self.levels)
+        return pinball_loss(self.y, self.curves if name is None else self.baselines[name], self.levels)
 
     def row_losses(self, name: str | None = None) -> Array:
         """Pinball loss per row, averaged over the levels."""
-        residual = self.y[:, None] - (self.curves if name is None else self.rivals[name])
+        residual = self.y[:, None] - (self.curves if name is None else self.baselines[name])
         return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
 
 
@@ -142,20 +144,20 @@ def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple
     return np.sort(order[:-count]), np.sort(order[-count:])
 
 
-def judge_by_refitting(
+def evaluate_by_refitting(
     model: TableModel, training: Training, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
     """Refit the same kind of model to four fifths of its training rows, and evaluate it on the others."""
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
     weight = None if training.weight is None else training.weight[train]
-    judged = _refitted(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
+    refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
     chosen = "the last" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed}), that is"
-    on, rivals = f"{chosen} {len(test):,} others", f"the same {len(train):,} rows"
-    how = _how(model, len(train), len(test), on, rivals, weighted=training.weight is not None)
-    return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
+    on, fitted_to = f"{chosen} {len(test):,} others", f"the same {len(train):,} rows"
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
+    return _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
 
 
-def judge_streamed(
+def evaluate_streamed(
     model: TableModel, training: StreamedTraining, sample: Drawn, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
     """Do the same, with the same rows held out, for data that are not in memory.
@@ -166,24 +168,24 @@ def judge_streamed(
     train, test = held_out_rows(training.n_rows, seed=seed, time_ordered=time_ordered)
     held_out = np.zeros(training.n_rows, dtype=bool)
     held_out[test] = True
-    judged = _refitted(model, lambda one: one.fit(selected(training.rows, ~held_out)))
+    refitted = _refit(model, lambda one: one.fit(selected(training.rows, ~held_out)))
     X, y, number = _with_target(model, sample)
-    judges = held_out[number]
-    if judges.all() or not judges.any():
+    is_test = held_out[number]
+    if is_test.all() or not is_test.any():
         raise TableError(
-            f"Of {len(sample.table):,} rows sampled for the report, {judges.sum():,} have a target and are "
-            f"held out, and {np.sum(~judges):,} are not: too few for an evaluation. Allow more memory, or leave out "
+            f"Of {len(sample.table):,} rows sampled for the report, {is_test.sum():,} have a target and are "
+            f"held out, and {np.sum(~is_test):,} are not: too few for an evaluation. Allow more memory, or leave out "
             "the report."
         )
-    splits = [(np.flatnonzero(~judges), np.flatnonzero(judges))]
+    splits = [(np.flatnonzero(~is_test), np.flatnonzero(is_test))]
     chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed})"
-    on = f"{judges.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
-    rivals = f"{np.sum(~judges):,} of those {len(train):,} rows, a random sample"
-    how = _how(model, len(train), len(test), on, rivals, weighted=training.roles.weights is not None)
-    return _judged(judged, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
+    on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
+    fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.roles.weights is not None)
+    return _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
 
 
-def judge_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Evaluation:
+def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Evaluation:
     """Evaluate a model on these rows, y in the model's units; baselines by five-fold cross-validation on them.
 
     The rows are a random sample of `out_of` rows, if that is given.
@@ -197,10 +199,10 @@ def judge_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -
         "results are too optimistic. The baselines were evaluated by five-fold cross-validation on the same rows, so "
         "never on rows that they were fitted to."
     )
-    return _judged(model, X, y, splits, how, unseen=False, out_of=out_of)
+    return _evaluate(model, X, y, splits, how, unseen=False, out_of=out_of)
 
 
-def _refitted(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
+def _refit(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
     """Clone the model, with the same number of features, and fit the clone by the function."""
     estimator = clone(model.model)
     if estimator.n_components == "auto":
@@ -213,13 +215,13 @@ def _refitted(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
     return TableModel(model.encoder, estimator, model.target, model.log_target, interval)
 
 
-def _how(model: TableModel, n_train: int, n_test: int, on: str, rivals: str, *, weighted: bool) -> str:
+def _describe(model: TableModel, n_train: int, n_test: int, on: str, fitted_to: str, *, weighted: bool) -> str:
     fitted = "fitted to" if model.interval is None else "fitted to and calibrated on"
-    told = " The fit was weighted; the evaluation is not." if weighted else ""
+    unweighted = " The fit was weighted; the evaluation is not." if weighted else ""
     return (
         f"For this evaluation, a model with the same settings and number of features was {fitted} {n_train:,} rows "
         f"and evaluated on {on}. The saved model was {fitted} all {n_train + n_test:,} rows and should be slightly "
-        f"better. The baselines were fitted to {rivals}.{told}"
+        f"better. The baselines were fitted to {fitted_to}.{unweighted}"
     )
 
 
@@ -231,7 +233,7 @@ def _with_target(model: TableModel, sample: Drawn) -> tuple[Array, Array, Index]
     return model.encoder.encode(sample.table.filter(there)), y, sample.number[there]
 
 
-def _judged(
+def _evaluate(
     model: TableModel,
     X: Array,
     y: Array,
@@ -246,7 +248,7 @@ def _judged(
     rows = np.concatenate([test for _, test in splits])
     if max(len(train) for train, _ in splits) > MOST_ROWS:
         how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
-    found = {name: predicted_by(rival, X, y, levels, splits) for name, rival in rivals().items()}
+    found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in baselines().items()}
     sort = np.argsort(rows)
     rows = rows[sort]
     with warnings.catch_warnings():

@@ -80,40 +80,40 @@ def choices(page: Page) -> str:
 
 def losses(page: Page) -> str:
     """The loss of the model and of the baselines."""
-    judged = page.judged
-    methods: list[str | None] = [None, *judged.rivals]
-    means = {name: float(judged.losses(name).mean()) for name in methods}
+    evaluation = page.evaluation
+    methods: list[str | None] = [None, *evaluation.baselines]
+    means = {name: float(evaluation.losses(name).mean()) for name in methods}
     top = max(means.values()) or 1.0
     lines = []
     for name in sorted(methods, key=lambda one: means[one]):
         bar = Cell(f'<span style="width:{96 * means[name] / top:.1f}%"></span>', "track")
-        losses = [right(number(loss)) for loss in judged.losses(name)]
+        losses = [right(number(loss)) for loss in evaluation.losses(name)]
         title = head("This model" if name is None else name)
-        lines.append((title, right(number(means[name])), right(_beside(judged, name)), bar, *losses))
+        lines.append((title, right(number(means[name])), right(_difference(evaluation, name)), bar, *losses))
     ours = [k for k, name in enumerate(sorted(methods, key=lambda one: means[one])) if name is None]
-    heads = ["model", right("mean loss"), right("difference"), "", *(right(f"{q:g}") for q in judged.levels)]
+    heads = ["model", right("mean loss"), right("difference"), "", *(right(f"{q:g}") for q in evaluation.levels)]
     caption = (
         "Pinball loss, in units of the target: mean over the levels, difference from this model (± standard error), "
         "and loss per level. Lower is better."
     )
-    warning = "" if judged.unseen else ' class="warn"'
-    best = min(judged.rivals, key=means.__getitem__)
+    warning = "" if evaluation.unseen else ' class="warn"'
+    best = min(evaluation.baselines, key=means.__getitem__)
     beaten = (
         f'<p class="warn">A baseline is better on these rows: {escape(best)} has a lower loss than this model.</p>'
         if means[best] < means[None]
         else ""
     )
-    return f"<p{warning}>{escape(judged.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
+    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
 
 
-def _beside(judged: Evaluation, name: str | None) -> str:
+def _difference(evaluation: Evaluation, name: str | None) -> str:
     """Relative difference of a baseline's loss from the model's, with its standard error."""
     if name is None:
         return NONE
-    ours = judged.row_losses()
+    ours = evaluation.row_losses()
     if ours.mean() == 0:
         return NONE
-    change = (judged.row_losses(name) - ours) / ours.mean()
+    change = (evaluation.row_losses(name) - ours) / ours.mean()
     error = change.std() / np.sqrt(len(change))
     digits = 1 if abs(change.mean()) < 1 else 0
     return f"{100 * change.mean():+,.{digits}f} % ± {100 * error:,.{digits}f}"
@@ -121,7 +121,7 @@ def _beside(judged: Evaluation, name: str | None) -> str:
 
 def coverage(page: Page) -> str:
     """Calibration of the quantile levels and coverage of the intervals."""
-    shown, judged = page.calibration, page.judged
+    shown, evaluation = page.calibration, page.evaluation
     lines = [
         (
             right(f"{level:g}"),
@@ -136,7 +136,7 @@ def coverage(page: Page) -> str:
     heads = (right("level"), right("rows below"), right("95 % by chance"), "")
     caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
     parts = [table(heads, lines, caption)]
-    found = intervals(judged)
+    found = intervals(evaluation)
     tied = bool(np.any(shown.below < shown.observed))
     if tied or any(one.inner < one.observed for one in found):
         parts.append(f"<p>{ON_CURVES}</p>")
@@ -156,7 +156,7 @@ def coverage(page: Page) -> str:
         caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
         parts.append(table(heads, lines, caption))
         if found[0].calibrated:
-            parts.append(f"<p>{escape(CALIBRATED.format(rows=judged.model.interval.n_calibration_))}</p>")
+            parts.append(f"<p>{escape(CALIBRATED.format(rows=evaluation.model.interval.n_calibration_))}</p>")
         if narrow:
             parts.append(f'<p class="warn">{TOO_NARROW}</p>')
     most = percent(shown.confidence, 0)
@@ -169,12 +169,12 @@ def coverage(page: Page) -> str:
         f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
         "shape means that intervals are too narrow, a hump that they are too wide.",
     )
-    told = (
+    sample = (
         ""
-        if judged.out_of is None
-        else f"<p>Computed on {len(judged.y):,} rows, a random sample of {judged.out_of:,}.</p>"
+        if evaluation.out_of is None
+        else f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>"
     )
-    return f'{told}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+    return f'{sample}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
 
 
 def _shares(without: float, on: float) -> str:
@@ -188,7 +188,7 @@ def _from_to(low: float, high: float) -> str:
 
 def fans(page: Page) -> str:
     """Permutation importance of the columns, and a fan chart along each."""
-    levels, target = page.judged.levels, page.model.target
+    levels, target = page.evaluation.levels, page.model.target
     increase = page.importance.increase.mean(axis=1)
     order = np.argsort(-increase, kind="stable")[:MOST_BARS]
     top = max(float(increase.max()), 1e-12)
@@ -214,8 +214,8 @@ def fans(page: Page) -> str:
         for k, one in enumerate(page.fans)
     )
     left = len(page.model.encoder.columns) - len(page.fans)
-    told = "1 less important column is" if left == 1 else f"{left} less important columns are"
-    more = f'<p class="quiet">{told} not shown.</p>' if left > 0 else ""
+    hidden = "1 less important column is" if left == 1 else f"{left} less important columns are"
+    more = f'<p class="quiet">{hidden} not shown.</p>' if left > 0 else ""
     chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
     return (
         f'<div class="beside"><div>{table(("column", right("loss"), ""), lines, caption)}</div><div>'
@@ -243,8 +243,8 @@ def _key(levels: Array) -> str:
 
 def worst(page: Page) -> str:
     """The rows with the largest loss."""
-    judged = page.judged
-    loss = judged.row_losses()
+    evaluation = page.evaluation
+    loss = evaluation.row_losses()
     worst = np.argsort(-loss, kind="stable")[:WORST]
     text = (
         f"The {len(worst)} rows with the largest pinball loss, averaged over the levels. They account for "
@@ -256,31 +256,31 @@ def worst(page: Page) -> str:
 
 def outside(page: Page) -> str:
     """Rows outside the range of the training data."""
-    judged = page.judged
-    count = int(judged.outside.sum())
+    evaluation = page.evaluation
+    count = int(evaluation.outside.sum())
     if count == 0:
-        return f"<p>None of the {len(judged.y):,} evaluation rows is outside the training range in any column.</p>"
-    beyond = np.sum(judged.beyond, axis=0)
-    names = judged.model.encoder.names
+        return f"<p>None of the {len(evaluation.y):,} evaluation rows is outside the training range in any column.</p>"
+    beyond = np.sum(evaluation.beyond, axis=0)
+    names = evaluation.model.encoder.names
     columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
-    loss = judged.row_losses()
-    inside = ~judged.outside
+    loss = evaluation.row_losses()
+    inside = ~evaluation.outside
     compared = (
-        f" Their mean loss is {number(loss[judged.outside].mean())}, that of the others {number(loss[inside].mean())}."
+        f" Their mean loss is {number(loss[~inside].mean())}, that of the others {number(loss[inside].mean())}."
         if inside.any()
         else ""
     )
     text = (
-        f"{count:,} of {len(judged.y):,} evaluation rows ({percent(count / len(judged.y))}) are outside the range of "
-        f"the training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
+        f"{count:,} of {len(loss):,} evaluation rows ({percent(count / len(loss))}) are outside the range of the "
+        f"training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
     )
-    first = np.flatnonzero(judged.outside)[:WORST]
+    first = np.flatnonzero(evaluation.outside)[:WORST]
     return f"<p>{escape(text)}</p>{_rows(page, first, loss)}"
 
 
 def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     """Tabulate some evaluation rows: position in the file, target, quantiles, loss, and the most important columns."""
-    judged = page.judged
+    evaluation = page.evaluation
     order = np.argsort(-page.importance.increase.mean(axis=1), kind="stable")
     names = [page.importance.names[j] for j in order[:SHOWN_INPUTS]]
     entries = page.entries.take(some)
@@ -290,14 +290,14 @@ def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     lines = [
         (
             right(f"{page.rows[i]:,}"),
-            right(number(judged.y[i])),
-            *(right(number(value)) for value in judged.curves[i]),
+            right(number(evaluation.y[i])),
+            *(right(number(value)) for value in evaluation.curves[i]),
             right(number(loss[i])),
             *(values[k] for values in inputs),
         )
         for k, i in enumerate(some)
     ]
-    levels = [right(f"{level:g}") for level in judged.levels]
+    levels = [right(f"{level:g}") for level in evaluation.levels]
     heads = (right("row"), right(page.model.target), *levels, right("loss"), *titles)
     return table(heads, lines, "Rows are numbered from 1, without the header; columns are ordered by importance.")
 
@@ -309,7 +309,7 @@ def loading(page: Page) -> str:
     python = (
         f"import quernel\n\nmodel = quernel.load({name!r})\n"
         f"model.predict(frame)  # pandas, polars or Arrow; one column per level: {levels}\n"
-        f"model.predict(frame, quantiles={_between(page.judged.levels)})  # or any level between these"
+        f"model.predict(frame, quantiles={_between(page.evaluation.levels)})  # or any level between these"
     )
     if page.model.interval is not None:
         coverage = percent(page.model.interval.coverage_, 0)
