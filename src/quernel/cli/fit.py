@@ -57,7 +57,7 @@ LEVELS = "0.05,0.25,0.5,0.75,0.95"
 # Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
 # with sigma = 0.7 has 3.2.
 LONG_TAIL = 3.0
-KERNEL_HELP = f'Kernel: "auto" (gaussian; chosen from the data with --bandwidth learned), {", ".join(KERNELS)}.'
+KERNEL_HELP = f'Kernel: "auto" (gaussian; chosen from the data for learned bandwidths), {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
 NONCROSSING = ("rearrange", "joint", "none")
 SAMPLING = ("auto", *SAMPLINGS, "landmarks")
@@ -65,7 +65,7 @@ SAMPLING_HELP = f"Random feature sampling: {', '.join(SAMPLING)}; `quernel plan`
 SOLVER_HELP = '"newton", or "admm" of the paper for comparison (data in memory only; use a --tol such as 1e-4).'
 TOL = 1e-6
 TOL_HELP = "Tolerance: relative duality gap at which the solver stops."
-NO_INTERCEPT = "Fit without the (unpenalised) intercept, as the paper does."
+NO_INTERCEPT = "Fit without the (unpenalized) intercept, as the paper does."
 # Up to this many input columns are printed one by one.
 MOST_SHOWN = 30
 

@@ -25,6 +25,7 @@ from quernel.cli.data import (
     read_mode,
 )
 from quernel.cli.fit import (
+    KERNEL_HELP,
     LEVELS,
     NO_INTERCEPT,
     SAMPLING,
@@ -42,7 +43,6 @@ from quernel.cli.fit import (
 from quernel.cli.output_checks import check_outputs
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.estimators.splits import LastRows
-from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.number_format import counted
 from quernel.solvers import SOLVERS
@@ -87,7 +87,7 @@ def tune(
     log_target: Annotated[
         bool, flag("--log-target", "Fit the logarithm of the target; predictions are transformed back.")
     ] = False,
-    kernel: Annotated[str, typer.Option(help=f"One of {', '.join(KERNELS)}.")] = "auto",
+    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "auto",
     components: Annotated[
         str,
         typer.Option(
@@ -104,7 +104,7 @@ def tune(
     force: Annotated[bool, flag("--force", "Overwrite an existing model file.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
-    """Choose ridge weight and bandwidth by cross-validation, print every trial, and save the best model."""
+    """Choose ridge weight and bandwidth by held-out loss, print every trial, and save the best model."""
     _check_splits(folds, validation, groups, time_ordered)
     estimator = KernelQuantileRegressorCV(
         parse_levels(quantiles),

@@ -72,7 +72,7 @@ def numbers(column: Any) -> Array:
 
 
 def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """The different words of a column of text, and where each entry is among them, -1 if it is missing.
+    """Return the distinct values of a text column, and the index of each entry among them, -1 if missing.
 
     Numbers and truth values are words, too, where they stand for categories.
     """
@@ -89,7 +89,7 @@ def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
 
 
 def parsed(column: Any, name: str, kind: str) -> Any:
-    """Text as numbers or truth values, all of it, or an error that shows a word that is none."""
+    """Parse text as numbers or booleans; raise with an example of text that is neither."""
     import pyarrow as pa
 
     text = _told(column)

@@ -42,7 +42,7 @@ NO_FORM: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class NumberFacts:
-    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day.
+    """Counts and range of a numeric, date or time column: rows, missing, finite values, minimum and maximum.
 
     `infinite` is how many numbers are.
     """
@@ -59,7 +59,7 @@ class NumberFacts:
 
 @dataclass(frozen=True, eq=False)
 class TextFacts:
-    """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
+    """Counts of a text column: rows, missing, empty, and rows per category (None if there are too many).
 
     `look` says what the words look like. `forms` are the ways in which all text can be read as dates ("local" or
     "zoned") or times of day ("clock"), and `dates` is then what is known of them.
@@ -78,7 +78,7 @@ Facts = NumberFacts | TextFacts
 
 
 def facts_of(name: str, column: Any, kind: str) -> Facts:
-    """The facts of a piece of a column of this kind: number, duration, boolean, date, time, text or category."""
+    """Return the statistics of a batch of a number, duration, boolean, date, time, text or category column."""
     if kind in ("text", "category"):
         return _text_facts(column, plainly=kind == "category")
     read = {"date": seconds, "time": clock}.get(kind)
@@ -86,7 +86,7 @@ def facts_of(name: str, column: Any, kind: str) -> Facts:
 
 
 def number_facts(values: Array, nulls: int) -> NumberFacts:
-    """The facts of numbers, or of dates in seconds."""
+    """Return the statistics of numbers, or of dates in seconds."""
     there, infinite = values[np.isfinite(values)], int(np.isinf(values).sum())
     if len(there) == 0:
         return NumberFacts(len(values), nulls, 0, infinite=infinite)
@@ -96,7 +96,7 @@ def number_facts(values: Array, nulls: int) -> NumberFacts:
 
 
 def _text_facts(column: Any, plainly: bool) -> TextFacts:
-    """Those of text; `plainly`: of words, whatever they look like."""
+    """Return the statistics of text; `plainly` treats it as categories even if it looks like dates."""
     words, index = as_words(column)
     each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
     counts = dict(zip(words, each, strict=True))
@@ -120,7 +120,7 @@ def _as_dates(column: Any) -> tuple[Any, frozenset[str]]:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The facts of all rows of the parts, which are of one kind."""
+    """Merge the statistics of batches of one column."""
     return _joined_text(parts) if isinstance(parts[0], TextFacts) else _joined_numbers(parts)
 
 
@@ -157,7 +157,7 @@ def _few(words: dict[str, int]) -> dict[str, int] | None:
 
 
 def column_from(name: str, kind: str, facts: Facts) -> Column | str:
-    """What to keep of a column, its median still to be filled in, or why nothing."""
+    """Return the encoding of a column, its median still to be filled in, or the reason to leave it out."""
     if facts.nulls == facts.n_rows:
         raise _without(name)
     if isinstance(facts, TextFacts):
@@ -170,7 +170,7 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
 
 
 def remarks(facts: Facts) -> list[str]:
-    """What a person should know of a column besides what becomes of it: what its name may be put before."""
+    """Return remarks on a column for the user, each to follow its name."""
     if isinstance(facts, NumberFacts):
         return [f"is infinite in {in_rows(facts.infinite)}, treated as missing"] if facts.infinite else []
     hint = None if facts.dates is not None else advice(facts.look)
@@ -235,7 +235,7 @@ def _time(name: str, facts: NumberFacts) -> Column | str:
 
 
 def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str | None, str]:
-    """What kind of column an Arrow type makes, a category if it is told, or None and the reason why it makes none."""
+    """Return the column kind of an Arrow type ("category" if requested), or None and the reason for leaving it out."""
     import pyarrow as pa
 
     found = kind_of(kind)
