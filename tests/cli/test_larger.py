@@ -101,7 +101,7 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
     assert 280 <= len(held_out) + len(baselines) <= 300  # some have no target
     text = page.read_text()
     for words in (
-        f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} others",
+        f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} held-out rows",
         f"Computed on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
         "What follows describes a random sample of 300 rows.",
         "1,000 rows, 5 input columns",

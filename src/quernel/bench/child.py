@@ -45,9 +45,8 @@ def _score(task: Task, answer: Answer) -> dict[str, float]:
     objective, loss = task.objective(answer.fitted, answer.penalty), task.objective(answer.fitted, 0.0)
     if answer.gap is None:
         return {"objective": objective, "loss": loss}
-    gap = answer.gap * max(
-        objective, task.null_objective() / 1000
-    )  # the gap is relative to this, as in quernel.objective
+    # A relative gap is one of max(F, F0 / 1000), so that it stays meaningful where the fit is nearly perfect.
+    gap = answer.gap * max(objective, task.null_objective() / 1000)
     return {"objective": objective, "loss": loss, "lower_bound": objective - gap}
 
 

@@ -25,7 +25,7 @@ from quernel.cli.tune import tune
 app = typer.Typer(
     name="quernel",
     help="Kernel quantile regression with random features: smooth conditional quantiles and prediction intervals, "
-    "with certified accuracy.",
+    "with certified optimality.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",

@@ -68,10 +68,12 @@ def _save_report(
 ) -> None:
     """Write the report on the test rows, and the model."""
     rows = prepare(held_out, "power")
-    whole = TableModel(rows.encoder, model, "power", False, calibrated)
-    page = report_page(whole, held_out, evaluate_on(whole, rows.X, rows.y), data="the held-out rows", model_file=MODEL)
+    table_model = TableModel(rows.encoder, model, "power", False, calibrated)
+    page = report_page(
+        table_model, held_out, evaluate_on(table_model, rows.X, rows.y), data="the held-out rows", model_file=MODEL
+    )
     write_report(page, out / REPORT, force=True)
-    save(whole, out / MODEL, overwrite=True)
+    save(table_model, out / MODEL, overwrite=True)
 
 
 def _check_outputs(out: Path, *, force: bool) -> None:
@@ -127,15 +129,15 @@ def _loss_table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: A
 def _describe_coverage(
     model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, X: Array, y: Array
 ) -> str:
-    def held(interval: Array) -> str:
+    def covered(interval: Array) -> str:
         return f"{coverage(y, *interval.T):.1%} of the held-out rows (mean width {np.mean(np.diff(interval)):.0f} kW)"
 
     # Two standard errors: calibration rows and test rows are both a random sample.
-    luck = 2 * np.sqrt(INTERVAL * (1 - INTERVAL) * (1 / calibrated.n_calibration_ + 1 / len(y)))
+    margin = 2 * np.sqrt(INTERVAL * (1 - INTERVAL) * (1 / calibrated.n_calibration_ + 1 / len(y)))
     return (
-        f"As fitted, the {INTERVAL:.0%} interval covers {held(model.predict_interval(X, INTERVAL))}. "
-        f"Calibrated, it covers {held(calibrated.predict_interval(X))}: at least {INTERVAL:.0%} on average are now "
-        f"guaranteed, however wrong the model; with this many rows, {luck:.1%} more or less are within chance.\n"
+        f"As fitted, the {INTERVAL:.0%} interval covers {covered(model.predict_interval(X, INTERVAL))}. "
+        f"Calibrated, it covers {covered(calibrated.predict_interval(X))}: at least {INTERVAL:.0%} on average are now "
+        f"guaranteed, however wrong the model; with this many rows, {margin:.1%} more or less are within chance.\n"
         f"Before sorting, quantile levels crossed in {model.crossing_rate_:.1%} of the rows."
     )
 

@@ -171,8 +171,8 @@ def fit(
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
         seconds = fit_with_progress(interval or estimator, training, text, **more)
         fitted = interval.estimators_[0] if interval else estimator
-        whole = TableModel(training.encoder, fitted, target, log_target, interval)
-        save(whole, model, overwrite=force)
+        table_model = TableModel(training.encoder, fitted, target, log_target, interval)
+        save(table_model, model, overwrite=force)
         summary = summarize_fit(fitted, training, data, target, model, seconds)
         if interval:
             summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
@@ -180,7 +180,7 @@ def fit(
             names = {"data": data.name, "model_file": model.name}
             with _explain_report_failure(model, data, report):
                 evaluation, page = report_by_refitting(
-                    whole, table, training, seed=seed, time_ordered=time_ordered, **names
+                    table_model, table, training, seed=seed, time_ordered=time_ordered, **names
                 )
                 write_report(page, report, force=force)
             summary |= {"report": str(report), "judged": summarize_evaluation(evaluation)}
@@ -366,16 +366,16 @@ def columns_table(training: Training | StreamedTraining) -> RichTable:
     table = RichTable(title="Input columns")
     for heading in ("column", "type", "encoded as"):
         table.add_column(heading)
-    columns, alike = training.encoder.columns, Counter[str]()
+    columns, unchanged = training.encoder.columns, Counter[str]()
     if len(columns) > MOST_SHOWN:
-        alike.update(column.kind for column in columns if column.names == [column.name])
+        unchanged.update(column.kind for column in columns if column.names == [column.name])
     for column in columns:
-        if column.kind in alike and column.names == [column.name]:
+        if column.kind in unchanged and column.names == [column.name]:
             continue
         names = [name.removeprefix(column.name).removeprefix(" = ").strip() or "itself" for name in column.names]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         table.add_row(escape(column.name), column.kind, escape(shown))
-    for kind, count in alike.items():
+    for kind, count in unchanged.items():
         table.add_row(counted(count, "other column"), kind, "themselves")
     return table
 

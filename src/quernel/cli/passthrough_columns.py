@@ -72,13 +72,13 @@ class PassthroughColumns:
             return how
         return replace(how, types=how.types | dict.fromkeys(self.names, pa.string()), gaps_in_text=False)
 
-    def inputs(self, piece: Any) -> Any:
+    def inputs(self, batch: Any) -> Any:
         """Convert a batch to what the encoder expects: missing values as null, numbers and booleans parsed."""
         import pyarrow.compute as pc
 
         if not self.as_text:
-            return piece
-        table = self.encoder.without_marks(piece)
+            return batch
+        table = self.encoder.without_marks(batch)
         for column in self.encoder.columns:
             if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "text":
                 text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
@@ -86,11 +86,11 @@ class PassthroughColumns:
                 table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
         return table
 
-    def columns(self, piece: Any) -> dict[str, Any]:
+    def columns(self, batch: Any) -> dict[str, Any]:
         """Return the copied columns by name, without dictionary encoding, which may differ between batches."""
         import pyarrow.compute as pc
 
-        copies = {name: plain(piece[name]) for name in self.names}
+        copies = {name: plain(batch[name]) for name in self.names}
         if self.as_text:  # empty fields become null in formats that distinguish it from empty text
             copies = {name: pc.if_else(pc.equal(copy, ""), None, copy) for name, copy in copies.items()}
         return copies

@@ -420,10 +420,10 @@ def _plan_table(made: Plan, unit: float, options: Sequence[Recommendation]) -> R
     if known:
         ends = [one.features_interval(made.n) for one in known]
         table.add_row(f"  {known[0].confidence:.0%} interval", *[f"{low:,} to {high:,}" for low, high in ends])
-        promised = [gap for gap in (option.gap(made.n) for option in options) if gap]
-        table.add_row("kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in promised])
-        between = [" and ".join(f"{100 * end:.2g}" for end in ends) for _, ends in promised]
-        table.add_row("  between", *[f"{ends}%" for ends in between])
+        predicted = [gap for gap in (option.gap(made.n) for option in options) if gap]
+        table.add_row("predicted kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in predicted])
+        ranges = [" to ".join(f"{100 * end:.2g}" for end in ends) for _, ends in predicted]
+        table.add_row("  range", *[f"{ends}%" for ends in ranges])
     table.add_row("features stored", *[as_size(cost.features) if cost.stored else "no, recomputed" for cost in costs])
     table.add_row("peak memory of a fit", *[as_size(cost.peak_memory) for cost in costs])
     table.add_row("approximate time of a fit", *[as_duration(cost.seconds) for cost in costs])

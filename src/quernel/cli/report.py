@@ -115,7 +115,7 @@ def _read_sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
 
 
 def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_target: bool = False) -> Drawn:
-    """Do the same; with `truths`, the target of a CSV file is read as boolean whatever its first rows look like."""
+    """Do the same; with `boolean_target`, that of a CSV file is read as boolean whatever its first rows look like."""
     import pyarrow as pa
 
     parts: list[Drawn] = []
@@ -123,13 +123,12 @@ def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_targ
     needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
     with in_batches(data, needed, how) as batches:
         _check_columns(fitted, batches.schema, data)
-        if (
-            boolean_target or kind_of(batches.schema.field(fitted.target).type) != "boolean"
-        ):  # or whole numbers at first
+        # A target that begins with integers may go on with decimals: read numbers as float64.
+        if boolean_target or kind_of(batches.schema.field(fitted.target).type) != "boolean":
             how = replace(how, types=how.types | {fitted.target: pa.bool_() if boolean_target else pa.float64()})
     with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
-        for piece in batches.pieces:
-            table = fitted.encoder.without_marks(piece, fitted.target)
+        for batch in batches.pieces:
+            table = fitted.encoder.without_marks(batch, fitted.target)
             there = np.isfinite(numbers(table[fitted.target]))
             parts.append(drawn(table, there, limit=limit, seed=SEED, place=n_rows, number=n_counted))
             n_rows, n_counted = n_rows + len(table), n_counted + int(there.sum())

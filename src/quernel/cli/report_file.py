@@ -74,11 +74,11 @@ def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def print_evaluation(evaluation: Evaluation, out: Path) -> None:
-    """Print the loss beside the baselines', the coverage, and where the report is."""
+    """Print the loss of the model and of the baselines, the coverage, and where the report is."""
     ours = number(evaluation.losses().mean())
-    beside = ", ".join(f"{name} {number(evaluation.losses(name).mean())}" for name in evaluation.baselines)
+    compared = ", ".join(f"{name} {number(evaluation.losses(name).mean())}" for name in evaluation.baselines)
     drawn = "" if evaluation.out_of is None else f", a random sample of {evaluation.out_of:,},"
-    console.print(f"Pinball loss on {len(evaluation.y):,} rows{drawn} {ours} ({beside}).", highlight=False)
+    console.print(f"Pinball loss on {len(evaluation.y):,} rows{drawn} {ours} ({compared}).", highlight=False)
     for one in intervals(evaluation)[:1]:
         kind = "calibrated interval" if one.calibrated else "interval"
         console.print(f"The {one.nominal:.0%} {kind} covers {one.observed:.1%} of them.", highlight=False)

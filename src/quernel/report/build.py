@@ -58,10 +58,10 @@ def _tiles(page: Page) -> str:
     ours = evaluation.losses().mean()
     constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
     change = ours / constant - 1 if constant > 0 else 0.0
-    beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    compared = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
     rows = "held-out" if evaluation.unseen else "evaluation"
     drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
-    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", number(ours), beside)]
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", number(ours), compared)]
     for one in intervals(evaluation)[:1]:
         details = f"nominal: {percent(one.nominal, 0)}; within chance: {percent(one.low)} to {percent(one.high)}"
         if one.inner < one.observed:
@@ -72,7 +72,7 @@ def _tiles(page: Page) -> str:
     details = "the share of rows below the predicted quantile matches its level, within chance"
     tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", details))
     gap = next(choice for choice in page.choices if choice.name == "Certified gap")
-    tiles.append((gap.name, gap.value, "at most this far, relatively, above the best possible objective"))
+    tiles.append((gap.name, gap.value, "the objective is at most this fraction above its minimum"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
         for name, value, details in tiles
@@ -122,10 +122,10 @@ def report_page(
         Bounds on what random features cost compared with the exact kernel, if computed.
     """
     target = numbers(table[model.target])
-    place = np.flatnonzero(np.isfinite(target))
-    whole = table.filter(np.isfinite(target))
-    y = target[place]
-    X = model.encoder.encode(whole)
+    positions = np.flatnonzero(np.isfinite(target))
+    with_target = table.filter(np.isfinite(target))
+    y = target[positions]
+    X = model.encoder.encode(with_target)
     importance = _importance(evaluation)
     order = np.argsort(-importance.increase.mean(axis=1), kind="stable")
     names = [importance.names[j] for j in order]
@@ -143,9 +143,9 @@ def report_page(
         calibration=CalibrationDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
         residuals=ResidualQuantileDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
         importance=importance,
-        fans=column_fans(model, whole, y, names[:MOST_FANS]),
-        rows=(place if sample is None else sample.place[place])[evaluation.rows] + 1,
-        entries=whole.take(evaluation.rows),
+        fans=column_fans(model, with_target, y, names[:MOST_FANS]),
+        rows=(positions if sample is None else sample.place[positions])[evaluation.rows] + 1,
+        entries=with_target.take(evaluation.rows),
     )
     return html(page)
 

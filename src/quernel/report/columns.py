@@ -50,12 +50,12 @@ def time_of_day(seconds: float) -> str:
 
 def _summary(column: Column, entries: Any) -> ColumnSummary:
     if isinstance(column, TextColumn):
-        words, index = as_words(entries)
+        labels, index = as_words(entries)
         counts = Counter(
-            {word: int(count) for word, count in zip(words, _counts(index, len(words)), strict=True) if word}
+            {label: int(count) for label, count in zip(labels, _counts(index, len(labels)), strict=True) if label}
         )
         there = sum(counts.values())
-        common = ", ".join(f"{cut(word, 24)} ({_share(count / there)})" for word, count in counts.most_common(3))
+        common = ", ".join(f"{cut(label, 24)} ({_share(count / there)})" for label, count in counts.most_common(3))
         return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} categories: {common}")
     values = np.asarray(column.read(entries), dtype=float)
     missing = int(np.sum(np.isnan(values)))

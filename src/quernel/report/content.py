@@ -83,9 +83,9 @@ def intervals(evaluation: Evaluation) -> list[Interval]:
 def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibrated: bool = False) -> Interval:
     inside = (low <= y) & (y <= high)
     on = rows_on(y, np.column_stack([low, high])).any(axis=1)
-    held, inner = np.mean(inside), np.mean(inside & ~on)
+    covered, inner = np.mean(inside), np.mean(inside & ~on)
     width = float(np.mean(high - low))
-    return Interval(nominal, float(held), float(inner), float(band[0]), float(band[1]), width, calibrated)
+    return Interval(nominal, float(covered), float(inner), float(band[0]), float(band[1]), width, calibrated)
 
 
 def _calibrated_interval(evaluation: Evaluation) -> list[Interval]:

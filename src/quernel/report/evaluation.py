@@ -1,4 +1,4 @@
-"""Evaluate a model on held-out rows, beside baselines fitted to the same rows."""
+"""Evaluate a model on held-out rows, together with baselines fitted to the same training rows."""
 
 from __future__ import annotations
 
@@ -151,8 +151,9 @@ def evaluate_by_refitting(
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
     weight = None if training.weight is None else training.weight[train]
     refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
-    chosen = "the last" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed}), that is"
-    on, fitted_to = f"{chosen} {len(test):,} others", f"the same {len(train):,} rows"
+    at_random = f"{len(test):,} held-out rows (a random {percent(HELD_OUT, 0)}, seed {seed})"
+    on = f"the last {len(test):,} rows" if time_ordered else at_random
+    fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
     return _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
 
@@ -178,8 +179,8 @@ def evaluate_streamed(
             "the report."
         )
     splits = [(np.flatnonzero(~is_test), np.flatnonzero(is_test))]
-    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed})"
-    on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
+    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)}, seed {seed}"
+    on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
     fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.roles.weights is not None)
     return _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))

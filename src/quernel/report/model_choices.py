@@ -45,7 +45,7 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: Kern
         Choice(
             "Certified gap",
             f"{model.duality_gap_.max():.1e}",
-            f"relative duality gap: the objective is at most this far above its minimum (tolerance: {tolerance})",
+            f"relative duality gap: the objective is at most this fraction above its minimum (tolerance: {tolerance})",
         ),
         Choice("Crossing levels", percent(model.crossing_rate_, 2), _crossing(model)),
     ]
@@ -106,7 +106,7 @@ def _components(model: KernelQuantileRegressor) -> Choice:
     if isinstance(model.kernel_, Linear):
         return Choice("Features M", f"{model.n_components_:,}", "the encoded columns themselves (linear kernel)")
     if isinstance(model.feature_map_, Nystroem | LandmarkPredictor):
-        return Choice("Features M", f"{model.n_components_:,}", "kernel values at so many landmark rows (Nyström)")
+        return Choice("Features M", f"{model.n_components_:,}", "kernel values at this many landmark rows (Nyström)")
     if model.n_components == "exact":
         return Choice("Features M", f"{model.n_components_:,}", "exact kernel, no approximation")
     choice = getattr(model, "n_components_choice_", None)
