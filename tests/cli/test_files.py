@@ -503,7 +503,7 @@ def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
     ran = run(*common, "--groups", "g", "--folds", "3", "--bandwidths", "1", "--model", tmp_path / "n")
     assert ran.returncode == 0, ran.stderr
     assert quernel.load(tmp_path / "n").encoder.inputs == ["x"]
-    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' makes 3 groups", "--folds 4 needs")
+    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' has 3 groups", "--folds 4 needs")
 
 
 def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
@@ -617,7 +617,7 @@ BROKEN = {
     "quotes that do not end": ((*FIT, "--exclude", '"size'), ["double quotes", "size"]),
     "gaps by words in Parquet": (fitting("sales.parquet", "price", "--missing", "?"), ["--missing is for CSV files"]),
     "text in a target": (fitting("marks.csv", "y"), ["'y' holds string", "--missing"]),
-    "missing category": ((*FIT, "--categorical", "plaec"), ["'plaec'", "category", "'place'?"]),
+    "missing category": ((*FIT, "--categorical", "plaec"), ["'plaec'", "--categorical", "'place'?"]),
     "target as a category": ((*FIT, "--categorical", "price"), ["--categorical names the target 'price'"]),
     "category that is no input": ((*FIT, "--categorical", "age", "--exclude", "age"), ["'age'", "no input column"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),

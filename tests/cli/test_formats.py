@@ -161,7 +161,7 @@ def test_a_note_on_words_for_gaps_that_are_nowhere(rows, command, tmp_path, memo
     options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
     ran = command("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
     (told,) = json.loads(ran.stdout)["notes"]
-    assert told.startswith("The word 'unknown' of --missing is in no field of")
+    assert told.startswith("The --missing marker 'unknown' occurs in no field of")
 
 
 def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, command, tmp_path):

@@ -288,7 +288,7 @@ def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(run, t
         (["data.csv", "--target", "price", "--columns", "frist"], ["'frist'", "'first'"]),
         (["data.csv", "--target", "price", "--exclude", "frist"], ["'frist'", "'first'"]),
         (["--rows", "1000", "--r", "0.5", "--gamma", "1", "--columns", "first"], ["data file", "--width"]),
-        (["--rows", "1000", "--r", "0.5", "--gamma", "1", "--exclude", "first"], ["--exclude is about", "data file"]),
+        (["--rows", "1000", "--r", "0.5", "--gamma", "1", "--exclude", "first"], ["--exclude applies to", "data file"]),
         (["header.csv", "--target", "y"], ["header.csv has no rows"]),
         (["broken.csv", "--target", "y"], ["cannot be read as CSV"]),
         (["empty.csv", "--target", "y"], ["cannot be read as CSV"]),

@@ -15,7 +15,9 @@ from typing import Any
 
 from quernel.bench.task import Task
 
+# Seconds per fit, data generation and repetitions included.
 TIME_LIMIT = 60.0
+# Environment variables that set the number of threads of BLAS, OpenMP, numba and polars.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
 
 

@@ -12,7 +12,9 @@ from quernel.bench import Task, beside, describe
 from quernel.cli.console import console, errors, flag
 
 SYSTEMS = "quernel.bench.systems:"
+# Seconds per system and task.
 TIME_LIMIT = 10.0
+# A large and a small problem, with the systems that run on each; quernel first, for its lower bound.
 SMALL_SET = (
     (Task(n=100_000, level=0.5, alpha=1e-4, M=100), ("QUERNEL", "RIDGE")),
     (Task(n=2_000, level=0.5, alpha=1e-8, M=50, bandwidth=0.2), ("QUERNEL", "HIGHS", "HIGHS_IPM")),

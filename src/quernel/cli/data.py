@@ -32,6 +32,7 @@ MAX_MEMORY = (
     "Memory for the data, such as 500MB; larger files are streamed from disk. Half of the free memory by default."
 )
 DASK = "Address of a Dask scheduler, such as tcp://host:8786; its workers read Parquet files. 'local' starts one here."
+# Fewer rows with a target are an error.
 FEWEST_ROWS = 20
 # How the data were read, as a sentence for the summary of a fit.
 READ = {

@@ -26,6 +26,7 @@ from quernel.tables import TableModel, prepare
 
 Array = NDArray[np.float64]
 
+# Quantile levels, and the nominal coverage of the calibrated interval.
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 INTERVAL = 0.9
 # Fractions of the rows for training and calibration; the rest is the test set.

@@ -246,7 +246,7 @@ def check_compatible(estimator: KernelQuantileRegressor, dask: str | None) -> No
         for option, given in (("--components", estimator.n_components), ("--kernel", estimator.kernel)):
             if given in ("exact", "linear"):
                 raise ValueError(
-                    f"--sampling {estimator.sampling} says how random features are drawn, but {option} {given} has "
+                    f"--sampling {estimator.sampling} says how random features are drawn, but {option} {given} uses "
                     "none. Leave one of them out."
                 )
     if estimator.solver != "newton" and estimator.noncrossing == "joint":

@@ -43,6 +43,7 @@ from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
 from quernel.tuning.defaults import auto_bandwidth, spread
 
+# Rows needed to estimate exponents, and rows sampled for estimates and pilot by default.
 MIN_ROWS = 200
 SUBSAMPLE = 1000
 # Exponents assumed where the data are inconclusive: r of a target just inside the RKHS, and worst-case compatibility.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from quernel.paper.results import Finished, Results
     from quernel.paper.runner import Listener
 
+# Number of progress lines where stderr is no terminal.
 REPORT_EVERY = 20
 
 

@@ -49,6 +49,7 @@ from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
+# Default number of cross-validation folds.
 FOLDS = 5
 
 

@@ -90,6 +90,7 @@ def _today() -> str:
 
 Array = NDArray[np.floating]
 
+# Rows and repetitions of the permutation importance, and columns with a fan chart.
 IMPORTANCE_ROWS, REPEATS = 1000, 3
 MOST_FANS = 30
 

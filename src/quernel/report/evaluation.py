@@ -26,6 +26,7 @@ Index = NDArray[np.intp]
 # (X, y) to fit, X to predict, levels ascending -> curves (n, q)
 Baseline = Callable[[Array, Array, Array, Array], Array]
 
+# Boosting iterations of the LightGBM baseline.
 TREES = 200
 # Baselines are fitted to at most this many rows, so that a report does not take longer than the fit.
 MOST_ROWS = 100_000
@@ -73,6 +74,7 @@ def predict_baseline(
     return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
 
 
+# Fraction of the training rows held out for the evaluation, and folds for the baselines of `evaluate_on`.
 HELD_OUT = 0.2
 FOLDS = 5
 

@@ -16,6 +16,7 @@ from quernel.tables.columns import BooleanColumn, Column
 
 Array = NDArray[np.floating]
 
+# Points of a curve, categories shown (the most frequent), and rows plotted (a random sample).
 GRID_POINTS = 60
 MOST_CATEGORIES = 10
 MOST_POINTS = 400

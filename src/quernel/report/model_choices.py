@@ -16,6 +16,7 @@ from quernel.tuning.defaults import ALPHA, BANDWIDTH, spread
 
 Array = NDArray[np.floating]
 
+# Rows on which the effective dimension is computed, at most.
 ROWS = 1000
 
 

@@ -40,6 +40,8 @@ CALIBRATED = (
     "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
     "intervals are as fitted."
 )
+# At most: rows in the tables of rows, input columns in these, columns in the importance table, and column names in a
+# sentence.
 WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
 
 
