@@ -24,9 +24,9 @@ KILLED = f"""
 import os, signal
 from quernel.cli import main
 from quernel.estimators.checkpoint import Checkpoint
-from quernel.solvers import screening
+from quernel.solvers.screening import driver
 
-screening.SMALL, write = {SMALL}, Checkpoint.write
+driver.SMALL, write = {SMALL}, Checkpoint.write
 
 def last_words(self, guess):
     write(self, guess)

@@ -60,13 +60,13 @@ def read_shared(name):
 def swept(monkeypatch):
     """How often rows of files were swept; tables as small as those here would be gathered instead."""
     monkeypatch.setattr(driver, "SMALL", 10_000)
-    sweeps, fold = [], StreamedDesign.map_reduce
+    sweeps, map_reduce = [], StreamedDesign.map_reduce
 
     def counted(self, *args, **more):
         sweeps.append(self.n_rows)
-        return fold(self, *args, **more)
+        return map_reduce(self, *args, **more)
 
-    monkeypatch.setattr(StreamedDesign, "fold", counted)
+    monkeypatch.setattr(StreamedDesign, "map_reduce", counted)
     return sweeps
 
 
