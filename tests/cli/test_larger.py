@@ -75,7 +75,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(command, tmp_path, 
 def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(command, tmp_path, monkeypatch):
     monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 300)
     seen, judges = [], []
-    refit, judge = evaluation.selected, evaluation._judged
+    refit, judge = evaluation.selected, evaluation._evaluate
 
     def selecting(rows, chosen):
         some = refit(rows, chosen)
@@ -88,24 +88,24 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
         return judge(model, X, y, splits, how, **more)
 
     monkeypatch.setattr(evaluation, "selected", selecting)
-    monkeypatch.setattr(evaluation, "_judged", judged)
+    monkeypatch.setattr(evaluation, "_evaluate", judged)
     folder = in_files(tmp_path / "data", sales(1000))
     page = tmp_path / "r.html"
     made = fitted(command, folder, "price", tmp_path / "m", *QUICK, *LITTLE, "--report", page)[0]
-    (fitted_to,), ((rivals, held_out),) = seen, judges
+    (fitted_to,), ((baselines, held_out),) = seen, judges
     n = made["rows"]
     assert len(fitted_to) == n - round(0.2 * n)
     assert not np.isin(held_out, fitted_to).any()
-    assert np.isin(rivals, fitted_to).all()  # so that the line above could fail
+    assert np.isin(baselines, fitted_to).all()  # so that the line above could fail
     assert (made["judged"]["rows_judged"], made["judged"]["sample_of"]) == (len(held_out), round(0.2 * n))
-    assert 280 <= len(held_out) + len(rivals) <= 300  # some have no target
+    assert 280 <= len(held_out) + len(baselines) <= 300  # some have no target
     text = page.read_text()
     for words in (
-        f"judged on {len(held_out)} rows, a random sample of the {round(0.2 * n)} others",
-        f"Counted on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
+        f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} held-out rows",
+        f"Computed on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
         "What follows describes a random sample of 300 rows.",
         "1,000 rows, 5 input columns",
-        f"fitted to {len(rivals)} of those {len(fitted_to)} rows",
+        f"fitted to {len(baselines)} of those {len(fitted_to)} rows",
     ):
         assert words in text, words
 
@@ -119,13 +119,13 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     whole = told(command(*arguments, tmp_path / "whole.html"))
     assert (whole["rows_judged"], whole["sample_of"]) == (n, None)
     report_command = import_module("quernel.cli.report")
-    drawn, draw = [], report_command._drawn
+    drawn, draw = [], report_command._draw_sample
 
     def keep(*given):
         drawn.append(draw(*given))
         return drawn[0]
 
-    monkeypatch.setattr(report_command, "_drawn", keep)
+    monkeypatch.setattr(report_command, "_draw_sample", keep)
     sampled = told(command(*arguments, tmp_path / "sampled.html", *LITTLE))
     (sample,) = drawn
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
@@ -141,7 +141,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     np.testing.assert_allclose(sampled["pinball_loss"], by_hand, rtol=1e-9)
     np.testing.assert_allclose(sampled["pinball_loss"], whole["pinball_loss"], rtol=0.1)
     text = (tmp_path / "sampled.html").read_text()
-    assert f"judged on {there.sum()} rows, a random sample of all {n:,} rows of the data with a target" in text
+    assert f"evaluated on {there.sum()} rows, a random sample of all {n:,} rows of the data with a target" in text
     assert "2,000 rows, 5 input columns" in text
 
 
@@ -150,10 +150,10 @@ def test_samples_with_too_few_targets_are_refused(command, tmp_path, monkeypatch
     folder = in_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = command(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
-    assert (ran.returncode, "Of 1 rows that were drawn for the report" in ran.stderr) == (1, True)
+    assert (ran.returncode, "Of 1 rows sampled for the report" in ran.stderr) == (1, True)
     ran = command("report", tmp_path / "m", folder, "--out", tmp_path / "r.html", "--max-memory", "600")
     assert ran.returncode == 1
-    assert "data has 1 rows with a target among 1 that were drawn; at least 20 are needed" in ran.stderr
+    assert "data has 1 rows with a target among 1 sampled; at least 20 are needed" in ran.stderr
     assert not (tmp_path / "r.html").exists()
 
 
@@ -223,7 +223,7 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_
         assert not np.isin(test[:, 1], train[:, 1]).any()
         assert np.isin(np.arange(12), [*train[:, 1], *test[:, 1]]).all()
     ran = command(*arguments, tmp_path / "none", "--groups", "group", "--folds", "13")
-    assert (ran.returncode, "makes 12 groups, and --folds 13 needs at least 13" in ran.stderr) == (1, True)
+    assert (ran.returncode, "has 12 groups, but --folds 13 needs at least 13" in ran.stderr) == (1, True)
     holes = table.set_column(3, "group", pa.array([None, *table["group"].to_pylist()[1:]]))
     in_files(folder, holes)
     ran = command(*arguments, tmp_path / "none", "--groups", "group")

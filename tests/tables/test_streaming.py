@@ -111,7 +111,7 @@ def test_a_column_of_very_many_words_is_left_out_early(tmp_path, monkeypatch):
     table = many_kinds()
     streamed = prepare_streamed(open_parquet(written(tmp_path, table)), "y", columns=["even", "name"])
     assert streamed.encoder.inputs == ["even"]
-    assert "more than 100 different words" in streamed.notes[0]
+    assert "more than 100 different values" in streamed.notes[0]
 
 
 @pytest.mark.parametrize(

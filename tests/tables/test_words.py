@@ -154,7 +154,7 @@ def model():
 
 
 def test_a_column_of_unknown_words_is_pointed_out(model):
-    with pytest.warns(UnknownWordsWarning, match=r"'w' is one .* in 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."):
+    with pytest.warns(UnknownWordsWarning, match=r"'w' is known .* 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."):
         model.predict({"w": ["A", None, "B"], "x": [0.0, 1.0, 2.0]})
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownWordsWarning)

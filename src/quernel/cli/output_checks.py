@@ -1,4 +1,4 @@
-"""The files that a command writes: none of them may be one that it or the next one reads, whatever --force says."""
+"""Checks of output paths: no command may overwrite its own input, not even with --force."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from quernel.tables.multi_file import files_of, looks_like_data
 
 
 def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | None = None) -> None:
-    """Complain, before any work, if an option names a file that is read or will be, or two name the same.
+    """Raise, before any work, if an output is an input, would become one, or is named twice.
 
-    `outputs` are the options and what they were given; `data` and `model` are what is read.
+    `outputs` maps options to paths; `data` and `model` are the inputs.
     """
     named = {option: path for option, path in outputs.items() if path is not None}
     read = {_identity(path): path for path in files_of(data) if path.exists()}
@@ -25,11 +25,11 @@ def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | 
         if _identity(path) in read:
             of = "" if read[_identity(path)] == data else f", one of {data}"
             raise ValueError(
-                f"{option} {path} is the data that is read{of}: it would be lost. Give the file to write another name."
+                f"{option} {path} is the input data{of}: it would be lost. Choose another name for the output."
             )
         if model is not None and model.exists() and _identity(path) == _identity(model):
             raise ValueError(
-                f"{option} {path} is the model that is read: it would be lost. Give the file to write another name."
+                f"{option} {path} is the input model: it would be lost. Choose another name for the output."
             )
     for (one, path), (other, again) in combinations(named.items(), 2):
         if path.resolve() == again.resolve():
@@ -37,7 +37,7 @@ def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | 
 
 
 def check_checkpoint(path: Path | None) -> None:
-    """Complain, before any work, about a path that cannot be written and about a file that no fit has written."""
+    """Raise, before any work, if the path cannot be written or is a file other than a checkpoint."""
     if path is None:
         return
     check_free(path, overwrite=True)
@@ -46,12 +46,12 @@ def check_checkpoint(path: Path | None) -> None:
             read_checkpoint(path)
         except ValueError as error:
             raise ValueError(
-                f"--checkpoint {path} is a file, but not a checkpoint of a fit. Give another name."
+                f"--checkpoint {path} is a file, but not a checkpoint of a fit. Choose another name."
             ) from error
 
 
 def _refuse_among_data(option: str, path: Path, data: Path) -> None:
-    """Complain about a file that would be data of the next command on the same folder or pattern."""
+    """Raise if the output would be read as data by the next command on the same folder or pattern."""
     if data.is_file() or not looks_like_data(path):
         return
     place, among = path.resolve(), data.resolve()
@@ -63,6 +63,6 @@ def _refuse_among_data(option: str, path: Path, data: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """The same for all paths and links to a file."""
+    """Identify a file by device and inode, the same for all paths and links to it."""
     found = path.stat()
     return found.st_dev, found.st_ino

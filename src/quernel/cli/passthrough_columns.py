@@ -1,4 +1,4 @@
-"""Columns that `predict` copies: those of a CSV file letter by letter, whatever the model makes of them."""
+"""Columns that `predict --keep` copies to its output; those of CSV files are copied as text, unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quernel.tables.reading import ARROW, CSV, CsvReading, ending_of
 
 @contextmanager
 def table_writer(part: Path, out: Path) -> Iterator[Callable[[Any], None]]:
-    """A function that writes tables to `part`, one after the other, in the format of the ending of `out`."""
+    """Yield a function that appends tables to the file `part`, in the format given by the extension of `out`."""
     import pyarrow as pa
 
     ending, compression = ending_of(out)
@@ -34,7 +34,7 @@ def table_writer(part: Path, out: Path) -> Iterator[Callable[[Any], None]]:
 
 
 def open_writer(stream: Any, ending: str, schema: Any) -> Any:
-    """Arrow's writer of tables with this schema."""
+    """Open Arrow's writer for tables of this schema."""
     import pyarrow as pa
 
     if ending in CSV:
@@ -51,10 +51,10 @@ def open_writer(stream: Any, ending: str, schema: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Keeping:
-    """The columns to copy by name, the encoder that reads the others, what is read and where the copies go.
+class PassthroughColumns:
+    """The columns to copy, the encoder of the model's inputs, the data and the output file.
 
-    `as_text`: the data are CSV files, of which copied columns are read as text, for numbers would lose their zeros.
+    `as_text`: the data are CSV files, whose copied columns are read as text, since numbers would lose leading zeros.
     """
 
     names: Sequence[str]
@@ -64,7 +64,7 @@ class Keeping:
     as_text: bool
 
     def csv_reading(self) -> CsvReading:
-        """How CSV files are read: what is copied as text, in which the words that stand for gaps stay."""
+        """Return how to read CSV files: copied columns as text, in which missing-value markers stay."""
         import pyarrow as pa
 
         how = self.encoder.csv_reading()
@@ -72,13 +72,13 @@ class Keeping:
             return how
         return replace(how, types=how.types | dict.fromkeys(self.names, pa.string()), gaps_in_text=False)
 
-    def inputs(self, piece: Any) -> Any:
-        """A piece as it is when nothing is copied: with the gaps, and with numbers and truth values for their text."""
+    def inputs(self, batch: Any) -> Any:
+        """Convert a batch to what the encoder expects: missing values as null, numbers and booleans parsed."""
         import pyarrow.compute as pc
 
         if not self.as_text:
-            return piece
-        table = self.encoder.without_marks(piece)
+            return batch
+        table = self.encoder.without_marks(batch)
         for column in self.encoder.columns:
             if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "text":
                 text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
@@ -86,22 +86,22 @@ class Keeping:
                 table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
         return table
 
-    def columns(self, piece: Any) -> dict[str, Any]:
-        """The copies by name, without Arrow's dictionaries, which may differ from piece to piece."""
+    def columns(self, batch: Any) -> dict[str, Any]:
+        """Return the copied columns by name, without dictionary encoding, which may differ between batches."""
         import pyarrow.compute as pc
 
-        copies = {name: plain(piece[name]) for name in self.names}
-        if self.as_text:  # an empty field stays one, also in formats that tell it from empty text
+        copies = {name: plain(batch[name]) for name in self.names}
+        if self.as_text:  # empty fields become null in formats that distinguish it from empty text
             copies = {name: pc.if_else(pc.equal(copy, ""), None, copy) for name, copy in copies.items()}
         return copies
 
     def check(self, table: Any) -> None:
-        """Complain, before any work, about a column whose type cannot be written."""
+        """Raise, before any work, if a column's type cannot be written."""
         self._refuse_unwritable(self.columns(table))
 
     @contextmanager
     def complaints(self, copies: Mapping[str, Any]) -> Iterator[None]:
-        """What Arrow cannot write, in one line that names the column."""
+        """Turn Arrow's write errors into one line that names the column."""
         import pyarrow as pa
 
         try:
@@ -122,11 +122,11 @@ class Keeping:
             except pa.ArrowException as error:
                 raise TableError(
                     f"Column {name!r} of {self.data} holds {copy.type}, which cannot be copied to {self.out}. Leave it "
-                    "out of --keep, or write a file with the ending .arrow."
+                    "out of --keep, or write an .arrow file."
                 ) from error
 
 
-def keeping(names: Sequence[str], encoder: TableEncoder, data: Path, out: Path) -> Keeping:
-    """What is copied of these data."""
+def select_passthrough(names: Sequence[str], encoder: TableEncoder, data: Path, out: Path) -> PassthroughColumns:
+    """Return the columns to copy from these data."""
     as_text = bool(names) and any(ending_of(path)[0] in CSV for path in files_of(data))
-    return Keeping(names, encoder, data, out, as_text)
+    return PassthroughColumns(names, encoder, data, out, as_text)

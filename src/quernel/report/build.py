@@ -1,4 +1,4 @@
-"""From a judged model to its page: every number that the page shows is computed here or below, once."""
+"""Build the HTML report: `report_page` computes every number once, `html` assembles the sections."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from quernel.theory import KernelGap
 
 
 def html(page: Page) -> str:
-    """The whole page."""
+    """Assemble the HTML document."""
     title = f"Quantiles of {page.model.target}"
     parts = {
-        "data": ("The data", sections.data(page)),
-        "choices": ("What was chosen, and why", sections.choices(page)),
-        "loss": ("Loss beside simpler models", sections.losses(page)),
+        "data": ("Data", sections.data(page)),
+        "choices": ("Hyperparameters", sections.choices(page)),
+        "loss": ("Loss compared with baselines", sections.losses(page)),
         "coverage": ("Coverage and calibration", sections.coverage(page)),
-        "columns": ("Column by column", sections.fans(page)),
+        "columns": ("Effect of each column", sections.fans(page)),
         "worst": ("The worst-predicted rows", sections.worst(page)),
         "outside": ("Rows outside the training range", sections.outside(page)),
         "load": ("How to use the model", sections.loading(page)),
@@ -54,28 +54,28 @@ def html(page: Page) -> str:
 
 
 def _tiles(page: Page) -> str:
-    judged = page.judged
-    ours = judged.losses().mean()
-    constant = judged.losses(next(iter(judged.rivals))).mean()
+    evaluation = page.evaluation
+    ours = evaluation.losses().mean()
+    constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
     change = ours / constant - 1 if constant > 0 else 0.0
-    beside = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
-    rows = "held-out" if judged.unseen else "judged"
-    drawn = "" if judged.out_of is None else f", a sample of {judged.out_of:,}"
-    tiles = [(f"Pinball loss on {len(judged.y):,} {rows} rows{drawn}", number(ours), beside)]
-    for one in intervals(judged)[:1]:
-        told = f"asked for: {percent(one.nominal, 0)}; by chance {percent(one.low)} to {percent(one.high)}"
+    compared = f"{percent(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    rows = "held-out" if evaluation.unseen else "evaluation"
+    drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", number(ours), compared)]
+    for one in intervals(evaluation)[:1]:
+        details = f"nominal: {percent(one.nominal, 0)}; within chance: {percent(one.low)} to {percent(one.high)}"
         if one.inner < one.observed:
-            told += f"; without rows on its ends {percent(one.inner)}"
+            details += f"; without rows on its bounds {percent(one.inner)}"
         kind = "calibrated interval" if one.calibrated else "interval"
-        tiles.append((f"{percent(one.nominal, 0)} {kind} holds", f"{percent(one.observed)}", told))
+        tiles.append((f"Coverage of the {percent(one.nominal, 0)} {kind}", f"{percent(one.observed)}", details))
     calibrated = page.calibration
-    told = "as many rows are below the curve as promised, give or take chance"
-    tiles.append(("Levels that hold", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", told))
+    details = "the share of rows below the predicted quantile matches its level, within chance"
+    tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", details))
     gap = next(choice for choice in page.choices if choice.name == "Certified gap")
-    tiles.append((gap.name, gap.value, "from the best possible objective"))
+    tiles.append((gap.name, gap.value, "the objective is at most this fraction above its minimum"))
     cells = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(told)}</small></dd></div>"
-        for name, value, told in tiles
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
+        for name, value, details in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
 
@@ -90,6 +90,7 @@ def _today() -> str:
 
 Array = NDArray[np.floating]
 
+# Rows and repetitions of the permutation importance, and columns with a fan chart.
 IMPORTANCE_ROWS, REPEATS = 1000, 3
 MOST_FANS = 30
 
@@ -97,70 +98,70 @@ MOST_FANS = 30
 def report_page(
     model: TableModel,
     table: Any,
-    judged: Evaluation,
+    evaluation: Evaluation,
     *,
     data: str,
     model_file: str,
     sample: Drawn | None = None,
     kernel_gap: KernelGap | None = None,
 ) -> str:
-    """The page about a model, as HTML.
+    """Return the report on a model as HTML.
 
     Parameters
     ----------
     model : TableModel
-        The model in the file.
+        The saved model.
     table : Arrow table
-        The rows that `judged` knows by their positions among those with a target, and those without one.
-    judged : Judged
-        How well it does, or one of its kind that was fitted to fewer rows.
+        The data; `evaluation.rows` are positions among its rows with a target.
+    evaluation : Evaluation
+        Evaluation of the model, or of the same kind of model fitted to fewer rows.
     data, model_file : str
-        What the files are called.
+        Names of the data file and the model file.
     sample : Drawn or None
-        What the table is a sample of, if it is one.
+        The random sample that `table` is, if it is one.
     kernel_gap : KernelGap or None
-        What the model's features cost beside the exact kernel, if that was computed.
+        Bounds on what random features cost compared with the exact kernel, if computed.
     """
     target = numbers(table[model.target])
-    place = np.flatnonzero(np.isfinite(target))
-    whole = table.filter(np.isfinite(target))
-    y = target[place]
-    X = model.encoder.encode(whole)
-    importance = _importance(judged)
+    positions = np.flatnonzero(np.isfinite(target))
+    with_target = table.filter(np.isfinite(target))
+    y = target[positions]
+    X = model.encoder.encode(with_target)
+    importance = _importance(evaluation)
     order = np.argsort(-importance.increase.mean(axis=1), kind="stable")
     names = [importance.names[j] for j in order]
     page = Page(
         data=data,
         model_file=model_file,
         model=model,
-        judged=judged,
+        evaluation=evaluation,
         n_rows=table.num_rows if sample is None else sample.n_rows,
         dropped=table.num_rows - len(y) if sample is None else sample.n_rows - sample.n_counted,
         drawn=None if sample is None or sample.whole else len(table),
         columns=summarize(model, table),
         y=y,
         choices=choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
-        calibration=CalibrationDisplay.of(judged.y, judged.curves, judged.levels),
-        residuals=ResidualQuantileDisplay.of(judged.y, judged.curves, judged.levels),
+        calibration=CalibrationDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
+        residuals=ResidualQuantileDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
         importance=importance,
-        fans=column_fans(model, whole, y, names[:MOST_FANS]),
-        rows=(place if sample is None else sample.place[place])[judged.rows] + 1,
-        entries=whole.take(judged.rows),
+        fans=column_fans(model, with_target, y, names[:MOST_FANS]),
+        rows=(positions if sample is None else sample.place[positions])[evaluation.rows] + 1,
+        entries=with_target.take(evaluation.rows),
     )
     return html(page)
 
 
-def _importance(judged: Evaluation) -> PermutationImportanceDisplay:
-    """What shuffling each column of the table costs, all numbers that it became together."""
+def _importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
+    """Permutation importance of each input column; its encoded columns are shuffled together."""
     together, start = {}, 0
-    for column in judged.model.encoder.columns:
+    for column in evaluation.model.encoder.columns:
         together[column.name] = list(range(start, start + len(column.names)))
         start += len(column.names)
-    some = np.sort(np.random.default_rng(0).permutation(len(judged.y))[:IMPORTANCE_ROWS])
-    estimator = judged.model.model
-    y = np.log(judged.y[some]) if judged.model.log_target else judged.y[some]
-    if judged.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
+    some = np.sort(np.random.default_rng(0).permutation(len(evaluation.y))[:IMPORTANCE_ROWS])
+    estimator = evaluation.model.model
+    y = np.log(evaluation.y[some]) if evaluation.model.log_target else evaluation.y[some]
+    if evaluation.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
         return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # shuffled rows may lie far outside
-        return PermutationImportanceDisplay.of(estimator, judged.X[some], y, together=together, n_repeats=REPEATS)
+        warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
+        return PermutationImportanceDisplay.of(estimator, evaluation.X[some], y, together=together, n_repeats=REPEATS)

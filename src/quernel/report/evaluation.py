@@ -1,4 +1,4 @@
-"""How well a model does on rows that it has not seen, beside its rivals."""
+"""Evaluate a model on held-out rows, together with baselines fitted to the same training rows."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from quernel.tuning.defaults import column_scales
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 # (X, y) to fit, X to predict, levels ascending -> curves (n, q)
-Rival = Callable[[Array, Array, Array, Array], Array]
+Baseline = Callable[[Array, Array, Array, Array], Array]
 
+# Boosting iterations of the LightGBM baseline.
 TREES = 200
-# Rivals are fitted to at most so many rows, so that a page does not take longer than the fit.
+# Baselines are fitted to at most this many rows, so that a report does not take longer than the fit.
 MOST_ROWS = 100_000
 
 
 def unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Array:
-    """The quantiles of the target, the same for every row."""
+    """Unconditional quantiles of the target, the same for every row."""
     return np.tile(np.quantile(y, levels), (len(X_new), 1))
 
 
 def linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
-    """Linear quantile regression on the same numbers, standardised, with a ridge weight too small to matter."""
+    """Linear quantile regression on the standardized encoded columns, with a negligible ridge penalty."""
     mean, scale = X.mean(axis=0), column_scales(X, np.full(len(X), 1 / len(X)))
     model = KernelQuantileRegressor(levels, kernel="linear", tol=1e-4)
     with warnings.catch_warnings():
@@ -46,7 +47,7 @@ def linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
 
 
 def boosted(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
-    """LightGBM as it comes, one model for each level, the levels sorted in each row."""
+    """LightGBM with default hyperparameters, one model per level, predictions sorted in each row."""
     import lightgbm
 
     settings = {"objective": "quantile", "n_estimators": TREES, "verbose": -1, "random_state": 0, "n_jobs": 1}
@@ -54,36 +55,60 @@ def boosted(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     return np.sort(np.column_stack(curves), axis=1)
 
 
-def rivals() -> dict[str, Rival]:
-    """The rivals that this installation has, by name."""
-    found: dict[str, Rival] = {"Unconditional quantiles": unconditional, "Linear quantile regression": linear}
+def baselines() -> dict[str, Baseline]:
+    """Return the installed baselines by name."""
+    found: dict[str, Baseline] = {"Unconditional quantiles": unconditional, "Linear quantile regression": linear}
     if importlib.util.find_spec("lightgbm") is not None:
         found[f"LightGBM, {TREES} trees, not tuned"] = boosted
     return found
 
 
-def predicted_by(rival: Rival, X: Array, y: Array, levels: Array, splits: Sequence[tuple[Index, Index]]) -> Array:
-    """Curves of the rows that the splits (rows to fit, rows to predict) predict, in the order of the splits.
+def predict_baseline(
+    baseline: Baseline, X: Array, y: Array, levels: Array, splits: Sequence[tuple[Index, Index]]
+) -> Array:
+    """Return predictions (n, q) of the test rows of (train, test) splits, in the order of the splits.
 
-    Of more than `MOST_ROWS` rows to fit, some are chosen at random.
+    A random `MOST_ROWS` of the training rows are used where there are more.
     """
     some = [(np.random.default_rng(0).permutation(train)[:MOST_ROWS], test) for train, test in splits]
-    return np.concatenate([rival(X[train], y[train], X[test], levels) for train, test in some])
+    return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
 
 
+# Fraction of the training rows held out for the evaluation, and folds for the baselines of `evaluate_on`.
 HELD_OUT = 0.2
 FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The rows that a model is judged on, in the target's own units, the levels ascending.
+    """Predictions of a model and of baselines on evaluation rows, in the target's own units, levels ascending.
 
-    model is the one that is judged; rows (n,) are the positions of the judged rows among those handed in, X (n, d)
-    their numbers, y (n,), curves (n, q), beyond (n, d) which of the numbers leave the range of the training rows;
-    rivals are curves (n, q) by name, and ends (n, 2) those of the calibrated interval, where the model has one. `how`
-    tells, in sentences, what was judged and how far that can be trusted. Where the rows are a random sample, `out_of`
-    says of how many.
+    Attributes
+    ----------
+    model : TableModel
+        The model that was evaluated.
+    rows : ndarray of shape (n,)
+        Positions of the evaluation rows among those passed in.
+    X : ndarray of shape (n, d)
+        Their encoded columns.
+    y : ndarray of shape (n,)
+        Their targets.
+    levels : ndarray of shape (q,)
+        Quantile levels.
+    curves : ndarray of shape (n, q)
+        Predicted quantiles.
+    beyond : ndarray of shape (n, d)
+        Which encoded values lie outside the range of the training rows.
+    baselines : dict of str to ndarray of shape (n, q)
+        Predicted quantiles of each baseline.
+    how : str
+        A description of the evaluation for the report.
+    unseen : bool
+        Whether the rows are known not to be training rows.
+    ends : ndarray of shape (n, 2) or None
+        Bounds of the calibrated interval, where the model has one.
+    out_of : int or None
+        Where the rows are a random sample, the number of rows that it was drawn from.
     """
 
     model: TableModel
@@ -93,7 +118,7 @@ class Evaluation:
     levels: Array
     curves: Array
     beyond: NDArray[np.bool_]
-    rivals: dict[str, Array]
+    baselines: dict[str, Array]
     how: str
     unseen: bool
     ends: Array | None = None
@@ -101,116 +126,117 @@ class Evaluation:
 
     @property
     def outside(self) -> NDArray[np.bool_]:
-        """Which rows leave the range of the training rows in at least one column, (n,)."""
+        """Which rows lie outside the training range in at least one column, (n,)."""
         return self.beyond.any(axis=1)
 
     def losses(self, name: str | None = None) -> Array:
-        """Mean pinball loss of each level, of the model or of a rival."""
-        return pinball_loss(self.y, self.curves if name is None else self.rivals[name], self.levels)
+        """Mean pinball loss per level, of the model or of a baseline."""
+        return pinball_loss(self.y, self.curves if name is None else self.baselines[name], self.levels)
 
     def row_losses(self, name: str | None = None) -> Array:
-        """Pinball loss of each row, the mean over the levels."""
-        residual = self.y[:, None] - (self.curves if name is None else self.rivals[name])
+        """Pinball loss per row, averaged over the levels."""
+        residual = self.y[:, None] - (self.curves if name is None else self.baselines[name])
         return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
 
 
 def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple[Index, Index]:
-    """Rows to fit and rows to judge by: a fifth of them at random, or the last fifth."""
+    """Split n rows into training rows and held-out rows: a random fifth, or the last fifth in time order."""
     count = max(1, round(HELD_OUT * n))
     order = np.arange(n) if time_ordered else np.random.default_rng(seed).permutation(n)
     return np.sort(order[:-count]), np.sort(order[-count:])
 
 
-def judge_by_refitting(
+def evaluate_by_refitting(
     model: TableModel, training: Training, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
-    """Fit the same kind of model to four fifths of its training rows, and judge that one on the others."""
+    """Refit the same kind of model to four fifths of its training rows, and evaluate it on the others."""
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
     weight = None if training.weight is None else training.weight[train]
-    judged = _refitted(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
-    chosen = "the last" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed}), that is"
-    on, rivals = f"{chosen} {len(test):,} others", f"the same {len(train):,} rows"
-    how = _how(model, len(train), len(test), on, rivals, weighted=training.weight is not None)
-    return _judged(judged, training.X, training.y, [(train, test)], how, unseen=True)
+    refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
+    at_random = f"{len(test):,} held-out rows (a random {percent(HELD_OUT, 0)}, seed {seed})"
+    on = f"the last {len(test):,} rows" if time_ordered else at_random
+    fitted_to = f"the same {len(train):,} rows"
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
+    return _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
 
 
-def judge_streamed(
+def evaluate_streamed(
     model: TableModel, training: StreamedTraining, sample: Drawn, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
-    """The same, with the same rows held out, where rows are not in memory.
+    """Do the same, with the same rows held out, for data that are not in memory.
 
-    The model is fitted to all of the four fifths. Those rows of the sample that are held out judge it, and rivals are
-    fitted to the other rows of the sample.
+    The model is refitted to all four fifths of the rows. It is evaluated on the held-out rows of the sample, and
+    baselines are fitted to the other rows of the sample.
     """
     train, test = held_out_rows(training.n_rows, seed=seed, time_ordered=time_ordered)
     held_out = np.zeros(training.n_rows, dtype=bool)
     held_out[test] = True
-    judged = _refitted(model, lambda one: one.fit(selected(training.rows, ~held_out)))
+    refitted = _refit(model, lambda one: one.fit(selected(training.rows, ~held_out)))
     X, y, number = _with_target(model, sample)
-    judges = held_out[number]
-    if judges.all() or not judges.any():
+    is_test = held_out[number]
+    if is_test.all() or not is_test.any():
         raise TableError(
-            f"Of {len(sample.table):,} rows that were drawn for the report, {judges.sum():,} have a target and are "
-            f"held out, and {np.sum(~judges):,} are not: too few to judge by. Allow more memory, or leave out the "
-            "report."
+            f"Of {len(sample.table):,} rows sampled for the report, {is_test.sum():,} have a target and are "
+            f"held out, and {np.sum(~is_test):,} are not: too few for an evaluation. Allow more memory, or leave out "
+            "the report."
         )
-    splits = [(np.flatnonzero(~judges), np.flatnonzero(judges))]
-    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)} (seed {seed})"
-    on = f"{judges.sum():,} rows, a random sample of the {len(test):,} others, {chosen}"
-    rivals = f"{np.sum(~judges):,} of those {len(train):,} rows, a random sample"
-    how = _how(model, len(train), len(test), on, rivals, weighted=training.roles.weights is not None)
-    return _judged(judged, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
+    splits = [(np.flatnonzero(~is_test), np.flatnonzero(is_test))]
+    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)}, seed {seed}"
+    on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
+    fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.roles.weights is not None)
+    return _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
 
 
-def judge_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Evaluation:
-    """Judge a model on these rows, y in the model's units; rivals are fitted to the other rows of five folds.
+def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Evaluation:
+    """Evaluate a model on these rows, y in the model's units; baselines by five-fold cross-validation on them.
 
-    The rows are a random sample of `out_of` others, if that is given.
+    The rows are a random sample of `out_of` rows, if that is given.
     """
     order = np.random.default_rng(0).permutation(len(y))
     folds = np.array_split(order, FOLDS)
     splits = [(np.sort(np.setdiff1d(order, fold)), np.sort(fold)) for fold in folds]
     which = f"all {len(y):,} rows" if out_of is None else f"{len(y):,} rows, a random sample of all {out_of:,} rows"
     how = (
-        f"The model was judged on {which} of the data with a target. That is honest only if it has not "
-        f"seen them: on its own training rows every model looks better than it is. Each rival was fitted to four "
-        f"fifths of these rows and judged on the rest, five times over, so that it never judged rows it had seen."
+        f"The model was evaluated on {which} of the data with a target. If these include its training rows, the "
+        "results are too optimistic. The baselines were evaluated by five-fold cross-validation on the same rows, so "
+        "never on rows that they were fitted to."
     )
-    return _judged(model, X, y, splits, how, unseen=False, out_of=out_of)
+    return _evaluate(model, X, y, splits, how, unseen=False, out_of=out_of)
 
 
-def _refitted(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
-    """A model of the same kind, with the same number of features, fitted by the function."""
+def _refit(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
+    """Clone the model, with the same number of features, and fit the clone by the function."""
     estimator = clone(model.model)
     if estimator.n_components == "auto":
         estimator.set_params(n_components=model.model.n_components_)
     interval = None if model.interval is None else clone(model.interval).set_params(estimator=estimator)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what there is to say was said of the fit to all rows
+        warnings.simplefilter("ignore")  # the fit to all rows has already warned
         fit(interval or estimator)
     estimator = estimator if interval is None else interval.estimators_[0]
     return TableModel(model.encoder, estimator, model.target, model.log_target, interval)
 
 
-def _how(model: TableModel, n_train: int, n_test: int, on: str, rivals: str, *, weighted: bool) -> str:
+def _describe(model: TableModel, n_train: int, n_test: int, on: str, fitted_to: str, *, weighted: bool) -> str:
     fitted = "fitted to" if model.interval is None else "fitted to and calibrated on"
-    told = " The fit was weighted; here every row counts the same." if weighted else ""
+    unweighted = " The fit was weighted; the evaluation is not." if weighted else ""
     return (
-        f"For these numbers the same kind of model, with the same number of features, was {fitted} {n_train:,} rows "
-        f"and judged on {on}. The model in the file was then {fitted} all {n_train + n_test:,} rows, and should do a "
-        f"little better. The rivals were fitted to {rivals}.{told}"
+        f"For this evaluation, a model with the same settings and number of features was {fitted} {n_train:,} rows "
+        f"and evaluated on {on}. The saved model was {fitted} all {n_train + n_test:,} rows and should be slightly "
+        f"better. The baselines were fitted to {fitted_to}.{unweighted}"
     )
 
 
 def _with_target(model: TableModel, sample: Drawn) -> tuple[Array, Array, Index]:
-    """The rows of a sample that have a target: X, y in the model's units, and their numbers."""
+    """Return X, y in the model's units, and the row numbers, of the rows of a sample that have a target."""
     target = numbers(sample.table[model.target])
     there = np.isfinite(target)
     y = check_target(model, target[there])
     return model.encoder.encode(sample.table.filter(there)), y, sample.number[there]
 
 
-def _judged(
+def _evaluate(
     model: TableModel,
     X: Array,
     y: Array,
@@ -225,7 +251,7 @@ def _judged(
     rows = np.concatenate([test for _, test in splits])
     if max(len(train) for train, _ in splits) > MOST_ROWS:
         how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
-    found = {name: predicted_by(rival, X, y, levels, splits) for name, rival in rivals().items()}
+    found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in baselines().items()}
     sort = np.argsort(rows)
     rows = rows[sort]
     with warnings.catch_warnings():
@@ -238,7 +264,7 @@ def _judged(
 
 
 def check_target(model: TableModel, y: Array) -> Array:
-    """The target in the units of the model: its logarithm, if the model was fitted to that."""
+    """Return the target in the model's units: its logarithm, if the model was fitted to that."""
     if model.log_target and y.min() <= 0:
         raise TableError(
             f"The model was fitted to the logarithm of {model.target!r}, but {np.sum(y <= 0):,} values are not "

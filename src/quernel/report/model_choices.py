@@ -1,4 +1,4 @@
-"""What was chosen for a model, and why."""
+"""The hyperparameters of a model, and how each was chosen."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from quernel.tuning.defaults import ALPHA, BANDWIDTH, spread
 
 Array = NDArray[np.floating]
 
+# Rows on which the effective dimension is computed, at most.
 ROWS = 1000
 
 
 class Choice(NamedTuple):
-    """What, how much of it, and why."""
+    """A hyperparameter or diagnostic: name, value, and how it was chosen or what it means."""
 
     name: str
     value: str
@@ -28,11 +29,11 @@ class Choice(NamedTuple):
 
 
 def choices(model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: KernelGap | None = None) -> list[Choice]:
-    """The choices of a fitted model; X and y, in its units, are rows to compute its effective dimension on."""
-    tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 would break at its sign
+    """Return the choices of a fitted model; X and y, in its units, are used for its effective dimension."""
+    tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 could break at its sign at the end of a line
     return [
-        Choice("Levels", ", ".join(f"{level:g}" for level in model.quantiles_), "asked for"),
-        Choice("Kernel", model.kernel_.full_name, "how alike two rows are, by their distance"),
+        Choice("Quantile levels", ", ".join(f"{level:g}" for level in model.quantiles_), "given"),
+        Choice("Kernel", model.kernel_.full_name, "similarity of two rows as a function of their distance"),
         _bandwidth(model),
         _alpha(model),
         _components(model),
@@ -40,23 +41,23 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: Kern
         Choice(
             "Effective dimension",
             f"{dimension(model, X, y):.1f}",
-            "about so many free parameters are left by the ridge weight",
+            "approximate degrees of freedom of the fit at this ridge weight",
         ),
         Choice(
             "Certified gap",
             f"{model.duality_gap_.max():.1e}",
-            f"no other coefficients are better by more than this share of the objective (asked for: {tolerance})",
+            f"relative duality gap: the objective is at most this fraction above its minimum (tolerance: {tolerance})",
         ),
         Choice("Crossing levels", percent(model.crossing_rate_, 2), _crossing(model)),
     ]
 
 
 def dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:
-    """Tr((C + alpha I)^-1 C) of the model's features on at most a thousand of these rows, alpha in units of y."""
+    """Effective dimension Tr((C + alpha I)^-1 C) of the features on at most ROWS rows, alpha scaled by that of y."""
     some = np.sort(np.random.default_rng(0).permutation(len(X))[:ROWS])
     ridge = model.alpha_ * spread(y, np.full(len(y), 1 / len(y)))
     features = model.feature_map_
-    if isinstance(features, LandmarkPredictor):  # a model with landmarks that was saved
+    if isinstance(features, LandmarkPredictor):  # a saved model with landmarks
         features = features.making_the_kernel()
     return float(effective_dimension(features.transform(X[some]), alpha=ridge))
 
@@ -66,16 +67,16 @@ def _bandwidth(model: KernelQuantileRegressor) -> Choice:
     if widths is None:
         return Choice("Bandwidth", "none", "this kernel has none")
     if isinstance(widths, tuple):
-        return Choice("Bandwidth", "several", "the kernel is a sum, each part with its own")
+        return Choice("Bandwidth", "several", "the kernel is a sum, each term with its own")
     learned = getattr(model, "bandwidth_choice_", None)
     if hasattr(model, "cv_results_"):
         why = _searched(model)
     elif learned is not None:
-        why = f"those by which rows are best predicted from all others. {learned.reason}"
+        why = f"by leave-one-out error of kernel ridge regression, one per column. {learned.reason}"
     elif isinstance(model.bandwidth, str):
         why = (
-            f"each column's standard deviation, or the distance between its two values, times {BANDWIDTH:g} of the "
-            "median distance between rows measured in these"
+            f"median heuristic: each column's standard deviation (or the distance between its two values), times "
+            f"{BANDWIDTH:g} of the median distance between rows in these units"
         )
     else:
         why = "given"
@@ -89,42 +90,44 @@ def _alpha(model: KernelQuantileRegressor) -> Choice:
     elif not isinstance(model.alpha, str):
         why = "given"
     elif learned is not None:
-        why = "chosen together with the bandwidths"
+        why = "tuned together with the bandwidths"
     elif (chosen := getattr(model, "alpha_choice_", None)) is not None:
-        why = f"by held-out loss, among {len(chosen.tried)} tried on {chosen.n_rows:,} rows"
+        why = f"by held-out loss, among {len(chosen.tried)} values on {chosen.n_rows:,} rows"
     else:
-        why = f"{ALPHA:.0e} over a robust spread of the target, so that its unit does not matter, less for many rows"
-    return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger is smoother")
+        why = f"default: {ALPHA:.0e} divided by a robust scale of the target, smaller for many rows"
+    return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger values give smoother quantiles")
 
 
 def _searched(model: KernelQuantileRegressor) -> str:
     tried = np.isfinite(model.cv_results_["mean_test_score"]).sum()
-    return f"by held-out loss, among {tried} pairs of a ridge weight and bandwidths"
+    return f"by held-out loss, among {tried} pairs of ridge weight and bandwidth"
 
 
 def _components(model: KernelQuantileRegressor) -> Choice:
     if isinstance(model.kernel_, Linear):
-        return Choice("Features M", f"{model.n_components_:,}", "the columns themselves")
+        return Choice("Features M", f"{model.n_components_:,}", "the encoded columns themselves (linear kernel)")
     if isinstance(model.feature_map_, Nystroem | LandmarkPredictor):
-        return Choice("Features M", f"{model.n_components_:,}", "how alike a row is to so many others, the landmarks")
+        return Choice("Features M", f"{model.n_components_:,}", "kernel values at this many landmark rows (Nyström)")
     if model.n_components == "exact":
-        return Choice("Features M", f"{model.n_components_:,}", "as many as the kernel itself needs")
+        return Choice("Features M", f"{model.n_components_:,}", "exact kernel, no approximation")
     choice = getattr(model, "n_components_choice_", None)
     return Choice("Random features M", f"{model.n_components_:,}", "given" if choice is None else choice.reason)
 
 
 def _features_cost(gap: KernelGap | None) -> list[Choice]:
-    """What the features cost beside the exact kernel, where that was asked for."""
+    """Return bounds on what random features cost compared with the exact kernel, if computed."""
     if gap is None:
         return []
     levels = "; ".join(
         f"level {level:g}: {low} to {high}" for level, (low, high) in zip(gap.quantiles, gap.as_percent(), strict=True)
     )
-    why = f"proved: so far the objective lies above the best that the exact kernel could reach ({levels})"
+    why = f"proven bounds on the relative excess over the minimum of the objective with the exact kernel ({levels})"
     return [Choice("Cost of the features", f"at most {gap.as_percent()[int(gap.upper.argmax())][1]}", why)]
 
 
 def _crossing(model: KernelQuantileRegressor) -> str:
     if model.noncrossing != "rearrange":
-        return "of the training rows; " + ("fitted together" if model.noncrossing else "left as fitted")
-    return "of the training rows before the levels of each row were put in order"
+        return "of the training rows; " + (
+            "fitted under noncrossing constraints" if model.noncrossing else "not corrected"
+        )
+    return "of the training rows, before the predictions of each row were sorted"

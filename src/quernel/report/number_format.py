@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers formatted for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """About four digits, without needless zeros: 12,346, 1235 (it may be a year), 12.35, 0.1235, 1.2e-05."""
+    """Format with about four significant digits: 12,346, 1235 (it may be a year), 12.35, 0.1235, 1.2e-05."""
     value = float(value)
     if not math.isfinite(value):
         return "\N{EN DASH}"
@@ -21,7 +21,7 @@ def number(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """For the ticks of an axis: 2500, 250k, 1.5M."""
+    """Format the tick of an axis: 2500, 250k, 1.5M."""
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / unit:.6g}{letter}"
@@ -29,10 +29,10 @@ def short(value: float) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent; number and sign stay on one line."""
+    """Format a share in per cent, with a no-break space."""
     return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 
 def counted(count: int, noun: str) -> str:
-    """So many of something: 1 column, 1,200 columns."""
+    """Format a count with its noun: 1 column, 1,200 columns."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

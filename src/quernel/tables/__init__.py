@@ -1,4 +1,4 @@
-"""Tables with columns of any kind: read from files, turned into numbers, predicted from."""
+"""Tables of mixed columns: reading files, encoding columns as numbers, and models that predict from tables."""
 
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder

@@ -1,4 +1,4 @@
-"""From Arrow's columns of many types to plain values: numbers, words, points in time."""
+"""Casts of Arrow columns to plain values: numbers, category labels, timestamps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def numbers(column: Any) -> Array:
 
 
 def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
-    """The different words of a column of text, and where each entry is among them, -1 if it is missing.
+    """Return the distinct values of a text column, and the index of each entry among them, -1 if missing.
 
     Numbers and truth values are words, too, where they stand for categories.
     """
@@ -89,7 +89,7 @@ def as_words(column: Any) -> tuple[list[str], NDArray[np.intp]]:
 
 
 def parsed(column: Any, name: str, kind: str) -> Any:
-    """Text as numbers or truth values, all of it, or an error that shows a word that is none."""
+    """Parse text as numbers or booleans; raise with an example of text that is neither."""
     import pyarrow as pa
 
     text = _told(column)
@@ -121,7 +121,7 @@ def seconds(column: Any, name: str) -> Array:
     if kind_of(column.type) == "text":
         parsed = parsed_dates(column)
         if parsed is None:
-            raise TableError(f"Column {name!r} holds text that is no date. Write dates like 2026-11-16 08:30:00.")
+            raise TableError(f"Column {name!r} holds text that is not a date. Write dates like 2026-11-16 08:30:00.")
         column = parsed
     if kind_of(column.type) == "nothing":
         return np.full(len(column), np.nan)
@@ -138,7 +138,7 @@ def clock(column: Any, name: str) -> Array:
     if kind_of(column.type) == "text":
         times = parsed_times(column)
         if times is None:
-            raise TableError(f"Column {name!r} holds text that is no time. Write times like 08:30:00.")
+            raise TableError(f"Column {name!r} holds text that is not a time. Write times like 08:30:00.")
         return seconds(times, name)
     if kind_of(column.type) == "nothing":
         return np.full(len(column), np.nan)

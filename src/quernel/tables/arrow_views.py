@@ -1,4 +1,4 @@
-"""Arrow's views of text and bytes, as polars writes them, as the types that all of Arrow's functions take."""
+"""Casts of Arrow's string and binary views, as polars writes them, to types that all Arrow functions accept."""
 
 from __future__ import annotations
 

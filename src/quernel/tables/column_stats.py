@@ -1,4 +1,4 @@
-"""What must be known of a column before it can become numbers, counted piece by piece.
+"""Statistics of a column that determine its encoding, accumulated batch by batch.
 
 `facts_of` looks at a piece, `joined` puts pieces together, and `column_from` decides: the same for a table in memory,
 which is one piece, and for files that are larger than memory. Medians come after that (`medians`).
@@ -42,7 +42,7 @@ NO_FORM: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class NumberFacts:
-    """Rows, empty ones among them, finite numbers, the smallest and largest of these, and those of times of day.
+    """Counts and range of a numeric, date or time column: rows, missing, finite values, minimum and maximum.
 
     `infinite` is how many numbers are.
     """
@@ -59,7 +59,7 @@ class NumberFacts:
 
 @dataclass(frozen=True, eq=False)
 class TextFacts:
-    """Rows, empty ones, those without text, and how often each word appears; None if there are too many words.
+    """Counts of a text column: rows, missing, empty, and rows per category (None if there are too many).
 
     `look` says what the words look like. `forms` are the ways in which all text can be read as dates ("local" or
     "zoned") or times of day ("clock"), and `dates` is then what is known of them.
@@ -78,7 +78,7 @@ Facts = NumberFacts | TextFacts
 
 
 def facts_of(name: str, column: Any, kind: str) -> Facts:
-    """The facts of a piece of a column of this kind: number, duration, boolean, date, time, text or category."""
+    """Return the statistics of a batch of a number, duration, boolean, date, time, text or category column."""
     if kind in ("text", "category"):
         return _text_facts(column, plainly=kind == "category")
     read = {"date": seconds, "time": clock}.get(kind)
@@ -86,7 +86,7 @@ def facts_of(name: str, column: Any, kind: str) -> Facts:
 
 
 def number_facts(values: Array, nulls: int) -> NumberFacts:
-    """The facts of numbers, or of dates in seconds."""
+    """Return the statistics of numbers, or of dates in seconds."""
     there, infinite = values[np.isfinite(values)], int(np.isinf(values).sum())
     if len(there) == 0:
         return NumberFacts(len(values), nulls, 0, infinite=infinite)
@@ -96,7 +96,7 @@ def number_facts(values: Array, nulls: int) -> NumberFacts:
 
 
 def _text_facts(column: Any, plainly: bool) -> TextFacts:
-    """Those of text; `plainly`: of words, whatever they look like."""
+    """Return the statistics of text; `plainly` treats it as categories even if it looks like dates."""
     words, index = as_words(column)
     each = np.bincount(index[index >= 0], minlength=len(words)).tolist()
     counts = dict(zip(words, each, strict=True))
@@ -120,7 +120,7 @@ def _as_dates(column: Any) -> tuple[Any, frozenset[str]]:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The facts of all rows of the parts, which are of one kind."""
+    """Merge the statistics of batches of one column."""
     return _joined_text(parts) if isinstance(parts[0], TextFacts) else _joined_numbers(parts)
 
 
@@ -157,7 +157,7 @@ def _few(words: dict[str, int]) -> dict[str, int] | None:
 
 
 def column_from(name: str, kind: str, facts: Facts) -> Column | str:
-    """What to keep of a column, its median still to be filled in, or why nothing."""
+    """Return the encoding of a column, its median still to be filled in, or the reason to leave it out."""
     if facts.nulls == facts.n_rows:
         raise _without(name)
     if isinstance(facts, TextFacts):
@@ -170,11 +170,11 @@ def column_from(name: str, kind: str, facts: Facts) -> Column | str:
 
 
 def remarks(facts: Facts) -> list[str]:
-    """What a person should know of a column besides what becomes of it: what its name may be put before."""
+    """Return remarks on a column for the user, each to follow its name."""
     if isinstance(facts, NumberFacts):
-        return [f"is infinite in {in_rows(facts.infinite)}: that counts as missing"] if facts.infinite else []
+        return [f"is infinite in {in_rows(facts.infinite)}, treated as missing"] if facts.infinite else []
     hint = None if facts.dates is not None else advice(facts.look)
-    return [] if hint is None else [f"is read as words, but {hint}"]
+    return [] if hint is None else [f"is read as categories, but {hint}"]
 
 
 def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
@@ -182,8 +182,8 @@ def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
         raise _without(name, "finite number")
     if max(-facts.low, facts.high) > LARGEST:
         raise TableError(
-            f"Column {name!r} holds numbers as large as {max(-facts.low, facts.high):.3g}: beyond {LARGEST:g} there is "
-            f"no reckoning with them. Rescale it, or leave it out with --exclude {shlex.quote(name)}."
+            f"Column {name!r} holds numbers as large as {max(-facts.low, facts.high):.3g}, beyond the supported "
+            f"{LARGEST:g}. Rescale it, or leave it out with --exclude {shlex.quote(name)}."
         )
     flagged = facts.there < facts.n_rows
     if facts.low == facts.high and not flagged:
@@ -196,7 +196,7 @@ def _number(name: str, facts: NumberFacts, kind: str) -> Column | str:
 def _text(name: str, facts: TextFacts) -> Column | str:
     counts, missing = facts.words, facts.missing
     if counts is None:
-        return f"it has more than {MOST_WORDS:,} different words, like a name or a number that identifies the row"
+        return f"it has more than {MOST_WORDS:,} different values, like a name or another identifier of the row"
     ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     levels = tuple(sorted([word for word, n in ranked if n >= LEVEL_ROWS][:MOST_LEVELS]))
     # NA and its like are words only where they are levels: wherever else they are met, they stand for gaps.
@@ -205,11 +205,11 @@ def _text(name: str, facts: TextFacts) -> Column | str:
     if not counts:
         raise _without(name)
     if len(counts) > MOST_LEVELS and len(counts) > (facts.n_rows - missing) / 2:
-        return f"it has {len(counts):,} different words, like a name or a number that identifies the row"
+        return f"it has {len(counts):,} different values, like a name or another identifier of the row"
     if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
     if not levels:
-        return f"none of its {len(counts)} words appears in {LEVEL_ROWS} rows"
+        return f"none of its {len(counts)} categories appears in {LEVEL_ROWS} rows"
     return TextColumn(name, levels, other=len(levels) < len(counts), missing=missing > 0)
 
 
@@ -235,7 +235,7 @@ def _time(name: str, facts: NumberFacts) -> Column | str:
 
 
 def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str | None, str]:
-    """What kind of column an Arrow type makes, a category if it is told, or None and the reason why it makes none."""
+    """Return the column kind of an Arrow type ("category" if requested), or None and the reason for leaving it out."""
     import pyarrow as pa
 
     found = kind_of(kind)
@@ -246,14 +246,14 @@ def kind_or_reason(name: str, kind: Any, categorical: bool = False) -> tuple[str
     if categorical:
         if found not in ("number", "boolean", "text") or is_duration(kind):
             raise TableError(
-                f"Column {name!r} holds {kind}, and --categorical is for words, numbers and truth values. Leave it out."
+                f"Column {name!r} holds {kind}, and --categorical is for text, numbers and booleans. Leave it out."
             )
         return "category", ""
     if is_duration(kind):
         return "duration", ""
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # so Arrow has text of other encodings
         return found, "it holds bytes that are not UTF-8 text"
-    return found, f"it holds {kind}, which has no numbers"
+    return found, f"it holds {kind}, which is not supported"
 
 
 def _without(name: str, what: str = "values at all") -> TableError:

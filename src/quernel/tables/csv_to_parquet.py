@@ -1,4 +1,4 @@
-"""CSV and Arrow files larger than memory: copied to Parquet once, piece by piece, so that parts can be read again.
+"""Copy CSV and Arrow files larger than memory to temporary Parquet files, batch by batch, so that they can be streamed.
 
 Columns of a CSV file have the types that they have when it is read whole, though only a piece is seen at a time.
 """
@@ -89,7 +89,7 @@ def _check_disk(files: Sequence[Path]) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise TableError(
-            f"{files[0]} is larger than memory and is copied to Parquet to be read in parts, which may take "
+            f"{files[0]} is larger than memory and is copied to Parquet for streaming, which may take "
             f"{as_size(needed)}; the folder for temporary files, {folder}, has {as_size(free)}. Name a larger one by "
             "the environment variable TMPDIR, or convert the files to Parquet yourself."
         )

@@ -1,4 +1,4 @@
-"""Tables of files that the workers of a Dask cluster read: no row comes to this process.
+"""Tables of files read by the workers of a Dask cluster; no row is sent to this process.
 
 Every worker must see the files under the same paths.
 """

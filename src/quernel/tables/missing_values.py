@@ -1,4 +1,4 @@
-"""Words that say the same in other files: those that stand for gaps, other spellings of numbers and truth values."""
+"""Missing-value markers, and equivalent spellings of numbers and booleans in other file formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRUTHS = (("true", "True", "TRUE"), ("false", "False", "FALSE"))
 
 
 def spellings(word: str) -> tuple[str, ...]:
-    """The ways in which programs write the same truth value or number, if this is one of them; else the word alone.
+    """Return the equivalent spellings of a boolean or number, or the text alone if it is neither.
 
     500 and 500.0, or 0.00001 and 1e-05, are the same number for those who write CSV files. 01234 and 1.10 are not
     what a program writes for a number, and so they are names.
@@ -35,17 +35,17 @@ def spellings(word: str) -> tuple[str, ...]:
 
 
 def gap_words(missing: Iterable[str]) -> tuple[str, ...]:
-    """All words that stand for gaps where some are named, each once."""
+    """Return the user's missing-value markers together with the default ones, each once."""
     return tuple(dict.fromkeys([*GAPS, *(way for word in missing for way in spellings(word))]))
 
 
 def gap_numbers(missing: Iterable[str]) -> tuple[float, ...]:
-    """The numbers among words that stand for gaps."""
+    """Return the missing-value markers that are numbers."""
     return tuple(dict.fromkeys(float(word) for word in missing if NUMBER.fullmatch(word)))
 
 
 def with_gaps(column: Any, words: Sequence[str], numbers: Sequence[float]) -> Any:
-    """An Arrow column, without a dictionary, with gaps for these words, if it is text, or for these numbers."""
+    """Replace missing-value markers of an Arrow column, text or numbers, by null."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.types as types

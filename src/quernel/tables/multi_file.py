@@ -1,4 +1,4 @@
-"""A table in one file, or in many files with the same columns: a path, a folder, or a pattern such as trips/*.csv."""
+"""Tables in one file, or in many with the same columns: a path, a folder, or a pattern such as trips/*.csv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of Parquet files that is met piece by piece, and how a function is applied to all its pieces."""
+"""A table of Parquet files read row group by row group, and a map over its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A random sample of a table that passes by in pieces: as many rows as are wanted, or all where there are no more.
+"""Reservoir sampling from a table read in batches: a fixed number of rows, or all if there are fewer.
 
 Every row has a random key, and the rows with the smallest keys are kept. Whatever the pieces are, and in whatever order
 they are joined, every set of so many rows is as likely as any other.

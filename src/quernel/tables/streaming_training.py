@@ -1,4 +1,4 @@
-"""From files larger than memory to rows that an estimator can be fitted to: the same as `training`, piece by piece."""
+"""Training data from files larger than memory: the same encoding as `training_data`, streamed in batches."""
 
 from __future__ import annotations
 

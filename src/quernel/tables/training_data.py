@@ -1,4 +1,4 @@
-"""From a table to what an estimator is fitted to: inputs, target and weights."""
+"""Training data from a table in memory: encoded inputs, target, weights and groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """X (n, d) as the encoder makes it, y (n,), weights and group numbers (n,) or None, rows dropped, and notes.
+    """Encoded X (n, d), y (n,), weights and group codes (n,) or None, the number of dropped rows, and notes.
 
     Rows are dropped for want of a target; `infinite` of them have an infinite one.
     """
@@ -103,7 +103,7 @@ def check_columns(
     columns: Sequence[str] | None,
     exclude: Sequence[str],
 ) -> None:
-    """Every column that is named is there, and target and weights hold numbers."""
+    """Raise if a named column is missing, or target or weights are not numeric."""
     for name in (target, *(name for name in (weights, groups) if name is not None), *(columns or ()), *exclude):
         if name not in schema.names:
             raise TableError(f"There is no column {name!r}. {nearest(name, schema.names)}")
@@ -117,21 +117,23 @@ def check_columns(
 
 
 def input_columns(schema: Any, columns: Sequence[str] | None, left_out: Sequence[str | None]) -> list[str]:
-    """The columns that were chosen, or all, but those left out."""
+    """Return the chosen input columns, all by default, without the excluded ones."""
     return [name for name in columns or schema.names if name not in left_out]
 
 
 def refuse_not_inputs(categorical: Sequence[str], inputs: Sequence[str], known: Sequence[str]) -> None:
-    """Categories are input columns."""
+    """Raise if a column of --categorical is not an input."""
     for name in categorical:
         if name not in known:
-            raise TableError(f"There is no column {name!r} to take for a category. {nearest(name, known)}")
+            raise TableError(f"There is no column {name!r} for --categorical. {nearest(name, known)}")
         if name not in inputs:
-            raise TableError(f"Column {name!r} is named by --categorical, but is no input column. Leave it out there.")
+            raise TableError(
+                f"Column {name!r} is named by --categorical, but is no input column. Remove it from --categorical."
+            )
 
 
 def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
-    """Without any target there is nothing to fit."""
+    """Raise if no row has a target."""
     if n_rows == 0:
         raise TableError("The table has no rows: there is nothing to learn from.")
     if n_there == 0:
@@ -139,7 +141,7 @@ def refuse_no_target(target: str, n_there: int, n_rows: int) -> None:
 
 
 def refuse_not_positive(target: str, count: int, smallest: float) -> None:
-    """Only positive targets have a logarithm."""
+    """Raise if a target on the log scale is not positive."""
     if count:
         raise TableError(
             f"The logarithm needs positive targets, but {count:,} values of {target!r} are not (the smallest is "
@@ -148,7 +150,7 @@ def refuse_not_positive(target: str, count: int, smallest: float) -> None:
 
 
 def refuse_gaps(name: str, labels: Any, place: str = "") -> None:
-    """Every row must say to which group it belongs; NaN does not."""
+    """Raise if a row has no group label."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -159,7 +161,7 @@ def refuse_gaps(name: str, labels: Any, place: str = "") -> None:
     if count:
         of = f" of {place}" if place else ""
         raise TableError(
-            f"The column of groups {name!r} is empty in {count:,} of {len(labels):,} rows{of}. Fill it, or leave those "
+            f"The group column {name!r} is empty in {count:,} of {len(labels):,} rows{of}. Fill it, or leave those "
             "rows out."
         )
 
@@ -170,12 +172,12 @@ def _weight(column: Any, name: str) -> Array:
     if gaps or negative:
         what = f"{gaps:,} missing or infinite" if gaps else f"{negative:,} negative"
         raise TableError(
-            f"The column of weights {name!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
+            f"The weight column {name!r} has {what} entries. Weights must be 0 or more; 0 leaves a row out."
         )
     return weight
 
 
 def _numbered(labels: Any, name: str) -> NDArray[np.intp]:
-    """A number for every row, the same for equal labels."""
+    """Encode group labels as integers."""
     refuse_gaps(name, labels)
     return plain(labels).combine_chunks().dictionary_encode().indices.to_numpy().astype(np.intp)

@@ -1,4 +1,4 @@
-"""What text looks like: numbers and dates that were read as words, and what a person can do about it."""
+"""Hints about text columns that look like numbers or dates, and how to have them read as such."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEPT, SHOWN = 50, 3
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """In how many rows text has each form, an example of each, and how often other words appear, some of them."""
+    """Rows whose text has each form, an example of each, and counts of some other values."""
 
     rows: Mapping[str, int]
     examples: Mapping[str, str]
@@ -48,7 +48,7 @@ class Look:
 
 
 def look_at(words: Mapping[str, int]) -> Look:
-    """The look of words, given with how often each appears."""
+    """Classify values, given with their counts, by form."""
     rows, examples, others = Counter[str](), dict[str, str](), Counter[str]()
     for word, count in words.items():
         form = _form(word)
@@ -67,7 +67,7 @@ def _form(word: str) -> str | None:
 
 
 def join_looks(looks: Sequence[Look]) -> Look:
-    """That of all words of these."""
+    """Merge the counts of batches."""
     rows, examples, others = Counter[str](), dict[str, str](), Counter[str]()
     for look in looks:
         rows.update(look.rows)
@@ -77,7 +77,7 @@ def join_looks(looks: Sequence[Look]) -> Look:
 
 
 def advice(look: Look) -> str | None:
-    """What most of the text looks like and what to do so that it is read as that; None if it looks like words."""
+    """Return what most of the text looks like and how to have it read as that; None for ordinary categories."""
     numbers = {form: n for form, n in look.rows.items() if form not in DATES}
     dates = {form: n for form, n in look.rows.items() if form in DATES}
     seen = max(numbers, dates, key=lambda forms: sum(forms.values()))
@@ -94,15 +94,15 @@ def advice(look: Look) -> str | None:
         return f"{told}. Save it as {FORMS[form].called}"
     which = ", ".join(f"{word!r} ({in_rows(count)})" for word, count in others)
     listed = ",".join(_in_a_list(word) for word, _ in others)
-    return f"{told}; not {which}. If that stands for a gap in a CSV file, add --missing {shlex.quote(listed)}"
+    return f"{told}; not {which}. If that marks a missing value in a CSV file, add --missing {shlex.quote(listed)}"
 
 
 def _in_a_list(word: str) -> str:
-    """The word as an option takes it among others: in quotes, if it has a comma, quotes or blanks around it."""
+    """Quote an entry of a comma-separated option, if it has a comma, quotes or outer blanks."""
     plain = word == word.strip() and "," not in word and not word.startswith('"')
     return word if plain else '"{}"'.format(word.replace('"', '""'))
 
 
 def in_rows(count: int) -> str:
-    """So many rows."""
+    """Format a number of rows."""
     return "1 row" if count == 1 else f"{count:,} rows"

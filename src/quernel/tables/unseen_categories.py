@@ -1,4 +1,4 @@
-"""Columns of words none of which a model knows: mostly the same words, written in another way."""
+"""Detect text columns none of whose categories a model knows, usually because they are spelled differently."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SHOWN = 3
 
 
 class UnknownWordsWarning(UserWarning):
-    """A column holds words, and the model knows none of them."""
+    """None of the categories in a column is known to the model."""
 
 
 @dataclass
 class UnseenCategories:
-    """Looks at a table piece by piece. A column that has a word that is known is not looked at again."""
+    """Find columns without any known category, batch by batch; a column with a known one is not checked again."""
 
     encoder: TableEncoder
     _rows: dict[str, int] = field(init=False)
@@ -34,7 +34,7 @@ class UnseenCategories:
         self._rows = {column.name: 0 for column in self.encoder.columns if isinstance(column, TextColumn)}
 
     def meet(self, table: Any) -> None:
-        """Look at an Arrow table, or at a piece of one, that the encoder can encode."""
+        """Check an Arrow table or batch that the encoder accepts."""
         suspects = [column for column in self.encoder.columns if column.name in self._rows]
         if not suspects:
             return
@@ -49,16 +49,16 @@ class UnseenCategories:
                 self._words.setdefault(name, next(word for word in as_words(table[name])[0] if word))
 
     def watched(self, pieces: Iterator[Any]) -> Iterator[Any]:
-        """The same pieces; each is looked at as it passes."""
+        """Yield the batches, checking each."""
         for piece in pieces:
             self.meet(piece)
             yield piece
 
     def sentences(self) -> list[str]:
-        """What a person should know, column by column."""
+        """Return a note on each column without any known category."""
         known = {column.name: column.levels for column in self.encoder.columns if column.name in self._rows}
         return [
-            f"None of the words in column {name!r} is one that the model knows, in {rows:,} rows: it holds "
+            f"None of the categories in column {name!r} is known to the model, in {rows:,} rows: it holds "
             f"{self._words[name]!r}, where the model was fitted to {', '.join(map(repr, known[name][:SHOWN]))}"
             f"{', ...' if len(known[name]) > SHOWN else ''}."
             for name, rows in self._rows.items()
@@ -67,7 +67,7 @@ class UnseenCategories:
 
 
 def describe_unseen(encoder: TableEncoder, table: Any) -> list[str]:
-    """Sentences about the columns of an Arrow table none of whose words the encoder knows."""
+    """Return notes on the columns of an Arrow table none of whose categories the encoder knows."""
     strangers = UnseenCategories(encoder)
     strangers.meet(table)
     return strangers.sentences()

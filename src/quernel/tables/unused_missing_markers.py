@@ -1,4 +1,4 @@
-"""Words that were to stand for gaps and are nowhere in the files: mostly, they are written in another way there."""
+"""Find missing-value markers given by `--missing` that occur in no file, usually typos."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quernel.tables.reading import BLOCK_BYTES, complaints, ending_of, opened_st
 
 
 def unmet(files: Sequence[Path], words: Sequence[str]) -> list[str]:
-    """Those of some words that are no field of any of these CSV files, which are read until all words are found."""
+    """Return the markers that are no field of any of these CSV files, which are read until all are found."""
     left = list(words)
     for path in files:
         fields = {word: _field(word, separator_of(ending_of(path)[0])) for word in left}
@@ -23,7 +23,7 @@ def unmet(files: Sequence[Path], words: Sequence[str]) -> list[str]:
 
 
 def _field(word: str, separator: str) -> re.Pattern[bytes]:
-    """A field that holds the word, or the number that it is, with any zeros after its point."""
+    """Return a pattern of a field with the marker; numbers match with any trailing zeros."""
     ways = [re.escape(way) for way in spellings(word)]
     if NUMBER.fullmatch(word):
         number = repr(float(word)).removesuffix(".0")
@@ -33,7 +33,7 @@ def _field(word: str, separator: str) -> re.Pattern[bytes]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """The lines of a file, many at a time."""
+    """Yield the lines of a file in large blocks."""
     ending, compression = ending_of(path)
     with complaints(path, ending), opened_stream(path, compression) as stream:
         rest = b""
