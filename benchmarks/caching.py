@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from quernel import KernelQuantileRegressor, KernelRegressor
-from quernel._threads import right_sized
+from quernel._threads import single_threaded_blas
 from quernel.bench.machine import describe
-from quernel.rows import ParquetRows, StreamedRows, total
-from quernel.rows.feature_cache import DiskCache, MemoryCache
-from quernel.rows.watching import Pass, watching
+from quernel.data import ParquetRows, StreamedDesign, total
+from quernel.data.feature_cache import DiskCache, MemoryCache
+from quernel.data.progress import Pass, watching
 
 RESULTS = Path(__file__).with_name("caching.json")
 GROUP = 50_000
@@ -102,19 +102,19 @@ def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
     def step(block, memory, message):  # noqa: ARG001
         return (block.share @ np.abs(block.targets - block.features @ coef),)
 
-    def seconds(rows: StreamedRows) -> float:
+    def seconds(rows: StreamedDesign) -> float:
         begin = time.perf_counter()
-        rows.fold(step, rows.new_memory(), join=total)
+        rows.map_reduce(step, rows.new_memory(), join=total)
         return time.perf_counter() - begin
 
-    def rows_of(cache: str, kind: str) -> StreamedRows:
-        return StreamedRows(
+    def rows_of(cache: str, kind: str) -> StreamedDesign:
+        return StreamedDesign(
             ParquetRows(folder, "y", cache=cache), model.feature_map_, total=n_rows, largest=1.0,
             max_memory=max_memory, dtype=KINDS[kind], threads=threads,
         )  # fmt: skip
 
     found, chosen = {}, {}
-    with right_sized(n_rows, model.n_components_) as threads:
+    with single_threaded_blas(n_rows, model.n_components_) as threads:
         plain = rows_of("recompute", "float64")
         found["recomputed"] = min(seconds(plain) for _ in range(3))
         for kind, end in (("float64", ""), ("float32", "_float32")):
@@ -128,7 +128,7 @@ def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
     return {f"{name}_ns": 1e9 * value / one for name, value in found.items()} | chosen
 
 
-def _cold(rows: StreamedRows, seconds: Any) -> float:
+def _cold(rows: StreamedDesign, seconds: Any) -> float:
     """A sweep over cached features that the system no longer has in memory."""
     cache = rows._cache()
     assert isinstance(cache, DiskCache)

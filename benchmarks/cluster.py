@@ -15,7 +15,7 @@ import numpy as np
 from quernel import KernelQuantileRegressor
 from quernel.bench import describe
 from quernel.datasets import make_homoscedastic
-from quernel.estimators.base import DistributedRows
+from quernel.estimators.base import DaskDesign
 
 RESULTS = Path(__file__).with_name("cluster.json")
 ROWS, COMPONENTS, ALPHA, CHUNK, REPEATS = 2_000_000, 200, 1e-4, 250_000, 5
@@ -38,8 +38,8 @@ def measure(n_rows: int) -> dict:
 
     warnings.filterwarnings("ignore", "Sending large graph")  # the rows themselves, once
     X, y, _ = make_homoscedastic(n_rows, random_state=0)
-    seen: list[DistributedRows] = []
-    keep, DistributedRows.__init__ = DistributedRows.__init__, _watched(DistributedRows.__init__, seen)
+    seen: list[DaskDesign] = []
+    keep, DaskDesign.__init__ = DaskDesign.__init__, _watched(DaskDesign.__init__, seen)
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
         far = [part.persist() for part in (da.from_array(X, (CHUNK, -1)), da.from_array(y, CHUNK))]
         wait(far)
@@ -49,7 +49,7 @@ def measure(n_rows: int) -> dict:
             near_seconds.append(took)
             took, distributed = seconds(*far)
             far_seconds.append(took)
-    DistributedRows.__init__ = keep
+    DaskDesign.__init__ = keep
     traffic = seen[-1].traffic
     found = {
         "rows": n_rows,

@@ -19,10 +19,10 @@ import numpy as np
 
 from quernel import KernelQuantileRegressor
 from quernel.bench.machine import describe
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.kernels import Gaussian, Laplacian, Matern
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 
 LEVELS, COLUMNS, COMPONENTS, PROBLEMS = (0.1, 0.5, 0.9), 5, 300, 30
@@ -62,7 +62,7 @@ def compare(seed: int) -> tuple[float, float, float, float]:
 
 
 def _solve(features, X, y, level, alpha):
-    problem = Problem(LiftedRows(ArrayRows(X, y), features=features), Pinball(np.array([level])), alpha)
+    problem = Problem(InMemoryDesign(ArrayRows(X, y), features=features), Pinball(np.array([level])), alpha)
     return SOLVERS["newton"](problem, tol=1e-9, max_iter=2000)
 
 

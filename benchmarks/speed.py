@@ -9,13 +9,13 @@ import numpy as np
 from benchmarks.goals import LEVELS, REPEATS, Row, at_most, times_faster
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV, estimate_cost, paths
 from quernel.bench import best
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
 
 
 def lifted(n: int, M: int, bandwidth: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +67,7 @@ def grid_beside_one_cell() -> Iterator[Row]:
     Phi, y = lifted(10_000, 100)
     alphas, levels = 10.0 ** (np.arange(-20, 3) / 2), [0.1, 0.25, 0.5, 0.75, 0.9]
     cells = [best(lambda a=a, t=t: on_ready_features(Phi, y, t, a))[0] for a in alphas[::2] for t in levels]
-    rows = LiftedRows(ArrayRows(Phi, y), features=Phi)
+    rows = InMemoryDesign(ArrayRows(Phi, y), features=Phi)
     problem = Problem(rows, Pinball(levels), 1.0, fit_intercept=False)
     ours, answer = best(lambda: paths.solve(problem, alphas))
     assert np.all(answer.relative_gap <= 1e-6)

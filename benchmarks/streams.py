@@ -53,8 +53,8 @@ FIT = """
 import json, resource, sys, time
 from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
-from quernel.tables.groups import open_parquet
-from quernel.tables.streaming import prepare_streamed
+from quernel.tables.parquet_row_groups import open_parquet
+from quernel.tables.streaming_training import prepare_streamed
 from pathlib import Path
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -10,21 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import quernel.calibration.conformal
 import quernel.cli
+import quernel.conformal.regressor
 import quernel.estimators.classifier
 import quernel.estimators.quantile
+import quernel.estimators.quantile_cv
 import quernel.estimators.regressor
-import quernel.kernels.spectral
+import quernel.kernels.fourier
 import quernel.plots
-import quernel.selection.quantile
 from quernel import tables, theory
-from quernel.estimators import defaults, overview
+from quernel.data import feature_cache, streaming
+from quernel.estimators import quantile_cv as tuned
 from quernel.losses import LOSSES as LOSS_REGISTRY
-from quernel.report import rivals
-from quernel.rows import feature_cache, streamed
-from quernel.selection import quantile as tuned
-from quernel.tables import drawing, facts
+from quernel.report import evaluation
+from quernel.tables import column_stats, reservoir_sample
+from quernel.tuning import data_summary, defaults
 from tables.made import sales
 
 ROOT = Path(__file__).parents[1]
@@ -63,12 +63,17 @@ def test_the_example_of_rows_beyond_memory_runs(capsys):
 
 
 def test_the_page_on_scale_states_the_numbers():
-    for number in (overview.SAMPLE, tuned.SEARCHED, quernel.estimators.quantile.CROSSING_ROWS, defaults.N_COMPONENTS):
+    for number in (
+        data_summary.SAMPLE,
+        tuned.SEARCHED,
+        quernel.estimators.quantile.CROSSING_ROWS,
+        defaults.N_COMPONENTS,
+    ):
         assert f"{number:,}" in SCALE, number
-    assert quernel.calibration.conformal.MOST_CALIBRATING == 1_000_000
+    assert quernel.conformal.regressor.MOST_CALIBRATING == 1_000_000
     assert "at most a million rows" in SCALE
-    assert f"{streamed.ALWAYS_SAMPLED / 1e6:.0f} MB however little is allowed" in SCALE
-    assert f"lifts {streamed.TRIAL:,} of them twice" in SCALE
+    assert f"{streaming.ALWAYS_SAMPLED / 1e6:.0f} MB however little is allowed" in SCALE
+    assert f"lifts {streaming.TRIAL:,} of them twice" in SCALE
     cost = feature_cache
     assert f"for {cost.SWEEPS} sweeps, {cost.READ / 1e9:g} GB/s and {cost.WRITE / 1e9:g} GB/s" in SCALE
     read, written, n = 1 / cost.READ, 1 / cost.WRITE, cost.SWEEPS - 1
@@ -241,11 +246,11 @@ def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path,
 
 def test_the_command_line_page_states_the_limits():
     for sentence in (
-        f"at least {facts.LEVEL_ROWS} rows",
-        f"the {facts.MOST_LEVELS} most frequent",
-        f"{rivals.MOST_ROWS:,} rows",
-        f"up to {drawing.MOST_DRAWN:,} rows",
-        f"{drawing.FEWEST_DRAWN:,} at least",
+        f"at least {column_stats.LEVEL_ROWS} rows",
+        f"the {column_stats.MOST_LEVELS} most frequent",
+        f"{evaluation.MOST_ROWS:,} rows",
+        f"up to {reservoir_sample.MOST_DRAWN:,} rows",
+        f"{reservoir_sample.FEWEST_DRAWN:,} at least",
     ):
         assert sentence in COMMAND_LINE, sentence
 
@@ -267,12 +272,12 @@ def test_links_of_the_readme_lead_somewhere(name):
 @pytest.mark.parametrize(
     "module",
     [
-        quernel.calibration.conformal,
+        quernel.conformal.regressor,
         quernel.estimators.quantile,
         quernel.estimators.regressor,
         quernel.estimators.classifier,
-        quernel.kernels.spectral,
-        quernel.selection.quantile,
+        quernel.kernels.fourier,
+        quernel.estimators.quantile_cv,
     ],
 )
 def test_docstring_examples(module):
@@ -281,7 +286,9 @@ def test_docstring_examples(module):
     assert failed == 0
 
 
-@pytest.mark.parametrize("module", ["rates", "dimensions", "conditions", "decomposition", "planning", "laws", "curves"])
+@pytest.mark.parametrize(
+    "module", ["rates", "dimensions", "lemma_bounds", "decomposition", "planning", "noise_models", "excess_risk_curves"]
+)
 def test_docstring_examples_of_the_theory(module):
     failed, tried = doctest.testmod(
         importlib.import_module(f"quernel.theory.{module}"), extraglobs={"SplinePopulation": theory.SplinePopulation}

@@ -1,6 +1,6 @@
 """Conditional quantiles with kernels, at the cost of a linear model, each fit with a certificate."""
 
-from quernel.calibration import ConformalQuantileRegressor
+from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import (
     ExtrapolationWarning,
     KernelClassifier,
@@ -8,8 +8,8 @@ from quernel.estimators import (
     KernelRegressor,
     estimate_cost,
 )
+from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.persistence import load, onnx_inputs, save, to_onnx
-from quernel.selection import KernelQuantileRegressorCV
 
 __version__ = "0.1.0"
 

@@ -1,8 +1,15 @@
-"""Threads, right-sized.
+"""Thread-level parallelism over row blocks, with single-threaded BLAS.
 
-A BLAS pool spinning over small matrices costs more than it gives, and numpy and scipy bring a pool each. So BLAS runs
-on one thread while quernel solves, and large problems are spread over row blocks instead: as many threads as the user
-lets BLAS have (OMP_NUM_THREADS, threadpoolctl) and the machine has cores.
+BLAS threads that spin over small matrices cost more than they gain, and numpy and scipy bring a pool each. So BLAS runs
+on one thread while quernel solves, and large problems are parallelised over row blocks instead, on as many threads as
+the user allows BLAS (OMP_NUM_THREADS, threadpoolctl), but no more than there are cores.
+
+- `single_threaded_blas`  limits BLAS for the duration of a `with` block, and says how many threads to use instead;
+- `spread`                is a parallel map over blocks;
+- `ahead`                 starts one call in the background.
+
+The threads run numpy and nogil numba code, so the interpreter lock is no bottleneck. One pool per thread count lives
+for the whole process. Calls from one of its own threads run serially: waiting there for others could deadlock.
 """
 
 from __future__ import annotations
@@ -21,113 +28,132 @@ from threadpoolctl import ThreadpoolController
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# Entries of Phi below which one thread is faster than several.
-SMALL = 3_000_000
+# Entries of the feature matrix Phi (rows times features) up to which one thread is faster than several.
+MIN_PARALLEL_SIZE = 3_000_000
+# Prefix of the pool's thread names, by which they are recognised.
 POOL_NAME = "quernel"
 
 
 @cache
 def _controller() -> ThreadpoolController:
-    return ThreadpoolController()  # looks through all loaded libraries: once is enough
+    """threadpoolctl's view of the BLAS libraries; cached, because it scans all loaded libraries."""
+    return ThreadpoolController()
 
 
-class _Limit:
-    """BLAS on one thread while anyone is inside: the first to enter asks what the user allows, the last restores it.
+class _BlasLimit:
+    """Reference-counted limit of BLAS to one thread: the first user sets it, the last restores the setting before.
 
-    The count is one for the whole process: two fits that overlap in threads must not each save and restore it.
+    The count is one for the whole process. If two fits that overlap in time each saved and restored the setting, the
+    later one would save, and finally restore, the limit of the earlier.
     """
 
     def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
+        self._lock, self._n_users = threading.Lock(), 0
 
-    def enter(self) -> int:
-        """Limit BLAS if nobody has; return the user's own number of threads."""
+    def acquire(self) -> int:
+        """Limit BLAS if it is not limited yet; return the number of threads that the user allows."""
         with self._lock:
-            if self._inside == 0:
+            if self._n_users == 0:
                 pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
-                self._allowed = min([_cores(), *pools])
+                self._allowed = min([_n_cores(), *pools])
                 self._limiter = _controller().limit(limits=1, user_api="blas")
-            self._inside += 1
+            self._n_users += 1
             return self._allowed
 
-    def leave(self) -> None:
-        """Restore the user's setting if nobody else is inside."""
+    def release(self) -> None:
+        """Restore the user's setting if this was the last user of the limit."""
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+            self._n_users -= 1
+            if self._n_users == 0:
                 self._limiter.restore_original_limits()
 
 
-_limit = _Limit()
+_blas_limit = _BlasLimit()
 
 
-def _cores() -> int:
+def _n_cores() -> int:
+    """The cores that this process may use; fewer than the machine's under taskset or in some containers."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def right_sized(n_rows: int, n_features: int) -> Iterator[int]:
-    """BLAS on one thread; yields how many threads should share the row blocks."""
-    allowed = _limit.enter()
+def single_threaded_blas(n_rows: int, n_features: int) -> Iterator[int]:
+    """Context manager: BLAS on one thread; yields how many threads should share the row blocks.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        Shape of the feature matrix: a small one is not worth several threads, and yields 1.
+    """
+    allowed = _blas_limit.acquire()
     try:
-        yield 1 if n_rows * n_features <= SMALL or _inside_pool() else max(1, allowed)
+        yield 1 if n_rows * n_features <= MIN_PARALLEL_SIZE or _in_pool_thread() else max(1, allowed)
     finally:
-        _limit.leave()
+        _blas_limit.release()
 
 
 def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
-    """[function(item) for item in items], each thread taking the next of them as soon as it is free, this one included.
+    """Parallel map:  [function(item) for item in items]  on this thread and threads - 1 of the pool.
 
-    So a thread that the machine holds up holds up one item, and the answers are in the order of the items all the same.
+    Items are scheduled dynamically: each thread takes the next one as soon as it is free, so that a thread which the
+    machine slows down delays one item only. Results are in the order of the items. An exception in any thread stops the
+    others after their current item and is raised here.
     """
     items = list(items)
     threads = min(threads, len(items))
-    if threads <= 1 or _inside_pool():
+    if threads <= 1 or _in_pool_thread():
         return [function(item) for item in items]
-    numbers, answers = iter(range(len(items))), [None] * len(items)
-    others = [_pool(threads).submit(_work, function, items, numbers, answers) for _ in range(threads - 1)]
+    indices, results = iter(range(len(items))), [None] * len(items)
+    futures = [_pool(threads).submit(_run_worker, function, items, indices, results) for _ in range(threads - 1)]
     try:
-        _work(function, items, numbers, answers)
-    finally:  # whoever has not begun by now need not
-        begun = [other for other in others if not other.cancel()]
-        wait(begun)
-    for other in begun:
-        other.result()
-    return answers  # type: ignore[return-value]
+        _run_worker(function, items, indices, results)
+    finally:  # all items are taken by now: workers that have not started need not
+        started = [future for future in futures if not future.cancel()]
+        wait(started)
+    for future in started:
+        future.result()  # raises the worker's exception, if it had one
+    return results  # type: ignore[return-value]
 
 
 def ahead(function: Callable[..., Answer], *args: Any, threads: int) -> Callable[[], Answer]:
-    """A promise of function(*args): another thread, if there are several, begins with it while this one goes on."""
-    if threads <= 1 or _inside_pool():
+    """Start function(*args) in a background thread; return a function that waits for its result.
+
+    With a single thread the call is made only when the result is asked for.
+    """
+    if threads <= 1 or _in_pool_thread():
         return partial(function, *args)
     return _pool(threads).submit(function, *args).result
 
 
-def _work(function: Callable[[Item], Answer], items: list[Item], numbers: Iterator[int], answers: list[Any]) -> None:
+def _run_worker(
+    function: Callable[[Item], Answer], items: list[Item], indices: Iterator[int], results: list[Any]
+) -> None:
+    """Process items until the shared iterator of indices is exhausted."""
     try:
-        for k in numbers:  # gives each number once, to whichever thread asks: the interpreter's lock sees to that
-            answers[k] = function(items[k])
+        for k in indices:  # the interpreter lock makes next() on it atomic: every index goes to exactly one thread
+            results[k] = function(items[k])
     except BaseException:
-        deque(numbers, maxlen=0)  # the others need not go on
+        deque(indices, maxlen=0)  # exhaust the iterator, so that the other workers stop
         raise
 
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
+    """The process-wide pool of so many threads, created on first use."""
     return ThreadPoolExecutor(threads, thread_name_prefix=POOL_NAME)
 
 
-def _inside_pool() -> bool:
-    """Whether this is one of the pool's own threads, which must not wait for the others."""
+def _in_pool_thread() -> bool:
+    """Whether this is one of the pool's own threads, which must not wait for other tasks of the pool."""
     return threading.current_thread().name.startswith(POOL_NAME)
 
 
-def _after_fork() -> None:
-    """A forked process has neither the pool's threads nor those that held the lock."""
-    global _limit
+def _reset_after_fork() -> None:
+    """Start afresh in a forked child, which has neither the pool's threads nor those that may have held the lock."""
+    global _blas_limit
     _pool.cache_clear()
-    _limit = _Limit()
+    _blas_limit = _BlasLimit()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_reset_after_fork)

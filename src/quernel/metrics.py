@@ -1,7 +1,16 @@
-"""How good are predicted quantiles? Scores of levels, of intervals and of whole distributions.
+"""Metrics of probabilistic forecasts: of predicted quantiles, of prediction intervals and of whole distributions.
 
-Every score is a weighted mean over rows, ``sum_i w_i s_i / sum_i w_i`` (``w_i = 1`` without weights). Levels run along
-the columns: a scalar level goes with predictions of shape (n,), a sequence of q levels with (n, q), also for q = 1.
+=================  =========================================================  ==========================
+`pinball_loss`     proper score of one quantile level                         lower is better
+`crps`             proper score of the distribution, from many levels         lower is better
+`interval_score`   proper score of a central prediction interval              lower is better
+`coverage`         share of targets inside the interval                       compare with the nominal
+`crossing_rate`    share of rows whose quantiles are not in order             0 is best
+=================  =========================================================  ==========================
+
+As in `sklearn.metrics`, the arguments are ``y_true, y_pred`` and an optional ``sample_weight``. The scores that take
+weights are weighted means over rows, ``sum_i w_i s_i / sum_i w_i``. Levels run along the columns: a scalar level goes
+with predictions of shape (n,), a sequence of q levels with (n, q), also for q = 1.
 """
 
 from collections.abc import Sequence
@@ -38,7 +47,9 @@ def pinball_loss(
     *,
     sample_weight: ArrayLike | None = None,
 ) -> float | Floats:
-    """Weighted mean over i of  max(tau r_i, (tau - 1) r_i),  r_i = y_i - prediction_i.
+    """Mean pinball loss of predicted quantiles: the mean of  max(tau r_i, (tau - 1) r_i),  r_i = y_i - prediction_i.
+
+    Its expectation is smallest at the true quantile; at tau = 0.5 it is half the mean absolute error.
 
     Parameters
     ----------
@@ -49,7 +60,13 @@ def pinball_loss(
 
     Returns
     -------
-    float for a scalar level, array of shape (q,) for a sequence: one loss per level. Lower is better.
+    float for a scalar level, array of shape (q,) for a sequence: one loss per level, in the units of y. Lower is
+    better.
+
+    Examples
+    --------
+    >>> pinball_loss([1.0, 2.0], [0.0, 4.0], 0.5)
+    0.75
     """
     loss, weight, _ = _pinball(y_true, y_pred, quantiles, sample_weight)
     means = _mean(loss, weight)
@@ -65,14 +82,14 @@ def crps(
 ) -> float:
     """Continuous ranked probability score:  2 * integral over tau in (0, 1) of the pinball loss at tau.
 
-    The integral is a sum over the given levels, in which each level stands for the levels nearest to it:
+    The integral is approximated by a sum over the given levels, in which each level represents those nearest to it:
 
         crps = 2 sum_k c_k pinball(tau_k),      c_k = (tau_{k+1} - tau_{k-1}) / 2,
 
     where the first cell starts at 0 and the last ends at 1. This is the trapezoid rule between the outer levels, with
-    the loss held constant outside them. The c_k are positive and sum to one, so the score stays proper for the
-    quantiles it sees; a forecast of one sure value scores its absolute error when the levels are symmetric about 1/2.
-    For a normal law and the 99 levels 0.01, ..., 0.99 the expected score is within 0.1 % of the exact one.
+    the loss held constant outside them. The c_k are positive and sum to one, so the score is proper for the quantiles
+    that are given; a point forecast scores its absolute error when the levels are symmetric about 1/2. For a normal
+    distribution and the 99 levels 0.01, ..., 0.99 the expected score is within 0.1 % of the exact one.
 
     Parameters
     ----------
@@ -96,9 +113,21 @@ def crps(
 
 
 def coverage(y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
-    """Weighted share of rows with  lower_i <= y_i <= upper_i  (bounds included; they may be infinite).
+    """Empirical coverage of prediction intervals: the weighted share of rows with  lower_i <= y_i <= upper_i.
 
-    All arrays have shape (n,). Compare the result with the coverage that the interval promised.
+    Compare the result with the nominal coverage of the intervals.
+
+    Parameters
+    ----------
+    y_true : array of shape (n,)
+    lower, upper : arrays of shape (n,)
+        Bounds, which belong to the interval; they may be infinite.
+    sample_weight : array of shape (n,), optional
+
+    Examples
+    --------
+    >>> coverage([1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0], [2.0, 2.0, 3.5, 3.5])
+    0.75
     """
     y, low, high = _interval(y_true, lower, upper)
     return float(_mean((low <= y) & (y <= high), _weights(sample_weight, len(y))))
@@ -112,13 +141,24 @@ def interval_score(
     *,
     sample_weight: ArrayLike | None = None,
 ) -> float:
-    """Weighted mean of  (u - l) + 2/(1 - coverage) * (max(l - y, 0) + max(y - u, 0)).
+    """Interval score: the mean of  (u - l) + 2/(1 - coverage) * (max(l - y, 0) + max(y - u, 0)).
 
     The score of Winkler (1972) and of Gneiting and Raftery (2007, eq. 43) for a central interval [l, u]: its width,
     plus a penalty for each miss. Quantiles at (1 - coverage)/2 and (1 + coverage)/2 minimise its expectation, and it
     equals 2/(1 - coverage) times the sum of their two pinball losses.
 
-    All arrays have shape (n,); an infinite bound makes the score infinite. Lower is better.
+    Parameters
+    ----------
+    y_true : array of shape (n,)
+    lower, upper : arrays of shape (n,)
+        An infinite bound makes the score infinite.
+    coverage : float, default=0.9
+        Nominal coverage of the intervals, strictly between 0 and 1.
+    sample_weight : array of shape (n,), optional
+
+    Returns
+    -------
+    float, in the units of y. Lower is better.
     """
     if not (np.ndim(coverage) == 0 and 0 < coverage < 1):
         raise ValueError(f"coverage must be one number strictly between 0 and 1; got {coverage!r}. Use 0.9 for 90 %.")
@@ -128,12 +168,16 @@ def interval_score(
 
 
 def crossing_rate(y_pred: ArrayLike, *, tolerance: float = 0.0) -> float:
-    """Share of rows in which some adjacent pair decreases:  y_pred[i, k+1] < y_pred[i, k] - tolerance.
+    """Quantile crossing: the share of rows with  y_pred[i, k+1] < y_pred[i, k] - tolerance  for some k.
 
     Parameters
     ----------
     y_pred : array of shape (n, q), columns in ascending order of their levels
-    tolerance : decrease that is forgiven, in the units of y
+    tolerance : decrease that is ignored, in the units of y
+
+    Returns
+    -------
+    float between 0 and 1; 0 means that no quantiles cross.
     """
     curves = _array("y_pred", y_pred, finite=False)
     if curves.ndim != 2:
@@ -188,11 +232,12 @@ def _interval(y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> tuple[Fl
 
 def _mean(values: ArrayLike, weight: Floats) -> Floats:
     """sum_i w_i values_i / sum_i w_i  over the first axis."""
-    used = weight > 0  # so that a row of weight zero is absent, even where its score is infinite
+    used = weight > 0  # rows of weight zero are ignored even where their score is infinite: 0 * inf would be NaN
     return np.asarray(weight[used] @ np.asarray(values, dtype=np.float64)[used] / weight.sum())
 
 
 def _levels(quantiles: ArrayLike) -> Floats:
+    """The quantile levels as an array of shape () or (q,), if they are valid."""
     levels = np.asarray(quantiles, dtype=np.float64)
     if levels.ndim > 1 or levels.size == 0:
         raise ValueError(f"quantiles must be one level or a flat sequence of levels; got shape {levels.shape}.")
@@ -204,6 +249,7 @@ def _levels(quantiles: ArrayLike) -> Floats:
 
 
 def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
+    """The weights as an array of shape (n,), if they are valid; ones for None."""
     if sample_weight is None:
         return np.ones(n)
     weight = _column("sample_weight", sample_weight)
@@ -220,6 +266,7 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
 
 
 def _column(name: str, values: ArrayLike, *, finite: bool = True) -> Floats:
+    """A one-dimensional argument as an array of shape (n,)."""
     array = _array(name, values, finite=finite)
     if array.ndim != 1:
         raise ValueError(f"{name} must have shape (n,); got shape {array.shape}. Pass one column, e.g. with ravel().")
@@ -227,6 +274,7 @@ def _column(name: str, values: ArrayLike, *, finite: bool = True) -> Floats:
 
 
 def _array(name: str, values: ArrayLike, *, finite: bool = True) -> Floats:
+    """An argument as a float64 array that is not empty and has no NaN, nor infinite values if `finite`."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         raise ValueError(f"{name} is empty, shape {array.shape}; a mean needs at least one row.")

@@ -1,10 +1,14 @@
-"""Whole grids of fits over the same rows: every ridge weight with every level, each with its certificate.
+"""Regularisation paths: fits at every pair of a ridge penalty alpha and a quantile level, each with its duality gap.
 
-A small problem follows the ridge weight from large to small, all levels together: its rows are turned once into the
-directions that matter (see `solvers.compression`), each weight uses as many of them as it needs, and starts from the
-fit before. With few rows for every feature, fits at small weights go through many of the rows, and the fit before is no
-guide: all (weight, level) pairs then go abreast, as columns of one problem. A large problem hands whole groups of pairs
-to the screened solver, whose sweeps they share.
+The fits share the rows, so they share work. Which way pays depends on the shape of the problem:
+
+- sequential: a small problem goes along the path from the largest alpha to the smallest, all levels at a time, each fit
+  warm-started from the one before. The features are rotated once into a low-rank basis, ordered by importance (see
+  `quernel.solvers.screening.low_rank`), of which every alpha uses only as many directions as it needs;
+- simultaneous: with few rows per feature, fits at small alphas interpolate many of the rows and a warm start does not
+  help: all (alpha, level) pairs become columns of one problem, in the same low-rank basis;
+- screened: a large problem hands groups of pairs, as columns of one problem each, to the screened solver, which then
+  reads the features once for the whole group.
 """
 
 from __future__ import annotations
@@ -15,33 +19,57 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel._threads import right_sized
-from quernel.certificate import null_model
+from quernel._threads import single_threaded_blas
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, screening
-from quernel.solvers.compression import directions
-from quernel.solvers.result import Result, recertified
+from quernel.objective import Problem
+from quernel.objective.duality_gap import null_model
+from quernel.solvers import newton
+from quernel.solvers.result import Result, recertify
+from quernel.solvers.screening import driver
+from quernel.solvers.screening.low_rank import directions
 
 Array = NDArray[np.floating]
 
-# The next weight's widths: the size of residual below which this share of rows lies.
-WARM_SHARE = 0.2
-WARM_ROWS = 4000
-# With fewer rows for every feature than this, nothing is gained from the fit before.
-FEW_ROWS = 8
-# Weights further apart need too different directions to share a basis.
-GROUP_RANGE = 30.0
-# Numbers that a large grid may hold for its rows at a time (residuals, duals and changes of all its columns).
-GROUP_SIZE = 100_000_000
+
+@dataclass(frozen=True)
+class _PathOptions:
+    """What the choice of a strategy, and the strategies themselves, depend on."""
+
+    # The smoothing width of a warm start is in proportion to this quantile of the residuals' distances to the loss's
+    # knots, on about so many rows. A larger width tolerates a start farther from the solution, but takes more steps.
+    warm_start_quantile: float = 0.2
+    warm_start_rows: int = 4000
+    # Fewer rows per feature than this: warm starts do not help, and the fits are made simultaneously.
+    min_rows_per_feature: int = 8
+    # Largest ratio of two alphas in one group: alphas further apart need too different directions to share a basis.
+    max_alpha_ratio: float = 30.0
+    # Largest number of floats held per group: residuals, dual variables and changes of all rows and columns.
+    max_group_floats: int = 100_000_000
+
+
+_OPTIONS = _PathOptions()
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Fits at a weights and q levels: coef (a, M, q); intercept, objective, gap and relative_gap (a, q).
+    """Fits at every pair of a penalties and q levels.
 
-    gap >= F - min F; sweeps counts passes over all rows' features; iterations (a, q) are Newton's.
+    Attributes
+    ----------
+    alphas : array of shape (a,)
+        In the order in which they were given.
+    coef : array of shape (a, M, q)
+        Coefficients of the M features.
+    intercept, objective : arrays of shape (a, q)
+        The objective F is that of `quernel.objective.Problem`.
+    gap, relative_gap : arrays of shape (a, q)
+        The duality gap, an upper bound of F - min F, and the same relative to max(F, F0 / 1000), where F0 is the
+        objective of the null model (an intercept only).
+    iterations : array of int of shape (a, q)
+        Newton iterations.
+    sweeps : float
+        Work, counted in passes over the features of all rows.
     """
 
     alphas: Array
@@ -54,7 +82,7 @@ class Grid:
     sweeps: float
 
     def predict(self, features: Array) -> Array:
-        """Phi u + b of every fit, shape (a, n, q)."""
+        """Predictions  Phi u + b  of every fit for features Phi (n, M); shape (a, n, q)."""
         return features @ self.coef + self.intercept[:, None, :]
 
 
@@ -66,149 +94,179 @@ def solve(
     tol: float = 1e-6,
     max_iter: int = 1000,
 ) -> Grid:
-    """The problem at every one of these ridge weights and levels, to a relative gap of at most `tol`.
+    """Solve a problem at every pair of a ridge penalty and a quantile level.
 
     Parameters
     ----------
     problem : Problem
-        Its rows and intercept are used, and its loss if there are no levels; its own alpha is not. Targets (n, q) give
-        each level its own.
+        Its rows and its choice of an intercept are used, and its loss if `levels` is None; its own alpha is ignored.
+        Targets of shape (n, q) give each level a target of its own.
     alphas : array-like of shape (a,), positive
+        Ridge penalties, in any order.
     levels : array-like of shape (q,) or None
         Quantile levels; None keeps the problem's loss.
+    tol : float, default=1e-6
+        Relative duality gap at which a fit has converged.
+    max_iter : int, default=1000
+        Newton iterations of each solve.
+
+    Returns
+    -------
+    Grid
     """
-    weights = np.asarray(alphas, dtype=float)
-    if weights.ndim != 1 or len(weights) == 0 or not np.all((weights > 0) & np.isfinite(weights)):
+    penalties = np.asarray(alphas, dtype=float)
+    if penalties.ndim != 1 or len(penalties) == 0 or not np.all((penalties > 0) & np.isfinite(penalties)):
         raise ValueError(f"alphas must be a list of positive, finite numbers; got {alphas!r}.")
     loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
-    order = np.argsort(-weights, kind="stable")
-    walk = _way(problem)
-    with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
-        cells, sweeps = walk(problem.rows, loss, weights[order], problem.fit_intercept, tol, max_iter)
-    back = np.argsort(order)
+    descending = np.argsort(-penalties, kind="stable")
+    strategy = _choose_strategy(problem)
+    with single_threaded_blas(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
+        results, sweeps = strategy(problem.rows, loss, penalties[descending], problem.fit_intercept, tol, max_iter)
+    as_given = np.argsort(descending)
     coef, intercept, objective, gap, relative_gap, iterations = (
-        np.stack([getattr(cell, name) for cell in cells])[back]
+        np.stack([getattr(result, name) for result in results])[as_given]
         for name in ("coef", "intercept", "objective", "gap", "relative_gap", "iterations")
     )
-    return Grid(weights, coef, intercept, objective, gap, relative_gap, iterations, sweeps)
+    return Grid(penalties, coef, intercept, objective, gap, relative_gap, iterations, sweeps)
 
 
 def solve_folds(
     problem: Problem, alphas: ArrayLike, levels: ArrayLike | None, folds: Sequence[NDArray[np.intp]], **options: float
 ) -> Iterator[Grid]:
-    """The grid on the rows of each fold in turn; the features of all rows are computed once."""
-    everything = problem.rows.pick(np.arange(problem.rows.n_rows))
+    """Solve the grid on the rows of each fold in turn, as for cross-validation.
+
+    The features of all rows are computed once. `folds` are the row indices to fit on; further keyword arguments are
+    those of `solve`.
+    """
+    features = problem.rows.pick(np.arange(problem.rows.n_rows))
     source = problem.rows.source
     for fold in folds:
         weight = None if source.weight is None else source.weight[fold]
-        rows = LiftedRows(ArrayRows(everything[fold], source.y[fold], weight), features=everything[fold])
-        part = Problem(rows, problem.loss, problem.alpha, fit_intercept=problem.fit_intercept)
-        yield solve(part, alphas, levels, **options)  # type: ignore[arg-type]
+        rows = InMemoryDesign(ArrayRows(features[fold], source.y[fold], weight), features=features[fold])
+        fold_problem = Problem(rows, problem.loss, problem.alpha, fit_intercept=problem.fit_intercept)
+        yield solve(fold_problem, alphas, levels, **options)  # type: ignore[arg-type]
 
 
-def _way(problem: Problem) -> Callable[..., tuple[list[Result], float]]:
-    """How to go through the grid."""
-    if problem.rows.target.ndim == 2:  # columns of one problem would have to repeat targets of their own
-        return _follow
-    if problem.rows.n_rows < FEW_ROWS * problem.rows.n_features:
-        return _abreast
-    return _follow if screening.is_small(problem) else _together
+# A strategy solves for descending alphas: one Result per alpha, with a column per level, and the passes it took.
+_Strategy = Callable[[InMemoryDesign, Loss, Array, bool, float, int], tuple[list[Result], float]]
 
 
-def _follow(
-    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+def _choose_strategy(problem: Problem) -> _Strategy:
+    """The strategy that fits the shape of the problem; see the module's docstring."""
+    if problem.rows.target.ndim == 2:  # a target per level: a problem with a column per pair would have to repeat them
+        return _solve_sequentially
+    if problem.rows.n_rows < _OPTIONS.min_rows_per_feature * problem.rows.n_features:
+        return _solve_simultaneously
+    return _solve_sequentially if driver.is_small(problem) else _solve_screened
+
+
+def _solve_sequentially(
+    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
-    """One weight after the other, from the largest."""
-    turned = _Turned(rows)
-    cells: list[Result] = []
+    """One alpha after the other, from the largest, each warm-started from the one before."""
+    rotated = _RotatedRows(rows)
+    results: list[Result] = []
     for alpha in alphas:
-        whole = Problem(rows, loss, alpha, fit_intercept=fit_intercept)
-        cells.append(turned.solve(whole, tol, max_iter, cells[-1] if cells else None))
-    return cells, sum(cell.sweeps for cell in cells)
+        problem = Problem(rows, loss, alpha, fit_intercept=fit_intercept)
+        results.append(rotated.solve(problem, tol, max_iter, results[-1] if results else None))
+    return results, sum(result.sweeps for result in results)
 
 
-def _abreast(
-    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+def _solve_simultaneously(
+    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
-    """All weights at once, each from the best constant."""
-    turned = _Turned(rows)
-    cells, sweeps = [], 0.0
-    for group in np.array_split(alphas, -(-3 * rows.n_rows * loss.n_columns * len(alphas) // GROUP_SIZE)):
-        answer = turned.solve(_columns(rows, loss, group, fit_intercept), tol, max_iter)
-        cells += _cells(answer, len(group))
-        sweeps += answer.sweeps
-    return cells, sweeps
+    """All pairs at once, as columns of as few problems as memory allows, without a warm start."""
+    rotated = _RotatedRows(rows)
+    results, sweeps = [], 0.0
+    n_groups = -(-3 * rows.n_rows * loss.n_columns * len(alphas) // _OPTIONS.max_group_floats)
+    for group in np.array_split(alphas, n_groups):
+        result = rotated.solve(_stack_columns(rows, loss, group, fit_intercept), tol, max_iter)
+        results += _split_columns(result, len(group))
+        sweeps += result.sweeps
+    return results, sweeps
 
 
-class _Turned:
-    """Rows whose features are turned into the directions that matter, the most important first."""
+class _RotatedRows:
+    """Rows whose features are rotated into a low-rank basis, the most important direction first.
 
-    def __init__(self, rows: LiftedRows) -> None:
+    A fit within the first k directions is a problem with k features, and  u = basis[:, :k] u_k  are its coefficients
+    for the original features. What the other directions would have gained is seen in the duality gap, which is
+    recomputed over all features.
+    """
+
+    def __init__(self, rows: InMemoryDesign) -> None:
         features = rows.pick(np.arange(rows.n_rows))
-        self._rows, self._found = rows, directions(features, rows.share)
-        self._features = features @ self._found.basis
+        self._rows, self._directions = rows, directions(features, rows.share)
+        self._features = features @ self._directions.basis
 
-    def solve(self, whole: Problem, tol: float, max_iter: int, before: Result | None = None) -> Result:
-        """All columns of the problem, within as many directions as they need; from another fit, if there is one."""
-        null = null_model(whole)
-        k = self._found.needed(whole, self._rows.n_rows, tol, null.objective)
-        features, basis = np.ascontiguousarray(self._features[:, :k]), self._found.basis[:, :k]
-        few = LiftedRows(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
-        small = Problem(few, whole.loss, whole.alpha, fit_intercept=whole.fit_intercept)
-        start = None if before is None else _warm_start(small, replace(before, coef=basis.T @ before.coef))
-        answer = newton.solve(small, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
-        cell = recertified(whole, replace(answer, coef=basis @ answer.coef), tol)
-        work = answer.sweeps * k / self._rows.n_features
-        if np.any(cell.relative_gap > tol) and answer.converged:  # directions were left out that do matter
-            begin = newton.Start(cell.coef, cell.intercept, cell.dual, _widths(whole, cell), null)
-            cell = newton.solve(whole, tol=tol, max_iter=max_iter, start=begin, polish=False)
-            work += cell.sweeps
-        return replace(cell, sweeps=work)
+    def solve(self, problem: Problem, tol: float, max_iter: int, previous: Result | None = None) -> Result:
+        """Solve all columns within as many directions as they need, warm-started from `previous` if given.
+
+        If the gap over all features exceeds `tol` although the reduced problem has converged, directions that matter
+        were left out: the full problem is then solved, warm-started from the reduced fit.
+        """
+        null = null_model(problem)
+        k = self._directions.needed(problem, self._rows.n_rows, tol, null.objective)
+        features, basis = np.ascontiguousarray(self._features[:, :k]), self._directions.basis[:, :k]
+        reduced_rows = InMemoryDesign(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
+        reduced = Problem(reduced_rows, problem.loss, problem.alpha, fit_intercept=problem.fit_intercept)
+        start = None if previous is None else _warm_start(reduced, replace(previous, coef=basis.T @ previous.coef))
+        # Half of the tolerance is for the reduced problem, half for the directions left out.
+        reduced_fit = newton.solve(reduced, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
+        result = recertify(problem, replace(reduced_fit, coef=basis @ reduced_fit.coef), tol)
+        sweeps = reduced_fit.sweeps * k / self._rows.n_features
+        if np.any(result.relative_gap > tol) and reduced_fit.converged:
+            widths = _smoothing_widths(problem, result)
+            full_start = newton.Start(result.coef, result.intercept, result.dual, widths, null)
+            result = newton.solve(problem, tol=tol, max_iter=max_iter, start=full_start, polish=False)
+            sweeps += result.sweeps
+        return replace(result, sweeps=sweeps)
 
 
-def _warm_start(problem: Problem, guess: Result) -> newton.Start | None:
-    """From the fit at the weight before, as smooth as the way to go is long."""
-    width = _widths(problem, guess)
-    return screening.warm_start(problem, guess, width) if np.all(width > 0) else None
+def _warm_start(problem: Problem, previous: Result) -> newton.Start | None:
+    """The solver's start from the fit at another alpha; None where that tells no smoothing width."""
+    width = _smoothing_widths(problem, previous)
+    return driver.warm_start(problem, previous, width) if np.all(width > 0) else None
 
 
-def _widths(problem: Problem, guess: Result) -> Array:
-    some = slice(None, None, max(problem.rows.n_rows // WARM_ROWS, 1))
+def _smoothing_widths(problem: Problem, previous: Result) -> Array:
+    """Smoothing widths (q,) at which some rows are within reach of a knot: a quantile of |residual - knot|."""
+    subsample = slice(None, None, max(problem.rows.n_rows // _OPTIONS.warm_start_rows, 1))
     memory = problem.rows.new_memory()
-    problem.place(memory, guess.coef, guess.intercept)
-    distance = problem.loss.distance(memory.collect("residual")[some])
+    problem.set_coefficients(memory, previous.coef, previous.intercept)
+    distance = problem.loss.distance_to_knot(memory.collect("residual")[subsample])
     if not np.isfinite(distance).all():  # a loss without knots is smooth by itself
         return np.zeros(problem.loss.n_columns)
-    return np.quantile(distance, WARM_SHARE, axis=0)
+    return np.quantile(distance, _OPTIONS.warm_start_quantile, axis=0)
 
 
-def _together(
-    rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
+def _solve_screened(
+    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
 ) -> tuple[list[Result], float]:
-    """Groups of weights as columns of one problem each."""
-    cells, sweeps = [], 0.0
-    for group in _groups(alphas, max(1, GROUP_SIZE // (3 * rows.n_rows * loss.n_columns))):
-        answer = screening.solve(_columns(rows, loss, group, fit_intercept), tol=tol, max_iter=max_iter)
-        cells += _cells(answer, len(group))
-        sweeps += answer.sweeps
-    return cells, sweeps
+    """Groups of neighbouring alphas, each as columns of one problem for the screened solver."""
+    results, sweeps = [], 0.0
+    for group in _group_alphas(alphas, max(1, _OPTIONS.max_group_floats // (3 * rows.n_rows * loss.n_columns))):
+        result = driver.solve(_stack_columns(rows, loss, group, fit_intercept), tol=tol, max_iter=max_iter)
+        results += _split_columns(result, len(group))
+        sweeps += result.sweeps
+    return results, sweeps
 
 
-def _columns(rows: LiftedRows, loss: Loss, alphas: Array, fit_intercept: bool) -> Problem:
-    """One problem with a column for every pair: all levels at the first weight, then at the next."""
+def _stack_columns(rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool) -> Problem:
+    """One problem with a column for every (alpha, level): all levels at the first alpha, then at the next."""
     levels = np.tile(np.arange(loss.n_columns), len(alphas))
     return Problem(rows, loss.take(levels), np.repeat(alphas, loss.n_columns), fit_intercept=fit_intercept)
 
 
-def _cells(answer: Result, count: int) -> list[Result]:
-    """What was found at each of so many weights."""
-    return [answer.take(levels) for levels in np.split(np.arange(len(answer.gap)), count)]
+def _split_columns(result: Result, n_alphas: int) -> list[Result]:
+    """The inverse of `_stack_columns`: one result per alpha, with a column per level."""
+    return [result.take(columns) for columns in np.split(np.arange(len(result.gap)), n_alphas)]
 
 
-def _groups(alphas: Array, most: int) -> Iterator[Array]:
-    """Falling weights, cut where a group would be too many or too far apart."""
+def _group_alphas(alphas: Array, max_size: int) -> Iterator[Array]:
+    """Split descending alphas into groups of at most `max_size` whose alphas are not too far apart."""
     start = 0
     for k in range(1, len(alphas) + 1):
-        if k == len(alphas) or k - start == most or alphas[start] > GROUP_RANGE * alphas[k]:
+        if k == len(alphas) or k - start == max_size or alphas[start] > _OPTIONS.max_alpha_ratio * alphas[k]:
             yield alphas[start:k]
             start = k

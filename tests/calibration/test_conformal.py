@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import quernel
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.metrics import coverage
-from quernel.plots.models import predicted_interval
+from quernel.plots.models import predict_interval_with_coverage
 
 BASE = KernelQuantileRegressor(n_components=10, alpha=1e-3, tol=1e-3, random_state=0)
 WEIGHTS = "rows, not weights, are divided into those that fit and those that calibrate"
@@ -259,7 +259,7 @@ def test_parameters_that_are_set_anew_wait_for_the_next_fit(table, tmp_path):
         np.testing.assert_array_equal(one.predict_interval(X), interval)
         np.testing.assert_array_equal(one.predict(X), middle)
         assert (one.coverage_, one.symmetric_) == (0.9, False)
-    assert predicted_interval(model, X, None)[1] == 0.9
+    assert predict_interval_with_coverage(model, X, None)[1] == 0.9
     model.fit(X, y)
     assert (model.coverage_, model.symmetric_) == (0.5, True)
     assert coverage(y, *model.predict_interval(X).T) < 0.7

@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from quernel.calibration.scores import Scores, reach, rows_needed
+from quernel.conformal.scores import Scores, conformal_quantile, min_calibration_rows
 
 LEVELS = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.975", "0.99", "0.07"]
 
@@ -24,9 +24,9 @@ def test_the_rank_is_that_of_exact_arithmetic(level):
         rank = ceil(exact * (n + 1))
         score = np.random.default_rng(n).permutation(n).astype(float)
         expected = rank - 1 if rank <= n else np.inf
-        assert reach(score, np.ones(n), np.ones(1), float(level)) == expected
+        assert conformal_quantile(score, np.ones(n), np.ones(1), float(level)) == expected
     needed = next(n for n in range(1, 1000) if ceil(exact * (n + 1)) <= n)
-    assert rows_needed(float(level)) == needed
+    assert min_calibration_rows(float(level)) == needed
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -36,27 +36,27 @@ def test_weights_are_repeats(level):
     score, weight = rng.normal(size=40), rng.integers(1, 5, 40).astype(float)
     repeated = np.repeat(score, weight.astype(int))
     once = np.ones(1)
-    expected = reach(repeated, np.ones(len(repeated)), once, float(level))
-    assert reach(score, weight, once, float(level)) == expected
+    expected = conformal_quantile(repeated, np.ones(len(repeated)), once, float(level))
+    assert conformal_quantile(score, weight, once, float(level)) == expected
 
 
 def test_a_weighty_new_row_reaches_farther_and_finally_to_infinity():
     score = np.arange(20.0)
     own = np.array([0.0, 1.0, 2.0, 2.3, 50.0])
-    found = reach(score, np.ones(20), own, 0.9)
+    found = conformal_quantile(score, np.ones(20), own, 0.9)
     np.testing.assert_array_equal(found, [17, 18, 19, np.inf, np.inf])
 
 
 def test_ties_are_covered_whole():
-    assert reach(np.array([0.0, 0.0, 1.0, 1.0, 1.0]), np.ones(5), np.ones(1), 0.5) == 1.0
+    assert conformal_quantile(np.array([0.0, 0.0, 1.0, 1.0, 1.0]), np.ones(5), np.ones(1), 0.5) == 1.0
 
 
 def test_scores_by_their_definition():
     ends, y = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]), np.array([-2.0, 0.25, 4.0])
-    both = Scores.of(ends, y, np.zeros(3, dtype=int), np.ones(3), symmetric=False)
+    both = Scores.from_predictions(ends, y, np.zeros(3, dtype=int), np.ones(3), symmetric=False)
     np.testing.assert_array_equal(both.below, [2, -0.25, -4])
     np.testing.assert_array_equal(both.above, [-3, -0.75, 3])
-    same = Scores.of(ends, y, np.zeros(3, dtype=int), np.ones(3), symmetric=True)
+    same = Scores.from_predictions(ends, y, np.zeros(3, dtype=int), np.ones(3), symmetric=True)
     np.testing.assert_array_equal(same.below, [2, -0.25, 3])
     np.testing.assert_array_equal(same.above, same.below)
 

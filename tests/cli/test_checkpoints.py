@@ -13,7 +13,7 @@ import pytest
 import quernel
 from cli.test_streams import in_files
 from quernel.estimators.checkpoint import Checkpoint
-from quernel.solvers import screening
+from quernel.solvers.screening import driver
 
 SMALL = 2_000
 OPTIONS = ("--quantiles", "0.1,0.5,0.9", "--components", "20", "--alpha", "1e-4", "--max-memory", "550kB", "--json")
@@ -24,9 +24,9 @@ KILLED = f"""
 import os, signal
 from quernel.cli import main
 from quernel.estimators.checkpoint import Checkpoint
-from quernel.solvers import screening
+from quernel.solvers.screening import driver
 
-screening.SMALL, write = {SMALL}, Checkpoint.write
+driver.SMALL, write = {SMALL}, Checkpoint.write
 
 def last_words(self, guess):
     write(self, guess)
@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def written(monkeypatch):
     """The rows of every checkpoint; tables as small as this one would be gathered, and write none."""
-    monkeypatch.setattr(screening, "SMALL", SMALL)
+    monkeypatch.setattr(driver, "SMALL", SMALL)
     rows, write = [], Checkpoint.write
 
     def count(self, guess):

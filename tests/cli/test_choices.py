@@ -93,9 +93,9 @@ def test_streamed_rows_take_a_sampling(command, here):
         ),
         (["--sampling", "x"], ["--sampling must be one of", "landmarks; got 'x'."]),
         (["--solver", "adm"], ["--solver must be one of newton, admm", "Did you mean 'admm'?"]),
-        (["--sampling", "leverage", "--components", "exact"], ["--components exact draws none", "Leave one"]),
-        (["--sampling", "landmarks", "--components", "exact"], ["--components exact draws none", "Leave one"]),
-        (["--sampling", "qmc", "--kernel", "linear"], ["--kernel linear draws none", "Leave one"]),
+        (["--sampling", "leverage", "--components", "exact"], ["--components exact uses none", "Leave one"]),
+        (["--sampling", "landmarks", "--components", "exact"], ["--components exact uses none", "Leave one"]),
+        (["--sampling", "qmc", "--kernel", "linear"], ["--kernel linear uses none", "Leave one"]),
         (["--sampling", "orthogonal", "--kernel", "spline"], ["--sampling orthogonal", "Use 'qmc'"]),
         (
             ["--solver", "admm", "--dask", "local"],

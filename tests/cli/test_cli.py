@@ -59,7 +59,7 @@ def test_demo_prints_the_table_and_draws_the_pictures(demo):
 def test_demo_reports_honest_coverage(demo):
     """The printed coverage of the 90 % intervals is near 90 %: a table of made-up or shifted numbers would not be."""
     _, ran = demo
-    shares = re.findall(r"holds (\d+\.\d)%", " ".join(ran.stdout.split()))
+    shares = re.findall(r"covers (\d+\.\d)%", " ".join(ran.stdout.split()))
     assert len(shares) == 2
     assert all(87 < float(share) < 93 for share in shares)
 

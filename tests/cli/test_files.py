@@ -183,10 +183,13 @@ LOOKS = {
         lambda i: "unknown" if i % 40 == 5 else f"{i / 7:.3f}",
         ["is left out", "numbers, such as '0.000'", "not 'unknown' (10 rows)", "--missing unknown"],
     ),
-    "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as words", "--missing '?'"]),
+    "words among few numbers": (lambda i: ["1", "2", "3", "?"][i % 4], ["is read as categories", "--missing '?'"]),
     "thousands": (lambda i: f"{i * 1009:,}", ["thousands separators, such as '1,009'", "Write 1000 for 1,000"]),
-    "per cent": (lambda i: f"{i % 8}%", ["is read as words", "percentages, such as '0%'"]),
-    "decimal commas": (lambda i: f"0,{i % 8}", ["is read as words", "decimal comma, such as '0,0'", "0.26 for 0,26"]),
+    "per cent": (lambda i: f"{i % 8}%", ["is read as categories", "percentages, such as '0%'"]),
+    "decimal commas": (
+        lambda i: f"0,{i % 8}",
+        ["is read as categories", "decimal comma, such as '0,0'", "0.26 for 0,26"],
+    ),
     "days first": (lambda i: f"{1 + i % 28}/12/2020", ["dates, such as '1/12/2020'", "dates like 2020-12-31"]),
     "words among dates": (
         lambda i: "never" if i % 10 == 3 else f"2020-{1 + i % 12:02}-{1 + i % 28:02}",
@@ -215,14 +218,14 @@ def test_infinite_values_are_counted(run, folder, tmp_path, memory):
     (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
     ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
     assert ran.returncode == 0, ran.stderr
-    assert "Column 'x' is infinite in 2 rows: that counts as missing." in ran.stderr
+    assert "Column 'x' is infinite in 2 rows, treated as missing." in ran.stderr
     assert "2 rows without a target are left out, 1 of them with an infinite one." in ran.stderr
     ran = run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv", "--json")
     assert json.loads(ran.stdout)["rows_infinite"] == 2
     assert "2 rows with an infinite input" in ran.stderr
     ran = run("report", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "r.html")
-    assert "Note: 1 row with an infinite target: that counts as missing." in ran.stderr
-    assert "Note: 2 rows with an infinite input: that counts as missing." in ran.stderr
+    assert "Note: 1 row with an infinite target, treated as missing." in ran.stderr
+    assert "Note: 2 rows with an infinite input, treated as missing." in ran.stderr
     (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines[10:]) + "\n11,\n")
     ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "n", *QUICK, *memory)
     assert "Note: 1 row without a target is left out.\n" in ran.stderr
@@ -248,7 +251,7 @@ def test_a_page_that_cannot_be_written_leaves_the_model(run, folder, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     command = f"quernel report {tmp_path / 'm'} flat2.csv --out {tmp_path / 'r.html'}"
-    refused(ran, f"The model is whole, in {tmp_path / 'm'}", "File too large", command)
+    refused(ran, f"The model was saved to {tmp_path / 'm'}", "File too large", command)
     assert not (tmp_path / "r.html").exists()
     assert run(*command.split()[1:]).returncode == 0
 
@@ -460,7 +463,7 @@ def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
     (column,) = [k for k, cell in enumerate(table[row]) if "*" in cell]
     for name, place, ends in (("alpha", row, ("largest", "smallest")), ("bandwidth", column, ("smallest", "largest"))):
         told = {0: ends[0], 2: ends[1]}.get(place)
-        assert [end for end in ends if f"The {end} {name} of those tried is chosen" in ran.stderr] == [told] * bool(
+        assert [end for end in ends if f"The {end} {name} of those tried was chosen" in ran.stderr] == [told] * bool(
             told
         )
     assert "of those tried" in ran.stderr
@@ -500,7 +503,7 @@ def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
     ran = run(*common, "--groups", "g", "--folds", "3", "--bandwidths", "1", "--model", tmp_path / "n")
     assert ran.returncode == 0, ran.stderr
     assert quernel.load(tmp_path / "n").encoder.inputs == ["x"]
-    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' makes 3 groups", "--folds 4 needs")
+    refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' has 3 groups", "--folds 4 needs")
 
 
 def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
@@ -539,7 +542,7 @@ BROKEN = {
     "groups with gaps": (tuning("loners.csv", "y", "--groups", "g"), ["'g' is empty in 20 of 60 rows"]),
     "folds and a share": (tuning("sales.csv", "price", "--folds", "3", "--validation", "0.2"), ["Give one of them"]),
     "one fold": (tuning("sales.csv", "price", "--folds", "1"), ["--folds must be 2 or more; got 1"]),
-    "share above 1": (tuning("sales.csv", "price", "--validation", "20"), ["--validation must be a share", "20"]),
+    "share above 1": (tuning("sales.csv", "price", "--validation", "20"), ["--validation must be a fraction", "20"]),
     "groups in order of time": (
         tuning("sales.csv", "price", "--groups", "place", "--time-ordered"),
         ["--groups and --time-ordered"],
@@ -561,20 +564,23 @@ BROKEN = {
     ),
     "too few groups for the folds": (
         tuning("pairs.csv", "y", "--groups", "g"),
-        ["'g' makes 3 groups, and --folds 5 needs at least 5"],
+        ["'g' has 3 groups, but --folds 5 needs at least 5"],
     ),
     "one group": (
         tuning("pairs.csv", "y", "--groups", "one", "--validation", "0.3"),
-        ["'one' makes 1 group, and --validation needs at least 2"],
+        ["'one' has 1 group, but --validation needs at least 2"],
     ),
-    "weights with gaps": (fitting("gappy.csv", "y", "--weights", "w"), ["of weights 'w' has 10 missing or infinite"]),
+    "weights with gaps": (
+        fitting("gappy.csv", "y", "--weights", "w"),
+        ["weight column 'w' has 10 missing or infinite"],
+    ),
     "data as a checkpoint": (
         fitting("flat2.csv", "y", "--checkpoint", "pairs.csv"),
         ["--checkpoint pairs.csv is a file, but not a checkpoint", "another name"],
     ),
     "a model as a checkpoint": (
         fitting("flat2.csv", "y", "--checkpoint", "m.quernel"),
-        ["--checkpoint m.quernel is a file, but not a checkpoint of a fit. Give another"],
+        ["--checkpoint m.quernel is a file, but not a checkpoint of a fit. Choose another"],
     ),
     "a folder as a checkpoint": (fitting("flat2.csv", "y", "--checkpoint", "."), ["is a folder"]),
     "a checkpoint in no folder": (
@@ -583,7 +589,7 @@ BROKEN = {
     ),
     "an archive as a checkpoint": (
         fitting("flat2.csv", "y", "--checkpoint", "some.zip"),
-        ["--checkpoint some.zip is a file, but not a checkpoint of a fit. Give another"],
+        ["--checkpoint some.zip is a file, but not a checkpoint of a fit. Choose another"],
     ),
     "coverage of nothing": ((*FIT, "--coverage", "0.9"), ["--coverage", "Add --conformal"]),
     "coverage wider than the levels": ((*FIT, "--conformal", "--coverage", "0.9"), ["0.05 and 0.95", "0.1 to 0.9"]),
@@ -611,7 +617,7 @@ BROKEN = {
     "quotes that do not end": ((*FIT, "--exclude", '"size'), ["double quotes", "size"]),
     "gaps by words in Parquet": (fitting("sales.parquet", "price", "--missing", "?"), ["--missing is for CSV files"]),
     "text in a target": (fitting("marks.csv", "y"), ["'y' holds string", "--missing"]),
-    "missing category": ((*FIT, "--categorical", "plaec"), ["'plaec'", "category", "'place'?"]),
+    "missing category": ((*FIT, "--categorical", "plaec"), ["'plaec'", "--categorical", "'place'?"]),
     "target as a category": ((*FIT, "--categorical", "price"), ["--categorical names the target 'price'"]),
     "category that is no input": ((*FIT, "--categorical", "age", "--exclude", "age"), ["'age'", "no input column"]),
     "missing excluded column": ((*FIT, "--exclude", "Size"), ["'Size'", "Did you mean 'size'?"]),
@@ -620,7 +626,7 @@ BROKEN = {
     "text target": (fitting("sales.csv", "place"), ["'place'", "holds string, not numbers"]),
     "target without values": (fitting("lost.csv"), ["'y' is missing in all 30 rows"]),
     "logarithm of a negative target": (fitting("negative.csv", "y", "--log-target"), ["4 values of 'y'", "-3"]),
-    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["of weights 'w' has 9 negative entries"]),
+    "negative weights": (fitting("negative.csv", "y", "--weights", "w"), ["weight column 'w' has 9 negative entries"]),
     "empty file": (fitting("empty.csv"), ["empty.csv cannot be read as CSV", "Empty"]),
     "header only": (fitting("header.csv", "price"), ["header.csv has no rows: there is nothing to learn from"]),
     "tuning without rows": (tuning("header.csv"), ["header.csv has no rows"]),
@@ -686,7 +692,7 @@ def snapshot(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-PROGRESS = ("Note:", "Fitting", "Searching", "Learning", "Judging")
+PROGRESS = ("Note:", "Fitting", "Searching", "Learning", "Evaluating")
 
 
 def refused(ran, *words):
@@ -745,7 +751,7 @@ def test_learned_bandwidths_are_recommended_where_they_may_help(run, tmp_path):
     a, b = rng.random(60), rng.random(60)
     csv.write_csv(pa.table({"a": a, "b": b, "y": a + rng.random(60)}), tmp_path / "d.csv")
     common = "fit", tmp_path / "d.csv", "--target", "y", "--force", "--model", tmp_path / "m.quernel", *QUICK
-    assert "add --bandwidth learned" in run(*common).stderr
+    assert "--bandwidth learned is usually more accurate" in " ".join(run(*common).stderr.split())
     for settled in (("--columns", "a"), ("--bandwidth", "1"), ("--bandwidth", "learned"), ("--kernel", "linear")):
         ran = run(*common, *settled)
         assert ran.returncode == 0, ran.stderr

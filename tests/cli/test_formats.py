@@ -57,7 +57,7 @@ def test_categories_of_parquet_are_those_of_csv(rows, predicted, tmp_path, value
     for fitted in (in_csv, in_parquet):
         (one, said), (other, _) = (predicted(fitted, path, *options) for path in (in_csv, in_parquet))
         np.testing.assert_allclose(one, other, rtol=1e-10)
-        assert "None of the words" not in said
+        assert "None of the categories" not in said
         assert np.ptp(one[:, 1]) > 7
 
 
@@ -133,10 +133,10 @@ def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_pa
     frame.to_csv(tmp_path / "d.csv", index=False)
     frame.assign(c=frame["c"].str.upper()).to_csv(tmp_path / "new.csv", index=False)
     _, said = predicted(tmp_path / "d.csv", tmp_path / "new.csv")
-    assert "None of the words in column 'c'" in said.replace("\n", " ")
+    assert "None of the categories in column 'c'" in said.replace("\n", " ")
     ran = command("report", tmp_path / "m.quernel", tmp_path / "new.csv", "--out", tmp_path / "r.html")
     assert ran.returncode == 0, ran.stderr
-    assert "None of the words in column 'c'" in ran.stderr.replace("\n", " ")
+    assert "None of the categories in column 'c'" in ran.stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize("form", ["%d", "%.1f"])
@@ -161,7 +161,7 @@ def test_a_note_on_words_for_gaps_that_are_nowhere(rows, command, tmp_path, memo
     options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
     ran = command("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
     (told,) = json.loads(ran.stdout)["notes"]
-    assert told.startswith("The word 'unknown' of --missing is in no field of")
+    assert told.startswith("The --missing marker 'unknown' occurs in no field of")
 
 
 def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, command, tmp_path):

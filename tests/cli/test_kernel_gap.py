@@ -8,7 +8,7 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel.tables import drawing
+from quernel.tables import reservoir_sample
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_other_data_are_refused_with_the_remedy_and_nothing_is_written(command, 
     assert "needs the data that the model was fitted to" in ran.stderr
     assert "without --conformal" in ran.stderr
     assert not (fitted / "r.html").exists()
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 100)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 100)
     ran = command(
         "report", fitted / "m", fitted / "t.csv", "--out", fitted / "r.html", "--kernel-gap", "--max-memory", "1KB"
     )

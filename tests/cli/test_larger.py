@@ -13,11 +13,11 @@ from scipy.stats import chisquare
 
 import quernel
 from cli.test_streams import QUICK, alike, fitted, in_files
-from quernel.calibration import conformal
-from quernel.report import judging
-from quernel.rows import SelectedRows
-from quernel.selection import quantile
-from quernel.tables import drawing, reading
+from quernel.conformal import regressor
+from quernel.data import SelectedRows
+from quernel.estimators import quantile_cv
+from quernel.report import evaluation
+from quernel.tables import reading, reservoir_sample
 from report.made_page import read as read_page
 from tables.made import sales
 
@@ -73,9 +73,9 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(command, tmp_path, 
 
 
 def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 300)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 300)
     seen, judges = [], []
-    refit, judge = judging.selected, judging._judged
+    refit, judge = evaluation.selected, evaluation._evaluate
 
     def selecting(rows, chosen):
         some = refit(rows, chosen)
@@ -87,25 +87,25 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
         judges.append((y[splits[0][0]], y[splits[0][1]]))
         return judge(model, X, y, splits, how, **more)
 
-    monkeypatch.setattr(judging, "selected", selecting)
-    monkeypatch.setattr(judging, "_judged", judged)
+    monkeypatch.setattr(evaluation, "selected", selecting)
+    monkeypatch.setattr(evaluation, "_evaluate", judged)
     folder = in_files(tmp_path / "data", sales(1000))
     page = tmp_path / "r.html"
     made = fitted(command, folder, "price", tmp_path / "m", *QUICK, *LITTLE, "--report", page)[0]
-    (fitted_to,), ((rivals, held_out),) = seen, judges
+    (fitted_to,), ((baselines, held_out),) = seen, judges
     n = made["rows"]
     assert len(fitted_to) == n - round(0.2 * n)
     assert not np.isin(held_out, fitted_to).any()
-    assert np.isin(rivals, fitted_to).all()  # so that the line above could fail
+    assert np.isin(baselines, fitted_to).all()  # so that the line above could fail
     assert (made["judged"]["rows_judged"], made["judged"]["sample_of"]) == (len(held_out), round(0.2 * n))
-    assert 280 <= len(held_out) + len(rivals) <= 300  # some have no target
+    assert 280 <= len(held_out) + len(baselines) <= 300  # some have no target
     text = page.read_text()
     for words in (
-        f"judged on {len(held_out)} rows, a random sample of the {round(0.2 * n)} others",
-        f"Counted on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
+        f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} held-out rows",
+        f"Computed on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
         "What follows describes a random sample of 300 rows.",
         "1,000 rows, 5 input columns",
-        f"fitted to {len(rivals)} of those {len(fitted_to)} rows",
+        f"fitted to {len(baselines)} of those {len(fitted_to)} rows",
     ):
         assert words in text, words
 
@@ -119,13 +119,13 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     whole = told(command(*arguments, tmp_path / "whole.html"))
     assert (whole["rows_judged"], whole["sample_of"]) == (n, None)
     report_command = import_module("quernel.cli.report")
-    drawn, draw = [], report_command._drawn
+    drawn, draw = [], report_command._draw_sample
 
     def keep(*given):
         drawn.append(draw(*given))
         return drawn[0]
 
-    monkeypatch.setattr(report_command, "_drawn", keep)
+    monkeypatch.setattr(report_command, "_draw_sample", keep)
     sampled = told(command(*arguments, tmp_path / "sampled.html", *LITTLE))
     (sample,) = drawn
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
@@ -141,19 +141,19 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     np.testing.assert_allclose(sampled["pinball_loss"], by_hand, rtol=1e-9)
     np.testing.assert_allclose(sampled["pinball_loss"], whole["pinball_loss"], rtol=0.1)
     text = (tmp_path / "sampled.html").read_text()
-    assert f"judged on {there.sum()} rows, a random sample of all {n:,} rows of the data with a target" in text
+    assert f"evaluated on {there.sum()} rows, a random sample of all {n:,} rows of the data with a target" in text
     assert "2,000 rows, 5 input columns" in text
 
 
 def test_samples_with_too_few_targets_are_refused(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 1)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 1)
     folder = in_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = command(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
-    assert (ran.returncode, "Of 1 rows that were drawn for the report" in ran.stderr) == (1, True)
+    assert (ran.returncode, "Of 1 rows sampled for the report" in ran.stderr) == (1, True)
     ran = command("report", tmp_path / "m", folder, "--out", tmp_path / "r.html", "--max-memory", "600")
     assert ran.returncode == 1
-    assert "data has 1 rows with a target among 1 that were drawn; at least 20 are needed" in ran.stderr
+    assert "data has 1 rows with a target among 1 sampled; at least 20 are needed" in ran.stderr
     assert not (tmp_path / "r.html").exists()
 
 
@@ -166,7 +166,7 @@ def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(command, tmp_path,
         way["command"] = way["command"].replace(f" {' '.join(LITTLE)}", "")
     assert streamed == whole
     assert whole["rows"] < 900
-    monkeypatch.setattr(drawing, "FEWEST_DRAWN", 500)
+    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 500)
     ran = command(*arguments, *LITTLE)
     sampled = told(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])
@@ -203,13 +203,13 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_
     folder = in_files(tmp_path / "data", table)
     common = ("--components", "10", "--quantiles", "0.5", "--alphas", "1e-3", "--bandwidths", "1", "--json")
     arguments = ("tune", folder, "--target", "y", *common, "--max-memory", "10kB", "--model")
-    splits, search = [], quantile.search
+    splits, search = [], quantile_cv.search
 
     def keep(source, lifts, loss, alphas, found, **more):
         splits.append([(source.X[train], source.X[test]) for train, test in found])
         return search(source, lifts, loss, alphas, found, **more)
 
-    monkeypatch.setattr(quantile, "search", keep)
+    monkeypatch.setattr(quantile_cv, "search", keep)
     for number, options in enumerate((["--folds", "3"], ["--validation", "0.25"])):
         ran = command(*arguments, tmp_path / f"time{number}", "--time-ordered", "--exclude", "group", *options)
         assert (told(ran)["read"], len(splits[-1])) == ("streamed", 3 - 2 * number)
@@ -223,7 +223,7 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_
         assert not np.isin(test[:, 1], train[:, 1]).any()
         assert np.isin(np.arange(12), [*train[:, 1], *test[:, 1]]).all()
     ran = command(*arguments, tmp_path / "none", "--groups", "group", "--folds", "13")
-    assert (ran.returncode, "makes 12 groups, and --folds 13 needs at least 13" in ran.stderr) == (1, True)
+    assert (ran.returncode, "has 12 groups, but --folds 13 needs at least 13" in ran.stderr) == (1, True)
     holes = table.set_column(3, "group", pa.array([None, *table["group"].to_pylist()[1:]]))
     in_files(folder, holes)
     ran = command(*arguments, tmp_path / "none", "--groups", "group")
@@ -276,4 +276,4 @@ def test_checkpoints_are_for_the_fit_of_one_model():
     X, y = np.zeros((50, 1)), np.arange(50.0)
     for words, said in (({"method": "cv+"}, "several models"), ({"estimator": object(), "method": "prefit"}, "none")):
         with pytest.raises(ValueError, match=f"here {said} will be fitted"):
-            conformal.ConformalQuantileRegressor(**words).fit(X, y, checkpoint="c")
+            regressor.ConformalQuantileRegressor(**words).fit(X, y, checkpoint="c")

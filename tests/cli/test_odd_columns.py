@@ -13,7 +13,7 @@ import pytest
 
 import quernel
 import quernel.cli
-from quernel.cli.console import listed
+from quernel.cli.console import split_list
 from quernel.tables import reading
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
@@ -74,13 +74,13 @@ def test_a_column_without_a_name_is_left_out(command, here, memory, ending):
     ],
 )
 def test_lists(text, words):
-    assert listed(text) == words
+    assert split_list(text) == words
 
 
 @pytest.mark.parametrize("text", ['"a', 'b, "a', '"a" b'])
 def test_lists_whose_quotes_do_not_end_are_refused(text):
     with pytest.raises(ValueError, match="separated by commas"):
-        listed(text)
+        split_list(text)
 
 
 @WHOLE_OR_NOT

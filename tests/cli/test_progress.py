@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 
 from quernel.cli import console
-from quernel.rows.watching import begin_pass
+from quernel.data.progress import begin_pass
 from quernel.solvers.progress import Progress, report
 
 

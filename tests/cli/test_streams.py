@@ -13,10 +13,10 @@ import pytest
 from pyarrow import csv
 
 import quernel
-from quernel.cli.data import bytes_from
+from quernel.cli.data import parse_bytes
+from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
-from quernel.rows.streamed import StreamedRows
-from quernel.solvers import screening
+from quernel.solvers.screening import driver
 from quernel.tables import read
 from tables.made import sales
 
@@ -59,14 +59,14 @@ def read_shared(name):
 @pytest.fixture
 def swept(monkeypatch):
     """How often rows of files were swept; tables as small as those here would be gathered instead."""
-    monkeypatch.setattr(screening, "SMALL", 10_000)
-    sweeps, fold = [], StreamedRows.fold
+    monkeypatch.setattr(driver, "SMALL", 10_000)
+    sweeps, map_reduce = [], StreamedDesign.map_reduce
 
     def counted(self, *args, **more):
         sweeps.append(self.n_rows)
-        return fold(self, *args, **more)
+        return map_reduce(self, *args, **more)
 
-    monkeypatch.setattr(StreamedRows, "fold", counted)
+    monkeypatch.setattr(StreamedDesign, "map_reduce", counted)
     return sweeps
 
 
@@ -234,7 +234,7 @@ def test_intervals_are_calibrated_on_rows_that_pass_by(command, swept, tmp_path)
 
 
 def test_sizes():
-    assert [bytes_from(text) for text in ("500MB", "1.5 GiB", "10", None)] == [500_000_000, 3 * 2**29, 10, None]
+    assert [parse_bytes(text) for text in ("500MB", "1.5 GiB", "10", None)] == [500_000_000, 3 * 2**29, 10, None]
 
 
 def test_a_missing_dask_is_said_with_the_remedy(command, tmp_path, monkeypatch):

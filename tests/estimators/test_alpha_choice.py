@@ -5,10 +5,10 @@ import pytest
 
 import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators import folds, ridge
+from quernel.data import ArrayRows
 from quernel.kernels import PeriodicSpline
 from quernel.metrics import pinball_loss
-from quernel.rows import ArrayRows
+from quernel.tuning import alpha, holdout
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -89,8 +89,8 @@ def test_order_repetition_and_units_of_rows_do_not_matter(made):
 
 def test_folds_keep_the_lowest_of_equal_rows_with_the_highest():
     rows = ArrayRows(np.array([[0], [1], [1], [1], [1], [1], [2], [2]]) * 1.0, np.arange(8.0), np.ones(8))
-    np.testing.assert_array_equal(folds.mirrored(rows), [0, 1, 2, 3, 2, 1, 4, 4])
-    held_out = [part.y for _, part in folds.folds_of(rows, folds.mirrored(rows))]
+    np.testing.assert_array_equal(holdout.sign_symmetric_groups(rows), [0, 1, 2, 3, 2, 1, 4, 4])
+    held_out = [part.y for _, part in holdout.iter_folds(rows, holdout.sign_symmetric_groups(rows))]
     np.testing.assert_array_equal(np.sort(np.concatenate(held_out)), np.arange(8))
     for part in held_out:
         assert (1 in part) == (5 in part)
@@ -131,8 +131,8 @@ def test_it_is_chosen_only_where_it_is_open_and_rows_are_few():
     assert fitted(X, y, bandwidth="learned").alpha_choice_ is None
     assert fitted(X, y, kernel="linear").alpha_choice_ is None
     assert fitted(X, y, kernel=PeriodicSpline(order=1.0)).alpha_choice_ is None  # has no Gram matrix
-    assert fitted(X[: ridge.FEW - 1], y[: ridge.FEW - 1]).alpha_choice_ is None
-    assert fitted(*waves(ridge.MANY + 500, 5)).alpha_choice_ is None
+    assert fitted(X[: alpha.FEW - 1], y[: alpha.FEW - 1]).alpha_choice_ is None
+    assert fitted(*waves(alpha.MANY + 500, 5)).alpha_choice_ is None
     labels = KernelClassifier(n_components=20, random_state=0).fit(X, y > 0)
     assert labels.alpha_choice_ is None
 

@@ -8,11 +8,11 @@ from sklearn.base import clone
 
 import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.data import MemmapRows
 from quernel.estimators import base
 from quernel.estimators.checkpoint import Checkpoint
 from quernel.losses import LOSSES
-from quernel.rows import MemmapRows
-from quernel.solvers.guess import Guess
+from quernel.solvers.result import InitialPoint
 
 SMALL = 1_200_000
 
@@ -243,7 +243,7 @@ def test_unfit_checkpoints_are_refused_before_any_work(data, tmp_path):
 
 def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     file = Checkpoint(tmp_path / "c", {"rows": 3})
-    guess = Guess(np.ones((2, 1)), np.zeros(1), 10, 2.0)
+    guess = InitialPoint(np.ones((2, 1)), np.zeros(1), 10, 2.0)
     file.write(guess)
 
     def fail(*args):
@@ -251,11 +251,11 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(json, "dumps", fail)
     with pytest.raises(KeyboardInterrupt):
-        file.write(Guess(np.zeros((2, 1)), np.zeros(1), 20, 2.0))
+        file.write(InitialPoint(np.zeros((2, 1)), np.zeros(1), 20, 2.0))
     monkeypatch.undo()
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(KeyboardInterrupt):
-        file.write(Guess(np.zeros((2, 1)), np.zeros(1), 20, 2.0))
+        file.write(InitialPoint(np.zeros((2, 1)), np.zeros(1), 20, 2.0))
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     found = file.read()
     assert found.n_rows == 10

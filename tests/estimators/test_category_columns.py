@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from quernel import KernelQuantileRegressor
-from quernel.estimators.defaults import auto_bandwidth, bandwidth_from, column_scales
-from quernel.estimators.overview import overview
+from quernel.data import MemmapRows
 from quernel.metrics import pinball_loss
-from quernel.rows import MemmapRows
+from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.defaults import auto_bandwidth, bandwidth_from, column_scales
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -65,4 +65,4 @@ def test_rare_flags_far_from_zero_are_seen_wherever_rows_are(n, k, offset):
     flag[np.random.default_rng(0).choice(n, k, replace=False)] = 1.0
     X, y = offset + flag, np.zeros(n)
     np.testing.assert_allclose(column_scales(X, np.full(n, 1 / n)), 1.0)
-    np.testing.assert_allclose(overview(MemmapRows(X, y)).scales, 1.0)
+    np.testing.assert_allclose(summarize_rows(MemmapRows(X, y)).scales, 1.0)

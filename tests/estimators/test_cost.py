@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import quernel.data.design_matrix
 import quernel.estimators.cost
-import quernel.rows.lifted
 from quernel import KernelQuantileRegressor, estimate_cost
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
@@ -21,7 +21,7 @@ def free_memory(monkeypatch):
     """Pretend that so many bytes are free."""
 
     def pretend(n_bytes):
-        for room in (quernel.estimators.cost, quernel.rows.lifted):
+        for room in (quernel.estimators.cost, quernel.data.design_matrix):
             monkeypatch.setattr(room, "available_memory", lambda: n_bytes)
 
     return pretend

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.estimators.overview import FarOverview, Overview
-from quernel.rows import ArrayRows, DaskRows
+from quernel.data import ArrayRows, DaskRows
+from quernel.tuning.data_summary import DataSummary, StreamedSummary
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -48,13 +48,13 @@ def test_a_fit_of_dask_arrays_is_that_of_arrays(weighted, data):
 def test_the_overview_of_a_dask_collection_is_that_of_arrays(data):
     X, y, weight = data
     counts = weight > 0
-    near = Overview(ArrayRows(X[counts], y[counts], weight[counts]))
-    far = FarOverview(DaskRows(da.from_array(X, chunks=3000), da.from_array(y, chunks=3000), weight))
+    near = DataSummary(ArrayRows(X[counts], y[counts], weight[counts]))
+    far = StreamedSummary(DaskRows(da.from_array(X, chunks=3000), da.from_array(y, chunks=3000), weight))
     assert far.n_rows == near.n_rows
-    assert far.spread == near.spread
+    assert far.target_scale == near.target_scale
     for name in ("mean", "scales", "range", "bandwidth"):
         np.testing.assert_allclose(getattr(far, name), getattr(near, name), rtol=1e-11, atol=1e-15)
-    np.testing.assert_array_equal(far.every(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
+    np.testing.assert_array_equal(far.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
 
 
 def test_predictions_are_lazy_and_keep_chunks(data):

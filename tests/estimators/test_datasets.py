@@ -262,6 +262,6 @@ def test_files_that_are_no_used_cars_are_refused_with_advice(tmp_path, text, wor
         load_used_cars(tmp_path / "nowhere.csv")
 
 
-def test_the_example_of_make_spline():
-    failed, tried = doctest.testmod(importlib.import_module("quernel.datasets.spline"))
-    assert (failed, tried) == (0, 2)
+def test_the_examples_of_the_simulations():
+    failed, tried = doctest.testmod(importlib.import_module("quernel.datasets.simulations"))
+    assert (failed, tried) == (0, 6)

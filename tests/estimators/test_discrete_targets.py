@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from quernel import KernelQuantileRegressor, load, save
-from quernel.estimators.atoms import frequent_values, snapped
-from quernel.estimators.overview import Overview
+from quernel.data import ArrayRows
 from quernel.metrics import coverage
 from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
-from quernel.rows import ArrayRows
+from quernel.tuning.data_summary import DataSummary, find_point_masses, snap_to_point_masses
 
 LEVELS = [0.05, 0.5, 0.95]
 
@@ -103,13 +102,13 @@ def test_every_second_row_may_be_another_thing():
 def test_frequent_values():
     y = np.array([0.0, 0, 0, 1, 2, 3])
     X, even = np.arange(6.0)[:, None], np.full(6, 1 / 6)
-    np.testing.assert_array_equal(frequent_values(X, y, even), [0.0])
+    np.testing.assert_array_equal(find_point_masses(X, y, even), [0.0])
     # One row given three times is a row of three times the weight: its value is no more frequent than others.
     X[:3] = 7.0
-    assert len(frequent_values(X, y, even)) == 0
+    assert len(find_point_masses(X, y, even)) == 0
     # Rows of no weight are no rows.
     X[1], share = 8.0, np.array([0.5, 0.0, 0, 0.2, 0.2, 0.1])
-    assert len(frequent_values(X, y, share)) == 0
+    assert len(find_point_masses(X, y, share)) == 0
 
 
 def test_frequent_values_of_large_tables_do_not_depend_on_the_order_of_rows():
@@ -127,7 +126,7 @@ def test_frequent_values_of_large_tables_do_not_depend_on_the_order_of_rows():
 
 
 def frequent_of(X, y, weight=None):
-    return Overview(ArrayRows(X, y, weight)).frequent
+    return DataSummary(ArrayRows(X, y, weight)).point_masses
 
 
 def test_continuous_targets_have_none():
@@ -140,7 +139,7 @@ def test_continuous_targets_have_none():
 def test_the_nearest_value_wins():
     values = np.array([-1.0, 0.0, 2.0])
     curves = np.array([[-9.0, -1.05, -0.95, -0.4], [0.05, 1.0, 1.95, 9.0]])
-    np.testing.assert_array_equal(snapped(curves, values, 0.1), [[-9, -1, -1, -0.4], [0, 1, 2, 9]])
+    np.testing.assert_array_equal(snap_to_point_masses(curves, values, 0.1), [[-9, -1, -1, -0.4], [0, 1, 2, 9]])
 
 
 def test_the_unit_of_y_does_not_matter(counts):

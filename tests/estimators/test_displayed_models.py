@@ -30,7 +30,7 @@ from quernel.plots import (
     QuantileFanDisplay,
     ResidualQuantileDisplay,
 )
-from quernel.plots.column import _some
+from quernel.plots.fan_display import _some
 from quernel.tables import TableModel, prepare
 from tables.made import sales
 

@@ -14,7 +14,6 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from quernel import KernelQuantileRegressor, KernelRegressor
-from quernel.estimators.growth import ComponentsChoice, Trial
 from quernel.metrics import pinball_loss
 from quernel.plots import (
     CalibrationDisplay,
@@ -24,6 +23,7 @@ from quernel.plots import (
     QuantileFanDisplay,
     ResidualQuantileDisplay,
 )
+from quernel.tuning.n_components import ComponentsChoice, Trial
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 

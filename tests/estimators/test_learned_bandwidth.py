@@ -5,10 +5,10 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators import folds, learning, overview
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, SpectralKernel
 from quernel.metrics import pinball_loss
+from quernel.tuning import bandwidth, data_summary, holdout
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -38,9 +38,9 @@ def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COMPONENTS": 100, "LEARNED_FROM_EACH": 300}.items():
-            patch.setattr(learning, name, value)
+            patch.setattr(bandwidth, name, value)
         for name, value in {"FOLDS": 2, "MAX_ITER": 40}.items():
-            patch.setattr(folds, name, value)
+            patch.setattr(holdout, name, value)
         yield
 
 
@@ -193,7 +193,7 @@ def test_the_ridge_weight_falls_as_rows_are_added(monkeypatch):
     X, y = table()
     alphas = []
     for n_rows in (400, 800):
-        monkeypatch.setattr(overview.Overview, "n_distinct", n_rows)
+        monkeypatch.setattr(data_summary.DataSummary, "n_distinct", n_rows)
         alphas.append(learned(X, y).alpha_)
     assert alphas[0] == pytest.approx(2 * alphas[1])
 
@@ -273,7 +273,7 @@ def test_what_cannot_be_learned_is_refused(kernel, message):
 
 
 def test_large_tables_are_sampled(monkeypatch):
-    monkeypatch.setattr(learning, "ROWS", 300)
+    monkeypatch.setattr(bandwidth, "ROWS", 300)
     X, y = table(2000)
     choice = learned(X, y).bandwidth_choice_
     assert choice.n_rows == 300

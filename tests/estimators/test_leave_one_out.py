@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quernel.estimators import leave_one_out
-from quernel.estimators.leave_one_out import Found, LeaveOneOut, Target, first_bandwidth
 from quernel.kernels import Cauchy, Gaussian, Laplacian, Matern
+from quernel.tuning import krr_pilot
+from quernel.tuning.krr_pilot import LeaveOneOut, LooResult, Target, first_bandwidth
 
 KERNELS = {
     "gaussian": Gaussian(),
@@ -62,10 +62,10 @@ def test_bandwidths_that_are_apart_from_the_usual_ones_cost(monkeypatch):
     """By the square of the distance of their logarithms from each other; a common factor is free."""
     by, d = problem(Gaussian()), 3
     at, one = np.log([*by.usual, 0.05, 0.3]), np.eye(5)[0]
-    monkeypatch.setattr(leave_one_out, "APART", 0.0)
+    monkeypatch.setattr(krr_pilot, "APART", 0.0)
     free = by._log_error(at)[0], by._log_error(at + np.log(3) * np.r_[np.ones(d), 0, 0])[0]
     apart = by._log_error(at + one)[0]
-    monkeypatch.setattr(leave_one_out, "APART", 2.0)
+    monkeypatch.setattr(krr_pilot, "APART", 2.0)
     assert by._log_error(at)[0] == pytest.approx(free[0], abs=1e-12)
     assert by._log_error(at + np.log(3) * np.r_[np.ones(d), 0, 0])[0] == pytest.approx(free[1], abs=1e-12)
     spread = 2.0 / len(by.X) * (4 / 9 + 1 / 9 + 1 / 9)
@@ -75,12 +75,12 @@ def test_bandwidths_that_are_apart_from_the_usual_ones_cost(monkeypatch):
 @pytest.mark.parametrize("name", KERNELS)
 def test_usual_bandwidths_are_kept_with_the_ridge_of_the_least_error(name):
     by = problem(KERNELS[name])
-    found = by.keep()
+    found = by.select_ridge()
     np.testing.assert_array_equal(found.bandwidth, by.usual)
     by = replace(by, targets=by.targets[:1])
-    errors = [by.errors(Found(by.usual, np.array([ridge]), 0.0))[0] for ridge in leave_one_out.RIDGES]
+    errors = [by.errors(LooResult(by.usual, np.array([ridge]), 0.0))[0] for ridge in krr_pilot.RIDGES]
     squares = [np.mean(by.weight[:, None] * error**2) for error in errors]
-    assert found.ridges == leave_one_out.RIDGES[np.argmin(squares)]
+    assert found.ridges == krr_pilot.RIDGES[np.argmin(squares)]
     assert found.error == pytest.approx(min(squares), rel=1e-6)
 
 

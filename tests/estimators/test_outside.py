@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from quernel import ExtrapolationWarning, KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.rows.moments import column_range
+from quernel.data.statistics import column_range
 
 SMALL = {"n_components": 20, "alpha": 1e-2, "random_state": 0}
 

@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_pinball_score
 
 from quernel import KernelQuantileRegressor
-from quernel.estimators.defaults import spread
 from quernel.kernels import KERNELS
+from quernel.tuning.defaults import spread
 
 RANDOM = {"n_components": 60, "alpha": 1e-3, "random_state": 0}
 EXACT = {"n_components": "exact", "alpha": 1e-3}

@@ -10,9 +10,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from quernel import KernelQuantileRegressor
-from quernel._threads import _controller, ahead, right_sized, spread
+from quernel._threads import _controller, ahead, single_threaded_blas, spread
 from quernel.datasets import make_homoscedastic
-from quernel.estimators.telling import warn_if_short
+from quernel.estimators.convergence import warn_not_converged
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_gap_that_is_no_number_warns(table):
     model = KernelQuantileRegressor(0.5, n_components=20, alpha=1e-2).fit(X, y)
     model.duality_gap_ = np.array([np.nan])
     with pytest.warns(ConvergenceWarning):
-        warn_if_short(model, ["0.5"])
+        warn_not_converged(model, ["0.5"])
 
 
 def blas_threads():
@@ -93,11 +93,11 @@ def test_overlapping_fits_give_blas_back_as_it_was():
     entered, leave = threading.Event(), threading.Event()
 
     def other():
-        with right_sized(10**6, 10**3):
+        with single_threaded_blas(10**6, 10**3):
             entered.set()
             leave.wait(10)
 
-    with right_sized(10**6, 10**3):
+    with single_threaded_blas(10**6, 10**3):
         thread = threading.Thread(target=other)
         thread.start()
         assert entered.wait(10)

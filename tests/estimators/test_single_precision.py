@@ -15,13 +15,13 @@ from quernel import (
     KernelRegressor,
     estimate_cost,
 )
+from quernel.data import ArrayRows, InMemoryDesign, MemmapRows, ParquetRows, StreamedDesign, dask_tasks, feature_cache
+from quernel.data.design_matrix import Float32Map
 from quernel.datasets import make_homoscedastic
 from quernel.estimators import base
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
-from quernel.rows import ArrayRows, LiftedRows, MemmapRows, ParquetRows, StreamedRows, feature_cache, parts
-from quernel.rows.lifted import Rounded
-from quernel.solvers import refining
+from quernel.solvers.screening import rounds
 
 
 def fitted(X, y, **options):
@@ -52,9 +52,9 @@ def test_a_gap_that_rounding_does_not_allow_is_reported_not_hidden():
 def test_stored_features_take_half():
     X, y, _ = make_homoscedastic(3000, random_state=0)
     features = RandomFeatures("gaussian", 50, random_state=0).fit(X)
-    rows = LiftedRows(ArrayRows(X, y), features, dtype=np.float32)
-    assert rows.resident("a test looks at them").dtype == np.float32
-    np.testing.assert_allclose(rows.resident("so"), features.transform(X), rtol=0, atol=1e-7)
+    rows = InMemoryDesign(ArrayRows(X, y), features, dtype=np.float32)
+    assert rows.as_array("a test looks at them").dtype == np.float32
+    np.testing.assert_allclose(rows.as_array("so"), features.transform(X), rtol=0, atol=1e-7)
     single, double = (estimate_cost(10**6, 3, 300, dtype=dtype, max_memory=10**10) for dtype in ("float32", "float64"))
     assert 2 * single.features == double.features
 
@@ -124,7 +124,7 @@ def target_of(name, y):
 def objective(model, name, X, y):
     """F of the features that predict."""
     loss = Pinball(model.quantiles_) if name == "quantiles" else model.loss_
-    offset, sign = loss.frame(y[:, None])
+    offset, sign = loss.margin_transform(y[:, None])
     residual = offset - sign * (model.feature_map_.transform(X) @ model.coef_ + model.intercept_)
     return loss.value(residual).mean(axis=0) + model.alpha_ * np.sum(model.coef_**2, axis=0)
 
@@ -161,8 +161,8 @@ def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, 
     def counted(sweep):
         return lambda self, *args, **words: (sweeps.append(self), sweep(self, *args, **words))[1]
 
-    monkeypatch.setattr(StreamedRows, "fold", counted(StreamedRows.fold))
-    monkeypatch.setattr(StreamedRows, "fold_apart", counted(StreamedRows.fold_apart))
+    monkeypatch.setattr(StreamedDesign, "map_reduce", counted(StreamedDesign.map_reduce))
+    monkeypatch.setattr(StreamedDesign, "map_reduce_split", counted(StreamedDesign.map_reduce_split))
     X, y = table[0], target_of(name, table[1])
     far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="memory"))
     _, (exact, _) = solves
@@ -173,7 +173,7 @@ def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fit_that_rounding_has_spoilt_goes_on(name, table, solves, monkeypatch):
     # Features of two digits: were the certificate that of the rounded problem, nobody would notice.
-    monkeypatch.setattr(Rounded, "transform", lambda self, X: np.round(self.feature_map.transform(X), 2))
+    monkeypatch.setattr(Float32Map, "transform", lambda self, X: np.round(self.feature_map.transform(X), 2))
     X, y = table[0], target_of(name, table[1])
     far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="disk"))
     (_, first), (_, then) = solves
@@ -228,7 +228,7 @@ def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(tabl
 
     solves.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(refining, "_proof", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(rounds, "_proof", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             KernelQuantileRegressor([0.1, 0.9], **words).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
     again = KernelQuantileRegressor([0.1, 0.9], **words).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
@@ -253,14 +253,14 @@ def test_dask_workers_keep_rounded_features(table, solves, monkeypatch):
     import dask
 
     X, y = table
-    stored, lift_part = [], parts.lift_part
+    stored, lift_part = [], dask_tasks.lift_part
 
     def kept(part, lift):
         features = lift_part(part, lift)
         stored.extend((features[0].dtype, block.nbytes) for block in features)
         return features
 
-    monkeypatch.setattr(parts, "lift_part", kept)
+    monkeypatch.setattr(dask_tasks, "lift_part", kept)
     with dask.config.set(scheduler="synchronous"):
         rows = da.from_array(X, chunks=(11_000, -1)), da.from_array(y, chunks=11_000)
         far = KernelRegressor("logcosh", **words_of(dtype="float32", max_memory=4 * N * M)).fit(*rows)

@@ -16,12 +16,12 @@ from quernel import (
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
+from quernel.data import ArrayRows, InMemoryDesign, MemmapRows, ParquetRows, SelectedRows, StreamedDesign, sources
 from quernel.estimators import base
-from quernel.estimators.overview import FarOverview, Overview
+from quernel.estimators import quantile_cv as selection
 from quernel.metrics import coverage
-from quernel.rows import ArrayRows, LiftedRows, MemmapRows, ParquetRows, SelectedRows, StreamedRows, sources
-from quernel.selection import quantile as selection
 from quernel.solvers.progress import listening
+from quernel.tuning.data_summary import DataSummary, StreamedSummary
 
 # Forces rows to be streamed, and still has room for a sample that screening can begin with.
 SMALL = 1_800_000
@@ -92,8 +92,8 @@ def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_p
     words = {"n_components": 40, "random_state": 0, "tol": 1e-9}
     near = MODELS[name](**words).fit(X, y, weight)
     far = MODELS[name](**words, max_memory=SMALL).fit(parquet(tmp_path, X, y, weight))
-    assert isinstance(counted[0][0], LiftedRows)
-    assert isinstance(counted[1][0], StreamedRows)
+    assert isinstance(counted[0][0], InMemoryDesign)
+    assert isinstance(counted[1][0], StreamedDesign)
     assert far.duality_gap_.max() <= 1e-9
     np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-9)
     np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
@@ -104,9 +104,9 @@ def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_p
         assert far.crossing_rate_ == near.crossing_rate_
     if name in ("hinge", "classes"):
         np.testing.assert_array_equal(far.classes_, near.classes_)
-        np.testing.assert_allclose(far._raw_curves(X[:100]), near._raw_curves(X[:100]), atol=2e-3)
+        np.testing.assert_allclose(far._predict_raw(X[:100]), near._predict_raw(X[:100]), atol=2e-3)
     else:
-        np.testing.assert_allclose(far._raw_curves(X[:100]), near._raw_curves(X[:100]), atol=1e-3 * np.std(y))
+        np.testing.assert_allclose(far._predict_raw(X[:100]), near._predict_raw(X[:100]), atol=1e-3 * np.std(y))
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_the_overview_of_a_stream_is_that_of_arrays(data):
     X, y, weight = data
     y = np.round(y, 1)
     counts = weight > 0
-    near, far = Overview(ArrayRows(X[counts], y[counts], weight[counts])), FarOverview(MemmapRows(X, y, weight))
+    near, far = DataSummary(ArrayRows(X[counts], y[counts], weight[counts])), StreamedSummary(MemmapRows(X, y, weight))
     assert far.n_rows == near.n_rows
-    assert far.spread == near.spread
+    assert far.target_scale == near.target_scale
     for name in ("mean", "scales", "range", "bandwidth"):
         np.testing.assert_allclose(getattr(far, name), getattr(near, name), rtol=1e-11, atol=1e-15)
-    np.testing.assert_array_equal(far.every(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
+    np.testing.assert_array_equal(far.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
     assert far.sample.n_rows < 5000 < near.sample.n_rows
 
 
@@ -187,7 +187,7 @@ def test_rows_that_fit_are_read_into_memory(data, tmp_path, counted):
     arrays = KernelQuantileRegressor(**words).fit(X, y, weight)
     files = KernelQuantileRegressor(**words).fit(parquet(tmp_path, X, y, weight))
     objects = KernelQuantileRegressor(**words).fit(ArrayRows(X, y, weight))
-    assert all(isinstance(rows, LiftedRows) for rows, _ in counted)
+    assert all(isinstance(rows, InMemoryDesign) for rows, _ in counted)
     np.testing.assert_array_equal(files.coef_, arrays.coef_)
     np.testing.assert_array_equal(objects.coef_, arrays.coef_)
     assert list(files.feature_names_in_) == ["x0", "x1", "x2"]

@@ -5,12 +5,12 @@ import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
 from oracles.optimum import lower_bound, minimiser, objective, optimum
-from quernel.certificate import certify, null_model, relative, truncation
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import PivotedCholesky
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
+from quernel.objective.duality_gap import certify, low_rank_bound, null_model, relative
 from quernel.solvers import newton
 
 N, M, LEVELS = 80, 7, (0.05, 0.5, 0.8)
@@ -34,10 +34,10 @@ def data():
 
 def certificate_of(features, y, levels, alpha, coef, constant, dual, weight=None, intercept=False):
     """The library's certificate, with residuals and duals set by hand."""
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     problem = Problem(rows, Pinball(levels), alpha, fit_intercept=intercept)
     memory = rows.new_memory(anchor=dual)
-    problem.place(memory, coef, constant)
+    problem.set_coefficients(memory, coef, constant)
     return certify(problem, memory, coef, constant, null_model(problem))
 
 
@@ -142,7 +142,7 @@ def test_relative_gap_is_zero_where_the_constant_is_perfect():
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_null_model_is_the_best_constant(data, weight, intercept):
     features, y = data
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     null = null_model(Problem(rows, Pinball(LEVELS), 1.0, fit_intercept=intercept))
     for k, level in enumerate(LEVELS):
         trials = np.concatenate([y, np.linspace(y.min(), y.max(), 201)]) if intercept else [0.0]
@@ -170,10 +170,10 @@ def test_truncation_covers_what_a_loose_factor_misses(weight, tol, alpha, interc
     bandwidth = 0.3
     kernel_map = PivotedCholesky(Gaussian(bandwidth), tol=tol)
     features = kernel_map.fit_transform(X, sample_weight=weight)
-    rows = LiftedRows(ArrayRows(X, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(X, y, weight), features=features)
     whole = root_of(rbf_kernel(X, gamma=1 / (2 * bandwidth**2)))
     result = newton.solve(Problem(rows, Pinball(LEVELS), alpha, fit_intercept=intercept), max_iter=200)
-    missed = truncation(result.dual, rows.share, kernel_map.residual_, np.full(3, alpha))
+    missed = low_rank_bound(result.dual, rows.share, kernel_map.residual_, np.full(3, alpha))
     assert np.all(missed > 0)
     for k, level in enumerate(LEVELS):
         reached, bound = optimum(whole, y, level, alpha, weight, intercept)
@@ -188,8 +188,8 @@ def test_truncation_by_hand():
     """(sum |share v| sqrt(E_ii))^2 / (4 alpha)."""
     dual, share, left_out = np.array([[0.5, -0.2], [-0.5, 0.8]]), np.array([0.25, 0.75]), np.array([0.04, 0.01])
     np.testing.assert_allclose(
-        truncation(dual, share, left_out, np.array([0.1, 0.2])),
+        low_rank_bound(dual, share, left_out, np.array([0.1, 0.2])),
         [(0.25 * 0.5 * 0.2 + 0.75 * 0.5 * 0.1) ** 2 / 0.4, (0.25 * 0.2 * 0.2 + 0.75 * 0.8 * 0.1) ** 2 / 0.8],
         rtol=1e-14,
     )
-    assert np.all(truncation(dual, share, np.zeros(2), np.array([0.1, 0.2])) == 0)
+    assert np.all(low_rank_bound(dual, share, np.zeros(2), np.array([0.1, 0.2])) == 0)

@@ -1,19 +1,20 @@
-"""Steps from the fit to a sample towards that to all rows, and the rows that are still in doubt then."""
+"""Newton steps with full gradient and subsampled Hessian, and the rows that are still active after them."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import EpsilonInsensitive, Hinge, Pinball, SmoothedPinball
-from quernel.problem import Problem
-from quernel.problem.doubt import Bands, narrow, screen
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, screening
-from quernel.solvers.correction import Correction, tells_curvature
+from quernel.objective import Problem
+from quernel.solvers import newton
+from quernel.solvers.screening import driver
+from quernel.solvers.screening.active_set import ScreeningBands, screen, tighten
+from quernel.solvers.screening.subsampled_newton import SubsampledNewton, has_enough_rows
 
 N, M, SIZE = 60_000, 40, 6_000
 LOSSES = [Pinball([0.3, 0.8]), EpsilonInsensitive(0.2, n_columns=2), Hinge(n_columns=2)]
@@ -28,12 +29,12 @@ def lifted():
 def problem(lifted, loss, alpha=1e-6, n=N, fit_intercept=True):
     Phi, y = lifted[0][:n], lifted[1][:n]
     target = np.sign(y - np.median(lifted[1])) if loss.margin else y
-    rows = LiftedRows(ArrayRows(Phi, target), features=Phi, shuffled=True)
+    rows = InMemoryDesign(ArrayRows(Phi, target), features=Phi, shuffled=True)
     return Problem(rows, loss, alpha, fit_intercept=fit_intercept)
 
 
 def bands(q, band):
-    return Bands.alike(np.full(q, band), M)
+    return ScreeningBands.uniform(np.full(q, band), M)
 
 
 def fits(apart):
@@ -44,71 +45,73 @@ def fits(apart):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_all_rows_looked_at_again_are_sorted_as_for_the_first_time(lifted, loss):
+def test_screening_all_rows_again_is_screening_them_for_the_first_time(lifted, loss):
     whole, (first, second) = problem(lifted, loss), fits(apart=0.5)
-    memory, other = whole.rows.new_memory(), whole.rows.new_memory()
-    screen(whole, memory, *first, np.full(2, 0.4), None)
-    first_doubt = memory.collect("doubt").copy()
-    settled, doubts = narrow(whole, memory, None, *second, bands(2, 0.1), None)
+    state, other = whole.rows.new_memory(), whole.rows.new_memory()
+    screen(whole, state, *first, np.full(2, 0.4), None)
+    first_active = state.collect("active").copy()
+    screened, active_set = tighten(whole, state, None, *second, bands(2, 0.1), None)
     _, right, rows = screen(whole, other, *second, np.full(2, 0.1), None)
-    for ours, theirs in ((settled, right), (doubts, rows)):
-        for name in ("force", "balance"):
+    for ours, theirs in ((screened, right), (active_set, rows)):
+        for name in ("phi_t_dual", "mean_dual"):
             np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(settled.level, right.level, rtol=1e-12)
-    np.testing.assert_array_equal(doubts.count, rows.count)
-    assert doubts.count.max() > 0
-    for name in ("dual", "doubt"):
-        np.testing.assert_array_equal(memory.collect(name), other.collect(name))
-    assert np.any(memory.collect("doubt") & ~first_doubt), "rows that were settled are in doubt now"
+    np.testing.assert_allclose(screened.constant, right.constant, rtol=1e-12)
+    np.testing.assert_array_equal(active_set.count, rows.count)
+    assert active_set.count.max() > 0
+    for name in ("dual", "active"):
+        np.testing.assert_array_equal(state.collect(name), other.collect(name))
+    assert np.any(state.collect("active") & ~first_active), "rows that were screened are in active now"
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_of_rows_in_doubt_nothing_is_lost_and_the_settled_ones_stay(lifted, loss):
-    """What settled and doubtful rows would add together: settled ones by the old fit, the others by the new one."""
+def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(lifted, loss):
+    """What screened and active rows would add together: screened ones by the old fit, the others by the new one."""
     whole, (first, second) = problem(lifted, loss), fits(apart=0.02)
-    memory = whole.rows.new_memory()
-    _, settled, doubts = screen(whole, memory, *first, np.full(2, 0.4), None)
-    known, before = memory.collect("doubt"), memory.collect("dual")
-    sweeps, (after, fewer) = memory.sweeps, narrow(whole, memory, settled, *second, bands(2, 0.1), None)
-    assert memory.sweeps == sweeps
-    doubt, dual = memory.collect("doubt"), memory.collect("dual")
-    assert np.all(known | ~doubt)
+    state = whole.rows.new_memory()
+    _, screened, active_set = screen(whole, state, *first, np.full(2, 0.4), None)
+    known, before = state.collect("active"), state.collect("dual")
+    sweeps, (after, fewer) = state.sweeps, tighten(whole, state, screened, *second, bands(2, 0.1), None)
+    assert state.sweeps == sweeps
+    active, dual = state.collect("active"), state.collect("dual")
+    assert np.all(known | ~active)
     np.testing.assert_array_equal(dual[~known], before[~known])
-    assert 0 < fewer.count.min() <= fewer.count.max() < doubts.count.min()
-    offset, sign = loss.frame(whole.rows.target[:, None])
-    residual = offset - sign * (whole.rows.resident("") @ second[0] + second[1])
+    assert 0 < fewer.count.min() <= fewer.count.max() < active_set.count.min()
+    offset, sign = loss.margin_transform(whole.rows.target[:, None])
+    residual = offset - sign * (whole.rows.as_array("") @ second[0] + second[1])
     slopes = np.where(known, loss.slope(residual), before) * sign / N
-    np.testing.assert_allclose(after.force + fewer.force, whole.rows.resident("").T @ slopes, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(after.balance + fewer.balance, slopes.sum(axis=0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        after.phi_t_dual + fewer.phi_t_dual, whole.rows.as_array("").T @ slopes, rtol=0, atol=1e-12
+    )
+    np.testing.assert_allclose(after.mean_dual + fewer.mean_dual, slopes.sum(axis=0), rtol=0, atol=1e-12)
 
 
-def test_every_row_is_in_doubt_within_an_error_of_its_own(lifted):
+def test_every_row_is_active_within_its_own_band(lifted):
     whole, rng = problem(lifted, Pinball([0.5])), np.random.default_rng(0)
-    coef, intercept, memory = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_memory()
+    coef, intercept, state = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_memory()
     errors, shifts = rng.normal(0, 0.1, (1, 5, M)), rng.normal(0, 0.1, (1, 5))
-    Phi = whole.rows.resident("")
+    Phi = whole.rows.as_array("")
     reach = np.sqrt(np.sum((Phi @ errors[0].T + shifts[0]) ** 2, axis=1))
     narrowest, widest = np.quantile(reach, [[0.2], [0.8]])
-    screen(whole, memory, coef, intercept, np.array([np.inf]), None)
-    narrow(whole, memory, None, coef, intercept, Bands(widest, narrowest, errors, shifts), None)
-    doubt = np.abs(memory.collect("residual")[:, 0]) <= np.clip(reach, narrowest, widest)
-    np.testing.assert_array_equal(memory.collect("doubt")[:, 0], doubt)
-    assert 0 < doubt.mean() < 1
-    assert np.any(doubt != (np.abs(memory.collect("residual")[:, 0]) <= np.median(reach))), "negative control"
+    screen(whole, state, coef, intercept, np.array([np.inf]), None)
+    tighten(whole, state, None, coef, intercept, ScreeningBands(widest, narrowest, errors, shifts), None)
+    active = np.abs(state.collect("residual")[:, 0]) <= np.clip(reach, narrowest, widest)
+    np.testing.assert_array_equal(state.collect("active")[:, 0], active)
+    assert 0 < active.mean() < 1
+    assert np.any(active != (np.abs(state.collect("residual")[:, 0]) <= np.median(reach))), "negative control"
 
 
 @pytest.mark.parametrize("loss", [Pinball([0.5]), Pinball([0.1]), EpsilonInsensitive(0.2)], ids=repr)
-def test_a_step_takes_most_of_the_error_and_tells_what_is_left(lifted, loss):
+def test_a_step_removes_most_of_the_error_and_its_bands_hold_the_rest(lifted, loss):
     whole, few = problem(lifted, loss), problem(lifted, loss, n=SIZE)
     best, guess = (newton.solve(one, tol=1e-7, polish=False) for one in (whole, few))
-    Phi = whole.rows.resident("")
+    Phi = whole.rows.as_array("")
 
     def errors(coef, intercept):
         return (Phi @ (coef - best.coef) + intercept - best.intercept)[:, 0]
 
-    _, settled, doubts = screen(whole, whole.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
-    pull = settled.force + doubts.force, settled.balance + doubts.balance
-    step = Correction(few, None, 20).step(guess.coef, guess.intercept, *pull, N)
+    _, screened, active_set = screen(whole, whole.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
+    sums = screened.phi_t_dual + active_set.phi_t_dual, screened.mean_dual + active_set.mean_dual
+    step = SubsampledNewton(few, None, 20).step(guess.coef, guess.intercept, *sums, N)
     before, after = errors(guess.coef, guess.intercept), errors(step.coef, step.intercept)
     assert np.sqrt(np.mean(after**2)) < 0.4 * np.sqrt(np.mean(before**2))
     reach = np.sqrt(np.sum((Phi @ step.bands.errors[0].T + step.bands.shifts[0]) ** 2, axis=1))
@@ -116,17 +119,17 @@ def test_a_step_takes_most_of_the_error_and_tells_what_is_left(lifted, loss):
     assert np.mean(np.abs(after) > reach) < 0.002
     assert np.mean(np.abs(before) > reach) > 0.1, "negative control: the errors before were larger"
     # The sample's own gradient, which is nearly zero, leads nowhere.
-    _, settled, doubts = screen(few, few.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
-    pull = settled.force + doubts.force, settled.balance + doubts.balance
-    own = Correction(few, None, 20).step(guess.coef, guess.intercept, *pull, N)
+    _, screened, active_set = screen(few, few.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
+    sums = screened.phi_t_dual + active_set.phi_t_dual, screened.mean_dual + active_set.mean_dual
+    own = SubsampledNewton(few, None, 20).step(guess.coef, guess.intercept, *sums, N)
     assert np.sqrt(np.mean(errors(own.coef, own.intercept) ** 2)) > 0.8 * np.sqrt(np.mean(before**2))
 
 
-def test_steps_lead_to_the_own_fit_of_a_sample(lifted):
+def test_steps_lead_to_the_fit_of_the_sample(lifted):
     first, sample = (problem(lifted, Pinball([0.3, 0.7]), n=n) for n in (1_000, SIZE))
     guess, best = (newton.solve(one, tol=1e-8, polish=False) for one in (first, sample))
-    coef, intercept, residual = Correction(sample, None, 20).own_fit(guess.coef, guess.intercept)
-    Phi, y = sample.rows.resident(""), sample.rows.target[:, None]
+    coef, intercept, residual = SubsampledNewton(sample, None, 20).fit_subsample(guess.coef, guess.intercept)
+    Phi, y = sample.rows.as_array(""), sample.rows.target[:, None]
     np.testing.assert_allclose(residual, y - Phi @ coef - intercept, atol=1e-10)
 
     def off(coef, intercept):
@@ -135,23 +138,23 @@ def test_steps_lead_to_the_own_fit_of_a_sample(lifted):
     assert np.all(off(coef, intercept) < 0.35 * off(guess.coef, guess.intercept))
 
 
-def test_a_guess_from_which_steps_lead_nowhere_is_not_taken(lifted):
+def test_steps_that_do_not_contract_are_rejected(lifted):
     sample, far = problem(lifted, Pinball([0.5]), n=SIZE), np.full((M, 1), 30.0)
-    assert Correction(sample, None, 20).own_fit(far, np.zeros(1)) is None
+    assert SubsampledNewton(sample, None, 20).fit_subsample(far, np.zeros(1)) is None
 
 
-def test_a_sample_must_have_the_rows_to_tell(lifted):
-    assert tells_curvature(problem(lifted, Pinball([0.5]), n=SIZE), parameters=M)
-    assert not tells_curvature(problem(lifted, Pinball([0.5]), n=SIZE // 10), parameters=M)
+def test_a_sample_must_have_enough_rows(lifted):
+    assert has_enough_rows(problem(lifted, Pinball([0.5]), n=SIZE), parameters=M)
+    assert not has_enough_rows(problem(lifted, Pinball([0.5]), n=SIZE // 10), parameters=M)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("levels", [[0.5], [0.1, 0.5, 0.9]])
-def test_fewer_rows_are_solved_for_and_no_more_sweeps_are_made(lifted, levels, intercept, monkeypatch):
+def test_steps_leave_fewer_active_rows_and_cost_no_more_passes(lifted, levels, intercept, monkeypatch):
     whole = problem(lifted, Pinball(levels), 1e-7, fit_intercept=intercept)
-    corrected = screening.solve(whole)
-    monkeypatch.setattr(screening, "CORRECTED", np.inf)
-    plain = screening.solve(whole)
+    corrected = driver.solve(whole)
+    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    plain = driver.solve(whole)
     assert corrected.converged
     assert plain.converged
     np.testing.assert_allclose(corrected.objective, plain.objective, rtol=2e-6)
@@ -164,52 +167,52 @@ def test_fewer_rows_are_solved_for_and_no_more_sweeps_are_made(lifted, levels, i
 def test_targets_with_many_ties_are_solved_too(lifted, step):
     """Rounded to few values, most rows of a column may lie on the fit."""
     Phi, y = lifted[0], np.round(lifted[1] / step) * step
-    rows = LiftedRows(ArrayRows(Phi, y), features=Phi)
-    result = screening.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
+    rows = InMemoryDesign(ArrayRows(Phi, y), features=Phi)
+    result = driver.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
     assert result.converged
 
 
 def test_losses_that_are_curved_somewhere_or_of_the_margin_are_not_corrected(lifted, monkeypatch):
     """What rows on a curved piece add to the gradient is not summed; of a margin, steps lead astray."""
     taken = []
-    real = Correction.step
-    monkeypatch.setattr(Correction, "step", lambda *args: taken.append(1) or real(*args))
+    real = SubsampledNewton.step
+    monkeypatch.setattr(SubsampledNewton, "step", lambda *args: taken.append(1) or real(*args))
     cases = ((SmoothedPinball(width=0.05, levels=[0.5]), False), (Hinge(), False), (Pinball([0.5]), True))
     for loss, corrected in cases:
         taken.clear()
-        assert screening.solve(problem(lifted, loss, 1e-7)).converged
+        assert driver.solve(problem(lifted, loss, 1e-7)).converged
         assert bool(taken) == corrected
 
 
 def test_where_no_step_can_be_taken_no_more_rows_are_solved_for(lifted, monkeypatch):
     whole = problem(lifted, Pinball([0.2, 0.5]), 1e-7)
-    monkeypatch.setattr(Correction, "step", lambda *args: None)
-    without_steps = screening.solve(whole)
-    monkeypatch.setattr(screening, "CORRECTED", np.inf)
-    plain = screening.solve(whole)
+    monkeypatch.setattr(SubsampledNewton, "step", lambda *args: None)
+    without_steps = driver.solve(whole)
+    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    plain = driver.solve(whole)
     assert without_steps.doubtful == plain.doubtful
     np.testing.assert_allclose(without_steps.objective, plain.objective, rtol=1e-9)
 
 
 @pytest.mark.parametrize("number", [np.nan, 0.0, np.inf])
 def test_a_step_whose_band_is_no_band_is_not_taken(lifted, number, monkeypatch):
-    whole, real = problem(lifted, Pinball([0.5]), 1e-7), Correction.step
+    whole, real = problem(lifted, Pinball([0.5]), 1e-7), SubsampledNewton.step
     tried = []
 
     def broken(*args):
         tried.append(1)
         return replace(real(*args), band=np.array([number]))
 
-    monkeypatch.setattr(Correction, "step", broken)
-    assert screening.solve(whole).converged
+    monkeypatch.setattr(SubsampledNewton, "step", broken)
+    assert driver.solve(whole).converged
     assert len(tried) == 1
 
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])
 def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monkeypatch):
     """Bands that are far too narrow, or a fit that was thrown far away."""
-    whole, real = problem(lifted, Pinball([0.5]), 1e-7), Correction.step
-    right = screening.solve(whole)
+    whole, real = problem(lifted, Pinball([0.5]), 1e-7), SubsampledNewton.step
+    right = driver.solve(whole)
 
     def misled(self, coef, intercept, *args):
         step = real(self, coef, intercept, *args)
@@ -218,8 +221,8 @@ def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monke
         bands = step.bands._replace(widest=factor * step.bands.widest, narrowest=factor * step.bands.narrowest)
         return replace(step, bands=bands)
 
-    monkeypatch.setattr(Correction, "step", misled)
-    result = screening.solve(whole)
+    monkeypatch.setattr(SubsampledNewton, "step", misled)
+    result = driver.solve(whole)
     assert result.converged
     np.testing.assert_allclose(result.objective, right.objective, rtol=2e-6)
     assert result.sweeps > right.sweeps
@@ -237,12 +240,12 @@ def test_rows_of_all_kinds_are_corrected(lifted, case, monkeypatch):
     elif case == "targets":
         y = np.column_stack([y, y**2])
     else:
-        monkeypatch.setattr("quernel.solvers.compression.COST", 300.0)
-    whole = Problem(LiftedRows(ArrayRows(Phi, y, weight), features=Phi), Pinball(levels), 1e-6)
-    taken, step = [], Correction.step
-    monkeypatch.setattr(Correction, "step", lambda *args: taken.append(1) or step(*args))
-    result = screening.solve(whole)
+        monkeypatch.setattr("quernel.solvers.screening.low_rank.COST", 300.0)
+    whole = Problem(InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi), Pinball(levels), 1e-6)
+    taken, step = [], SubsampledNewton.step
+    monkeypatch.setattr(SubsampledNewton, "step", lambda *args: taken.append(1) or step(*args))
+    result = driver.solve(whole)
     assert taken
     assert result.converged
-    monkeypatch.setattr(screening, "CORRECTED", np.inf)
-    np.testing.assert_allclose(result.objective, screening.solve(whole).objective, rtol=2e-6)
+    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    np.testing.assert_allclose(result.objective, driver.solve(whole).objective, rtol=2e-6)

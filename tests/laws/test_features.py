@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from quernel.features import SAMPLINGS, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
-from quernel.kernels import KERNELS, Gaussian, IntegralKernel, Laplacian, Linear, Matern, ShiftInvariantKernel
+from quernel.features import SAMPLINGS, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
+from quernel.kernels import KERNELS, Gaussian, Laplacian, Linear, Matern, RandomFeatureKernel, ShiftInvariantKernel
 
-DRAWABLE = [name for name, kind in KERNELS.items() if issubclass(kind, IntegralKernel)]
+DRAWABLE = [name for name, kind in KERNELS.items() if issubclass(kind, RandomFeatureKernel)]
 every_draw = pytest.mark.parametrize(
     ("kernel", "sampling"),
     [(name, way) for name in DRAWABLE for way in SAMPLINGS if way not in KERNELS[name].refused_samplings],
@@ -109,7 +109,7 @@ MAPS = {
     "random": RandomFeatures(Gaussian(0.5), 40, random_state=1),
     "cholesky": PivotedCholesky(Gaussian(0.5), tol=1e-6),
     "nystroem": Nystroem(Gaussian(0.5), 15, random_state=1),
-    "ready": ReadyFeatures(),
+    "ready": PrecomputedFeatures(),
 }
 
 
@@ -126,7 +126,7 @@ def test_clones_are_unfitted_and_alike_and_pickles_are_fitted(name):
 
 def test_ready_features_are_the_columns_themselves():
     X = rows(6)
-    assert ReadyFeatures().fit(X).transform(X) is X
+    assert PrecomputedFeatures().fit(X).transform(X) is X
 
 
 # Pivoted Cholesky

@@ -125,7 +125,7 @@ def law_value(loss, by_hand):
 def law_slope_is_the_derivative(loss, by_hand):
     r, step = residuals(), 1e-6
     for k in range(len(loss.domain[0])):
-        smooth = r[np.abs(loss.distance(columns(r, loss))[:, k]) > 1e-3]
+        smooth = r[np.abs(loss.distance_to_knot(columns(r, loss))[:, k]) > 1e-3]
         assert len(smooth) > 60
         numeric = [(by_hand(x + step, k) - by_hand(x - step, k)) / (2 * step) for x in smooth]
         np.testing.assert_allclose(loss.slope(columns(smooth, loss))[:, k], numeric, atol=1e-5)
@@ -190,11 +190,11 @@ def law_curvature_is_the_derivative_of_the_dual(loss, by_hand):
         smooth = np.abs(before - after) <= 1e-5 / width  # a step across a kink has no derivative to compare with
         assert smooth.mean() > 0.95
         np.testing.assert_allclose(curvature[smooth], ((before + after) / 2)[smooth], rtol=1e-5, atol=1e-5 / width)
-    smooth = np.all(loss.own_width > 0)
+    smooth = np.all(loss.smoothing_width > 0)
     if smooth:  # then there is a curvature without any width, 1 / own_width at the most
         curvature = loss.curvature(r, anchor, 0.0)
-        assert np.all((curvature >= 0) & (curvature <= 1 / loss.own_width * (1 + 1e-12)))
-        clear = loss.distance(r) > 1e-3
+        assert np.all((curvature >= 0) & (curvature <= 1 / loss.smoothing_width * (1 + 1e-12)))
+        clear = loss.distance_to_knot(r) > 1e-3
         numeric = (loss.slope(r + 1e-5) - loss.slope(r - 1e-5)) / 2e-5
         np.testing.assert_allclose(
             curvature[clear & (np.abs(r) > 1e-3)], numeric[clear & (np.abs(r) > 1e-3)], atol=1e-7
@@ -219,7 +219,7 @@ def law_conjugate(loss, by_hand):
     for k in range(v.shape[1]):
         values = np.array([by_hand(r, k) for r in GRID])
         lines = v[:, k, None] * GRID - values
-        reached = np.abs(loss.contact(v)[:, k]) < 50  # within the grid
+        reached = np.abs(loss.inverse_subgradient(v)[:, k]) < 50  # within the grid
         assert reached.sum() >= 20
         np.testing.assert_allclose(loss.conjugate(v)[reached, k], lines.max(axis=1)[reached], atol=1e-3)
     low, high = loss.domain
@@ -229,19 +229,19 @@ def law_conjugate(loss, by_hand):
         assert np.all(np.isfinite(loss.conjugate(end[None, :])[0, bounded])), "the domain is closed"
 
 
-def law_contact(loss, by_hand):
-    """v is a slope of the loss at contact(v)."""
+def law_inverse_subgradient(loss, by_hand):
+    """v is a subgradient of the loss at inverse_subgradient(v)."""
     v = inside(loss)
-    r = loss.contact(v)
+    r = loss.inverse_subgradient(v)
     assert r.shape == v.shape
     np.testing.assert_allclose(loss.value(r) + loss.conjugate(v) - v * r, 0, atol=ROUNDING)
 
 
-def law_room(loss, by_hand):
-    """v stays a slope of the loss at r - s for s in the room, and at none beyond."""
+def law_subgradient_interval(loss, by_hand):
+    """v stays a subgradient of the loss at r - s for s in the interval, and for none beyond."""
     v = inside(loss, 9)[1:-1] if isinstance(loss, Smooth) else inside(loss, 9)  # whose ends are at infinity
-    r = loss.contact(v) + np.where(v >= loss.domain[1], 0.7, 0) - np.where(v <= loss.domain[0], 0.7, 0)
-    low, high = loss.room(r, v)
+    r = loss.inverse_subgradient(v) + np.where(v >= loss.domain[1], 0.7, 0) - np.where(v <= loss.domain[0], 0.7, 0)
+    low, high = loss.subgradient_interval(r, v)
 
     def miss(s):
         return loss.value(r - s) + loss.conjugate(v) - v * (r - s)
@@ -270,14 +270,14 @@ def law_lipschitz(loss, by_hand):
 def law_frame(loss, by_hand):
     """r = offset - sign f is y - f, or 1 - y f for the margin."""
     target, f = np.array([[-1.0], [1.0]]), np.array([[0.3], [0.7]])
-    offset, sign = loss.frame(target)
+    offset, sign = loss.margin_transform(target)
     np.testing.assert_allclose(offset - sign * f, 1 - target * f if loss.margin else target - f)
     assert np.all(np.abs(sign) == 1)
 
 
 def law_lines(loss, by_hand):
     """Between its knots the loss has the slopes it says; where it says nan it is no line."""
-    knots, slopes = loss.lines
+    knots, slopes = loss.segments
     assert slopes.shape == (len(knots), knots.shape[1] + 1)
     for k in range(len(knots)):
         ends = np.clip(np.concatenate([[-9.0], knots[k], [9.0]]), -9, 9)
@@ -291,10 +291,10 @@ def law_lines(loss, by_hand):
                 assert (right - left) / (0.5 * (last - first)) == pytest.approx(stated, abs=1e-9)
     r = columns(residuals(), loss)
     nearest = np.min([np.full(r.shape, np.inf), *(np.abs(r - knot) for knot in knots.T)], axis=0)
-    np.testing.assert_allclose(loss.distance(r), nearest)
+    np.testing.assert_allclose(loss.distance_to_knot(r), nearest)
 
 
-def law_best_constant(loss, by_hand):
+def law_fit_constant(loss, by_hand):
     rng = np.random.default_rng(23)
     for target, weight in (
         (rng.standard_normal(40), np.ones(40)),
@@ -308,7 +308,7 @@ def law_best_constant(loss, by_hand):
             if np.ptp(target) == 0:
                 continue
         share = weight / weight.sum()
-        constant = loss.best_constant(target, share)
+        constant = loss.fit_constant(target, share)
         for k, b in enumerate(constant):
 
             def cost(b, k=k, target=target, share=share):
@@ -412,13 +412,13 @@ class OpenDomain(Wrong):
         return np.where((dual > low) & (dual < high), 0.0, np.inf)
 
 
-class ContactBesideTheKink(Wrong):
-    def contact(self, dual):
+class InverseSubgradientBesideTheKink(Wrong):
+    def inverse_subgradient(self, dual):
         return np.full_like(dual, 0.01)
 
 
-class RoomWithoutEnd(Wrong):
-    def room(self, residual, dual):
+class IntervalWithoutEnd(Wrong):
+    def subgradient_interval(self, residual, dual):
         return np.full_like(residual, -np.inf), np.full_like(residual, np.inf)
 
 
@@ -428,25 +428,25 @@ class TooSteep(Wrong):
 
 
 class MirroredFrame(Wrong):
-    def frame(self, target):
+    def margin_transform(self, target):
         return 1.0, target
 
 
 class KnotsElsewhere(Wrong):
     @property
-    def lines(self):
-        knots, slopes = super().lines
+    def segments(self):
+        knots, slopes = super().segments
         return knots + 0.5, slopes
 
 
 class MeanConstant(Wrong):
-    def best_constant(self, target, share):
+    def fit_constant(self, target, share):
         return np.full(len(self.levels), share @ target)
 
 
 class UnweightedConstant(Wrong):
-    def best_constant(self, target, share):
-        return super().best_constant(target, np.full_like(share, 1 / len(share)))
+    def fit_constant(self, target, share):
+        return super().fit_constant(target, np.full_like(share, 1 / len(share)))
 
 
 class TakesTheFirst(Pinball):
@@ -469,13 +469,13 @@ class TakesTheFirst(Pinball):
         (MirroredValue, "fenchel_young"),
         (UnboundedConjugate, "conjugate"),
         (OpenDomain, "conjugate"),
-        (ContactBesideTheKink, "contact"),
-        (RoomWithoutEnd, "room"),
+        (InverseSubgradientBesideTheKink, "inverse_subgradient"),
+        (IntervalWithoutEnd, "subgradient_interval"),
         (TooSteep, "lipschitz"),
         (MirroredFrame, "frame"),
         (KnotsElsewhere, "lines"),
-        (MeanConstant, "best_constant"),
-        (UnweightedConstant, "best_constant"),
+        (MeanConstant, "fit_constant"),
+        (UnweightedConstant, "fit_constant"),
         (TakesTheFirst, "take"),
     ],
 )
@@ -489,15 +489,15 @@ class LogisticWithoutTheOne(Logistic):
         return super().conjugate(dual) - dual
 
 
-class LogisticOfHalfTheBend(Logistic):
-    def bend(self, residual):
-        return super().bend(residual) / 2
+class LogisticOfHalfTheSecondDerivative(Logistic):
+    def second_derivative(self, residual):
+        return super().second_derivative(residual) / 2
 
 
 class SteepSquare(Squared):
     @property
-    def bends(self):
-        return 2 * super().bends[0], 2 * super().bends[1]
+    def inverse_curvatures(self):
+        return 2 * super().inverse_curvatures[0], 2 * super().inverse_curvatures[1]
 
 
 class TwoSidedHinge(Hinge):
@@ -509,8 +509,8 @@ class TwoSidedHinge(Hinge):
 @pytest.mark.parametrize(
     ("wrong", "name", "laws"),
     [
-        (LogisticWithoutTheOne, "logistic", ("fenchel_young", "conjugate", "contact")),
-        (LogisticOfHalfTheBend, "logistic", ("curvature_is_the_derivative_of_the_dual",)),
+        (LogisticWithoutTheOne, "logistic", ("fenchel_young", "conjugate", "inverse_subgradient")),
+        (LogisticOfHalfTheSecondDerivative, "logistic", ("curvature_is_the_derivative_of_the_dual",)),
         (SteepSquare, "squared", ("slope_is_the_derivative", "prox_is_optimal", "fenchel_young", "lipschitz")),
         (TwoSidedHinge, "hinge", ("slope_is_the_derivative", "prox_is_optimal", "fenchel_young", "lines", "conjugate")),
     ],
@@ -530,25 +530,25 @@ def test_every_law_has_its_negative_control():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_best_constant_is_a_weighted_quantile(seed):
+def test_fit_constant_is_a_weighted_quantile(seed):
     """share{y < b} <= level <= share{y <= b}, and integer weights count rows."""
     rng = np.random.default_rng(seed)
     y, count = np.round(rng.standard_normal(30), 1), rng.integers(0, 4, 30)
-    found = Pinball(LEVELS).best_constant(y, count / count.sum())
+    found = Pinball(LEVELS).fit_constant(y, count / count.sum())
     rows = np.repeat(y, count)
     for level, b in zip(LEVELS, found, strict=True):
         assert np.mean(rows < b) <= level + 1e-12
         assert np.mean(rows <= b) >= level - 1e-12
-    np.testing.assert_allclose(found, Pinball(LEVELS).best_constant(rows, np.full(len(rows), 1 / len(rows))))
-    np.testing.assert_allclose(found, Pinball(LEVELS).best_constant(y, count.astype(float)))  # shares of any total
+    np.testing.assert_allclose(found, Pinball(LEVELS).fit_constant(rows, np.full(len(rows), 1 / len(rows))))
+    np.testing.assert_allclose(found, Pinball(LEVELS).fit_constant(y, count.astype(float)))  # shares of any total
 
 
-def test_best_constant_is_the_middle_of_its_interval():
+def test_fit_constant_is_the_middle_of_its_interval():
     y = np.array([4.0, 1.0, 10.0, 2.0])
-    np.testing.assert_array_equal(Pinball([0.25, 0.5, 0.6]).best_constant(y, np.full(4, 0.25)), [1.5, 3.0, 4.0])
+    np.testing.assert_array_equal(Pinball([0.25, 0.5, 0.6]).fit_constant(y, np.full(4, 0.25)), [1.5, 3.0, 4.0])
     # A row without weight is not there.
     weights = np.array([1, 0, 1, 1, 0]) / 3
-    assert Pinball(0.5).best_constant(np.array([0.0, 5.0, 1.0, 2.0, -9.0]), weights)[0] == 1
+    assert Pinball(0.5).fit_constant(np.array([0.0, 5.0, 1.0, 2.0, -9.0]), weights)[0] == 1
 
 
 @pytest.mark.parametrize("levels", [0, 1, [0.5, 1.0], [-0.1], [np.nan], [[0.5]], 1.5])
@@ -607,5 +607,5 @@ def test_quantiles_of_many_values_are_those_of_sorted_ones(order):
 def test_columns_of_many_targets_have_the_quantiles_that_each_has_alone():
     y = np.random.default_rng(0).standard_normal((100_000, 2))
     share = np.full(len(y), 1 / len(y))
-    alone = [Pinball([level]).best_constant(column, share)[0] for column, level in zip(y.T, (0.2, 0.8), strict=True)]
-    np.testing.assert_array_equal(Pinball([0.2, 0.8]).best_constant(y, share), alone)
+    alone = [Pinball([level]).fit_constant(column, share)[0] for column, level in zip(y.T, (0.2, 0.8), strict=True)]
+    np.testing.assert_array_equal(Pinball([0.2, 0.8]).fit_constant(y, share), alone)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quernel.features import Nystroem
-from quernel.features.nystroem import LANDMARKS, row_leverage
+from quernel.features.nystroem import LANDMARKS, row_leverage_scores
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, PeriodicSpline
 
 
@@ -89,9 +89,9 @@ def test_recursive_scores_do_not_fall_below_the_true_ones():
     share = np.full(120, 1 / 120)
     K = kernel.gram(X, X) / 120
     true = np.diag(K @ np.linalg.inv(K + alpha * np.eye(120)))
-    exact = row_leverage(kernel, X, share, X, share, np.ones(120), alpha)
+    exact = row_leverage_scores(kernel, X, share, X, share, np.ones(120), alpha)
     np.testing.assert_allclose(exact, true, rtol=1e-6)
-    few = row_leverage(kernel, X, share, X[:10], share[:10], np.ones(10), alpha)
+    few = row_leverage_scores(kernel, X, share, X[:10], share[:10], np.ones(10), alpha)
     assert np.all(few >= true * (1 - 1e-9))
     assert np.any(few > 1.5 * true)
 

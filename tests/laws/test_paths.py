@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from quernel import paths
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Expectile, Huber, LogCosh, Pinball, Squared
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, screening
+from quernel.objective import Problem
+from quernel.solvers import newton
+from quernel.solvers.screening import driver
 
 ALPHAS = [1e-7, 1e-1, 1e-3, 1e-5]
 LEVELS = [0.1, 0.5, 0.8]
@@ -20,7 +21,7 @@ def problem(n, M, *, weighted=False, intercept=False):
     X, y, _ = make_homoscedastic(n, random_state=0)
     Phi = RandomFeatures(Gaussian(1.0), M, random_state=0).fit(X).transform(X)
     weight = np.random.default_rng(1).integers(0, 4, n).astype(float) if weighted else None
-    rows = LiftedRows(ArrayRows(Phi, y, weight), features=Phi)
+    rows = InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi)
     return Problem(rows, Pinball([0.5]), 1.0, fit_intercept=intercept)
 
 
@@ -49,7 +50,7 @@ def test_the_grid_takes_fewer_sweeps_than_its_cells(n, M, share):
     alphas = 10.0 ** (np.arange(-8, 1) if n == 5000 else np.arange(-4, -1.9, 0.5))
     grid = paths.solve(whole, alphas, LEVELS)
     cells = [
-        screening.solve(Problem(whole.rows, Pinball([level]), alpha, fit_intercept=False)).sweeps
+        driver.solve(Problem(whole.rows, Pinball([level]), alpha, fit_intercept=False)).sweeps
         for alpha in alphas
         for level in LEVELS
     ]
@@ -61,7 +62,7 @@ def test_folds_are_the_rows_of_the_fold():
     folds = [np.arange(0, 1500, 2), np.arange(1, 1500, 2)]
     for fold, grid in zip(folds, paths.solve_folds(whole, ALPHAS, LEVELS, folds), strict=True):
         features, source = whole.rows.pick(fold), whole.rows.source
-        rows = LiftedRows(ArrayRows(features, source.y[fold], source.weight[fold]), features=features)
+        rows = InMemoryDesign(ArrayRows(features, source.y[fold], source.weight[fold]), features=features)
         alone = paths.solve(Problem(rows, Pinball(LEVELS), 1.0, fit_intercept=False), ALPHAS)
         np.testing.assert_allclose(grid.objective, alone.objective, rtol=2e-6)
 
@@ -78,7 +79,7 @@ def test_a_path_of_another_loss_is_the_fits_one_by_one(loss):
 
 def test_a_constant_target_is_fitted_by_the_constant():
     whole = problem(300, 20, intercept=True)
-    rows = LiftedRows(ArrayRows(whole.rows.source.X, np.full(300, 2.5)), features=whole.rows.source.X)
+    rows = InMemoryDesign(ArrayRows(whole.rows.source.X, np.full(300, 2.5)), features=whole.rows.source.X)
     grid = paths.solve(Problem(rows, Pinball(LEVELS), 1.0), ALPHAS)
     np.testing.assert_allclose(grid.intercept, 2.5)
     assert np.all(grid.relative_gap == 0)
@@ -96,10 +97,10 @@ def test_levels_may_have_targets_of_their_own(weighted):
     y = whole.rows.target
     own = np.column_stack([y, 3 - y, y**2])
     source = ArrayRows(whole.rows.source.X, own, whole.rows.source.weight)
-    grid = paths.solve(Problem(LiftedRows(source, features=source.X), Pinball([0.5]), 1.0), ALPHAS, LEVELS)
+    grid = paths.solve(Problem(InMemoryDesign(source, features=source.X), Pinball([0.5]), 1.0), ALPHAS, LEVELS)
     for k, level in enumerate(LEVELS):
         single = ArrayRows(source.X, own[:, k], source.weight)
-        rows = LiftedRows(single, features=source.X)
+        rows = InMemoryDesign(single, features=source.X)
         alone = paths.solve(Problem(rows, Pinball([0.5]), 1.0), ALPHAS, [level])
         np.testing.assert_allclose(grid.objective[:, k], alone.objective[:, 0], rtol=2e-6)
         assert not np.allclose(grid.objective[:, k], grid.objective[:, (k + 1) % 3], rtol=1e-3)

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from quernel.features import SAMPLINGS, RandomFeatures
-from quernel.features.sampling.draw import shares
-from quernel.features.sampling.leverage import inclusion, leverage_scores, without_replacement
-from quernel.features.sampling.orthogonal import orthogonal_normals
+from quernel.features.sampling.draw import allocate_components, orthogonal_normals
+from quernel.features.sampling.leverage import (
+    inclusion_probabilities,
+    leverage_scores,
+    sample_without_replacement,
+)
 from quernel.kernels import (
     ArcCosine,
     Cauchy,
@@ -297,7 +300,9 @@ def test_weights_are_one_over_the_root_of_the_chance(replacement):
     np.testing.assert_array_equal(pool.frequencies_[:, where], features.frequencies_)
     score = explicit_scores(pool.transform(X), np.full(50, 1 / 50), alpha)
     q = score / score.sum()
-    expected = 1 / np.sqrt(200 * 20 * q[where]) if replacement else 1 / np.sqrt(200 * inclusion(q, 20)[where])
+    expected = (
+        1 / np.sqrt(200 * 20 * q[where]) if replacement else 1 / np.sqrt(200 * inclusion_probabilities(q, 20)[where])
+    )
     np.testing.assert_allclose(features.weights_, expected, rtol=1e-9)
     if not replacement:
         assert len(set(where)) == 20
@@ -306,14 +311,14 @@ def test_weights_are_one_over_the_root_of_the_chance(replacement):
 def test_the_pivotal_method_keeps_every_feature_with_its_chance():
     rng = np.random.default_rng(0)
     q = rng.dirichlet(np.full(30, 0.4))
-    chance = inclusion(q, 10)
+    chance = inclusion_probabilities(q, 10)
     assert chance.sum() == pytest.approx(10)
     assert chance.max() == 1
     free = chance < 1
     np.testing.assert_allclose(chance[free] / q[free], (chance[free] / q[free])[0])
     counts = np.zeros(30)
     for _ in range(4000):
-        index, factor = without_replacement(rng, q, 10)
+        index, factor = sample_without_replacement(rng, q, 10)
         assert len(set(index.tolist())) == 10
         np.testing.assert_allclose(factor, 1 / np.sqrt(chance[index]))
         counts[index] += 1
@@ -404,7 +409,7 @@ def test_gram_scores_need_a_finite_diagonal():
     [([1, 1], 10, [5, 5]), ([1, 3], 9, [3, 6]), ([1, 1000], 5, [1, 4]), ([5], 7, [7])],
 )
 def test_features_are_shared_out_in_proportion(coefficients, M, expected):
-    np.testing.assert_array_equal(shares(np.array(coefficients, dtype=float), M), expected)
+    np.testing.assert_array_equal(allocate_components(np.array(coefficients, dtype=float), M), expected)
 
 
 def test_a_sum_needs_a_feature_for_each_summand():

@@ -1,16 +1,17 @@
-"""Screened continuation: the plain loop's answer for a fraction of its work."""
+"""Screened Newton: the answer of plain Newton for a fraction of its work."""
 
 import numpy as np
 import pytest
 
 from quernel import paths
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import SOLVERS, newton, screening
+from quernel.objective import Problem
+from quernel.solvers import SOLVERS, newton
+from quernel.solvers.screening import driver
 
 N, M = 60_000, 40
 
@@ -25,12 +26,12 @@ def problem(lifted, levels, alpha, *, weight=None, intercept=False, shuffled=Tru
     Phi, y = lifted
     if order is not None:
         Phi, y = Phi[order], y[order]
-    rows = LiftedRows(ArrayRows(Phi, y, weight), features=Phi, shuffled=shuffled, **more)
+    rows = InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi, shuffled=shuffled, **more)
     return Problem(rows, Pinball(levels), alpha, fit_intercept=intercept)
 
 
 def test_it_is_the_default_solver():
-    assert SOLVERS["newton"] is screening.solve
+    assert SOLVERS["newton"] is driver.solve
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -39,7 +40,7 @@ def test_it_is_the_default_solver():
 def test_same_optimum_as_the_plain_loop(lifted, alpha, weighted, intercept):
     weight = np.random.default_rng(1).integers(0, 4, N).astype(float) if weighted else None
     levels = [0.02, 0.5, 0.9]
-    ours = screening.solve(problem(lifted, levels, alpha, weight=weight, intercept=intercept))
+    ours = driver.solve(problem(lifted, levels, alpha, weight=weight, intercept=intercept))
     plain = newton.solve(problem(lifted, levels, alpha, weight=weight, intercept=intercept), tol=1e-9, polish=False)
     assert ours.converged
     assert plain.converged
@@ -51,7 +52,7 @@ def test_same_optimum_as_the_plain_loop(lifted, alpha, weighted, intercept):
 
 @pytest.mark.parametrize("level", [0.1, 0.5])
 def test_it_does_less_work(lifted, level):
-    ours = screening.solve(problem(lifted, [level], 1e-4))
+    ours = driver.solve(problem(lifted, [level], 1e-4))
     plain = newton.solve(problem(lifted, [level], 1e-4), polish=False)
     assert max(ours.doubtful) < 0.25 * N
     assert ours.sweeps < 0.5 * plain.sweeps
@@ -63,12 +64,12 @@ def test_it_does_less_work(lifted, level):
 def test_rows_sorted_by_target_cost_no_more(lifted):
     """The first rows of a sorted table are no random sample: it must be drawn, unless they are known to be shuffled."""
     order = np.argsort(lifted[1])
-    shuffled = screening.solve(problem(lifted, [0.3], 1e-4))
-    ordered = screening.solve(problem(lifted, [0.3], 1e-4, shuffled=False, order=order))
+    shuffled = driver.solve(problem(lifted, [0.3], 1e-4))
+    ordered = driver.solve(problem(lifted, [0.3], 1e-4, shuffled=False, order=order))
     assert ordered.converged
     assert ordered.sweeps < 1.5 * shuffled.sweeps
     np.testing.assert_allclose(ordered.objective, shuffled.objective, rtol=2e-6)
-    deceived = screening.solve(problem(lifted, [0.3], 1e-4, shuffled=True, order=order))
+    deceived = driver.solve(problem(lifted, [0.3], 1e-4, shuffled=True, order=order))
     assert deceived.converged, "a bad sample costs work, never the answer"
     assert deceived.sweeps > 1.5 * ordered.sweeps, "negative control"
 
@@ -76,23 +77,23 @@ def test_rows_sorted_by_target_cost_no_more(lifted):
 def test_features_recomputed_by_block_give_the_same_answer(lifted):
     X, y, _ = make_homoscedastic(N, random_state=0)
     features = RandomFeatures(Gaussian(1.0), M, random_state=0).fit(X)
-    rows = LiftedRows(ArrayRows(X, y), features, shuffled=True, max_memory=0)
+    rows = InMemoryDesign(ArrayRows(X, y), features, shuffled=True, max_memory=0)
     assert not rows.cached
-    recomputed = screening.solve(Problem(rows, Pinball([0.3]), 1e-4, fit_intercept=False), tol=5e-10)
-    stored = screening.solve(problem(lifted, [0.3], 1e-4), tol=5e-10)
+    recomputed = driver.solve(Problem(rows, Pinball([0.3]), 1e-4, fit_intercept=False), tol=5e-10)
+    stored = driver.solve(problem(lifted, [0.3], 1e-4), tol=5e-10)
     np.testing.assert_allclose(recomputed.objective, stored.objective, rtol=1e-9)
 
 
 def test_threads_do_not_change_the_answer(lifted):
-    one = screening.solve(problem(lifted, [0.3, 0.8], 1e-4))
-    two = screening.solve(problem(lifted, [0.3, 0.8], 1e-4, threads=2))
+    one = driver.solve(problem(lifted, [0.3, 0.8], 1e-4))
+    two = driver.solve(problem(lifted, [0.3, 0.8], 1e-4, threads=2))
     np.testing.assert_allclose(two.coef, one.coef, rtol=0, atol=1e-9 * np.abs(one.coef).max())
 
 
 def test_the_dual_belongs_to_the_rows(lifted):
     """In the order of the rows, in the box, and reproducing the coefficients:  Phi'v/n = 2 alpha u."""
     Phi, y = lifted
-    result = screening.solve(problem(lifted, [0.3], 1e-3), tol=1e-9)
+    result = driver.solve(problem(lifted, [0.3], 1e-3), tol=1e-9)
     dual, coef = result.dual[:, 0], result.coef[:, 0]
     assert np.all((dual >= 0.3 - 1) & (dual <= 0.3))
     np.testing.assert_allclose(Phi.T @ dual / N, 2e-3 * coef, rtol=0, atol=1e-6)
@@ -111,5 +112,5 @@ def test_a_ridge_weight_that_leaves_every_row_on_one_side_is_solved():
     grid = paths.solve(problem((features, target), np.array([0.5]), 1.0), alphas, tol=1e-5)
     assert grid.relative_gap.max() <= 1e-5
     # At the largest, all duals are 1/2: F = mean y / 2 - |mean phi / 2|^2 / (4 alpha).
-    pull = features.mean(axis=0) / 2
-    assert grid.objective[-1, 0] == pytest.approx(target.mean() / 2 - pull @ pull / (4 * alphas[-1]), rel=1e-5)
+    sums = features.mean(axis=0) / 2
+    assert grid.objective[-1, 0] == pytest.approx(target.mean() / 2 - sums @ sums / (4 * alphas[-1]), rel=1e-5)

@@ -1,8 +1,9 @@
-"""At scale every loss gives what the plain loop gives: rows that can be settled are, and so are directions."""
+"""On many rows every loss gives what plain Newton gives: rows are screened where possible, directions left out."""
 
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
@@ -20,12 +21,12 @@ from quernel.losses import (
     Squared,
     SquaredHinge,
 )
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, screening, staged
+from quernel.objective import Problem
+from quernel.solvers import newton
+from quernel.solvers.screening import driver, smooth_driver
 
 N, M = 60_000, 40
-# Made of lines where most rows lie, so that these can be settled, and others.
+# Losses that are linear where most rows lie, so that rows can be screened, and losses that are curved there.
 LINES = [Absolute(), EpsilonInsensitive(0.2), Huber(0.02), SmoothedPinball(0.02, 0.3), Hinge(), SmoothedHinge(0.02)]
 CURVES = [Huber(1.0), Squared(), Expectile(0.8), LogCosh(), SquaredHinge(), SmoothedHinge(2.0), Logistic()]
 
@@ -41,7 +42,7 @@ def problem(lifted, loss, *, weighted, intercept, alpha=1e-4, **more):
     Phi, y = lifted
     target = np.where(y > 1.5 + 0.5 * Phi[:, 0] / np.abs(Phi[:, 0]).max(), 1.0, -1.0) if loss.margin else y
     weight = np.random.default_rng(1).integers(0, 4, N).astype(float) if weighted else None
-    rows = LiftedRows(ArrayRows(Phi, target, weight), features=Phi, **more)
+    rows = InMemoryDesign(ArrayRows(Phi, target, weight), features=Phi, **more)
     return Problem(rows, loss, alpha, fit_intercept=intercept)
 
 
@@ -49,7 +50,7 @@ def problem(lifted, loss, *, weighted, intercept, alpha=1e-4, **more):
 @pytest.mark.parametrize("loss", LINES + CURVES, ids=repr)
 def test_same_optimum_as_the_plain_loop(lifted, loss, weighted):
     how = {"weighted": weighted, "intercept": weighted}
-    ours = screening.solve(problem(lifted, loss, **how))
+    ours = driver.solve(problem(lifted, loss, **how))
     plain = newton.solve(problem(lifted, loss, **how), tol=1e-9, polish=False)
     assert ours.converged
     assert plain.converged
@@ -66,16 +67,16 @@ def test_every_loss_is_here():
 def test_curved_losses_leave_directions_out(loss):
     X, y, _ = make_homoscedastic(30_000, random_state=0)
     Phi = RandomFeatures(Gaussian(1.0), 200, random_state=0).fit(X).transform(X)
-    rows = LiftedRows(ArrayRows(Phi, np.sign(y - 1.5) if loss.margin else y), features=Phi)
-    ours, plain = (solve(Problem(rows, loss, 1e-4)) for solve in (screening.solve, newton.solve))
+    rows = InMemoryDesign(ArrayRows(Phi, np.sign(y - 1.5) if loss.margin else y), features=Phi)
+    ours, plain = (solve(Problem(rows, loss, 1e-4)) for solve in (driver.solve, newton.solve))
     assert ours.converged
     assert ours.sweeps < 0.5 * plain.sweeps
 
 
 def test_directions_that_matter_are_taken_back(lifted, monkeypatch):
     """A basis that is far too small costs work, never the answer."""
-    monkeypatch.setattr(screening, "principal_basis", lambda *_: np.linalg.qr(np.eye(M)[:, :2])[0])
-    ours = screening.solve(problem(lifted, Logistic(), weighted=False, intercept=True))
+    monkeypatch.setattr(driver, "principal_basis", lambda *_: np.linalg.qr(np.eye(M)[:, :2])[0])
+    ours = driver.solve(problem(lifted, Logistic(), weighted=False, intercept=True))
     plain = newton.solve(problem(lifted, Logistic(), weighted=False, intercept=True), tol=1e-9, polish=False)
     assert ours.converged
     assert ours.objective[0] == pytest.approx(plain.objective[0], rel=1.01e-6)
@@ -85,11 +86,11 @@ def test_labels_of_their_own_for_every_column_are_screened_together(lifted):
     Phi, y = lifted
     targets = np.where(np.digitize(y, [1.0, 2.0])[:, None] == np.arange(3), 1.0, -1.0)
     loss = Hinge(n_columns=3)
-    together = screening.solve(Problem(LiftedRows(ArrayRows(Phi, targets), features=Phi), loss, 1e-4))
+    together = driver.solve(Problem(InMemoryDesign(ArrayRows(Phi, targets), features=Phi), loss, 1e-4))
     assert together.converged
     assert together.doubtful
     for k in range(3):
-        rows = LiftedRows(ArrayRows(Phi, targets[:, k].copy()), features=Phi)
+        rows = InMemoryDesign(ArrayRows(Phi, targets[:, k].copy()), features=Phi)
         alone = newton.solve(Problem(rows, Hinge(), 1e-4), tol=1e-9, polish=False)
         assert together.objective[k] == pytest.approx(alone.objective[0], rel=1.01e-6)
         assert together.gap[k] >= together.objective[k] - alone.objective[0] - 1e-13
@@ -98,10 +99,10 @@ def test_labels_of_their_own_for_every_column_are_screened_together(lifted):
 def test_features_that_are_not_stored_give_the_same(lifted):
     X, y, _ = make_homoscedastic(N, random_state=0)
     features = RandomFeatures(Gaussian(1.0), M, random_state=0).fit(X)
-    rows = LiftedRows(ArrayRows(X, y), features, max_memory=0)
+    rows = InMemoryDesign(ArrayRows(X, y), features, max_memory=0)
     assert not rows.cached
-    again = screening.solve(Problem(rows, Squared(), 1e-4))
-    stored = screening.solve(Problem(LiftedRows(ArrayRows(X, y), features), Squared(), 1e-4))
+    again = driver.solve(Problem(rows, Squared(), 1e-4))
+    stored = driver.solve(Problem(InMemoryDesign(ArrayRows(X, y), features), Squared(), 1e-4))
     np.testing.assert_allclose(again.objective, stored.objective, rtol=1e-6)
 
 
@@ -109,7 +110,7 @@ def test_what_counts_as_curved():
     rng = np.random.default_rng(0)
     Phi, y = rng.standard_normal((500, 3)), rng.standard_normal(500)
     for loss, expected in ((Absolute(), False), (Huber(0.01), False), (Huber(1.0), True), (Squared(), True)):
-        sample = Problem(LiftedRows(ArrayRows(Phi, y), features=Phi), loss, 1e-3)
+        sample = Problem(InMemoryDesign(ArrayRows(Phi, y), features=Phi), loss, 1e-3)
         result = newton.solve(sample)
-        residual = screening._residuals(sample, result.coef, result.intercept)
-        assert staged.curved(sample.loss, residual, result.dual) == expected
+        residual = driver._residuals(sample, result.coef, result.intercept)
+        assert smooth_driver.is_curved(sample.loss, residual, result.dual) == expected

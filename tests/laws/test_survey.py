@@ -1,17 +1,17 @@
-"""Curved losses on many rows: what a survey sums, what it certifies, and what the curvature of a sample saves."""
+"""Curved losses on many rows: the sums of a full gradient, its certificate, and Newton with a subsampled Hessian."""
 
 import numpy as np
 import pytest
 
-from quernel.certificate import certify, certify_survey, null_model
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Expectile, Huber, LogCosh, Logistic, Squared, SquaredHinge
-from quernel.problem import NotFiniteError, Problem
-from quernel.problem.survey import survey
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import newton, sampled, screening, staged
+from quernel.objective import NotFiniteError, Problem
+from quernel.objective.duality_gap import certify, certify_gradient, full_gradient, null_model
+from quernel.solvers import newton
+from quernel.solvers.screening import driver, smooth_driver
 
 LOSSES = [Squared(), Huber(1.0), Expectile(np.array([0.2, 0.7])), LogCosh(), SquaredHinge(), Logistic()]
 N, M = 40_000, 60
@@ -27,28 +27,28 @@ def data():
 def problem(data, loss, *, intercept=True, n=N, stored=True):
     X, y, weight, features = data
     target = np.where(y > np.median(y), 1.0, -1.0) if loss.margin else y
-    rows = LiftedRows(ArrayRows(X[:n], target[:n], weight[:n]), features, max_memory=None if stored else 0)
+    rows = InMemoryDesign(ArrayRows(X[:n], target[:n], weight[:n]), features, max_memory=None if stored else 0)
     return Problem(rows, loss, 1e-4, fit_intercept=intercept)
 
 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_a_survey_is_its_sums(data, loss, stored):
+def test_a_full_gradient_is_its_sums(data, loss, stored):
     rng, q = np.random.default_rng(2), loss.n_columns
     small = problem(data, loss, n=3000, stored=stored)
-    coef, intercept, memory = rng.standard_normal((M, q)), rng.standard_normal(q), small.rows.new_memory()
-    found = survey(small, memory, coef, intercept)
+    coef, intercept, state = rng.standard_normal((M, q)), rng.standard_normal(q), small.rows.new_memory()
+    found = full_gradient(small, state, coef, intercept)
     X, _, weight, features = data
     Phi, share, target = features.transform(X[:3000]), weight[:3000] / weight[:3000].sum(), small.rows.target[:, None]
     prediction = Phi @ coef + intercept
     sign = target if loss.margin else np.ones_like(target)
     residual = 1 - target * prediction if loss.margin else target - prediction
     turned = share[:, None] * sign * loss.slope(residual)
-    np.testing.assert_allclose(memory.collect("residual"), residual, atol=1e-12)
+    np.testing.assert_allclose(state.collect("residual"), residual, atol=1e-12)
     np.testing.assert_allclose(found.loss, share @ loss.value(residual), rtol=1e-12)
-    np.testing.assert_allclose(found.upward, Phi.T @ np.where(turned > 0, turned, 0), atol=1e-13)
-    np.testing.assert_allclose(found.downward, Phi.T @ np.where(turned < 0, turned, 0), atol=1e-13)
-    np.testing.assert_allclose(found.balance, turned.sum(axis=0), atol=1e-13)
+    np.testing.assert_allclose(found.phi_t_positive, Phi.T @ np.where(turned > 0, turned, 0), atol=1e-13)
+    np.testing.assert_allclose(found.phi_t_negative, Phi.T @ np.where(turned < 0, turned, 0), atol=1e-13)
+    np.testing.assert_allclose(found.mean_dual, turned.sum(axis=0), atol=1e-13)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -56,22 +56,22 @@ def test_a_survey_is_its_sums(data, loss, stored):
 def test_its_certificate_is_that_of_the_slopes(data, loss, intercept):
     rng, q = np.random.default_rng(3), loss.n_columns
     small, null = problem(data, loss, intercept=intercept, n=3000), null_model(problem(data, loss, n=3000))
-    coef, constant, memory = (
+    coef, constant, state = (
         0.1 * rng.standard_normal((M, q)),
         rng.standard_normal(q) * intercept,
         small.rows.new_memory(),
     )
-    ours = certify_survey(small, memory, survey(small, memory, coef, constant), coef, null)
-    again = small.rows.new_memory(anchor=memory.collect("anchor"))
-    small.place(again, coef, constant)
+    ours = certify_gradient(small, state, full_gradient(small, state, coef, constant), coef, null)
+    again = small.rows.new_memory(anchor=state.collect("anchor"))
+    small.set_coefficients(again, coef, constant)
     plain = certify(small, again, coef, constant, null)
     np.testing.assert_allclose(ours.gap, plain.gap, rtol=1e-9)
     np.testing.assert_allclose(ours.objective, plain.objective, rtol=1e-12)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_the_curvature_of_a_sample_leads_to_the_optimum_in_few_sweeps(data, loss):
-    ours = screening.solve(problem(data, loss))
+def test_a_subsampled_hessian_leads_to_the_optimum_in_few_passes(data, loss):
+    ours = driver.solve(problem(data, loss))
     plain = newton.solve(problem(data, loss), tol=1e-10, polish=False)
     assert ours.converged
     assert np.all(ours.gap >= ours.objective - plain.objective - 1e-13)
@@ -81,32 +81,32 @@ def test_the_curvature_of_a_sample_leads_to_the_optimum_in_few_sweeps(data, loss
 
 
 def test_a_sample_that_misleads_costs_work_only(data, monkeypatch):
-    honest = screening.solve(problem(data, Logistic()))
-    right = sampled._systems
-    monkeypatch.setattr(sampled, "_systems", lambda sample, at: right(Problem(sample.rows, sample.loss, 0.1), at))
-    misled = screening.solve(problem(data, Logistic()))
+    honest = driver.solve(problem(data, Logistic()))
+    right = smooth_driver._systems
+    monkeypatch.setattr(smooth_driver, "_systems", lambda sample, at: right(Problem(sample.rows, sample.loss, 0.1), at))
+    misled = driver.solve(problem(data, Logistic()))
     assert misled.converged
     assert misled.sweeps > honest.sweeps
     assert misled.objective[0] == pytest.approx(honest.objective[0], rel=2e-6)
 
 
 def test_few_rows_are_no_sample(data):
-    assert sampled.sample_size(problem(data, Squared(), n=100 * M)) is None
-    assert sampled.sample_size(problem(data, Squared())) == N // 8
+    assert smooth_driver.sample_size(problem(data, Squared(), n=100 * M)) is None
+    assert smooth_driver.sample_size(problem(data, Squared())) == N // 8
 
 
 def test_rows_that_are_not_finite_are_found(data):
     X, y, weight, features = data
     Phi = features.transform(X)
     Phi[-1, 0] = np.nan
-    rows = LiftedRows(ArrayRows(Phi, y, weight), features=Phi)
+    rows = InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi)
     with pytest.raises(NotFiniteError):
-        screening.solve(Problem(rows, Squared(), 1e-4))
+        driver.solve(Problem(rows, Squared(), 1e-4))
 
 
 def test_what_is_not_reached_by_the_sample_is_reached_without(data, monkeypatch):
-    """One survey is never enough: the plain loop takes over from there."""
-    monkeypatch.setattr(sampled, "SLOW", 1e-300)
-    monkeypatch.setattr(staged.sampled, "ROWS_PER_FEATURE", 8)
-    ours = screening.solve(problem(data, Huber(1.0)))
+    """With one subsampled step only, plain Newton takes over."""
+    monkeypatch.setattr(smooth_driver, "MAX_GAP_RATIO", 1e-300)
+    monkeypatch.setattr(smooth_driver, "ROWS_PER_FEATURE", 8)
+    ours = driver.solve(problem(data, Huber(1.0)))
     assert ours.converged

@@ -1,39 +1,40 @@
-"""One pass over the features: columns that are sorted together give what each gives alone."""
+"""Screening passes: columns screened together give what each gives alone."""
 
 import numpy as np
 import pytest
 
 from quernel.losses import Pinball
-from quernel.problem.sweeps import sort_rows, sort_rows_together
+from quernel.objective.numba_kernels import screen_rows, screen_rows_together
 
 
-def sorted_by(sweep, levels, apart, band, dtype=float):
-    """What a sweep finds: residual, dual, doubt; force of settled and doubtful rows, and their balance; level, loss."""
+def screened_by(kernel, levels, apart, band, dtype=float):
+    """Outputs of a screening pass: residual, dual, active; sums of screened and of active rows; constant and loss."""
     rng, n, M, q = np.random.default_rng(0), 500, 40, len(levels)
     loss = Pinball(levels)
-    knots, slopes = loss.lines
+    knots, slopes = loss.segments
     features = rng.standard_normal((n, M)).astype(dtype)
     coef = np.outer(np.ones(q), rng.standard_normal(M)) + apart * rng.standard_normal((q, M))
     y = features @ coef[0] + rng.standard_normal(n)
     share = rng.uniform(size=n) * (rng.uniform(size=n) > 0.1)
     residual, dual = np.empty((2, q, n))
-    doubt, forces, balances, sums = (
+    active, phi_t_duals, mean_duals, sums = (
         np.zeros((q, n), dtype=bool),
         np.zeros((2, q, M)),
         np.zeros((2, q)),
         np.zeros((2, q)),
     )
     offset = np.broadcast_to(y, (q, n))
-    frame = (offset, np.broadcast_to(1.0, (q, n))) if sweep is sort_rows else (offset,)
+    frame = (offset, np.broadcast_to(1.0, (q, n))) if kernel is screen_rows else (offset,)
     lines = knots, slopes, loss.conjugate(slopes.T).T.copy()
     fit = coef, np.sort(rng.standard_normal(q)), *lines
-    sweep(features, *frame, share, *fit, np.full(q, band), residual, dual, doubt, *_paired(forces, balances), *sums)
-    return residual, dual, doubt, forces, balances, sums
+    sums_of_rows = _paired(phi_t_duals, mean_duals)
+    kernel(features, *frame, share, *fit, np.full(q, band), residual, dual, active, *sums_of_rows, *sums)
+    return residual, dual, active, phi_t_duals, mean_duals, sums
 
 
-def _paired(forces, balances):
-    """As sweeps take them: of settled rows and doubtful ones in turn."""
-    return forces[0], forces[1], balances[0], balances[1]
+def _paired(phi_t_duals, mean_duals):
+    """In the order of the arguments: sums of screened rows and of active ones in turn."""
+    return phi_t_duals[0], phi_t_duals[1], mean_duals[0], mean_duals[1]
 
 
 @pytest.mark.parametrize("dtype", [float, np.float32])
@@ -41,7 +42,9 @@ def _paired(forces, balances):
 @pytest.mark.parametrize("apart", [0.0, 1.0], ids=["in order", "crossing"])
 @pytest.mark.parametrize("levels", [[0.1, 0.5, 0.9], [0.9, 0.1, 0.5, 0.2], [0.5, 0.5, 0.5]])
 def test_columns_together_are_columns_alone(levels, apart, band, dtype):
-    alone, together = (sorted_by(sweep, levels, apart, band, dtype) for sweep in (sort_rows, sort_rows_together))
+    alone, together = (
+        screened_by(kernel, levels, apart, band, dtype) for kernel in (screen_rows, screen_rows_together)
+    )
     for one, other in zip(alone[1:3], together[1:3], strict=True):
         np.testing.assert_array_equal(other, one)
     for one, other in zip((alone[0], *alone[3:]), (together[0], *together[3:]), strict=True):

@@ -7,11 +7,11 @@ import pytest
 
 from oracles.families import LENGTH, LEVEL, MARGIN, SPLITS, known_solver, objective, optimum
 from quernel import losses
-from quernel.certificate import certify, null_model
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
+from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers import SOLVERS, newton
 
 MADE = {
@@ -48,7 +48,7 @@ def drawn(seed, name):
 
 
 def solved(name, features, y, alpha, weight, intercept, solver=newton.solve, **how):
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     return solver(Problem(rows, MADE[name], alpha, fit_intercept=intercept), **how)
 
 
@@ -133,10 +133,10 @@ def test_a_gap_that_is_too_small_by_a_hundredth_is_caught(name):
     """Negative control of `is_bound`: with the best duals the gap of a point far away has nothing to give away."""
     features, y, _, weight, _ = drawn(4, name)
     exact = solved(name, features, y, 1e-2, weight, True)
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     problem = Problem(rows, MADE[name], 1e-2)
     away, memory = exact.coef + 0.1, rows.new_memory(anchor=exact.dual)
-    problem.place(memory, away, exact.intercept)
+    problem.set_coefficients(memory, away, exact.intercept)
     known = certify(problem, memory, away, exact.intercept, null_model(problem))
     reached = objective(name, features, y, 1e-2, away[:, 0], float(exact.intercept[0]), weight)
     best = min(optimum(name, features, y, 1e-2, weight, intercept=True))
@@ -150,7 +150,7 @@ def test_admm_gives_columns_their_own_labels_and_weights(name):
     features, y, _, weight, _ = drawn(13, "squared")
     codes = np.digitize(y, np.quantile(y, [0.3, 0.6]))
     targets, alphas = np.where(codes[:, None] == np.arange(3), 1.0, -1.0), np.array([1e-1, 1e-2, 1e-3])
-    rows = LiftedRows(ArrayRows(features, targets, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, targets, weight), features=features)
     problem = Problem(rows, MADE[name].take(np.zeros(3, dtype=int)), alphas)
     together = SOLVERS["admm"](problem, **ADMM)
     assert together.converged
@@ -179,7 +179,7 @@ def test_another_loss_has_another_optimum(name):
 @pytest.mark.parametrize("name", ["squared"])
 def test_least_squares_takes_one_step(name):
     features, y, alpha, weight, intercept = drawn(3, name)
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     found = newton.solve(Problem(rows, MADE[name], alpha, fit_intercept=intercept), tol=1e-6, polish=False)
     assert found.iterations[0] == 1
     assert found.relative_gap[0] < 1e-10
@@ -192,7 +192,7 @@ def test_columns_with_labels_of_their_own_do_not_mix(name):
     codes = np.digitize(y, np.quantile(y, [0.3, 0.6]))
     targets = np.where(codes[:, None] == np.arange(3), 1.0, -1.0)
     loss = MADE[name].take(np.zeros(3, dtype=int))
-    rows = LiftedRows(ArrayRows(features, targets, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, targets, weight), features=features)
     together = newton.solve(Problem(rows, loss, alpha, fit_intercept=intercept))
     for k in range(3):
         alone = solved(name, features, targets[:, k], alpha, weight, intercept)

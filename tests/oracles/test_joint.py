@@ -6,14 +6,15 @@ import pytest
 from scipy import sparse
 
 from oracles.optimum import objective, shares
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.solvers import SOLVERS, joint, joint_descent
-from quernel.solvers.ordered import Duals, certified, drop
-from quernel.solvers.tridiagonal import BlockTridiagonal
+from quernel.objective import Problem
+from quernel.solvers import SOLVERS
+from quernel.solvers.noncrossing import driver, newton
+from quernel.solvers.noncrossing.block_tridiagonal import BlockTridiagonal
+from quernel.solvers.noncrossing.problem import Duals, certify, crossing
 
 LEVELS = np.array([0.7, 0.1, 0.5, 0.3, 0.6, 0.9])  # in no order
 ROUNDING = 1e-10
@@ -30,7 +31,7 @@ def crossing_rows(seed, n=80, n_features=25):
 
 
 def problem_of(features, y, alpha, weight=None, intercept=True, levels=LEVELS):
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     return Problem(rows, Pinball(levels), alpha, fit_intercept=intercept)
 
 
@@ -91,12 +92,14 @@ def test_the_optimum_of_the_joint_problem(alpha, intercept, weighted, extra):
     features, y, weight, points = crossing_rows(3 + weighted)
     weight, points = weight if weighted else None, points if extra else None
     problem = problem_of(features, y, alpha, weight, intercept)
-    found = joint.solve(problem, tol=1e-7, points=points)
+    found = driver.solve(problem, tol=1e-7, points=points)
     assert found.converged
     best, value = clarabel_optimum(features, y, alpha, weight, intercept, points), found.objective.sum()
     assert value == pytest.approx(total(features, y, alpha, found, weight), rel=ROUNDING)
-    forgiven = 0 if intercept else 1e-7 * np.std(y)
-    assert worst_crossing(features if points is None else np.vstack([features, points]), found) <= 1.1 * forgiven
+    crossing_tolerance = 0 if intercept else 1e-7 * np.std(y)
+    assert (
+        worst_crossing(features if points is None else np.vstack([features, points]), found) <= 1.1 * crossing_tolerance
+    )
     assert value <= best * (1 + 1e-6)
     assert value - best <= found.gap.sum() + 1e-8 * best  # the gap is a bound
     assert best - value <= 1e-6 * best  # and no feasible levels are better than the best
@@ -109,23 +112,23 @@ def test_the_optimum_of_the_joint_problem(alpha, intercept, weighted, extra):
 def test_the_gap_bounds_the_distance_wherever_it_stops(steps):
     features, y, _, _ = crossing_rows(7)
     best = clarabel_optimum(features, y, 1e-4, None, True, None)
-    found = joint.solve(problem_of(features, y, 1e-4), tol=1e-7, max_iter=1000)
-    table = joint.ordered(problem_of(features, y, 1e-4), np.ones(6), np.argsort(LEVELS), np.arange(len(y)), None)
+    found = driver.solve(problem_of(features, y, 1e-4), tol=1e-7, max_iter=1000)
+    table = driver.build_problem(problem_of(features, y, 1e-4), np.ones(6), np.argsort(LEVELS), np.arange(len(y)), None)
     rng = np.random.default_rng(steps)
     for _ in range(20):  # any coefficients and any duals
         coef = found.coef[:, np.argsort(LEVELS)] + rng.normal(size=found.coef.shape) * rng.random() / steps
         duals = Duals(
             np.clip(rng.normal(size=(len(y), 6)), table.levels - 1, table.levels), rng.exponential(0.1, (len(y), 5))
         )
-        point = certified(table, coef, found.intercept[np.argsort(LEVELS)], duals, np.zeros(6, dtype=int))
+        point = certify(table, coef, found.intercept[np.argsort(LEVELS)], duals, np.zeros(6, dtype=int))
         assert point.gap.sum() >= point.objective.sum() - best - 1e-9
-        assert np.max(drop(table.curves(point.coef, point.intercept))) <= 0
+        assert np.max(crossing(table.curves(point.coef, point.intercept))) <= 0
 
 
 def test_levels_that_do_not_cross_are_left_as_they_are():
     features, y, _, _ = crossing_rows(5, n=400)
     problem = problem_of(features, y, 0.1)
-    apart, together = SOLVERS["newton"](problem, tol=1e-7), joint.solve(problem, tol=1e-7)
+    apart, together = SOLVERS["newton"](problem, tol=1e-7), driver.solve(problem, tol=1e-7)
     assert worst_crossing(features, apart) <= 0
     np.testing.assert_array_equal(together.coef, apart.coef)
     np.testing.assert_array_equal(together.relative_gap, apart.relative_gap)
@@ -136,8 +139,8 @@ def test_only_what_crosses_is_moved():
     features, y, _, _ = crossing_rows(6)
     levels = np.array([0.02, 0.48, 0.5, 0.52, 0.98])
     problem = problem_of(features, y, 1e-3, levels=levels)
-    apart, together = SOLVERS["newton"](problem, tol=1e-7), joint.solve(problem, tol=1e-7)
-    worst = drop(features @ apart.coef + apart.intercept).max(axis=0)
+    apart, together = SOLVERS["newton"](problem, tol=1e-7), driver.solve(problem, tol=1e-7)
+    worst = crossing(features @ apart.coef + apart.intercept).max(axis=0)
     assert np.all(worst[[0, 3]] < -0.1)
     assert np.all(worst[[1, 2]] > 0.01)
     np.testing.assert_array_equal(together.coef[:, [0, 4]], apart.coef[:, [0, 4]])
@@ -146,24 +149,24 @@ def test_only_what_crosses_is_moved():
 
 def sizes_of_inner_problems(monkeypatch, problem, **settings):
     """The joint solution, and for every inner problem its number of rows and its width."""
-    seen, inner = [], joint_descent._inner
+    seen, inner = [], newton._inner
 
     def watched(near, place, anchors, width, *rest):
         seen.append((len(near.y), width))
         return inner(near, place, anchors, width, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(joint_descent, "_inner", watched)
+        patch.setattr(newton, "_inner", watched)
         for name, value in settings.items():
-            patch.setattr(joint_descent, name, value)
-        return joint.solve(problem, tol=1e-7), np.array(seen).T
+            patch.setattr(newton, name, value)
+        return driver.solve(problem, tol=1e-7), np.array(seen).T
 
 
-def test_steps_see_the_rows_in_doubt_and_the_answer_is_that_of_all(monkeypatch):
+def test_steps_see_the_active_rows_and_the_answer_is_that_of_all(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     found, (sizes, _) = sizes_of_inner_problems(monkeypatch, problem)
-    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, CROWD=0.0)
+    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, MAX_ACTIVE_SHARE=0.0)
     assert found.converged
     assert every.converged
     assert found.objective.sum() == pytest.approx(every.objective.sum(), rel=2e-7)
@@ -178,7 +181,7 @@ def test_a_row_that_is_wrongly_thought_clear_is_found(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     careful, _ = sizes_of_inner_problems(monkeypatch, problem)
-    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, DOUBT=0.0)
+    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, ACTIVE_MOVES=0.0)
     again = np.flatnonzero(widths[1:] == widths[:-1]) + 1
     assert len(again)
     assert np.all(sizes[again] == len(y))
@@ -211,7 +214,7 @@ def test_the_newton_system_of_coupled_levels(intercept):
 
 def test_more_features_than_rows():
     features, y, _, _ = crossing_rows(11, n=60, n_features=200)
-    found = joint.solve(problem_of(features, y, 1e-4), tol=1e-6)
+    found = driver.solve(problem_of(features, y, 1e-4), tol=1e-6)
     assert found.converged
     best = clarabel_optimum(features, y, 1e-4, None, True, None)
     assert found.objective.sum() == pytest.approx(best, rel=1e-6)
@@ -222,7 +225,7 @@ def test_two_rows_and_a_constant_target():
     rng = np.random.default_rng(0)
     for y in (np.ones(30), np.arange(30) % 2.0):
         features = rng.normal(size=(30, 4))
-        found = joint.solve(problem_of(features, y, 1e-3), tol=1e-6)
+        found = driver.solve(problem_of(features, y, 1e-3), tol=1e-6)
         assert found.converged
         assert worst_crossing(features, found) <= 1e-12
 
@@ -233,7 +236,7 @@ def test_where_digits_run_out_the_gap_says_so(alpha):
     features, _, _, _ = crossing_rows(3, n=200, n_features=60)
     truth = np.random.default_rng(0).normal(size=60)
     y = features @ truth
-    found = joint.solve(problem_of(features, y, alpha), tol=1e-6, max_iter=200)
+    found = driver.solve(problem_of(features, y, alpha), tol=1e-6, max_iter=200)
     assert worst_crossing(features, found) <= 0
     assert np.isfinite(found.coef).all()
     feasible = len(LEVELS) * alpha * truth @ truth  # all levels equal to the truth
@@ -241,6 +244,6 @@ def test_where_digits_run_out_the_gap_says_so(alpha):
 
 
 def test_other_losses_are_refused():
-    rows = LiftedRows(ArrayRows(np.ones((4, 1)), np.array([1.0, -1, 1, -1]), None), features=np.ones((4, 1)))
+    rows = InMemoryDesign(ArrayRows(np.ones((4, 1)), np.array([1.0, -1, 1, -1]), None), features=np.ones((4, 1)))
     with pytest.raises(ValueError, match="Joint levels need the Pinball loss; got Hinge"):
-        joint.solve(Problem(rows, Hinge(), 1.0))
+        driver.solve(Problem(rows, Hinge(), 1.0))

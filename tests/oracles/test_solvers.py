@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from oracles.optimum import highs_optimum, minimiser, objective, optimum, unpenalised
-from quernel.certificate import certify, null_model
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
+from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers import SOLVERS, newton
 
 SETTINGS = {"newton": {"tol": 1e-6}, "admm": {"tol": 1e-4, "max_iter": 30_000}}
@@ -70,7 +70,7 @@ def draw(seed):
 
 def problem_of(features, y, levels, alpha, weight=None, intercept=False):
     """The library's own statement of the problem."""
-    rows = LiftedRows(ArrayRows(features, y, weight), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     return Problem(rows, Pinball(levels), alpha, fit_intercept=intercept)
 
 
@@ -224,7 +224,7 @@ def certificate_of(problem, coef, intercept, dual):
     n, q = problem.rows.n_rows, problem.n_columns
     memory = problem.rows.new_memory(anchor=np.reshape(dual, (n, q)))
     coef = np.reshape(coef, (-1, q))
-    problem.place(memory, coef, np.atleast_1d(intercept))
+    problem.set_coefficients(memory, coef, np.atleast_1d(intercept))
     return certify(problem, memory, coef, np.atleast_1d(intercept), null_model(problem))
 
 

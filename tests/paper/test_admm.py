@@ -10,19 +10,17 @@ pytest.importorskip("matplotlib")
 
 from paper.test_reproduce import SEED, run
 from paper.tiny import TINY
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Hinge, Logistic, Pinball, Squared
+from quernel.objective import Problem
 from quernel.paper import EXPERIMENTS
-from quernel.paper.grids import ROUNDS, gaps_of_fits, solve_grid
+from quernel.paper.holdout_fit import ADMM_MAX_ITER, LEVELS, fit_and_select, fit_ridge_path, record_gaps, solve_grid
 from quernel.paper.reproduction import Reproduction
 from quernel.paper.results import Finished, Results, stamp
-from quernel.paper.ridge_grid import fit_each
-from quernel.paper.runner import measured
+from quernel.paper.runner import run_task
 from quernel.paper.simulated import KERNEL, make_trial
 from quernel.paper.spline_design import spline_features
-from quernel.paper.validated import LEVELS, fit_and_choose
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 ITEMS = {
@@ -137,7 +135,7 @@ def test_both_solvers_choose_alike_where_the_grid_is_exact(simulation):
     train, validation = (features.transform(trial.X[part]) for part in (trial.train, trial.validation))
     y, held_out = trial.y[trial.train], trial.y[trial.validation]
     ours, theirs = (
-        fit_and_choose(train, y, validation, held_out, LEVELS, grid_tol=1e-5, solver=solver)
+        fit_and_select(train, y, validation, held_out, LEVELS, grid_tol=1e-5, solver=solver)
         for solver in ("admm", "newton")
     )
     assert np.all(ours.gap <= 1e-6)
@@ -164,14 +162,14 @@ def test_a_grid_of_any_loss_is_that_of_newton_to_the_gap(loss):
     y = np.sign(y) if loss.margin else y
     alphas = np.array([1e-8, 1e-4, 1e-1])
     features = spline_features(0.5, 20, X, rng)
-    with gaps_of_fits() as gaps:
-        ours = fit_each(features, X, y, loss, alphas, solver="admm")
-    theirs = fit_each(features, X, y, loss, alphas, tol=1e-8)
+    with record_gaps() as gaps:
+        ours = fit_ridge_path(features, X, y, loss, alphas, solver="admm")
+    theirs = fit_ridge_path(features, X, y, loss, alphas, tol=1e-8)
     assert list(gaps) == ["1e-05"]
     assert gaps["1e-05"][:2] == (3, 0)
 
     def objectives(coef):
-        offset, sign = loss.frame(y[:, None])
+        offset, sign = loss.margin_transform(y[:, None])
         values = loss.value(offset - sign * (features.transform(X) @ coef.T))
         return values.mean(axis=0) + alphas * np.sum(coef**2, axis=1)
 
@@ -186,7 +184,7 @@ def test_every_experiment_with_splines_or_tails_takes_the_solver(name):
     experiment = BY_NAME[name]
     task = min(experiment.tasks("quick"), key=experiment.cost)
     plain, ours, again = (
-        measured(name, experiment.measure, 0, task, extra) for extra in ({}, {"solver": "admm"}, {"solver": "admm"})
+        run_task(name, experiment.measure, 0, task, extra) for extra in ({}, {"solver": "admm"}, {"solver": "admm"})
     )
     assert plain.gaps == {}
     # With 5 features and tiny weights, ADMM does not come to 1e-5 in its rounds; the page counts such fits.
@@ -245,14 +243,14 @@ def test_the_heading_counts_the_fits_that_stopped_short(tmp_path):
 
 
 def test_fits_that_stop_short_are_counted_where_they_are_made(monkeypatch):
-    monkeypatch.setattr("quernel.paper.grids.ROUNDS", 3)
+    monkeypatch.setattr("quernel.paper.holdout_fit.ADMM_MAX_ITER", 3)
     rng = np.random.default_rng(0)
     features, y = rng.standard_normal((60, 5)), rng.standard_normal(60)
-    rows = LiftedRows(ArrayRows(features, y), features=features)
-    with gaps_of_fits() as gaps:
+    rows = InMemoryDesign(ArrayRows(features, y), features=features)
+    with record_gaps() as gaps:
         grid = solve_grid(
             Problem(rows, Pinball(0.5), 1.0, fit_intercept=False), np.array([1e-8, 1e-4]), tol=1e-6, solver="admm"
         )
     assert gaps == {"1e-06": (2, 2, grid.relative_gap.max())}
     assert grid.relative_gap.min() > 1e-6
-    assert ROUNDS == 5000
+    assert ADMM_MAX_ITER == 5000

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
-from quernel.paper import EXPERIMENTS, Table, printed
-from quernel.paper.risk import normal_excess_risk
+from quernel.objective import Problem
+from quernel.paper import EXPERIMENTS, Table, paper_numbers
+from quernel.paper.holdout_fit import ALPHAS, LEVELS, fit_and_select
+from quernel.paper.output import OutputFolder
 from quernel.paper.sampling import literal_factor
-from quernel.paper.sheet import Sheet
-from quernel.paper.simulated import SIMULATIONS, bayes_risk, make_trial
-from quernel.paper.validated import ALPHAS, LEVELS, fit_and_choose
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.paper.simulated import SIMULATIONS, bayes_risk, make_trial, normal_excess_risk
 from quernel.solvers import newton
 
 
@@ -54,11 +53,13 @@ def test_the_bayes_risk_is_what_the_true_quantiles_lose(simulation):
 
 
 def test_the_printed_tables_are_read_in_the_right_places():
-    assert printed.sample_size("homoscedastic", printed.RF, 0.1, 500) == (0.193, 0.014)
-    assert printed.sample_size("homoscedastic", printed.EXACT, 0.5, 10_000) == (0.386, 0.001)
-    assert printed.sample_size("heteroscedastic", printed.RF, 0.75, 2000) == (0.482, 0.004)
-    assert printed.sample_size("heteroscedastic", printed.EXACT, 0.9, 10_000) == (0.254, 0.001)
-    exact = [printed.sample_size(s, printed.EXACT, level, 10_000)[0] for s in SIMULATIONS for level in LEVELS]
+    assert paper_numbers.sample_size("homoscedastic", paper_numbers.RF, 0.1, 500) == (0.193, 0.014)
+    assert paper_numbers.sample_size("homoscedastic", paper_numbers.EXACT, 0.5, 10_000) == (0.386, 0.001)
+    assert paper_numbers.sample_size("heteroscedastic", paper_numbers.RF, 0.75, 2000) == (0.482, 0.004)
+    assert paper_numbers.sample_size("heteroscedastic", paper_numbers.EXACT, 0.9, 10_000) == (0.254, 0.001)
+    exact = [
+        paper_numbers.sample_size(s, paper_numbers.EXACT, level, 10_000)[0] for s in SIMULATIONS for level in LEVELS
+    ]
     bound = [bayes_risk(s, level) for s in SIMULATIONS for level in LEVELS]
     assert np.all(np.array(exact) < bound), "what the page says of them"
 
@@ -79,10 +80,10 @@ def test_validation_chooses_the_best_weight_of_the_grid(own_targets):
     levels = (0.25, 0.5)
     if own_targets:
         y, y_new = np.column_stack([y, 2 * y]), np.column_stack([y_new, 2 * y_new])
-    chosen = fit_and_choose(Phi, y, new, y_new, levels)
+    chosen = fit_and_select(Phi, y, new, y_new, levels)
     for k, level in enumerate(levels):
         target, held_out = (y[:, k], y_new[:, k]) if own_targets else (y, y_new)
-        rows = LiftedRows(ArrayRows(Phi, target), features=Phi)
+        rows = InMemoryDesign(ArrayRows(Phi, target), features=Phi)
         fits = [newton.solve(Problem(rows, Pinball([level]), alpha, fit_intercept=False)).coef for alpha in ALPHAS]
         losses = np.array([pinball_loss(held_out, new @ coef, [level])[0] for coef in fits])
         mine = list(ALPHAS).index(chosen.alpha[k])
@@ -109,7 +110,7 @@ def test_experiments_have_names_of_their_own_and_quick_tasks_that_are_fewer():
 
 
 def test_words_and_formulas_of_a_table_stand_left_and_may_wrap(tmp_path):
-    item = Sheet(tmp_path).table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
+    item = OutputFolder(tmp_path).save_table({"c": "", "n": "d"}, [["(a+1)/(b<c)", 3], [None, 4]], "name", "Caption.")
     assert '<td class="words">(a+1)/<wbr>(b&lt;c)</td><td>3</td>' in item.html
     assert '<th class="words">c</th><th>n</th>' in item.html
     assert "wbr" not in (tmp_path / "tables" / "name.md").read_text()

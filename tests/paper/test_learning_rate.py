@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from quernel.paper import Sheet, Table
-from quernel.paper import four_errors as errors
+from quernel.paper import OutputFolder, Table
+from quernel.paper import error_decomposition as errors
 from quernel.paper import learning_rate as rates
 from quernel.paper.slopes import Slope, all_hold, allowed_slope
 
@@ -134,7 +134,7 @@ def test_where_no_theorem_speaks_nothing_is_judged_and_the_reason_told(pair, rea
 
 
 def test_the_theorem_speaks_of_the_other_pairs():
-    assert [pair for pair in (*rates.PAIRS, *rates.INSIDE) if not rates.outside(*pair)] == COVERED
+    assert [pair for pair in (*rates.PAIRS, *rates.INSIDE) if not rates.explain_outside(*pair)] == COVERED
 
 
 def test_too_slow_a_slope_comes_with_what_other_features_and_weights_do():
@@ -153,7 +153,7 @@ def test_the_pairs_of_the_paper_keep_their_tasks():
 
 
 def test_the_item_is_shown(tmp_path):
-    section = rates.present(fabricated(lambda pair, *_: -THEORY[pair], size="quick"), Sheet(tmp_path))
+    section = rates.present(fabricated(lambda pair, *_: -THEORY[pair], size="quick"), OutputFolder(tmp_path))
     assert len(list((tmp_path / "figures").glob("*.png"))) == 3
     assert "0.81 x 0.80 = 0.65, 1.21 x 0.80 = 0.97, 1.63 x 0.91 = 1.48, 0.95 x 0.89 = 0.84" in " ".join(
         section.reported

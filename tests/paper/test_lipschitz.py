@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from quernel.paper import Sheet, Table
-from quernel.paper.lipschitz import DESIGNS, LIPSCHITZ, convexity, rate_verdict
+from quernel.paper import OutputFolder, Table
+from quernel.paper.lipschitz import DESIGNS, LIPSCHITZ, estimate_convexity, rate_verdict
 from quernel.paper.slopes import Slope
 from quernel.theory import LocalConvexity
 
@@ -23,7 +23,7 @@ def fabricated(slope):
 
 @pytest.mark.parametrize(("slope", "holds"), [(-1.0, True), (-0.3, False)])
 def test_the_theorem_judges_the_logistic_loss_and_not_the_hinge(slope, holds, tmp_path):
-    section = LIPSCHITZ.present(fabricated(slope), Sheet(tmp_path))
+    section = LIPSCHITZ.present(fabricated(slope), OutputFolder(tmp_path))
     logistic, _, hinge, _ = section.verdicts
     assert logistic.holds is holds
     assert hinge.holds is None
@@ -46,7 +46,7 @@ def test_convexity_decides_whether_the_theorem_judges():
 
 def test_local_strong_convexity_of_the_designs_by_hand():
     """Hinge: a step t towards f* gains (0.9 - 0.1) t. Logistic: the risk by quadrature over the labels."""
-    hinge = convexity(DESIGNS["hinge"])
+    hinge = estimate_convexity(DESIGNS["hinge"])
     assert hinge.c3 == pytest.approx(-0.8 / 0.05)
     assert hinge.c4 == pytest.approx(-0.8 / 0.05 + 1)
 
@@ -58,6 +58,6 @@ def test_local_strong_convexity_of_the_designs_by_hand():
 
     t = 0.05 / np.sqrt(np.mean(odds**2))
     towards, away = (risk(odds * s) - risk(odds * (1 - t)) for s in (1, 1 - 2 * t))
-    logistic = convexity(DESIGNS["logistic"])
+    logistic = estimate_convexity(DESIGNS["logistic"])
     assert logistic.c4 == pytest.approx(min(towards, away) / 0.05**2 + 1, abs=0.1)
     assert logistic.c4 > 0

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from paper.tiny import TINY, reproduce
-from quernel.paper.results import LINES, Finished, Results, stamp
-from quernel.paper.runner import generator
+from quernel.paper.results import TASKS_FILE, Finished, Results, stamp
+from quernel.paper.runner import task_rng
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -28,7 +28,7 @@ def content(folder):
 
 
 def lines(folder):
-    path = Path(folder) / "results" / "tiny" / LINES
+    path = Path(folder) / "results" / "tiny" / TASKS_FILE
     return path.read_text().splitlines() if path.exists() else []
 
 
@@ -51,9 +51,9 @@ def test_another_seed_gives_other_numbers_and_every_task_its_own(whole, tmp_path
     assert content(tmp_path)[1] != content(whole)[1]
     values = [row["value"] for row in content(whole)[1]]
     assert len(set(values)) == len(values) == 32
-    draws = {generator(0, name, task).random() for name in ("a", "b") for task in ({"n": 1}, {"n": 2}, {"m": 1})}
+    draws = {task_rng(0, name, task).random() for name in ("a", "b") for task in ({"n": 1}, {"n": 2}, {"m": 1})}
     assert len(draws) == 6
-    assert generator(0, "a", {"n": 1, "k": 2}).random() == generator(0, "a", {"k": 2, "n": 1}).random()
+    assert task_rng(0, "a", {"n": 1, "k": 2}).random() == task_rng(0, "a", {"k": 2, "n": 1}).random()
 
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_with_the_same_tables(whole, tmp_path):
@@ -81,7 +81,7 @@ def test_a_killed_run_goes_on_where_it_stopped_and_ends_with_the_same_tables(who
 
 def test_a_line_cut_off_by_a_kill_is_done_again(whole, tmp_path):
     shutil.copytree(whole / "results", tmp_path / "results")
-    path = tmp_path / "results" / "tiny" / LINES
+    path = tmp_path / "results" / "tiny" / TASKS_FILE
     path.write_text(path.read_text()[:-40])
     done = []
     reproduce(tmp_path, size="full", listener=lambda experiment, finished, cost: done.append(finished.task))

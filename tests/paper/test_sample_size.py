@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm, qmc
 
-from quernel.paper import Table, printed
+from quernel.paper import Table, paper_numbers
 from quernel.paper import sample_size_verdicts as verdicts
 from quernel.paper.experiment import Summary
-from quernel.paper.printed import EXACT, RF
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import OutputFolder
+from quernel.paper.paper_numbers import EXACT, RF
 from quernel.paper.sample_size import EXPERIMENTS
-from quernel.paper.sheet import Sheet
 from quernel.paper.simulated import SIMULATIONS, bayes_risk, bound, bound_with_row_betas
-from quernel.paper.validated import LEVELS
 
 SUMMARY = Path(__file__).parents[2] / "docs" / "reproduction" / "tables"
 METHODS = (RF, EXACT)
@@ -25,7 +25,7 @@ def fabricate(pqe, excess, *, repetitions=50, noise=0.002, seed=0):
     """Rows whose means are these functions of (method, level, n); both methods share most of their noise."""
     rng, rows = np.random.default_rng(seed), []
     for level in LEVELS:
-        for n in printed.SIZES:
+        for n in paper_numbers.SIZES:
             shared = centred(rng, repetitions)
             for method in METHODS:
                 own = 0.1 * centred(rng, repetitions)
@@ -50,7 +50,7 @@ def falling(method, level, n, *, gap=0.0):
 
 
 def as_printed(simulation):
-    cells = printed.sample_size_cells(simulation)
+    cells = paper_numbers.sample_size_cells(simulation)
     return lambda *cell: cells[cell][0]
 
 
@@ -60,7 +60,7 @@ def table(simulation=HOMOSCEDASTIC, pqe=None, excess=falling, **options):
 
 def printed_with(change, simulation=HOMOSCEDASTIC):
     """The paper's cells after change(cell, mean, sd) -> (mean, sd)."""
-    return {cell: change(cell, *entry) for cell, entry in printed.sample_size_cells(simulation).items()}
+    return {cell: change(cell, *entry) for cell, entry in paper_numbers.sample_size_cells(simulation).items()}
 
 
 # The noise of the test rows, against simulated losses.
@@ -115,7 +115,7 @@ def test_the_bound_of_row_betas_is_that_of_the_quantiles_of_draws_at_many_points
 
 
 def test_means_as_printed_agree_and_the_text_counts_none():
-    verdict = verdicts.judge_numbers(HOMOSCEDASTIC, table(), printed.sample_size_cells(HOMOSCEDASTIC))
+    verdict = verdicts.judge_numbers(HOMOSCEDASTIC, table(), paper_numbers.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds is True
     assert "0 of 50 printed means differ" in verdict.text
     assert "The numbers agree." in verdict.text
@@ -125,7 +125,7 @@ def test_means_as_printed_agree_and_the_text_counts_none():
 def test_means_far_from_print_do_not_agree_whether_above_or_below(shift):
     paper = as_printed(HOMOSCEDASTIC)
     moved = table(pqe=lambda *cell: paper(*cell) + shift)
-    verdict = verdicts.judge_numbers(HOMOSCEDASTIC, moved, printed.sample_size_cells(HOMOSCEDASTIC))
+    verdict = verdicts.judge_numbers(HOMOSCEDASTIC, moved, paper_numbers.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds is False
     assert "50 of 50 printed means differ" in verdict.text
     assert f"{shift:+.4f}" in verdict.text
@@ -135,7 +135,7 @@ def test_means_far_from_print_do_not_agree_whether_above_or_below(shift):
 def test_differences_that_one_reused_test_set_explains_leave_it_undecided():
     paper = as_printed(HOMOSCEDASTIC)
     moved = table(pqe=lambda *cell: paper(*cell) + 0.003, noise=0.0005)
-    verdict = verdicts.judge_numbers(HOMOSCEDASTIC, moved, printed.sample_size_cells(HOMOSCEDASTIC))
+    verdict = verdicts.judge_numbers(HOMOSCEDASTIC, moved, paper_numbers.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds == "undecided"
     assert "0 still differ by more than 3" in verdict.text
     assert verdict.text.endswith("The numbers do not agree, but that may be its luck.")
@@ -150,7 +150,7 @@ def test_a_difference_has_the_standard_errors_of_both_and_of_rounding():
 
 def test_three_repetitions_decide_nothing():
     few = table(repetitions=3)
-    paper = printed.sample_size_cells(HOMOSCEDASTIC)
+    paper = paper_numbers.sample_size_cells(HOMOSCEDASTIC)
     for verdict in (
         verdicts.judge_numbers(HOMOSCEDASTIC, few, paper),
         verdicts.judge_fall(few, paper),
@@ -170,8 +170,8 @@ def test_the_means_of_the_full_run_are_counted_as_by_hand(simulation):
     for row in rows:
         error = (0.002**2 / 50 + float(row["paper's sd"]) ** 2 / 50 + 0.001**2 / 12) ** 0.5
         off += abs(float(row["mean PQE"]) - float(row["paper's mean"])) > 2 * error
-    measured = uncorrelated(lambda *cell: ours[cell], 0.002)
-    verdict = verdicts.judge_numbers(simulation, measured, printed.sample_size_cells(simulation))
+    run_task = uncorrelated(lambda *cell: ours[cell], 0.002)
+    verdict = verdicts.judge_numbers(simulation, run_task, paper_numbers.sample_size_cells(simulation))
     assert f"{off} of 50 printed means differ" in verdict.text
     assert verdict.holds is False
 
@@ -184,7 +184,7 @@ def uncorrelated(pqe, sd):
             {"method": method, "level": level, "n": n, "repetition": k, "pqe": pqe(method, level, n) + sd * error}
             for method in METHODS
             for level in LEVELS
-            for n in printed.SIZES
+            for n in paper_numbers.SIZES
             for k, error in enumerate(centred(rng, 50))
         ]
     )
@@ -194,7 +194,7 @@ def uncorrelated(pqe, sd):
 
 
 def test_a_fall_in_print_and_in_ours_is_shown():
-    verdict = verdicts.judge_fall(table(), printed.sample_size_cells(HOMOSCEDASTIC))
+    verdict = verdicts.judge_fall(table(), paper_numbers.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds is True
     assert "at 40 of 40 steps" in verdict.text
     assert "10 of 10 pairs" in verdict.text
@@ -209,7 +209,7 @@ def test_a_fall_in_print_and_in_ours_is_shown():
     ],
 )
 def test_an_excess_risk_that_stays_or_rises_is_not_a_fall(excess, words):
-    verdict = verdicts.judge_fall(table(excess=excess), printed.sample_size_cells(HOMOSCEDASTIC))
+    verdict = verdicts.judge_fall(table(excess=excess), paper_numbers.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds is False
     for word in (*words, "In print it falls, in ours it does not"):
         assert word in verdict.text, verdict.text
@@ -224,8 +224,8 @@ def test_a_rise_in_print_is_told_though_ours_fall():
 
 
 def test_the_printed_gap_shrinks_stays_or_is_too_uncertain():
-    assert verdicts.judge_printed_gap(printed.sample_size_cells(HOMOSCEDASTIC)).holds is False
-    assert "0.0114 at N = 500" in verdicts.judge_printed_gap(printed.sample_size_cells(HOMOSCEDASTIC)).text
+    assert verdicts.judge_printed_gap(paper_numbers.sample_size_cells(HOMOSCEDASTIC)).holds is False
+    assert "0.0114 at N = 500" in verdicts.judge_printed_gap(paper_numbers.sample_size_cells(HOMOSCEDASTIC)).text
 
     def closing(cell, mean, sd):
         method, _, n = cell
@@ -275,7 +275,7 @@ def test_exact_kqr_may_be_worse():
 def test_some_printed_means_of_exact_kqr_are_impossible_and_those_of_kqr_rf_are_luck(
     simulation, below, impossible, most
 ):
-    test_set, rough, exact, *_ = verdicts.judge_bounds(simulation, printed.sample_size_cells(simulation))
+    test_set, rough, exact, *_ = verdicts.judge_bounds(simulation, paper_numbers.sample_size_cells(simulation))
     assert f"{below} lie below" in test_set.text
     assert "probably reused" in test_set.text
     assert rough.holds is True
@@ -310,10 +310,10 @@ def test_standard_deviations_with_room_for_fresh_test_sets_are_no_sign_of_a_reus
 
 
 def test_only_the_heteroscedastic_case_tells_of_row_betas():
-    told = verdicts.judge_bounds(HETEROSCEDASTIC, printed.sample_size_cells(HETEROSCEDASTIC))[-1].text
+    told = verdicts.judge_bounds(HETEROSCEDASTIC, paper_numbers.sample_size_cells(HETEROSCEDASTIC))[-1].text
     assert "raises the bound" in told
     assert f"{bound_with_row_betas(0.5).risk:.4f}" in told
-    assert len(verdicts.judge_bounds(HOMOSCEDASTIC, printed.sample_size_cells(HOMOSCEDASTIC))) == 3
+    assert len(verdicts.judge_bounds(HOMOSCEDASTIC, paper_numbers.sample_size_cells(HOMOSCEDASTIC))) == 3
 
 
 # The section.
@@ -322,7 +322,7 @@ def test_only_the_heteroscedastic_case_tells_of_row_betas():
 def test_the_section_says_how_the_paper_is_read_and_draws_sizes_apart(tmp_path):
     pytest.importorskip("matplotlib")
     for one, simulation in zip(EXPERIMENTS, SIMULATIONS, strict=True):
-        section = one.present(table(simulation), Sheet(tmp_path))
+        section = one.present(table(simulation), OutputFolder(tmp_path))
         said = " ".join(section.reported)
         assert "p = 3" in said
         assert "M = 50" in said
@@ -330,6 +330,6 @@ def test_the_section_says_how_the_paper_is_read_and_draws_sizes_apart(tmp_path):
         with (tmp_path / "tables" / f"sample_size_{simulation}.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert [(float(row["level"]), row["method"], int(row["N"])) for row in rows] == [
-            (level, method, n) for level in LEVELS for method in METHODS for n in printed.SIZES
+            (level, method, n) for level in LEVELS for method in METHODS for n in paper_numbers.SIZES
         ]
         assert all(abs(float(row["difference in s.e."])) < 1e-6 for row in rows)

@@ -9,11 +9,11 @@ from scipy.stats import norm
 
 pytest.importorskip("matplotlib")
 
-from quernel.paper import EXPERIMENTS, Sheet, Table
+from quernel.paper import EXPERIMENTS, OutputFolder, Table
 from quernel.paper import leverage_constant as constant
-from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, judge_flat, present, present_counts, verdicts
 from quernel.paper.simulated import make_trial
+from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 COUNTS = (2, 5, 10, 50, 100, 150)
@@ -104,7 +104,7 @@ def test_a_curve_that_stops_at_50_or_is_all_noise_is_undecided():
 
 
 def test_the_page_calls_the_methods_by_what_they_are(tmp_path):
-    section = present("homoscedastic", with_factors(0.9, 1.1), Sheet(tmp_path))
+    section = present("homoscedastic", with_factors(0.9, 1.1), OutputFolder(tmp_path))
     written = (tmp_path / "tables" / "sampling_homoscedastic.csv").read_text()
     for name in ("leverage, as printed", "leverage sampling (ours)"):
         assert name in written
@@ -114,9 +114,9 @@ def test_the_page_calls_the_methods_by_what_they_are(tmp_path):
 
 def test_all_numbers_of_features_but_two_are_drawn(tmp_path, monkeypatch):
     figures = []
-    monkeypatch.setattr(Sheet, "figure", lambda self, figure, name, caption: figures.append(figure))
+    monkeypatch.setattr(OutputFolder, "save_figure", lambda self, figure, name, caption: figures.append(figure))
     both = [fabricate(FALLING, {UNIFORM: 1.0}, simulation=one).rows for one in ("homoscedastic", "heteroscedastic")]
-    present_counts(Table(both[0] + both[1]), Sheet(tmp_path))
+    present_counts(Table(both[0] + both[1]), OutputFolder(tmp_path))
     (figure,) = figures
     figure.draw_without_rendering()
     for ax in figure.axes:
@@ -205,7 +205,7 @@ def test_the_new_item_measures_what_its_verdicts_read(tmp_path):
     rows = [experiment.measure(task, np.random.default_rng(seed)) for seed in (1, 1, 2)]
     assert rows[0] == rows[1] != rows[2]
     table = Table([{**task, "repetition": k, **row} for k, part in enumerate(rows[1:]) for row in part])
-    section = experiment.present(table, Sheet(tmp_path))
+    section = experiment.present(table, OutputFolder(tmp_path))
     assert len(section.verdicts) == 2
     assert (tmp_path / "figures" / "beyond-leverage-constant.png").exists()
 

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from quernel.paper import Sheet, Table
+from quernel.paper import OutputFolder, Table
 from quernel.paper import spline_curves as curves
 
 BAYES = 0.1 * 0.3989423
@@ -42,11 +42,11 @@ def test_spikes_are_found_out_however_small_the_median_deviation():
 
 def test_the_figure_shows_the_spikes_on_their_full_scale(tmp_path):
     table = fabricated([2.3 * BAYES, 0.11 * BAYES, 0.09 * BAYES])
-    below = curves._fitted_figure(table).axes[3]
+    below = curves._plot_fitted(table).axes[3]
     assert below.get_yscale() == "log"
     assert below.lines[0].get_ydata().max() == 7.0
     assert below.get_ylim()[1] > 7.0
-    section = curves.present_fitted(table, Sheet(tmp_path))
+    section = curves.present_fitted(table, OutputFolder(tmp_path))
     assert len(section.verdicts) == 3
     assert "pole" in " ".join(section.reported)
 
@@ -54,7 +54,7 @@ def test_the_figure_shows_the_spikes_on_their_full_scale(tmp_path):
 def test_no_deviation_between_the_drawn_points_is_lost():
     task = {"r": 1.0, "gamma": 0.0, "n": 60}
     rows = curves.measure_fitted(task, np.random.default_rng(0))
-    assert len(rows) == curves.DRAWN
+    assert len(rows) == curves.N_PLOTTED
     assert np.mean([row["risk"] for row in rows]) == pytest.approx(rows[0]["excess"])
     assert all(abs(row["largest"]) >= abs(row["estimate"] - row["truth"]) for row in rows)
     assert rows[0]["least_excess"] <= rows[0]["excess"] * (1 + 1e-12)
@@ -62,8 +62,8 @@ def test_no_deviation_between_the_drawn_points_is_lost():
 
 def test_the_true_curves_are_refuted_by_rows_that_lie_elsewhere(tmp_path):
     rows = [row for task in curves.true_tasks("quick") for row in curves.measure_true(task, np.random.default_rng(0))]
-    (verdict,) = curves.present_true(Table(rows), Sheet(tmp_path)).verdicts
+    (verdict,) = curves.present_true(Table(rows), OutputFolder(tmp_path)).verdicts
     assert verdict.holds is True
     moved = [{**row, "y": row["y"] + 0.05 * (row["kind"] == "data" and row["gamma"] == 0)} for row in rows]
-    (verdict,) = curves.present_true(Table(moved), Sheet(tmp_path)).verdicts
+    (verdict,) = curves.present_true(Table(moved), OutputFolder(tmp_path)).verdicts
     assert verdict.holds is False

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.cli.reproduce import _readme, _told
-from quernel.paper import Section, Sheet, Table, Verdict, feature_exponents, methods_table
-from quernel.paper.page import Chapter, page
+from quernel.paper import OutputFolder, Section, Table, Verdict, feature_exponents, methods_table
+from quernel.paper.page import Chapter, render_page
 from quernel.theory import METHODS
 
 HEADING = "What the paper reports, and how we read it"
@@ -56,7 +56,7 @@ def test_the_best_rate_is_stated_and_a_better_one_or_an_agnostic_rival_would_be_
 
 
 def test_table_1_shows_the_point_where_the_claim_fails(tmp_path):
-    section = methods_table.present(Table([]), Sheet(tmp_path))
+    section = methods_table.present(Table([]), OutputFolder(tmp_path))
     assert [verdict.holds for verdict in section.verdicts] == ["stated", False]
     head, *lines = (tmp_path / "tables" / "tab1-methods.csv").read_text().splitlines()
     assert "c at r=0.8, gamma=0.5" in head
@@ -65,7 +65,7 @@ def test_table_1_shows_the_point_where_the_claim_fails(tmp_path):
 
 
 def test_the_map_of_exponents_is_stated_and_a_place_where_leverage_needs_more_is_told(tmp_path):
-    section = feature_exponents.present(Table([]), Sheet(tmp_path))
+    section = feature_exponents.present(Table([]), OutputFolder(tmp_path))
     assert [verdict.holds for verdict in section.verdicts] == ["stated"]
     more = feature_exponents.judge({"agnostic": np.array([0.2, 0.0]), "realizable": np.array([0.1, -0.3])})
     assert more.holds is False
@@ -79,7 +79,7 @@ def chapter(*held):
 
 def test_page_and_summary_say_what_the_paper_reports_and_how_it_is_read():
     one = chapter(True)
-    readme, html = _readme(["How."], [one]), page([one], ["How."])
+    readme, html = _readme(["How."], [one]), render_page([one], ["How."])
     assert f"### {HEADING}\n\nIt reports 1 < 2.\n\nWe read p = 3.\n\n### Verdict\n\n- **Shown.** Verdict" in readme
     assert f"<h3>{HEADING}</h3><p>It reports 1 &lt; 2.</p><p>We read p = 3.</p><h3>Verdict</h3>" in html
 

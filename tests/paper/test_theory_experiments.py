@@ -9,12 +9,12 @@ from scipy.stats import norm
 pytest.importorskip("matplotlib")
 
 from quernel.losses import Hinge, Logistic, Pinball, Squared
-from quernel.paper import EXPERIMENTS, Sheet, Table
+from quernel.paper import EXPERIMENTS, OutputFolder, Table
 from quernel.paper.heavy_tails import NOISES
+from quernel.paper.holdout_fit import fit_ridge_path
 from quernel.paper.lipschitz import DESIGNS
 from quernel.paper.methods_table import FORMULAS
-from quernel.paper.ridge_grid import fit_each
-from quernel.paper.risk import normal_excess_risk
+from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.slopes import fit_slope
 from quernel.paper.spline_design import (
     features_of_theorem,
@@ -135,9 +135,9 @@ def test_the_best_fit_on_validation_rows_is_not_the_one_on_training_rows():
     rng = np.random.default_rng(0)
     X = rng.random((300, 1))
     y = np.cos(2 * np.pi * X[:, 0]) + rng.standard_normal(300)
-    fits = fit_each(spline_features(0.25, 60, X, rng), X[:100], y[:100], Squared())
-    best = fits.best_on(X[100:], y[100:])
-    assert fits.best_on(X[:100], y[:100]) == 0  # the smallest weight fits the rows that it has seen best
+    fits = fit_ridge_path(spline_features(0.25, 60, X, rng), X[:100], y[:100], Squared())
+    best = fits.select_on(X[100:], y[100:])
+    assert fits.select_on(X[:100], y[:100]) == 0  # the smallest weight fits the rows that it has seen best
     assert 0 < best < len(fits.alphas) - 1
     errors = np.mean((fits.predict(X[100:]) - y[100:, None]) ** 2, axis=0)
     assert errors[best] == errors.min()
@@ -149,7 +149,7 @@ def test_warm_and_cold_fits_agree():
     y, features = rng.standard_normal(200), spline_features(0.5, 20, X, rng)
     few = np.array([1e-1, 1e-3])
     warm, cold = (
-        fit_each(features, X, y, Pinball(np.array([0.5])), few, tol=1e-8, warm=warm) for warm in (True, False)
+        fit_ridge_path(features, X, y, Pinball(np.array([0.5])), few, tol=1e-8, warm=warm) for warm in (True, False)
     )
     np.testing.assert_allclose(warm.predict(X), cold.predict(X), atol=1e-3)
 
@@ -177,6 +177,6 @@ def test_a_measurement_repeats_with_its_seed_and_differs_with_another(name):
 
 @pytest.mark.parametrize("name", ["fig1", "tab1"])
 def test_items_that_measure_nothing_are_shown(name, tmp_path):
-    section = BY_NAME[name].present(Table([]), Sheet(tmp_path))
+    section = BY_NAME[name].present(Table([]), OutputFolder(tmp_path))
     assert section.verdicts[0].holds
     assert list((tmp_path / "tables").glob("*.csv"))

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.datasets import UsedCars
-from quernel.paper import Sheet, Table, prices
+from quernel.paper import OutputFolder, Table, prices
 from quernel.paper import used_cars as cars
 
 PAPER = {"exact": 0.094, "uniform": 0.105, "leverage, literal": 0.098, "leverage": 0.098, "linear": 0.112}
@@ -66,7 +66,7 @@ def test_one_split_decides_nothing():
 
 def test_the_cars_behind_bad_splits_are_named():
     exact = fabricate(PAPER).select(method="exact", bandwidth=1.0)
-    often, seldom = cars.find_culprits(exact)
+    often, seldom = cars.find_worst_cars(exact)
     assert (often.car["year"], seldom.car["year"]) == (1998.0, 1970.0)
     assert (often.share, seldom.share) == (0.75, 0.25)
     assert seldom.loss == pytest.approx(16.32)
@@ -74,11 +74,11 @@ def test_the_cars_behind_bad_splits_are_named():
     assert seldom.pqe == pytest.approx(np.mean(exact.column("pqe")[::4]))
     text = judge()["remarks"][1].text
     assert "that of 1970 with 0.0 litres at 24,999 pounds in 25% of the splits" in text
-    assert cars.find_culprits(exact.select(car=9))[0].share == 1.0
+    assert cars.find_worst_cars(exact.select(car=9))[0].share == 1.0
 
 
 def test_a_capped_factor_is_not_called_exact(tmp_path):
-    cars.present(fabricate(PAPER), Sheet(tmp_path))
+    cars.present(fabricate(PAPER), OutputFolder(tmp_path))
     lines = (tmp_path / "tables" / "used_cars_bandwidth.csv").read_text().splitlines()[1:4]
     assert [line.split("0.08")[0].startswith('"KQR, factor capped at 400 columns",0.1') for line in lines] == [
         False,
@@ -107,7 +107,7 @@ def test_a_split_names_the_test_car_that_it_misses_most():
     odd = int(order[6500])
     y[odd] = 50.0
     split = cars.Split(X[order], y[order], UsedCars(X, np.exp(y)), order)
-    row = split.judged("uniform", split.parts)
+    row = split.evaluate("uniform", split.parts)
     assert row["car"] == odd
     assert row["year"] == X[odd, 0]
     assert row["price"] == pytest.approx(np.exp(50.0))

@@ -17,9 +17,9 @@ def measure(task, rng):
     return [{"draw": k, "value": rng.standard_normal(), "mean": rng.random(task["n"]).mean()} for k in range(2)]
 
 
-def present(table, sheet):
+def present(table, output):
     rows = [[n, *cell.summary("value")[:3]] for (n,), cell in table.groups("n")]
-    item = sheet.table({"n": "d", "mean": ".3f", "sd": ".3f", "s.e.": ".3f"}, rows, "tiny", "Means <of> nothing.")
+    item = output.save_table({"n": "d", "mean": ".3f", "sd": ".3f", "s.e.": ".3f"}, rows, "tiny", "Means <of> nothing.")
     return Section(["Nothing & less."], [item], [Verdict("The sum is known.", True)])
 
 

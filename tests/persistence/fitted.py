@@ -15,10 +15,10 @@ from quernel import (
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
+from quernel.estimators.splits import LastRows
 from quernel.features import RandomFeatures
 from quernel.kernels import ArcCosine, Cauchy, Gaussian, Laplacian, Matern, PeriodicSpline
 from quernel.losses import LOSSES, Expectile, Huber
-from quernel.selection.splits import LastRows
 
 LEVELS = [0.9, 0.1, 0.5]  # not in order, so that a file that sorts them would be found out
 SMALL: dict[str, Any] = {"n_components": 30, "alpha": 1e-3, "random_state": 0}

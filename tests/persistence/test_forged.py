@@ -8,7 +8,7 @@ import quernel
 from persistence.fitted import LEVELS, fitted
 from persistence.test_save import changed, refused
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
-from quernel.persistence.archive import MAGIC, SEAL
+from quernel.persistence.archive import HEADER_SIZE, MAGIC
 from quernel.tables import TableModel, prepare
 from tables.made import sales, with_times
 
@@ -42,7 +42,7 @@ def test_headers_of_arrays_that_make_no_sense_are_refused(whole, tmp_path, name)
 
 
 def test_members_that_need_a_password_are_refused(whole, tmp_path):
-    content = bytearray(whole[SEAL:])
+    content = bytearray(whole[HEADER_SIZE:])
     for start, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(start) + place] |= 1
     refused(tmp_path / "m", MAGIC + hashlib.sha256(content).digest() + content, "password")

@@ -15,7 +15,7 @@ from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, rows
 from persistence.test_save import by_groups
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves
-from quernel.kernels import Gaussian, IntegralKernel, SpectralKernel
+from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
 from tables.made import sales, with_times
 
@@ -176,7 +176,7 @@ def test_a_table_model_without_an_interval_says_how_to_get_one():
         TableModel(training.encoder, model, "price").predict_interval(sales(5))
 
 
-class Bumps(IntegralKernel):
+class Bumps(RandomFeatureKernel):
     """Features of the user's own that are no waves."""
 
     name = "bumps"

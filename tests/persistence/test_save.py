@@ -34,8 +34,8 @@ from quernel.estimators.probabilities import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
-from quernel.persistence.archive import MAGIC, SEAL
-from quernel.persistence.models import KNOWN, SPLITTERS
+from quernel.persistence.archive import HEADER_SIZE, MAGIC
+from quernel.persistence.models import KNOWN_CLASSES, SPLITTERS
 from quernel.tables import TableEncoder, TableModel, prepare
 from tables.made import sales
 
@@ -71,7 +71,7 @@ def test_a_model_with_landmarks_ships_without_the_matrix_of_its_features(tmp_pat
     )
     np.testing.assert_array_equal(loaded.predict(X_NEW), model.predict(X_NEW))
     np.testing.assert_allclose(loaded.feature_map_.transform(X_NEW) @ loaded.coef_ + loaded.intercept_,
-                               loaded._curves_inside(X_NEW))  # fmt: skip
+                               loaded._decision_function(X_NEW))  # fmt: skip
     whole = loaded.feature_map_.making_the_kernel().transform(X_NEW)
     np.testing.assert_allclose(whole @ whole.T, (Phi := model.feature_map_.transform(X_NEW)) @ Phi.T, atol=1e-8)
     quernel.save(loaded, tmp_path / "again.quernel")
@@ -337,7 +337,7 @@ def sealed(document, arrays=(), compression=zipfile.ZIP_STORED):
 
 
 def contents(whole):
-    with zipfile.ZipFile(io.BytesIO(whole[SEAL:])) as members:
+    with zipfile.ZipFile(io.BytesIO(whole[HEADER_SIZE:])) as members:
         names = members.namelist()
         return json.loads(members.read(names[0])), [members.read(name) for name in names[1:]]
 
@@ -534,7 +534,7 @@ def test_curves_of_probabilities_must_fit_the_classes(tmp_path):
 
 def test_every_kernel_and_loss_that_has_a_name_is_known():
     for kind in (*quernel.kernels.KERNELS.values(), *quernel.losses.LOSSES.values()):
-        assert KNOWN[kind.__name__] is kind
+        assert KNOWN_CLASSES[kind.__name__] is kind
 
 
 def test_loading_warns_of_nothing(whole, tmp_path):

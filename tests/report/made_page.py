@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 
 from quernel import KernelQuantileRegressor
-from quernel.report import judge_by_refitting, report_page
+from quernel.report import evaluate_by_refitting, report_page
 from quernel.tables import TableModel, prepare
 from tables.made import sales
 
@@ -27,7 +27,7 @@ def made():
     """Table, model, training rows, how it was judged, and the page."""
     table = sales(300)
     model, training = fitted(table)
-    judged = judge_by_refitting(model, training, seed=3)
+    judged = evaluate_by_refitting(model, training, seed=3)
     return table, model, training, judged, report_page(model, table, judged, data="sales.csv", model_file="m.quernel")
 
 

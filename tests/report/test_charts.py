@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from quernel.report import charts
+from quernel.report.charts import calendar_ticks, clock_ticks
 from quernel.report.fans import ColumnFan
 from quernel.report.svg import WIDTH, Chart
-from quernel.report.times import calendar_ticks, clock_ticks
 
 NOON = datetime(2001, 3, 29, 12, 34, 56, tzinfo=UTC).timestamp()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from quernel.plots.columns import ENDS, date_grid
+from quernel.plots.table_access import ENDS, date_grid
 from quernel.report import charts
 from quernel.report.fans import column_fans
 from report.made_page import LEVELS, fitted

@@ -16,13 +16,13 @@ from sklearn.linear_model import QuantileRegressor
 import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
-from quernel.report import charts, held_out_rows, judge_by_refitting, judge_on, report_page
-from quernel.report.choices import choices
+from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_rows, report_page
 from quernel.report.content import intervals
+from quernel.report.evaluation import baselines, linear, unconditional
 from quernel.report.fans import column_fans
-from quernel.report.rivals import linear, rivals, unconditional
+from quernel.report.model_choices import choices
+from quernel.report.number_format import number, short
 from quernel.report.svg import Chart, ticks
-from quernel.report.words import number, short
 from report.made_page import LEVELS, as_number, fitted, made, pinball, read
 from tables.made import sales
 
@@ -72,7 +72,7 @@ def test_the_data_are_counted(reader):
         missing = table[name].null_count
         assert reader.row("data", name)[2] == (f"{missing}" if missing else "\N{EN DASH}")
     assert "true in" in reader.row("data", "garden")[3]
-    assert "3 different: north" in reader.row("data", "place")[3]
+    assert "3 categories: north" in reader.row("data", "place")[3]
 
 
 def test_the_losses_are_those_of_models_that_have_not_seen_the_rows(reader):
@@ -99,13 +99,13 @@ def test_the_first_tile_says_which_way_the_loss_goes(reader):
     rng = np.random.default_rng(0)
     noise = pa.table({f"x{j}": rng.normal(size=60) for j in range(8)} | {"y": rng.normal(size=60)})
     model, training = fitted(noise, "y")
-    judged = judge_by_refitting(model, training)
+    judged = evaluate_by_refitting(model, training)
     assert judged.losses().mean() > judged.losses("Unconditional quantiles").mean()
     page = read(report_page(model, noise, judged, data="d.csv", model_file="m.quernel"))
     assert "% above unconditional quantiles" in page.texts[""]
     for one in (page, reader):
         best = min(one.rows["loss"][1:], key=lambda row: as_number(row[1]))[0]
-        assert ("is beaten" in one.texts["loss"]) == (best != "This model")
+        assert ("A baseline is better" in one.texts["loss"]) == (best != "This model")
 
 
 def test_a_perfect_fit_and_a_constant_target_have_a_page():
@@ -113,7 +113,7 @@ def test_a_perfect_fit_and_a_constant_target_have_a_page():
     for y in (x, np.ones(100)):
         table = pa.table({"x": x, "y": y})
         model, training = fitted(table, "y")
-        page = report_page(model, table, judge_by_refitting(model, training), data="d.csv", model_file="m.quernel")
+        page = report_page(model, table, evaluate_by_refitting(model, training), data="d.csv", model_file="m.quernel")
         assert read(page).row("loss", "This model")
         assert re.search(r"\b(nan|inf)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S)) is None
 
@@ -121,15 +121,17 @@ def test_a_perfect_fit_and_a_constant_target_have_a_page():
 def page_of(columns, y):
     table = pa.table(columns | {"y": y})
     model, training = fitted(table, "y")
-    return read(report_page(model, table, judge_by_refitting(model, training), data="d.csv", model_file="a b.quernel"))
+    return read(
+        report_page(model, table, evaluate_by_refitting(model, training), data="d.csv", model_file="a b.quernel")
+    )
 
 
 def test_a_page_about_one_column_does_not_speak_of_others(reader):
     x = np.random.default_rng(0).random(80)
     page = page_of({"x": x}, x)
     assert "the other columns are" in reader.texts["columns"]
-    assert "Rows are scattered sideways." in reader.texts["columns"]  # those of a place
-    assert "scattered" not in page.texts["columns"]
+    assert "Rows are jittered sideways." in reader.texts["columns"]  # those of a place
+    assert "jittered" not in page.texts["columns"]
     assert "the other columns are" not in page.texts["columns"]
     choosers = [[attrs for _, attrs in one.tags if attrs.get("class") == "chooser"] for one in (page, reader)]
     assert ["hidden" in attrs for (attrs,) in choosers] == [True, False]
@@ -140,9 +142,9 @@ def test_a_page_about_many_columns_says_what_it_leaves_out(reader):
     x = np.random.default_rng(0).random((80, 25))
     page = page_of({f"x{k}": x[:, k] for k in range(25)}, x[:, 0])
     assert len(page.rows["columns"]) == 1 + 12
-    assert "The 12 that matter most." in page.texts["columns"]
-    assert "that are listed above, 25 of them" in page.texts["load"]
-    assert "The 12 that" not in reader.texts["columns"]
+    assert "The 12 most important ones." in page.texts["columns"]
+    assert "listed above (25)" in page.texts["load"]
+    assert "most important ones" not in reader.texts["columns"]
     assert "size, " in reader.texts["load"]
 
 
@@ -185,24 +187,24 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     y = rng.poisson(1.0, 200).astype(float) if counts else x + 0.1 * rng.normal(size=200)
     table = pa.table({"x": x, "y": y})
     model, training = fitted(table, "y")
-    judged = judge_on(model, training.X, training.y)
+    judged = evaluate_on(model, training.X, training.y)
     curves = judged.curves.copy()
     curves[:20, 1] = judged.y[:20]  # as rounding may have it
     assert counts or len(np.unique(y)) == 200
     judged = replace(judged, curves=curves)
     page = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
     assert ("Rows with the same target lie" in page.texts["coverage"]) == counts
-    assert ("Upright lines go" in page.texts["coverage"]) == counts
+    assert ("Vertical lines go" in page.texts["coverage"]) == counts
     assert (" to " in page.row("coverage", "0.5")[1]) == counts
     (wide,) = intervals(judged)
     assert (wide.inner < wide.observed) == counts
     both = f"{100 * wide.inner:.1f} to {100 * wide.observed:.1f} %"
     assert (page.row("coverage", "90 %")[1] == both) == counts
-    assert ("without rows on its ends" in page.texts[""]) == counts
+    assert ("without rows on its bounds" in page.texts[""]) == counts
 
 
 def test_the_choices_are_those_of_the_model(reader):
-    assert "(asked for: 0.000001)" in reader.row("choices", "Certified gap")[2]
+    assert "(tolerance: 0.000001)" in reader.row("choices", "Certified gap")[2]
     model = made()[1].model
     assert reader.row("choices", "Random features M")[1] == "40"
     assert float(reader.row("choices", "Ridge weight alpha")[1]) == pytest.approx(model.alpha_, rel=1e-2)
@@ -222,7 +224,7 @@ def test_every_way_to_choose_says_why():
     ways = {
         "each column's standard deviation": KernelQuantileRegressor([0.1, 0.9], **settings),
         "given": KernelQuantileRegressor([0.1, 0.9], bandwidth=0.5, alpha=1e-3, noncrossing=None, **settings),
-        "best predicted from all others": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
+        "by leave-one-out error": KernelQuantileRegressor([0.1, 0.9], bandwidth="learned", **settings),
         "among 2 pairs": searched,
         "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
     }
@@ -256,16 +258,16 @@ def test_rows_outside_the_range_are_counted_and_shown():
     size[[4, 30]] = 5000.0
     table = table.set_column(0, "size", pa.array(size))
     X, y = model.encoder.encode(table), table["price"].to_numpy()
-    judged = judge_on(model, X, y)
+    judged = evaluate_on(model, X, y)
     assert set(np.flatnonzero(judged.outside)) >= {4, 30}
     reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
     count = int(judged.outside.sum())
-    assert f"{count} of 60 judged rows" in reader.texts["outside"]
+    assert f"{count} of 60 evaluation rows" in reader.texts["outside"]
     assert {"5", "31"} <= {row[0] for row in reader.rows["outside"]}
-    assert "honest only if it has not seen" in reader.texts["loss"]
+    assert "the results are too optimistic" in reader.texts["loss"]
     inside = sales(200)
     inside = inside.filter(np.isfinite(inside["price"].to_numpy(zero_copy_only=False)))
-    seen = judge_on(model, model.encoder.encode(inside), inside["price"].to_numpy())
+    seen = evaluate_on(model, model.encoder.encode(inside), inside["price"].to_numpy())
     page = read(report_page(model, inside, seen, data="d.csv", model_file="m.quernel"))
     assert "None of the" in page.texts["outside"]
 
@@ -280,7 +282,7 @@ def test_a_time_of_day_is_never_outside():
     X[:2, model.encoder.cyclic] = 1.0000001
     X[2, names.index("sold trend")] = 50.0
     assert model.model.outside(X[:3]).all()
-    assert np.flatnonzero(judge_on(model, X, training.y).outside).tolist() == [2]
+    assert np.flatnonzero(evaluate_on(model, X, training.y).outside).tolist() == [2]
 
 
 def test_gaps_and_dates_in_the_tables_of_rows():
@@ -308,7 +310,7 @@ def test_names_that_look_like_html_are_only_names():
     x, word = rng.random(120), np.where(rng.random(120) < 0.5, '"><script>alert(1)</script>', "a & b")
     table = pa.table({"<b>x": x, "w'\"": word, "</title><i>y": x + 0.1 * rng.standard_normal(120)})
     model, training = fitted(table, "</title><i>y")
-    judged = judge_by_refitting(model, training)
+    judged = evaluate_by_refitting(model, training)
     page = report_page(model, table, judged, data="<u>.csv", model_file="<u>.quernel")
     reader = read(page)
     kinds = {tag for tag, _ in reader.tags}
@@ -322,7 +324,7 @@ def test_levels_in_any_order_and_a_single_one_have_a_page():
     table = sales(200)
     for levels in ([0.9, 0.1, 0.5], [0.3], [0.2, 0.9]):
         model, training = fitted(table, levels=levels)
-        judged = judge_by_refitting(model, training)
+        judged = evaluate_by_refitting(model, training)
         assert judged.levels.tolist() == sorted(levels)
         assert np.all(np.diff(judged.curves, axis=1) >= 0)
         reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
@@ -332,7 +334,7 @@ def test_levels_in_any_order_and_a_single_one_have_a_page():
 def test_a_logarithmic_target_is_judged_in_its_own_units():
     table = sales(200)
     model, training = fitted(table, log_target=True)
-    judged = judge_by_refitting(model, training)
+    judged = evaluate_by_refitting(model, training)
     there = np.isfinite(table["price"].to_numpy(zero_copy_only=False))
     price = table["price"].to_numpy(zero_copy_only=False)[there]
     np.testing.assert_allclose(judged.y, price[judged.rows])
@@ -340,14 +342,14 @@ def test_a_logarithmic_target_is_judged_in_its_own_units():
     np.testing.assert_array_equal(judged.rows, test)
     # The quantile between two rows is interpolated in logarithms; close to the plain one.
     expected = np.quantile(price[train], LEVELS)
-    np.testing.assert_allclose(judged.rivals["Unconditional quantiles"][0], expected, rtol=0.02)
+    np.testing.assert_allclose(judged.baselines["Unconditional quantiles"][0], expected, rtol=0.02)
 
 
 def test_weighted_fits_are_judged_by_models_with_the_same_weights():
     table = sales(200)
     table = table.append_column("w", pa.array(np.arange(200) % 3.0))
     model, training = fitted(table, weights="w")
-    judged = judge_by_refitting(model, training)
+    judged = evaluate_by_refitting(model, training)
     train, test = held_out_rows(len(training.y))
     again = KernelQuantileRegressor(LEVELS, n_components=40, random_state=0).fit(
         training.X[train], training.y[train], sample_weight=training.weight[train]
@@ -378,11 +380,11 @@ def test_linear_quantile_regression_is_that_of_scikit_learn():
 
 def test_rivals_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
     _, model, training, _, _ = made()
-    monkeypatch.setattr("quernel.report.rivals.MOST_ROWS", 50)
-    monkeypatch.setattr("quernel.report.judging.MOST_ROWS", 50)
-    judged = judge_by_refitting(model, training)
+    monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
+    monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
+    judged = evaluate_by_refitting(model, training)
     train, _ = held_out_rows(len(training.y))
-    curves = judged.rivals["Unconditional quantiles"]
+    curves = judged.baselines["Unconditional quantiles"]
     assert not np.allclose(curves[0], np.quantile(training.y[train], LEVELS))
     assert np.all(curves == curves[0])
     assert "fitted to 50 of these rows" in judged.how
@@ -405,13 +407,13 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
     fake.LGBMRegressor = LGBMRegressor
     fake.__spec__ = importlib.machinery.ModuleSpec("lightgbm", None)
     monkeypatch.setitem(sys.modules, "lightgbm", fake)
-    found = rivals()
+    found = baselines()
     (name,) = [name for name in found if "LightGBM" in name]
     curves = found[name](np.zeros((50, 1)), np.arange(50.0), np.zeros((3, 1)), np.array([0.1, 0.9]))
     np.testing.assert_allclose(curves, np.tile(-np.quantile(np.arange(50.0), [0.9, 0.1]), (3, 1)))
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(rivals()) == 2
+    assert len(baselines()) == 2
 
 
 def test_a_fan_is_what_the_model_predicts_for_a_typical_row():
@@ -520,10 +522,10 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, 
     line = page.row("coverage", "80 %, calibrated")
     assert line[1] == f"{100 * calibrated['observed']:.1f} %"
     assert line[-1] == number(calibrated["mean_width"])
-    assert "80 % calibrated interval holds" in page.texts[""]
+    assert "Coverage of the 80 % calibrated interval" in page.texts[""]
     assert "fitted to and calibrated on" in page.texts["loss"]
     assert "predict_interval(frame)" in page.texts["load"]
-    assert "follows its training rows too closely" not in page.texts["coverage"]  # the remedy has been taken
+    assert "the model overfits" not in page.texts["coverage"]  # the remedy has been taken
 
     model, table = quernel.load(tmp_path / "m.quernel"), sales(100, seed=1)
     code, out, err = run("report", "m.quernel", "new.csv", "--out", "new.html", "--json")
@@ -541,7 +543,7 @@ def test_a_report_does_not_change_the_model(run, tmp_path):
     assert "b.html" in out
     a, b = (quernel.load(tmp_path / name).predict(sales(50, seed=2)) for name in ("a.quernel", "b.quernel"))
     np.testing.assert_array_equal(a, b)
-    assert "judged on the last" in read((tmp_path / "b.html").read_text("utf-8")).texts["loss"]
+    assert "evaluated on the last" in read((tmp_path / "b.html").read_text("utf-8")).texts["loss"]
 
 
 def test_what_cannot_work_is_said_in_one_line_and_leaves_no_file(run, tmp_path):

@@ -1,15 +1,15 @@
-"""Steps that the tests send to workers: a worker must be able to import them."""
+"""Steps of map-reduce for the tests, in a module that Dask workers can import."""
 
 import os
 import time
 
 import numpy as np
 
-lifted = 0  # rows lifted in this process
+lifted = 0  # rows transformed in this process
 
 
 class Counting:
-    """A feature map that counts its work, in the process where it works."""
+    """A feature map that counts the rows it transforms, in each process."""
 
     def __init__(self, feature_map):
         self.feature_map = feature_map
@@ -31,7 +31,7 @@ def forget_lifted():
 
 
 def value_and_gradient(block, memory, coef):
-    """Of the mean absolute deviation; remembers the residuals."""
+    """Value and gradient of the mean absolute deviation; stores the residuals as row state."""
     memory["residual"] = block.targets - block.features @ coef
     side = np.sign(memory["residual"]) * block.share[:, None]
     return block.share @ np.abs(memory["residual"]), block.features.T @ side, len(block.target)
@@ -42,46 +42,46 @@ def slow_value_and_gradient(block, memory, coef):
     return value_and_gradient(block, memory, coef)
 
 
-def deadly(block, memory, message):
+def deadly(block, memory, args):
     os._exit(1)
 
 
 def move(block, memory, step):
-    """Writes into what is remembered."""
-    assert len(block.features) == 0  # a visit looks at no features
+    """Overwrites row state in place."""
+    assert len(block.features) == 0  # map_rows passes no features
     memory["residual"] -= step
     memory["moves"] = memory.get("moves", np.zeros_like(memory["residual"])) + 1
     return block.share @ np.abs(memory["residual"]), block.share @ memory["moves"]
 
 
-def recall(block, memory, message):
-    """What is remembered, by the numbers of the rows."""
+def recall(block, memory, args):
+    """The residuals stored as row state, with the index of the first row."""
     return [(block.start, memory["residual"].copy())]
 
 
-def chain(answers):
-    return [one for answer in answers for one in answer]
+def chain(results):
+    return [one for result in results for one in result]
 
 
-def weighted(block, memory, message, own):
-    return (block.share.sum() * own, own)
+def weighted(block, memory, args, block_args):
+    return (block.share.sum() * block_args, block_args)
 
 
-def halves(block, memory, message):
-    """A sum, and the rows themselves."""
-    return block.share.sum(), block.raw[memory["residual"][:, 0] > message]
+def halves(block, memory, threshold):
+    """(small, large): a sum of shares, and the raw rows with residuals above a threshold."""
+    return block.share.sum(), block.raw[memory["residual"][:, 0] > threshold]
 
 
-def join_halves(answers):
-    small, large = zip(*answers, strict=True)
+def join_halves(results):
+    small, large = zip(*results, strict=True)
     return sum(small), np.concatenate(large)
 
 
 def describe(rows):
-    """Of a table that stays: the same in order, and its shape."""
+    """(stays, returned) for an array on a worker: the array sorted, and its shape."""
     return rows[np.lexsort(rows.T)], rows.shape
 
 
 def content(rows):
-    """Of a sample: its features, targets and shares."""
-    return None, (np.array(rows.resident("A sample")), rows.target, rows.share, rows.shuffled)
+    """(stays, returned) for a sample: nothing; its features, targets, shares and whether it is shuffled."""
+    return None, (np.array(rows.as_array("A sample")), rows.target, rows.share, rows.shuffled)

@@ -1,4 +1,4 @@
-"""Rows of Dask collections: the same sums in any chunking and on any scheduler, and after a worker has died."""
+"""Dask design matrix: the same sums in any chunking and on any scheduler, also after a worker has died."""
 
 import os
 import signal
@@ -13,16 +13,16 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, total
+from quernel.data.dask_design import assign_workers, partition_bounds
+from quernel.data.dask_tasks import SamplePlan
+from quernel.data.sources import RowsError
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import LOSSES, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, DaskRows, DistributedRows, LiftedRows, total
-from quernel.rows.parts import Drawing
-from quernel.rows.placement import cuts, places
-from quernel.rows.sources import RowsError
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS
-from quernel.solvers.guess import Guess
+from quernel.solvers.result import InitialPoint
 from rows import steps
 
 dask = pytest.importorskip("dask")
@@ -57,7 +57,7 @@ def scheduler(request):
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr("quernel.rows.placement.SMALL_PART", 100)
+    monkeypatch.setattr("quernel.data.dask_design.SMALL_PART", 100)
     monkeypatch.setattr("quernel.features.blocks.BLOCK_BYTES", 1)
     monkeypatch.setattr("quernel.features.blocks.BLOCK_ROWS", 400)  # several blocks a part
 
@@ -131,15 +131,15 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("source", SOURCES)
 def test_sums_agree_in_any_chunking_on_any_scheduler(scheduler, data, feature_map, coef, expected, source, kept):
-    rows = DistributedRows(SOURCES[source](*data), feature_map, max_memory=None if kept else 0)
+    rows = DaskDesign(SOURCES[source](*data), feature_map, max_memory=None if kept else 0)
     assert rows.cached == kept
     memory = rows.new_memory()
     for _ in range(3):  # from the third on, stored features are used
-        assert_same(rows.fold(steps.value_and_gradient, memory, coef, join=total), expected)
+        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
     assert (rows._store.features is not None) == kept
     weight = data[2]
     assert rows.largest_share == pytest.approx(weight.max() / weight.sum(), rel=1e-12)
-    near = LiftedRows(ArrayRows(*data), feature_map)
+    near = InMemoryDesign(ArrayRows(*data), feature_map)
     assert rows.size() == pytest.approx(near.size(), rel=1e-12)
 
 
@@ -148,11 +148,11 @@ def test_sums_agree_with_processes(data, feature_map, coef, expected):
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
         dask.config.set(scheduler="processes", pool=pool, num_workers=2),
     ):
-        rows = DistributedRows(ragged(*data), feature_map)
+        rows = DaskDesign(ragged(*data), feature_map)
         memory = rows.new_memory()
         assert not rows.cached  # features would have to be sent to a process in every sweep
         for _ in range(2):
-            assert_same(rows.fold(steps.value_and_gradient, memory, coef, join=total), expected)
+            assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
 
 
 def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, expected):
@@ -160,16 +160,16 @@ def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, 
     X, y, weight = data
     y = y.copy()
     y[np.argmax(weight)] += 1
-    rows = DistributedRows(ragged(X, y, weight), feature_map)
-    loss, _, _ = rows.fold(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+    rows = DaskDesign(ragged(X, y, weight), feature_map)
+    loss, _, _ = rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
     assert np.all(np.abs(loss - expected[0]) > 1e-6)
 
 
 def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
-    rows.fold(steps.value_and_gradient, memory, coef, join=total)
-    found = rows.visit(steps.recall, memory, join=steps.chain)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
+    found = rows.map_rows(steps.recall, memory, join=steps.chain)
     assert [start for start, _ in found] == [span.start for span in rows.spans]
     assert len(found) > 4
     expected = data[1][:, None] - feature_map.transform(data[0]) @ coef
@@ -177,59 +177,59 @@ def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
 
 
 def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, feature_map, coef, expected):
-    """A step may write where it likes; whoever holds the memory of before finds it unchanged."""
-    rows = DistributedRows(ragged(*data), feature_map)
+    """A step may overwrite row state; the state before the pass is unchanged."""
+    rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
-    rows.fold(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     before = list(memory.kept)
     X, y, weight = data
     residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
     for moves in (1, 2, 3):
-        loss, counted = rows.visit(steps.move, memory, 0.1, join=total)
+        loss, counted = rows.map_rows(steps.move, memory, 0.1, join=total)
         np.testing.assert_allclose(loss, share @ np.abs(residual - 0.1 * moves), rtol=1e-12)
         np.testing.assert_allclose(counted, moves, rtol=1e-12)
     assert memory.sweeps == 1
     memory.kept = before
-    assert rows.visit(steps.move, memory, 0.1, join=total)[1] == pytest.approx([1, 1])
+    assert rows.map_rows(steps.move, memory, 0.1, join=total)[1] == pytest.approx([1, 1])
 
 
 def test_memory_of_some_columns(scheduler, data, feature_map, coef):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
-    rows.fold(steps.value_and_gradient, memory, coef, join=total)
-    whole = rows.visit(steps.recall, memory, join=steps.chain)
-    some = rows.visit(steps.recall, memory.take(np.array([1])), join=steps.chain)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
+    whole = rows.map_rows(steps.recall, memory, join=steps.chain)
+    some = rows.map_rows(steps.recall, memory.take(np.array([1])), join=steps.chain)
     for (_, one), (_, other) in zip(some, whole, strict=True):
         np.testing.assert_array_equal(one, other[:, [1]])
 
 
 def test_memory_may_begin_with_arrays(scheduler, data, feature_map):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     array = np.arange(2.0 * N).reshape(N, 2)
-    found = rows.visit(steps.recall, rows.new_memory(residual=array), join=steps.chain)
+    found = rows.map_rows(steps.recall, rows.new_memory(residual=array), join=steps.chain)
     np.testing.assert_array_equal(np.concatenate([one for _, one in found]), array)
 
 
 def test_every_block_may_have_a_message_of_its_own(scheduler, data, feature_map):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     each = list(range(len(rows.spans)))
     share = data[2] / data[2].sum()
     expected = sum(k * share[span].sum() for k, span in enumerate(rows.spans))
-    handle, _ = rows.call(lambda numbers: (numbers, None), each)
+    handle, _ = rows.run_at(lambda numbers: (numbers, None), each)
     for own in (each, handle):
-        found, numbers = rows.fold(steps.weighted, rows.new_memory(), join=total, each=own)
+        found, numbers = rows.map_reduce(steps.weighted, rows.new_memory(), join=total, each=own)
         assert found == pytest.approx(expected, rel=1e-12)
         assert numbers == sum(each)
 
 
 def test_what_is_large_stays(scheduler, data, feature_map, coef):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
-    rows.fold(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     before = rows.traffic.bytes_in
-    small, large = rows.fold_apart(steps.halves, memory, 0.0, join=steps.join_halves)
+    small, large = rows.map_reduce_split(steps.halves, memory, 0.0, join=steps.join_halves)
     assert small == pytest.approx(1)
-    ordered, shape = rows.call(steps.describe, large)
+    ordered, shape = rows.run_at(steps.describe, large)
     (X, y, _), Phi = data, feature_map.transform(data[0])
     chosen = X[(y[:, None] - Phi @ coef)[:, 0] > 0]
     assert shape == chosen.shape
@@ -248,40 +248,40 @@ def test_features_within_a_basis(scheduler, data, feature_map):
     coef, share = np.random.default_rng(4).standard_normal((5, 2)), weight / weight.sum()
     expected = share @ np.abs(y[:, None] - feature_map.transform(X) @ basis @ coef)
     for kept in (None, 0):
-        rows = DistributedRows(ragged(*data), feature_map, max_memory=kept).within(basis)
+        rows = DaskDesign(ragged(*data), feature_map, max_memory=kept).within(basis)
         assert rows.n_features == 5
-        loss, *_ = rows.fold(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+        loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
         np.testing.assert_allclose(loss, expected, rtol=1e-12)
 
 
 def test_a_target_for_each_fit(scheduler, data, feature_map, coef):
     X, y, _ = data
     targets = np.column_stack([y, -y, 2 * y])
-    rows = DistributedRows(DaskRows(da.from_array(X, chunks=(700, 3)), da.from_array(targets, (500, 2))), feature_map)
+    rows = DaskDesign(DaskRows(da.from_array(X, chunks=(700, 3)), da.from_array(targets, (500, 2))), feature_map)
     rows = rows.take(np.array([0, 2])).take(np.array([1, 0]))
-    loss, *_ = rows.fold(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+    loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
     residual = targets[:, [2, 0]] - feature_map.transform(X) @ coef
     np.testing.assert_allclose(loss, np.abs(residual).mean(axis=0), rtol=1e-12)
 
 
-# Where features are kept
+# Where features are stored
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_features_are_stored_if_they_fit_once_they_are_used_often(client, data, feature_map, coef, kept):
     needed = 8 * N * M
-    rows = DistributedRows(ragged(*data), steps.Counting(feature_map), max_memory=needed if kept else needed - 1)
+    rows = DaskDesign(ragged(*data), steps.Counting(feature_map), max_memory=needed if kept else needed - 1)
     client.run(steps.forget_lifted)
     memory = rows.new_memory()
     for _ in range(6):
-        rows.fold(steps.value_and_gradient, memory, coef, join=total)
-    rows.visit(steps.move, memory, 0.1, join=total)
+        rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_rows(steps.move, memory, 0.1, join=total)
     assert sum(client.run(steps.count_lifted).values()) == (3 * N if kept else 6 * N)  # two looks, and then once more
 
 
 def test_parts_are_dealt_to_all_workers(client, data, feature_map):
     """Also where a single chunk holds all rows."""
-    rows = DistributedRows(SOURCES["one chunk"](*data), feature_map)
+    rows = DaskDesign(SOURCES["one chunk"](*data), feature_map)
     distributed.wait(rows._parts)
     holders = [client.who_has(part)[part.key] for part in rows._parts]
     assert len({tuple(holder) for holder in holders}) == len(holders) == 2
@@ -298,14 +298,14 @@ def test_parts_are_dealt_to_all_workers(client, data, feature_map):
         ([3], 8, [0, 1, 2, 3]),
     ],
 )
-def test_cuts(lengths, threads, expected):
-    assert cuts(lengths, 10**6, threads) == expected
+def test_partition_bounds(lengths, threads, expected):
+    assert partition_bounds(lengths, 10**6, threads) == expected
 
 
 def test_parts_go_where_their_rows_are_as_far_as_there_is_room():
-    assert places([1, 1], [0, 10, 20], [10, 10], [1, 0]) == [1, 0]
-    assert sorted(places([1, 1], [0, 10, 20], [10, 10], [0, 0])) == [0, 1]
-    assert places([2, 1], [0, 10, 20, 30], [10, 10, 10], [0, 0, None]) == [0, 0, 1]
+    assert assign_workers([1, 1], [0, 10, 20], [10, 10], [1, 0]) == [1, 0]
+    assert sorted(assign_workers([1, 1], [0, 10, 20], [10, 10], [0, 0])) == [0, 1]
+    assert assign_workers([2, 1], [0, 10, 20, 30], [10, 10, 10], [0, 0, None]) == [0, 0, 1]
 
 
 # Samples
@@ -314,8 +314,8 @@ def test_parts_go_where_their_rows_are_as_far_as_there_is_room():
 @pytest.mark.parametrize("size", [1, 50, 999, N])
 def test_samples_are_rows_in_random_order(scheduler, data, feature_map, size):
     X, y, weight = data
-    rows = DistributedRows(ragged(*data), feature_map)
-    _, (features, target, share, shuffled) = rows.call(steps.content, rows.sample(size, np.random.default_rng(0)))
+    rows = DaskDesign(ragged(*data), feature_map)
+    _, (features, target, share, shuffled) = rows.run_at(steps.content, rows.sample(size, np.random.default_rng(0)))
     place = {value: k for k, value in enumerate(y)}
     chosen = np.array([place[value] for value in target])
     assert shuffled
@@ -328,20 +328,20 @@ def test_samples_are_rows_in_random_order(scheduler, data, feature_map, size):
 
 
 def test_smaller_samples_begin_larger_ones(client, data, feature_map):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     basis = np.eye(M)[:, :4]
-    _, (small, some, *_) = rows.call(steps.content, rows.sample(80, np.random.default_rng(5), basis))
-    _, (_, more, *_) = rows.call(steps.content, rows.sample(640, np.random.default_rng(6)))
+    _, (small, some, *_) = rows.run_at(steps.content, rows.sample(80, np.random.default_rng(5), basis))
+    _, (_, more, *_) = rows.run_at(steps.content, rows.sample(640, np.random.default_rng(6)))
     assert small.shape == (80, 4)
     np.testing.assert_array_equal(more[:80], some)
-    other = DistributedRows(ragged(*data), feature_map)
-    _, (_, others, *_) = other.call(steps.content, other.sample(80, np.random.default_rng(6)))
+    other = DaskDesign(ragged(*data), feature_map)
+    _, (_, others, *_) = other.run_at(steps.content, other.sample(80, np.random.default_rng(6)))
     assert not np.array_equal(others, some)
 
 
 @pytest.mark.parametrize("lengths", [(1000,), (10, 990), (1, 1, 998), (300, 300, 400)])
 def test_every_beginning_has_each_parts_share(lengths):
-    drawing = Drawing(7, lengths)
+    drawing = SamplePlan(7, lengths)
     for size in (1, 10, 333, 1000):
         counts, order = drawing.first(size)
         assert np.array_equal(np.sort(order), np.arange(size))
@@ -350,16 +350,16 @@ def test_every_beginning_has_each_parts_share(lengths):
             assert len(np.unique(drawing.rows(k, count))) == count
 
 
-# What travels
+# What is sent
 
 
 def swept(n, feature_map, coef, step=steps.value_and_gradient, join=total):
     X = np.random.default_rng(1).uniform(size=(n, 3))
-    rows = DistributedRows(DaskRows(da.from_array(X, chunks=(n // 4, 3)), X[:, 0]), feature_map)
+    rows = DaskDesign(DaskRows(da.from_array(X, chunks=(n // 4, 3)), X[:, 0]), feature_map)
     memory = rows.new_memory()
-    rows.fold(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     first = (rows.traffic.bytes_out, rows.traffic.bytes_in)
-    rows.fold(step, memory, coef, join=join)
+    rows.map_reduce(step, memory, coef, join=join)
     return rows.traffic.sweeps, rows.traffic.bytes_out - first[0], rows.traffic.bytes_in - first[1]
 
 
@@ -378,16 +378,16 @@ def test_rows_that_travel_would_be_noticed(client, feature_map, coef):
 
 
 def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, expected):
-    monkeypatch.setattr("quernel.rows.distributed.FAN_IN", 3)
+    monkeypatch.setattr("quernel.data.dask_design.FAN_IN", 3)
     with dask.config.set(scheduler="synchronous"):
-        monkeypatch.setattr("quernel.rows.schedulers.Here.__init__", lambda self, kind: _many(self))
-        rows = DistributedRows(ragged(*data), feature_map)
+        monkeypatch.setattr("quernel.data.schedulers.LocalScheduler.__init__", lambda self, kind: _many(self))
+        rows = DaskDesign(ragged(*data), feature_map)
         memory = rows.new_memory()
         assert len(memory.kept) == 20
-        assert_same(rows.fold(steps.value_and_gradient, memory, coef, join=total), expected)
-        found = rows.visit(steps.recall, memory, join=steps.chain)
+        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
+        found = rows.map_rows(steps.recall, memory, join=steps.chain)
         assert [start for start, _ in found] == [span.start for span in rows.spans]
-        _, large = rows.fold_apart(steps.halves, memory, -np.inf, join=steps.join_halves)
+        _, large = rows.map_reduce_split(steps.halves, memory, -np.inf, join=steps.join_halves)
         np.testing.assert_array_equal(large, data[0])
 
 
@@ -396,18 +396,18 @@ def _many(scheduler):
 
 
 def test_large_messages_arrive(client, data, feature_map, coef, expected, monkeypatch):
-    monkeypatch.setattr("quernel.rows.distributed.SMALL_MESSAGE", 10)
-    rows = DistributedRows(ragged(*data), feature_map)
-    assert_same(rows.fold(steps.value_and_gradient, rows.new_memory(), coef, join=total), expected)
+    monkeypatch.setattr("quernel.data.dask_design.SMALL_MESSAGE", 10)
+    rows = DaskDesign(ragged(*data), feature_map)
+    assert_same(rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total), expected)
 
 
 # Faults
 
 
 def test_errors_of_steps_come_back_as_they_are(client, data, feature_map):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     with pytest.raises(KeyError, match="residual"):
-        rows.visit(steps.recall, rows.new_memory(), join=steps.chain)
+        rows.map_rows(steps.recall, rows.new_memory(), join=steps.chain)
 
 
 def spoilt(array, place, value):
@@ -431,7 +431,7 @@ def spoilt(array, place, value):
 )
 def test_bad_numbers_are_found_where_they_are(scheduler, data, feature_map, make, message):
     with pytest.raises(RowsError, match=message):
-        DistributedRows(DaskRows(*make(*data)), feature_map)
+        DaskDesign(DaskRows(*make(*data)), feature_map)
 
 
 def partition(k):
@@ -456,7 +456,7 @@ def test_partitions_of_another_kind_are_found(scheduler, bad, message):
     table = dd.from_map(partition, [0, bad], meta=partition(0).iloc[:0])
     feature_map = RandomFeatures(Gaussian(), M, random_state=0).fit(np.zeros((1, 2)))
     with pytest.raises(RowsError, match=message):
-        DistributedRows(DaskRows(table, np.zeros(4)), feature_map)
+        DaskDesign(DaskRows(table, np.zeros(4)), feature_map)
 
 
 @pytest.mark.parametrize(
@@ -494,15 +494,15 @@ def test_a_lost_scheduler_is_explained(data, feature_map, coef):
     ) as cluster:
         client = distributed.Client(cluster, set_as_default=False)
         with client.as_current():
-            rows = DistributedRows(ragged(*data), feature_map)
+            rows = DaskDesign(ragged(*data), feature_map)
         cluster.close()
         with pytest.raises(ConnectionError, match=r"scheduler was lost.*Start the cluster again"):
-            rows.fold(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+            rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
         client.close()
 
 
 def test_dask_is_imported_only_for_dask_objects():
-    code = "import sys, quernel.rows; quernel.rows.DaskRows; sys.exit(bool({'dask', 'distributed'} & set(sys.modules)))"
+    code = "import sys, quernel.data; quernel.data.DaskRows; sys.exit(bool({'dask', 'distributed'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -512,7 +512,7 @@ def test_dask_is_imported_only_for_dask_objects():
 @pytest.mark.parametrize("order", ["as it comes", "sorted by target"])
 def test_a_solve_gives_the_same_answer(client, order, monkeypatch):
     # Of rows at hand the guess would be brought nearer first, which takes features that are stored here.
-    monkeypatch.setattr("quernel.solvers.screening.CORRECTED", np.inf)
+    monkeypatch.setattr("quernel.solvers.screening.driver.CORRECTED", np.inf)
     rng = np.random.default_rng(90)
     n, levels = 60_000, np.array([0.2, 0.7])
     X = rng.uniform(size=(n, 2))
@@ -520,8 +520,8 @@ def test_a_solve_gives_the_same_answer(client, order, monkeypatch):
     if order == "sorted by target":
         X, y = X[np.argsort(y)], np.sort(y)
     feature_map = RandomFeatures(Gaussian(0.5), 50, random_state=0).fit(X)
-    rows = DistributedRows(DaskRows(da.from_array(X, chunks=(9_000, 2)), y), feature_map)
-    near = LiftedRows(ArrayRows(X, y), feature_map)
+    rows = DaskDesign(DaskRows(da.from_array(X, chunks=(9_000, 2)), y), feature_map)
+    near = InMemoryDesign(ArrayRows(X, y), feature_map)
     found, expected = (SOLVERS["newton"](Problem(where, Pinball(levels), 1e-4), tol=1e-9) for where in (rows, near))
     assert found.converged
     assert expected.converged
@@ -536,18 +536,18 @@ def test_rounded_features_of_workers_lead_to_a_proof_on_unrounded_ones(client, l
     X = rng.uniform(size=(60_000, 2))
     y = np.sin(5 * X[:, 0]) + (0.3 + X[:, 1]) * rng.standard_normal(len(X))
     feature_map = RandomFeatures(Gaussian(0.5), 50, random_state=0).fit(X)
-    rows = DistributedRows(DaskRows(da.from_array(X, chunks=(9_000, 2)), y), feature_map, dtype=np.float32)
+    rows = DaskDesign(DaskRows(da.from_array(X, chunks=(9_000, 2)), y), feature_map, dtype=np.float32)
     assert not rows.rounded
     first = SOLVERS["newton"](Problem(rows, loss, 1e-4), tol=1e-6)
-    exact = rows.unrounded()
+    exact = rows.as_float64()
     assert (rows.rounded, exact.rounded) == (True, False)
     before = rows.traffic.sweeps
-    guess = Guess.solution(first.coef, first.intercept, len(X), first.parameters, 1e-6)
+    guess = InitialPoint.solution(first.coef, first.intercept, len(X), first.parameters, 1e-6)
     proved = SOLVERS["newton"](Problem(exact, loss, 1e-4), tol=1e-6, guess=guess)
     assert exact.traffic.sweeps == before + 1
     assert proved.converged
     np.testing.assert_array_equal(proved.coef, first.coef)
-    near = SOLVERS["newton"](Problem(LiftedRows(ArrayRows(X, y), feature_map), loss, 1e-4), tol=1e-9)
+    near = SOLVERS["newton"](Problem(InMemoryDesign(ArrayRows(X, y), feature_map), loss, 1e-4), tol=1e-9)
     assert np.all(proved.objective - near.objective <= proved.gap + 1e-15)
     assert np.all(proved.objective != first.objective), "control: rounding shows"
 
@@ -572,30 +572,30 @@ def kill_one(client):
 
 
 def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
-    """One dies between two folds, one in the middle of a fold: rows, features and memories are made again."""
-    rows = DistributedRows(ragged(*data), feature_map)
+    """One dies between two passes, one during a pass: rows, features and row state are recomputed."""
+    rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_memory()
-    assert_same(rows.fold(steps.value_and_gradient, memory, coef, join=total), expected)
-    moved = rows.visit(steps.move, memory, 0.1, join=total)
+    assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
+    moved = rows.map_rows(steps.move, memory, 0.1, join=total)
     kill_one(client)
     X, y, weight = data
     residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
     np.testing.assert_allclose(moved[0], share @ np.abs(residual - 0.1), rtol=1e-12)
-    loss, moves = rows.visit(steps.move, memory, 0.1, join=total)
+    loss, moves = rows.map_rows(steps.move, memory, 0.1, join=total)
     np.testing.assert_allclose(loss, share @ np.abs(residual - 0.2), rtol=1e-12)
     np.testing.assert_allclose(moves, 2, rtol=1e-12)
     pids = worker_pids(client)
     threading.Timer(0.4, os.kill, (pids[1], signal.SIGKILL)).start()
-    assert_same(rows.fold(steps.slow_value_and_gradient, memory, coef, join=total), expected)
+    assert_same(rows.map_reduce(steps.slow_value_and_gradient, memory, coef, join=total), expected)
     assert set(worker_pids(client)) != set(pids)  # it did die
 
 
 def test_workers_that_die_again_and_again_are_explained(client, data, feature_map):
-    rows = DistributedRows(ragged(*data), feature_map)
+    rows = DaskDesign(ragged(*data), feature_map)
     client.run_on_scheduler(_allow_failures, 0)
     try:
         with pytest.raises(RowsError, match=r"died again and again.*memory.*max_memory"):
-            rows.fold(steps.deadly, rows.new_memory(), join=total)
+            rows.map_reduce(steps.deadly, rows.new_memory(), join=total)
     finally:
         client.run_on_scheduler(_allow_failures, 3)
         client.wait_for_workers(2)

@@ -1,4 +1,4 @@
-"""Cached features: computed once, the same solution, and nothing left of them."""
+"""Feature caches: features are computed once, the fit is the same, and no file is left behind."""
 
 import gc
 import os
@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from quernel import KernelQuantileRegressor, KernelRegressor
+from quernel.data import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedDesign, feature_cache, sources, total
+from quernel.data.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, in_memory, new_cache
+from quernel.data.progress import watching
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.rows import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedRows, feature_cache, sources, total
-from quernel.rows.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, in_memory, new_cache
-from quernel.rows.watching import watching
-from quernel.solvers import refining
+from quernel.solvers.screening import rounds
 from rows.steps import halves, join_halves, value_and_gradient
 
 N, M = 60_000, 40
@@ -38,7 +38,7 @@ def short_blocks(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def temporary_folder_on_disk(monkeypatch, tmp_path_factory):
-    """Wherever it really is."""
+    """The temporary folder counts as a disk, even where it is in memory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
     monkeypatch.setattr(feature_cache, "in_memory", lambda folder: folder == "/dev/shm")
 
@@ -51,20 +51,20 @@ def data():
 
 
 class Counting:
-    """A feature map that counts the rows it lifts."""
+    """A feature map that counts the rows it transforms."""
 
     def __init__(self, seconds=0.0):
         self.map = RandomFeatures(kernel=Gaussian(1.0), n_components=M, random_state=0).fit(np.zeros((1, 3)))
         self.n_components_, self.lifted, self.seconds = M, 0, seconds
 
-    def transform(self, X, **kind):
+    def transform(self, X, **kwargs):
         self.lifted += len(X)
         time.sleep(self.seconds)
-        return self.map.transform(X, **kind)
+        return self.map.transform(X, **kwargs)
 
 
 class Watched(MemmapRows):
-    """Rows that tell how often X was read."""
+    """A row source that counts how many rows of X were read."""
 
     read = 0
 
@@ -75,12 +75,12 @@ class Watched(MemmapRows):
 
 
 def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=float):
-    words = {"max_memory": max_memory, "threads": threads, "dtype": dtype}
-    return StreamedRows(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **words)
+    kwargs = {"max_memory": max_memory, "threads": threads, "dtype": dtype}
+    return StreamedDesign(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **kwargs)
 
 
 def sweep(rows, coef, memory=None):
-    return rows.fold(value_and_gradient, rows.new_memory() if memory is None else memory, coef, join=total)
+    return rows.map_reduce(value_and_gradient, rows.new_memory() if memory is None else memory, coef, join=total)
 
 
 def policies(folder):
@@ -88,7 +88,7 @@ def policies(folder):
 
 
 def open_files(folder):
-    """The files in a folder that this process has open, with or without a name."""
+    """Open files of this process in a folder, with or without a name."""
     if not Path("/proc/self/fd").exists():
         pytest.skip("the system does not tell which files are open")
     found = []
@@ -133,7 +133,7 @@ def test_rows_that_stay_are_raw_where_features_are_cached(data):
         rows = streamed(data, cache)
         memory = rows.new_memory()
         sweep(rows, np.ones((M, 1)), memory)
-        found.append(rows.fold_apart(halves, memory, 0.5, join=join_halves))
+        found.append(rows.map_reduce_split(halves, memory, 0.5, join=join_halves))
         assert rows.feature_map.lifted == (2 * N if cache == "recompute" else N)
         rows.close()
     (plain, raw), (cached, raw_beside_cache) = found
@@ -151,7 +151,7 @@ def test_a_sweep_that_failed_leaves_what_it_had(data):
         return (block.start,)
 
     with pytest.raises(ArithmeticError):
-        rows.fold(deadly, rows.new_memory(), join=total)
+        rows.map_reduce(deadly, rows.new_memory(), join=total)
     before = rows.feature_map.lifted
     assert N // 2 < before < N
     sweep(rows, np.zeros((M, 1)))
@@ -182,7 +182,7 @@ def test_rounded_features_are_those_of_every_sweep(which, threads, data, tmp_pat
     cache, max_memory = policies(tmp_path)[which]
     coef = np.random.default_rng(1).standard_normal((M, 2))
     plain = streamed(data, "recompute", threads=threads)
-    rounded = StreamedRows(plain.source, RoundedByHand(), total=N, largest=1.0, max_memory=ROOM, threads=threads)
+    rounded = StreamedDesign(plain.source, RoundedByHand(), total=N, largest=1.0, max_memory=ROOM, threads=threads)
     rows = streamed(data, cache, max_memory=max_memory, threads=threads, dtype=np.float32)
     assert not rows.rounded
     for k in range(3):
@@ -192,7 +192,7 @@ def test_rounded_features_are_those_of_every_sweep(which, threads, data, tmp_pat
     assert rows.feature_map.lifted == N
     (_, gradient, *_), exact = sweep(rows, coef), sweep(plain, coef)
     assert 0 < np.abs(gradient - exact[1]).max() < 1e-6, "control: rounding shows"
-    after = rows.unrounded()
+    after = rows.as_float64()
     for one, other in zip(sweep(after, coef), exact, strict=True):
         np.testing.assert_array_equal(one, other)
     assert not after.rounded
@@ -237,9 +237,9 @@ def test_room_is_counted_in_numbers_of_the_type(data, tmp_path, monkeypatch):
 # The whole fit
 
 
-def fitted(source, name="quantiles", **words):
-    words = {"n_components": M, "random_state": 0, "max_memory": ROOM} | words
-    model = KernelRegressor("huber", **words) if name == "huber" else KernelQuantileRegressor([0.1, 0.5], **words)
+def fitted(source, name="quantiles", **kwargs):
+    kwargs = {"n_components": M, "random_state": 0, "max_memory": ROOM} | kwargs
+    model = KernelRegressor("huber", **kwargs) if name == "huber" else KernelQuantileRegressor([0.1, 0.5], **kwargs)
     return model.fit(source)
 
 
@@ -247,10 +247,10 @@ def fitted(source, name="quantiles", **words):
 def test_the_same_certified_fit_and_nothing_is_left(name, data, tmp_path, monkeypatch):
     lifted, held, transform = [], [], RandomFeatures.transform
 
-    def counted(self, X, **kind):
+    def counted(self, X, **kwargs):
         lifted.append(len(X))
         held.extend(open_files(tmp_path / "cache"))
-        return transform(self, X, **kind)
+        return transform(self, X, **kwargs)
 
     monkeypatch.setattr(RandomFeatures, "transform", counted)
     (tmp_path / "cache").mkdir()
@@ -277,7 +277,7 @@ def test_nothing_is_left_after_an_error(data, tmp_path, monkeypatch):
         held.extend(open_files(tmp_path))
         raise ArithmeticError
 
-    monkeypatch.setattr(refining, "verify", fail)
+    monkeypatch.setattr(rounds, "verify", fail)
     with pytest.raises(ArithmeticError):
         fitted(MemmapRows(*data, cache=tmp_path))
     assert held
@@ -287,7 +287,7 @@ def test_nothing_is_left_after_an_error(data, tmp_path, monkeypatch):
 KILLED = """
 import sys
 import numpy as np
-from quernel.rows.feature_cache import DiskCache
+from quernel.data.feature_cache import DiskCache
 cache = DiskCache(sys.argv[1], [slice(0, 1000)], 100)
 cache.put(0, np.ones((1000, 100)))
 assert cache.complete
@@ -425,14 +425,14 @@ def test_disk_is_chosen_where_features_are_dear(data):
 
 def test_what_counts_is_reading_rows_and_lifting_them(data, monkeypatch):
     rows = streamed(data, "auto", seconds=0.05)
-    assert 0.05 / 1024 <= rows._seconds_anew() <= 0.5 / 1024
+    assert 0.05 / 1024 <= rows._estimate_recompute_cost() <= 0.5 / 1024
     rows.threads = 2
-    lifting = rows._seconds_anew() - rows._shared.reading
+    lifting = rows._estimate_recompute_cost() - rows._shared.read_seconds
     assert 0.05 / 1024 / 2 <= lifting <= 0.4 / 1024
     slow = streamed(data, "auto")
     stream = slow.source.stream
-    monkeypatch.setattr(slow.source, "stream", lambda *args, **words: (time.sleep(0.3), stream(*args, **words))[1])
-    assert slow._seconds_anew() >= 0.3 / N
+    monkeypatch.setattr(slow.source, "stream", lambda *args, **kwargs: (time.sleep(0.3), stream(*args, **kwargs))[1])
+    assert slow._estimate_recompute_cost() >= 0.3 / N
 
 
 def test_disk_pays_from_a_cost_that_grows_with_the_features():

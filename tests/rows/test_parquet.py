@@ -1,4 +1,4 @@
-"""Rows of Parquet files: the same numbers however they are cut into files and row groups, and faults by their place."""
+"""Parquet row source: the same numbers for any division into files and row groups; errors name the place."""
 
 import pickle
 import threading
@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.rows import MemmapRows, ParquetRows, RowsError, parquet_files, sources
-from quernel.rows.reading_ahead import THREAD_NAME
+from quernel.data import MemmapRows, ParquetRows, RowsError, parquet_files, sources
+from quernel.data.prefetch import THREAD_NAME
 
 N = 5000
 

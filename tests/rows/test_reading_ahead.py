@@ -1,4 +1,4 @@
-"""Reading ahead: in order, bounded, and nothing is left behind, however it ends."""
+"""Prefetching: in order, bounded, and no thread or open generator is left behind, however it ends."""
 
 import gc
 import threading
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from quernel.rows.reading_ahead import THREAD_NAME, read_ahead
+from quernel.data.prefetch import THREAD_NAME, read_ahead
 
 
 def readers():

@@ -1,15 +1,15 @@
-"""Rows met block by block: the same sums wherever the features live, and however many blocks there are."""
+"""The design matrix in memory: the same sums for stored and recomputed features, and for any number of blocks."""
 
 from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from quernel.data import ArrayRows, InMemoryDesign, available_memory, blocks
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows, available_memory, blocks
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS, newton
 
 N, M, LEVELS = 1500, 12, np.array([0.1, 0.5, 0.8])
@@ -18,7 +18,7 @@ SOURCES = ("one block", "many blocks", "recomputed", "recomputed in many blocks"
 
 
 class Counting:
-    """A feature map that counts its work."""
+    """A feature map that counts the rows it transforms."""
 
     def __init__(self, feature_map):
         self.feature_map = feature_map
@@ -47,8 +47,8 @@ def make(data, monkeypatch):
         feature_map = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X)
         rows = ArrayRows(X, y, weight if weighted else None)
         if source == "features given":
-            return LiftedRows(rows, features=feature_map.transform(X))
-        return LiftedRows(rows, Counting(feature_map), max_memory=0 if "recomputed" in source else None)
+            return InMemoryDesign(rows, features=feature_map.transform(X))
+        return InMemoryDesign(rows, Counting(feature_map), max_memory=0 if "recomputed" in source else None)
 
     return make
 
@@ -58,11 +58,11 @@ def sums(rows):
     rng = np.random.default_rng(52)
     problem = Problem(rows, Pinball(LEVELS), 1e-3)
     memory = rows.new_memory(anchor=rng.uniform(LEVELS - 1, LEVELS, (N, 3)))
-    problem.place(memory, rng.standard_normal((M, 3)), np.array([0.5, 1.0, 1.5]))
+    problem.set_coefficients(memory, rng.standard_normal((M, 3)), np.array([0.5, 1.0, 1.5]))
     found = {}
     for name, pull in (
-        ("pull", problem.pull(memory, WIDTH)),
-        ("anchored", problem.anchored_pull(memory, (np.full(3, 0.5), np.full(3, 0.7)))),
+        ("pull", problem.smoothed_gradient(memory, WIDTH)),
+        ("anchored", problem.multiplier_gradient(memory, (np.full(3, 0.5), np.full(3, 0.7)))),
     ):
         found |= {f"{name} {field.name}": getattr(pull, field.name) for field in fields(pull)}
     for few in (False, True):
@@ -71,12 +71,12 @@ def sums(rows):
             found[f"surplus {few} {k}"] = curvature.surplus
             found[f"curvature {few} {k}"] = curvature.rows if few else curvature.gram
             found[f"cross {few} {k}"] = curvature.h if few else curvature.cross
-    problem.aim(memory, rng.standard_normal((M, 3)), np.ones(3))
-    found["slope"], found["bend"] = problem.probe(memory, WIDTH, np.full(3, 0.1))
-    problem.advance(memory, np.full(3, 0.1))
-    problem.settle(memory, WIDTH, np.array([True, False, True]))
+    problem.set_direction(memory, rng.standard_normal((M, 3)), np.ones(3))
+    found["slope"], found["bend"] = problem.eval_along_direction(memory, WIDTH, np.full(3, 0.1))
+    problem.step(memory, np.full(3, 0.1))
+    problem.update_multipliers(memory, WIDTH, np.array([True, False, True]))
     found["residual"], found["settled"] = memory.collect("residual"), memory.collect("anchor")
-    found["centre"] = problem.center(memory, np.ones(3, dtype=bool))
+    found["centre"] = problem.center_intercept(memory, np.ones(3, dtype=bool))
     found["size"] = np.asarray(problem.size())
     return found
 
@@ -113,19 +113,19 @@ def test_sums_by_hand(make, data):
     )
     rows = make("many blocks")
     problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory(anchor=anchor)
-    problem.place(memory, coef, constant)
-    pull = problem.pull(memory, WIDTH)
+    problem.set_coefficients(memory, coef, constant)
+    pull = problem.smoothed_gradient(memory, WIDTH)
     Phi, share = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X).transform(X), weight / weight.sum()
     r = y[:, None] - Phi @ coef - constant
     v = np.minimum(np.maximum(anchor + r / WIDTH, LEVELS - 1), LEVELS)
     loss = np.where(r > 0, LEVELS, LEVELS - 1) * r
     for found, expected in (
-        (pull.force, Phi.T @ (share[:, None] * v)),
-        (pull.balance, share @ v),
+        (pull.phi_t_dual, Phi.T @ (share[:, None] * v)),
+        (pull.mean_dual, share @ v),
         (pull.positive, share @ np.where(v > 0, v, 0)),
         (pull.negative, share @ np.where(v < 0, -v, 0)),
         (pull.loss, share @ loss),
-        (pull.slack, share @ (loss - v * r)),
+        (pull.fenchel_gap, share @ (loss - v * r)),
         (problem.objective(pull, coef, constant), share @ loss + 1e-3 * np.sum(coef**2, axis=0)),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-11)
@@ -145,7 +145,7 @@ def test_a_solve_gives_the_same_answer_wherever_the_rows_live(make, source, inte
     assert found.dual.shape == (N, 3)
 
 
-# When features are kept
+# When features are stored
 
 
 def test_cached_says_whether_features_are_kept(make):
@@ -162,19 +162,19 @@ def test_the_limit_is_in_bytes(data):
     X, y, _ = data
     feature_map = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X)
     needed = 8 * N * M
-    assert LiftedRows(ArrayRows(X, y), feature_map, max_memory=needed).cached
-    assert not LiftedRows(ArrayRows(X, y), feature_map, max_memory=needed - 1).cached
+    assert InMemoryDesign(ArrayRows(X, y), feature_map, max_memory=needed).cached
+    assert not InMemoryDesign(ArrayRows(X, y), feature_map, max_memory=needed - 1).cached
 
 
 @pytest.mark.parametrize("source", SOURCES[:4])
 def test_the_work_done_is_what_cached_promises(make, source):
-    """Kept features are computed once; others once per sweep, and only by steps that look at them."""
+    """Stored features are computed once; others once per pass, and only for steps that need them."""
     rows = make(source)
     problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory()
-    problem.place(memory, np.zeros((M, 3)), np.zeros(3))
+    problem.set_coefficients(memory, np.zeros((M, 3)), np.zeros(3))
     for _ in range(3):
-        problem.pull(memory, WIDTH)
-    problem.settle(memory, WIDTH, np.ones(3, dtype=bool))
+        problem.smoothed_gradient(memory, WIDTH)
+    problem.update_multipliers(memory, WIDTH, np.ones(3, dtype=bool))
     assert memory.sweeps == 4
     assert rows.feature_map.rows == (N if rows.cached else 4 * N)
 
@@ -201,16 +201,16 @@ def test_admm_refuses_rows_that_are_not_resident(make):
 def test_rows_need_features_from_somewhere(data):
     X, y, _ = data
     with pytest.raises(ValueError, match="feature_map or the features"):
-        LiftedRows(ArrayRows(X, y))
+        InMemoryDesign(ArrayRows(X, y))
 
 
 def test_features_without_their_source_of_new_rows(data):
-    """Exact features come with the rows they were made of; they are used as they are."""
+    """Features that the caller computed are used as they are."""
     X, y, weight = data
     G = PivotedCholesky(Gaussian(1.0), tol=1e-6).fit_transform(X, sample_weight=weight)
-    rows = LiftedRows(ArrayRows(X, y, weight), features=G, max_memory=0)
+    rows = InMemoryDesign(ArrayRows(X, y, weight), features=G, max_memory=0)
     assert rows.cached
-    assert rows.resident("Anything") is G
+    assert rows.as_array("Anything") is G
 
 
 def test_shares_add_up_to_one_and_follow_the_weights(data):
@@ -239,7 +239,7 @@ def test_there_is_memory_to_plan_with():
 @pytest.mark.parametrize(("n", "size"), [(1000, 1000), (1000, 999), (1000, 7), (12_345, 800)])
 def test_samples_are_spread_over_the_rows(n, size):
     X = np.arange(n, dtype=float)[:, None]
-    rows = LiftedRows(ArrayRows(X, X[:, 0]), features=X)
+    rows = InMemoryDesign(ArrayRows(X, X[:, 0]), features=X)
     drawn = [rows.sample(size, np.random.default_rng(seed)).target for seed in range(3)]
     for sample in drawn:
         assert len(np.unique(sample)) == size

@@ -1,4 +1,4 @@
-"""Rows of files give what the same rows in memory give."""
+"""Out-of-core rows give the sums, certificates and solutions of the same rows in memory; row state spills to disk."""
 
 import gc
 import signal
@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from quernel._threads import spread
+from quernel.data import ArrayRows, InMemoryDesign, total
+from quernel.data.memmap import MemmapRows
+from quernel.data.spilled_state import SpilledRowState
+from quernel.data.streaming import StreamedDesign, _tree_reduce
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Huber, Logistic, Loss, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows, total
-from quernel.rows.memmap import MemmapRows
-from quernel.rows.shelf import ShelvedMemory
-from quernel.rows.streamed import StreamedRows, _joined
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS, newton
-from quernel.solvers.guess import Guess
+from quernel.solvers.result import InitialPoint
 
 N, M = 60_000, 60
 LEVELS = Pinball(np.array([0.1, 0.5, 0.9]))
@@ -34,16 +34,18 @@ def feature_map(n_components: int = M) -> RandomFeatures:
     return RandomFeatures(kernel=Gaussian(0.8), n_components=n_components, random_state=0).fit(np.zeros((1, 3)))
 
 
-def streamed(X, y, weight=None, *, max_memory: int = 20_000_000, threads: int = 1, components: int = M) -> StreamedRows:
+def streamed(
+    X, y, weight=None, *, max_memory: int = 20_000_000, threads: int = 1, components: int = M
+) -> StreamedDesign:
     w = np.ones(len(y)) if weight is None else weight
-    return StreamedRows(
+    return StreamedDesign(
         MemmapRows(X, y, weight), feature_map(components), total=w.sum(), largest=w.max(), max_memory=max_memory,
         threads=threads,
     )  # fmt: skip
 
 
-def both(X, y, weight=None, **options) -> tuple[LiftedRows, StreamedRows]:
-    return LiftedRows(ArrayRows(X, y, weight), feature_map()), streamed(X, y, weight, **options)
+def both(X, y, weight=None, **options) -> tuple[InMemoryDesign, StreamedDesign]:
+    return InMemoryDesign(ArrayRows(X, y, weight), feature_map()), streamed(X, y, weight, **options)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -55,9 +57,9 @@ def test_value_and_gradient_are_those_of_the_rows_in_memory(threads, max_memory)
     found = []
     for rows in both(X, y, weight, threads=threads, max_memory=max_memory):
         problem, memory = Problem(rows, LEVELS, 1e-3), rows.new_memory()
-        problem.place(memory, coef, intercept)
-        pull = problem.pull(memory, np.full(3, 1e-3))
-        found.append((problem.objective(pull, coef, intercept), pull.force, pull.balance, memory.sweeps))
+        problem.set_coefficients(memory, coef, intercept)
+        pull = problem.smoothed_gradient(memory, np.full(3, 1e-3))
+        found.append((problem.objective(pull, coef, intercept), pull.phi_t_dual, pull.mean_dual, memory.sweeps))
     (value, force, balance, sweeps), (far_value, far_force, far_balance, far_sweeps) = found
     np.testing.assert_allclose(far_value, value, rtol=1e-12)
     np.testing.assert_allclose(far_force, force, rtol=0, atol=1e-12 * np.abs(force).max())
@@ -75,19 +77,19 @@ def solved(rows, loss: Loss, alpha: float, tol: float, fit_intercept: bool = Tru
 def test_the_same_certified_solution(alpha, fit_intercept, size):
     X, y = data(size)
     weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
-    near, far = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
-    assert far.relative_gap.max() <= 1e-9
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-9)
-    assert len(far.dual) == 0
+    in_memory, out_of_core = (solved(rows, LEVELS, alpha, 1e-9, fit_intercept) for rows in both(X, y, weight))
+    assert out_of_core.relative_gap.max() <= 1e-9
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-9)
+    assert len(out_of_core.dual) == 0
 
 
 @pytest.mark.parametrize("loss", [Huber(0.3), Hinge(), Logistic()], ids=lambda loss: type(loss).__name__)
 def test_the_same_for_other_losses(loss):
     X, y = data()
     y = np.where(y > 0.3, 1.0, -1.0) if loss.margin else y
-    near, far = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
-    assert far.relative_gap.max() <= 1e-8
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-8)
+    in_memory, out_of_core = (solved(rows, loss, 1e-4, 1e-8) for rows in both(X, y))
+    assert out_of_core.relative_gap.max() <= 1e-8
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-8)
 
 
 class Labels(MemmapRows):
@@ -105,12 +107,12 @@ def labels(y):
 def test_a_target_of_its_own_for_every_column():
     X, y = data()
     loss = Hinge().take(np.array([0, 0]))
-    near = solved(LiftedRows(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
-    rows = StreamedRows(Labels(X, y), feature_map(), total=len(y), largest=1.0, max_memory=20_000_000)
-    far = solved(rows, loss, 1e-4, 1e-7)
-    np.testing.assert_allclose(far.objective, near.objective, rtol=1e-7)
+    in_memory = solved(InMemoryDesign(ArrayRows(X, labels(y)), feature_map()), loss, 1e-4, 1e-7)
+    rows = StreamedDesign(Labels(X, y), feature_map(), total=len(y), largest=1.0, max_memory=20_000_000)
+    out_of_core = solved(rows, loss, 1e-4, 1e-7)
+    np.testing.assert_allclose(out_of_core.objective, in_memory.objective, rtol=1e-7)
     one = solved(streamed(X, labels(y)[:, 1]), Hinge(), 1e-4, 1e-7)
-    np.testing.assert_allclose(far.objective[1], one.objective[0], rtol=1e-7)
+    np.testing.assert_allclose(out_of_core.objective[1], one.objective[0], rtol=1e-7)
 
 
 @pytest.mark.parametrize("order", ["target", "column"])
@@ -146,7 +148,7 @@ def test_a_sample_takes_its_share_of_the_memory_and_no_less_than_is_always_taken
     X, y = data(100)
     allowed = 200_000_000
     wide = MemmapRows(np.tile(X, (1, 100)), y)
-    of_wide = StreamedRows(wide, feature_map(), total=100, largest=1, max_memory=allowed)
+    of_wide = StreamedDesign(wide, feature_map(), total=100, largest=1, max_memory=allowed)
     usual, tiny = streamed(X, y, max_memory=allowed), streamed(X, y, max_memory=1)
     assert (usual.most_stored, usual.most_sampled) == (allowed // 4 // (8 * M), allowed // 4 // (8 * 4))
     assert (
@@ -164,15 +166,15 @@ def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted):
     raw = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis, stored=False)
     assert stored.cached
     assert not raw.cached
-    np.testing.assert_allclose(raw.pick(np.arange(3_000)), stored.resident("compared"), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(raw.pick(np.arange(3_000)), stored.as_array("compared"), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(raw.share, stored.share)
     np.testing.assert_array_equal(raw.target, stored.target)
 
 
-@pytest.mark.parametrize("guess", [None, Guess(np.zeros((300, 3)), np.zeros(3), 1_000, 50.0)])
+@pytest.mark.parametrize("guess", [None, InitialPoint(np.zeros((300, 3)), np.zeros(3), 1_000, 50.0)])
 def test_many_features_and_hardly_any_memory(guess, monkeypatch):
     X, y = data(8_000)
-    monkeypatch.setattr("quernel.rows.streamed.ALWAYS_SAMPLED", 1_000_000)  # less than the first sample takes
+    monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 1_000_000)  # less than the first sample takes
     rows = streamed(X, y, max_memory=1, components=300)
     assert rows.most_stored < 8 * 300
     found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, guess=guess)
@@ -181,9 +183,9 @@ def test_many_features_and_hardly_any_memory(guess, monkeypatch):
 
 def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch):
     X, y = data(400_000)
-    monkeypatch.setattr("quernel.rows.streamed.ALWAYS_SAMPLED", 2_000_000)
+    monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 2_000_000)
     larger = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)
-    monkeypatch.setattr(StreamedRows, "most_sampled", 2_000_000 // (8 * M))
+    monkeypatch.setattr(StreamedDesign, "most_sampled", 2_000_000 // (8 * M))
     stored = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)
     assert max(larger.relative_gap.max(), stored.relative_gap.max()) <= 1e-5
     assert sum(larger.doubtful) < 0.7 * sum(stored.doubtful)
@@ -193,7 +195,7 @@ def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch
 def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    memory = ShelvedMemory(3, 1_000)
+    memory = SpilledRowState(3, 1_000)
     for k in range(3):
         with memory.open(k) as block:
             block["a"] = np.full((60, 2), float(k))
@@ -227,9 +229,9 @@ def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
 KILLED = """
 import sys, tempfile
 import numpy as np
-from quernel.rows.shelf import ShelvedMemory
+from quernel.data.spilled_state import SpilledRowState
 tempfile.tempdir = sys.argv[1]
-memory = ShelvedMemory(2, 0)
+memory = SpilledRowState(2, 0)
 with memory.open(0) as block:
     block["a"] = np.ones((1000, 100))
 assert memory.on_disk == 1
@@ -248,11 +250,11 @@ def test_nothing_is_left_of_the_shelf_of_a_process_that_was_killed(tmp_path):
 
 FULL = """
 import numpy as np, resource, signal
-from quernel.rows.shelf import ShelvedMemory
+from quernel.data.spilled_state import SpilledRowState
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-shelf = ShelvedMemory(3, room=0)
+shelf = SpilledRowState(3, room=0)
 try:
     for k in range(3):
         with shelf.open(k) as block:
@@ -268,7 +270,7 @@ def test_a_disk_that_is_full_is_said_once():
 
 
 def test_threads_share_a_shelf():
-    memory = ShelvedMemory(40, 1_000)
+    memory = SpilledRowState(40, 1_000)
 
     def fill(k):
         for turn in range(20):
@@ -288,14 +290,14 @@ def test_answers_are_joined_in_order_and_never_many_wait():
         most = max(most, len(answers))
         return [x for answer in answers for x in answer]
 
-    assert _joined(([k] for k in range(1_000)), join) == list(range(1_000))
+    assert _tree_reduce(([k] for k in range(1_000)), join) == list(range(1_000))
     assert most < 64
     assert total([(1, 2), (3, 4)]) == (4, 6)
 
 
 def test_what_needs_all_rows_is_refused():
     X, y = data(1_000)
-    with pytest.raises(ValueError, match="read from files in every sweep"):
+    with pytest.raises(ValueError, match="read from files in every pass"):
         SOLVERS["admm"](Problem(streamed(X, y), Pinball(np.array([0.5])), 1e-3))
-    with pytest.raises(ValueError, match="begins with nothing"):
+    with pytest.raises(ValueError, match="must start empty"):
         streamed(X, y).new_memory(anchor=np.zeros((1_000, 1)))

@@ -5,15 +5,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.estimators import defaults
-from quernel.estimators.defaults import bandwidth_from, column_scales, spread
-from quernel.estimators.sample import distinct_sample
-from quernel.features.distinct import distinct_rows
+from quernel.data import ArrayRows, MemmapRows, ParquetRows, RowsError, sources
+from quernel.data import hash_sample as sampling
+from quernel.data.statistics import column_range, join_moments, moments
+from quernel.data.streaming_summary import absolute_deviation, labels, quantiles, summarise
+from quernel.features.hash_sample import distinct_rows
 from quernel.losses import weighted_quantiles
-from quernel.rows import ArrayRows, MemmapRows, ParquetRows, RowsError, sources
-from quernel.rows import sample as sampling
-from quernel.rows.moments import column_range, join_moments, moments
-from quernel.rows.summary import absolute_deviation, labels, quantiles, summarise
+from quernel.tuning import defaults
+from quernel.tuning.defaults import bandwidth_from, column_scales, spread
+from quernel.tuning.holdout import deduplicated_sample
 
 N, LIMIT = 6000, 250
 LEVELS = np.array([0.01, 0.25, 0.5, 0.75, 0.9])
@@ -68,7 +68,7 @@ def test_the_automatic_choices_see_the_rows_that_they_would_see_in_memory(cut, n
     X, y, weight = make(name)
     whole, found = in_memory(X, y, weight), summarise(MemmapRows(X, y, weight), LIMIT)
     rows = found.sample.rows()
-    wanted, streamed = distinct_sample(whole, LIMIT), distinct_sample(rows, LIMIT)
+    wanted, streamed = deduplicated_sample(whole, LIMIT), deduplicated_sample(rows, LIMIT)
     np.testing.assert_array_equal(streamed.X, wanted.X)
     np.testing.assert_array_equal(streamed.y, wanted.y)
     np.testing.assert_allclose(streamed.share(), wanted.share(), rtol=1e-12)

@@ -10,10 +10,12 @@ from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesS
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.estimators import folds, learning
+from quernel.estimators import quantile_cv
+from quernel.estimators.splits import read_splits
 from quernel.kernels import Gaussian
 from quernel.metrics import pinball_loss
-from quernel.selection import Search, quantile, read_splits
+from quernel.tuning import bandwidth, holdout
+from quernel.tuning.grid_search import GridSearchResult
 
 LEVELS = [0.1, 0.5, 0.9]
 ALPHAS = [1e-6, 1e-4, 1e-2]
@@ -35,8 +37,8 @@ def small():
     """Learning has tests of its own: here a small one will do."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"COMPONENTS": 50, "LEARNED_FROM_EACH": 100}.items():
-            patch.setattr(learning, name, value)
-        patch.setattr(folds, "FOLDS", 2)
+            patch.setattr(bandwidth, name, value)
+        patch.setattr(holdout, "FOLDS", 2)
         yield
 
 
@@ -64,7 +66,7 @@ def test_every_cell_is_the_held_out_loss_of_that_fit():
 def test_results_are_a_table(plain):
     """As those of scikit-learn's searches are."""
     table = pd.DataFrame(plain.cv_results_)
-    assert len(table) == len(ALPHAS) * len(quantile.FACTORS)
+    assert len(table) == len(ALPHAS) * len(quantile_cv.FACTORS)
     assert table.sort_values("rank_test_score").index[0] == plain.best_index_
 
 
@@ -80,7 +82,7 @@ def test_each_level_has_its_held_out_loss():
 
 def test_results_fit_together(plain):
     results = plain.cv_results_
-    cells = len(ALPHAS) * len(quantile.FACTORS)
+    cells = len(ALPHAS) * len(quantile_cv.FACTORS)
     assert len(results["params"]) == cells
     by_split = np.array([results[f"split{k}_test_score"] for k in range(3)])
     np.testing.assert_allclose(results["mean_test_score"], by_split.mean(axis=0), rtol=0.02)
@@ -171,7 +173,7 @@ def test_bandwidths_by_name_number_and_column():
     np.testing.assert_array_equal(widths[2], [0.3, 3.0])
     np.testing.assert_array_equal(widths[3], model.bandwidth_choice_.bandwidth)
     factors = tuned(X, y, alphas=ALPHAS[1:], bandwidths="learned").cv_results_["param_bandwidth"][::2]
-    np.testing.assert_allclose(np.vstack(factors), np.outer(quantile.FACTORS, widths[3]))
+    np.testing.assert_allclose(np.vstack(factors), np.outer(quantile_cv.FACTORS, widths[3]))
 
 
 @pytest.mark.parametrize("settings", [{"n_components": "exact"}, {"kernel": "spline"}, {"sampling": "leverage"}])
@@ -184,11 +186,11 @@ def test_other_features(settings):
 def test_one_standard_error_takes_the_smoothest_that_is_not_clearly_worse():
     losses = np.array([[[3.0, 3.2], [2.0, 2.4], [2.1, 2.5]], [[9.0, 9.0], [2.05, 2.45], [2.2, 2.5]]])[..., None]
     gap = np.zeros(losses.shape[:2])
-    found, alphas = Search(losses, np.array([0.5, 0.5]), gap), np.array([1.0, 10.0, 100.0])
+    found, alphas = GridSearchResult(losses, np.array([0.5, 0.5]), gap), np.array([1.0, 10.0, 100.0])
     # The least is 2.2 with a standard error of 0.2: 2.3 at alpha 100 is within it, and of its like 2.35 is worse.
     assert found.best(alphas) == (0, 1)
     assert found.best(alphas, one_standard_error=True) == (0, 2)
-    sure = Search(losses.mean(axis=2, keepdims=True).repeat(2, axis=2), found.weight, gap)
+    sure = GridSearchResult(losses.mean(axis=2, keepdims=True).repeat(2, axis=2), found.weight, gap)
     assert sure.best(alphas, one_standard_error=True) == (0, 1)
 
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from quernel import KernelQuantileRegressor
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import load_wind, make_heteroscedastic
-from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Laplacian
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.theory import estimate_exponents, plan
 from quernel.theory.planning import calibrate_features
+from quernel.tuning.defaults import auto_bandwidth, spread
 
 PILOT, ALL = 500, 2000
 
@@ -89,7 +89,7 @@ def alpha_at(made, n):
 
 
 def solved(features, y, alpha):
-    rows = LiftedRows(ArrayRows(features, y), features=features)
+    rows = InMemoryDesign(ArrayRows(features, y), features=features)
     return SOLVERS["newton"](Problem(rows, Pinball(np.array([0.5])), alpha), tol=1e-5)
 
 

@@ -53,7 +53,7 @@ def test_the_most_frequent_words_are_kept():
     made = learnt(w=words)
     (column,), (note,) = made.encoder.columns, made.notes
     assert column.levels == tuple(f"w{i:03d}" for i in range(30, 80))
-    assert "'w' has more than 50 different words" in note
+    assert "'w' has more than 50 categories" in note
     assert column.other
 
 
@@ -144,7 +144,7 @@ def test_a_time_of_day_is_seconds_and_their_cycle():
     words = pa.array(["06:00", "", "18:00:30", "00:00:00.0", "12:00"])
     for other in (pa.array(times, pa.time64("ns")), pa.array(times, pa.time32("ms")), words):
         np.testing.assert_array_equal(matrix(encoder, t=other), found)
-    with pytest.raises(TableError, match="'t' holds text that is no time"):
+    with pytest.raises(TableError, match="'t' holds text that is not a time"):
         matrix(encoder, t=["noon"])
 
 
@@ -260,8 +260,8 @@ def test_one_row_at_a_time_is_the_same():
     [
         ([3.0] * 9, "3 everywhere"),
         (["same"] * 9, "'same' everywhere"),
-        ([f"id{i}" for i in range(90)], "identifies the row"),
-        (["a", "b", "c"] * 2, "none of its 3 words appears in 5 rows"),
+        ([f"id{i}" for i in range(90)], "identifier of the row"),
+        (["a", "b", "c"] * 2, "none of its 3 categories appears in 5 rows"),
         ([[1, 2]] * 9, "list"),
         ([datetime(2024, 1, 1)] * 9, "same date"),
         ([time(8, 30)] * 9, "same time"),
@@ -289,7 +289,7 @@ def test_a_column_without_values_is_refused(values):
         (lambda t: t.rename_columns(["Size", *t.column_names[1:]]), "'size' is missing. Did you mean 'Size'"),
         (lambda t: t.set_column(0, "size", pa.array(["big"] * len(t))), "'size' holds string.*fitted to numbers"),
         (lambda t: t.set_column(2, "place", pa.array(range(len(t)))), "'place' holds int64.*fitted to texts"),
-        (lambda t: t.set_column(4, "sold", pa.array(["soon"] * len(t))), "'sold' holds text that is no date"),
+        (lambda t: t.set_column(4, "sold", pa.array(["soon"] * len(t))), "'sold' holds text that is not a date"),
         (lambda t: t.select(["age"]), "'size' is missing.*3 more"),
     ],
 )

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from quernel.tables import TableError, facts, in_batches, medians, prepare, read, streaming
-from quernel.tables.groups import open_parquet
-from quernel.tables.streaming import prepare_streamed
+from quernel.tables import TableError, column_stats, in_batches, prepare, read, streaming_training
+from quernel.tables.parquet_row_groups import open_parquet
+from quernel.tables.streaming_training import prepare_streamed
 from tables.made import sales
 
 WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}
@@ -69,7 +69,7 @@ def many_kinds(n=700, seed=1):
 @pytest.mark.parametrize("gathered", [2**16, 40, 0])
 @pytest.mark.parametrize("make", [sales, many_kinds])
 def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, monkeypatch, make, gathered):
-    monkeypatch.setattr(medians, "GATHERED", gathered)
+    monkeypatch.setattr(streaming_training, "GATHERED", gathered)
     table = make()
     target, more = (
         ("price", {}) if make is sales else ("y", {"weights": "w", "categorical": ["code"], "missing": ["?"]})
@@ -92,8 +92,8 @@ def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, 
 
 def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
     """A stream may begin in the middle of a row group, and a group may have several blocks."""
-    monkeypatch.setattr(streaming, "STRIP", 16)
-    monkeypatch.setattr(streaming, "cut", lambda n, d: [slice(0, 32)])
+    monkeypatch.setattr(streaming_training, "STRIP", 16)
+    monkeypatch.setattr(streaming_training, "cut", lambda n, d: [slice(0, 32)])
     table = sales()
     rows = prepare_streamed(open_parquet(written(tmp_path, table, 3, 100)), "price", log_target=True).rows
     X, y, _ = everything(rows)
@@ -107,11 +107,11 @@ def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
 
 
 def test_a_column_of_very_many_words_is_left_out_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(facts, "MOST_WORDS", 100)
+    monkeypatch.setattr(column_stats, "MOST_WORDS", 100)
     table = many_kinds()
     streamed = prepare_streamed(open_parquet(written(tmp_path, table)), "y", columns=["even", "name"])
     assert streamed.encoder.inputs == ["even"]
-    assert "more than 100 different words" in streamed.notes[0]
+    assert "more than 100 different values" in streamed.notes[0]
 
 
 @pytest.mark.parametrize(

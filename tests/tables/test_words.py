@@ -17,10 +17,10 @@ from quernel.tables import (
     learn_encoder,
     prepare,
     reading,
-    unmet,
+    unused_missing_markers,
 )
-from quernel.tables.strangers import Strangers
-from quernel.tables.words import GAPS, spellings
+from quernel.tables.missing_values import GAPS, spellings
+from quernel.tables.unseen_categories import UnseenCategories
 
 
 def learnt(categorical=(), missing=(), **columns):
@@ -130,15 +130,19 @@ def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
 @pytest.mark.parametrize("block", [4, 1000])
 def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
-    monkeypatch.setattr(unmet, "BLOCK_BYTES", block)
+    monkeypatch.setattr(unused_missing_markers, "BLOCK_BYTES", block)
     text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
     with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
         stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
     words = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
-    found = unmet.unmet([tmp_path / f"d.{ending}"], words)
+    found = unused_missing_markers.unmet([tmp_path / f"d.{ending}"], words)
     assert found == ["non", "last", "999", "nxa", "2"]
     (tmp_path / "other.csv").write_text("a\n2\n999\n")
-    assert unmet.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == ["non", "last", "nxa"]
+    assert unused_missing_markers.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == [
+        "non",
+        "last",
+        "nxa",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +154,7 @@ def model():
 
 
 def test_a_column_of_unknown_words_is_pointed_out(model):
-    with pytest.warns(UnknownWordsWarning, match=r"'w' is one .* in 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."):
+    with pytest.warns(UnknownWordsWarning, match=r"'w' is known .* 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."):
         model.predict({"w": ["A", None, "B"], "x": [0.0, 1.0, 2.0]})
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownWordsWarning)
@@ -160,7 +164,7 @@ def test_a_column_of_unknown_words_is_pointed_out(model):
 
 
 def test_words_that_are_known_later_are_known(model):
-    strangers = Strangers(model.encoder)
+    strangers = UnseenCategories(model.encoder)
     pieces = [pa.table({"w": words, "x": [0.0, 0.0]}) for words in (["A", "A"], ["B", "a"], ["C", "D"])]
     assert list(strangers.watched(iter(pieces[:1]))) == pieces[:1]
     assert "in 2 rows" in strangers.sentences()[0]

@@ -8,9 +8,9 @@ import pytest
 from scipy import sparse
 
 from quernel import KernelQuantileRegressor, theory
+from quernel.data import ArrayRows
 from quernel.features import Nystroem, RandomFeatures
 from quernel.kernels import Gaussian, Laplacian, Matern, PeriodicSpline
-from quernel.rows import ArrayRows
 from quernel.theory.kernel_gap import KernelGapOptions
 
 KERNELS = (Gaussian, Laplacian, Matern)

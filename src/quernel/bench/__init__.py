@@ -1,4 +1,4 @@
-"""quernel beside other systems: one task for all, one adapter each, one scale for what they reach."""
+"""Benchmarks of quernel and other systems: common tasks, one adapter per system, one objective to compare them by."""
 
 from quernel.bench.machine import describe
 from quernel.bench.runner import Outcome, beside, run

@@ -1,4 +1,4 @@
-"""`python -m quernel.bench.child module:NAME task answer`: fit one task with one system, and write down the outcome."""
+"""`python -m quernel.bench.child module:NAME task answer`: fit a task with a system and write the outcome as JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from quernel.bench.task import Answer, System, Task
 
 
 def load(system: str) -> System:
-    """The system called "module:NAME"."""
+    """Import the system given as "module:NAME"."""
     module, name = system.split(":")
     return getattr(import_module(module), name)
 
 
 def outcome(system: System, task: Task) -> dict[str, Any]:
-    """What the runner wants to know, as plain values."""
+    """Fit the task and return the fields of an `Outcome` as plain values; exceptions become a status."""
     task.prepare()
     try:
         answer = system.fit(task)
@@ -35,22 +35,23 @@ def outcome(system: System, task: Task) -> dict[str, Any]:
         "version": answer.version or installed(system.package),
         "seconds": answer.seconds,
         "note": answer.note,
-    } | _judged(task, answer)
+    } | _score(task, answer)
 
 
-def _judged(task: Task, answer: Answer) -> dict[str, float]:
-    """F in our convention, its first term and, where there is a certificate, a bound below it."""
+def _score(task: Task, answer: Answer) -> dict[str, float]:
+    """Return the objective F in quernel's scaling, its loss term and, given a duality gap, a lower bound on F."""
     if answer.fitted is None or answer.penalty is None:
         return {}
     objective, loss = task.objective(answer.fitted, answer.penalty), task.objective(answer.fitted, 0.0)
     if answer.gap is None:
         return {"objective": objective, "loss": loss}
-    gap = answer.gap * max(objective, task.null_objective() / 1000)  # what "relative" means
+    # A relative gap is one of max(F, F0 / 1000), so that it stays meaningful where the fit is nearly perfect.
+    gap = answer.gap * max(objective, task.null_objective() / 1000)
     return {"objective": objective, "loss": loss, "lower_bound": objective - gap}
 
 
 def main() -> None:
-    """Read the request from the command line."""
+    """Run the request on the command line."""
     system, task, answer = sys.argv[1:]
     warnings.simplefilter("ignore")
     Path(answer).write_text(json.dumps(outcome(load(system), Task(**json.loads(task)))))

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describe the machine and the package versions of a benchmark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("quernel", "numpy", "scipy", "scikit-learn", "numba")
 
 
 def describe() -> dict[str, str]:
-    """Processor, memory, Python and the packages that matter."""
+    """Return processor, memory, Python version and relevant package versions."""
     return {
         "processor": f"{_processor()}, {cores()} cores",
         "memory": _memory(),
@@ -23,8 +23,8 @@ def describe() -> dict[str, str]:
 
 
 def installed(package: str) -> str:
-    """The version of an installed package, or a question mark."""
-    if package == "quernel":  # also where it runs from its source
+    """Return the version of an installed package, "?" if there is none."""
+    if package == "quernel":  # also when running from source
         return __version__
     try:
         return version(package)
@@ -40,7 +40,7 @@ def _processor() -> str:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""Each system in a process of its own: with a time limit, and with nothing to break but itself."""
+"""Run each system in its own process, with a time limit and a fixed number of threads."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from typing import Any
 
 from quernel.bench.task import Task
 
+# Seconds per fit, data generation and repetitions included.
 TIME_LIMIT = 60.0
+# Environment variables that set the number of threads of BLAS, OpenMP, numba and polars.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one system at one task.
+    """The outcome of one system on one task.
 
-    `status` is "done", "not installed", "timed out after 60 s" or "failed: ..."; all figures are None unless done.
-    `objective` is F in quernel's convention, `loss` its first term, and `lower_bound` what no F can be below, from a
-    system that certifies.
+    `status` is "done", "not installed", "timed out after 60 s" or "failed: ..."; all numbers are None unless done.
+    `objective` is F in quernel's scaling, `loss` its loss term, and `lower_bound` a certified bound on the minimum of
+    F, from systems that provide a duality gap.
     """
 
     system: str
@@ -40,12 +42,12 @@ class Outcome:
 
     @property
     def done(self) -> bool:
-        """Whether there are figures."""
+        """Whether the fit succeeded."""
         return self.status == "done"
 
 
 def run(system: str, task: Task, *, time_limit: float = TIME_LIMIT, threads: int | None = 1) -> Outcome:
-    """The outcome of one system, given as "module:NAME"; `threads` None leaves their number to the system."""
+    """Run one system, given as "module:NAME", on a task; `threads=None` leaves their number to the system."""
     environment = dict(os.environ) | ({name: str(threads) for name in THREADS} if threads else {})
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -60,7 +62,7 @@ def run(system: str, task: Task, *, time_limit: float = TIME_LIMIT, threads: int
 
 
 def _run(command: list[str], environment: dict[str, str], time_limit: float) -> tuple[int | None, str]:
-    """Exit code, None if it was stopped, and what it wrote to stderr."""
+    """Return the exit code, None after a timeout, and stderr."""
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -69,14 +71,14 @@ def _run(command: list[str], environment: dict[str, str], time_limit: float) -> 
     except subprocess.TimeoutExpired:
         _stop(process)
         return None, ""
-    except BaseException:  # such as an impatient user
+    except BaseException:  # such as KeyboardInterrupt
         _stop(process)
         raise
     return process.returncode, said
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
-    """End a process and what it has started, such as R."""
+    """Kill a process and its children, such as R."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -93,9 +95,10 @@ def beside(
     problem: str | None = None,
     told: Callable[[dict[str, Any]], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for every system; the first certifies, and the others' objectives are held against its lower bound.
+    """Run several systems on a task and return one row each, with its excess over the first one's lower bound.
 
-    `problem` says what the task is where its own words would not do, and `told` is called with each row.
+    excess = F / lower_bound - 1; the first system must provide a duality gap. `problem` replaces the description of the
+    task, and `told` is a callback that receives each row as soon as it is there.
     """
     rows: list[dict[str, Any]] = []
     for system in systems:
@@ -110,7 +113,7 @@ def beside(
 
 
 def _name(system: str) -> str:
-    """A name for a system that could not tell its own."""
+    """Return the display name of a system, or its "module:NAME" if it cannot be imported."""
     from quernel.bench.child import load
 
     try:

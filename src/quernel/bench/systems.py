@@ -1,4 +1,4 @@
-"""The systems that every installation has: quernel, ridge regression and scikit-learn's linear program."""
+"""Systems without extra dependencies: quernel, ridge regression, and scikit-learn's linear programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _quernel(task: Task) -> Answer:
 
 
 def _ridge(task: Task) -> Answer:
-    """Normal equations and a solve: what a least-squares fit on the same features costs."""
+    """Least squares on the same features by the normal equations, as a reference for speed."""
 
     def solve() -> np.ndarray:
         gram = task.features.T @ task.features / task.n
@@ -33,7 +33,7 @@ def _ridge(task: Task) -> Answer:
 
 
 def _quantile_regressor(solver: str, task: Task) -> Answer:
-    """Its penalty is the L1 norm, so it is asked without any."""
+    """Solve without a penalty, as scikit-learn's is the L1 norm."""
     model = QuantileRegressor(quantile=task.level, alpha=0, solver=solver, fit_intercept=task.fit_intercept)
     seconds, model = best(lambda: model.fit(task.features, task.y), task.repeats)
     return task.answer_of(seconds, model.coef_, model.intercept_, "solves alpha = 0")

@@ -1,10 +1,10 @@
-"""The question put to every system, and the form of an answer.
+"""Benchmark tasks and answers: one problem for all systems, scored by one objective.
 
-Whatever a system minimises by its own lights, its answer is judged by
+Whatever objective a system minimizes itself, its answer is scored by
 
     F = mean pinball loss of y - fitted  +  alpha u'u        (u'u = a'Ka where it works with the kernel itself)
 
-which its fitted values and its penalty determine. Scalings are converted in the adapters, and nowhere else.
+which is computed from its fitted values and its penalty. Differences in scaling are converted in the adapters only.
 """
 
 from __future__ import annotations
@@ -25,16 +25,28 @@ from quernel.metrics import pinball_loss
 
 Array = NDArray[np.floating]
 
-# Seconds after which a fit is not timed again.
+# A fit is not repeated once its runs took this many seconds in total.
 LONG = 10.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """One fit: X uniform on [0,1]^3, the homoscedastic simulation, a Gaussian kernel.
+    """One fit to time: X uniform on [0,1]^3, the homoscedastic simulation, a Gaussian kernel.
 
-    Systems get ready-made random `features`, or, where M is None, work with the kernel itself. `repeats` is how often
-    they are timed.
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    level, alpha : float
+        Quantile level, and ridge weight in quernel's scaling.
+    M : int or None
+        Number of precomputed random `features`; None for the exact kernel.
+    bandwidth : float
+        Of the Gaussian kernel.
+    fit_intercept : bool
+        Whether there is an unpenalized intercept.
+    repeats : int
+        How often a fit is timed; the best counts.
     """
 
     n: int
@@ -57,53 +69,63 @@ class Task:
 
     @property
     def X(self) -> Array:
-        """The rows, (n, 3)."""
+        """Inputs, (n, 3)."""
         return self._data.X
 
     @property
     def y(self) -> Array:
-        """The target, (n,)."""
+        """Target, (n,)."""
         return self._data.y
 
     @cached_property
     def features(self) -> Array:
-        """Phi, (n, M)."""
+        """Random features Phi, (n, M)."""
         assert self.M is not None
         return RandomFeatures(Gaussian(self.bandwidth), self.M, random_state=0).fit(self.X).transform(self.X)
 
     @cached_property
     def design(self) -> Array:
-        """Phi, and a column of ones if there is an intercept."""
+        """Design matrix: Phi, with a column of ones if there is an intercept."""
         return np.column_stack([self.features, np.ones(self.n)]) if self.fit_intercept else self.features
 
     def prepare(self) -> None:
-        """Make the data, so that nobody's time includes it."""
+        """Generate the data before the clock starts."""
         _ = self.y if self.M is None else self.design
 
     def gram(self) -> Array:
-        """K, (n, n)."""
+        """Kernel matrix K, (n, n)."""
         return Gaussian(self.bandwidth).gram(self.X, self.X)
 
     def objective(self, fitted: Array, penalty: float) -> float:
-        """F of fitted values (n,) and u'u."""
+        """Objective F, from fitted values (n,) and penalty u'u."""
         return float(pinball_loss(self.y, fitted, self.level)) + self.alpha * penalty
 
     def null_objective(self) -> float:
-        """F0: of the best constant, or of 0 without an intercept."""
+        """Objective F0 of the null model: the best constant, or 0 without an intercept."""
         constant = np.quantile(self.y, self.level) if self.fit_intercept else 0.0
         return self.objective(np.full(self.n, constant), 0.0)
 
     def answer_of(self, seconds: float, coef: Array, intercept: float = 0.0, note: str = "") -> Answer:
-        """The answer of a system that found these coefficients of the features."""
+        """Return the answer of a system with these coefficients of the features."""
         return Answer(seconds, self.features @ coef + intercept, float(coef @ coef), note=note)
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a system made of a task.
+    """The result of one system on a task.
 
-    The time of a fit, the best of several; fitted values, and u'u, both None for a system with another aim; a relative
-    gap, from a system that certifies one; a note; and a version, where the package does not tell.
+    Attributes
+    ----------
+    seconds : float
+        Time of a fit, the best of several.
+    fitted : ndarray of shape (n,) or None
+        Fitted values; None for a system with another loss.
+    penalty : float or None
+        u'u, likewise.
+    gap : float or None
+        Relative duality gap, from a system that certifies one.
+    note, version : str
+        A remark for the table, and the version where the package metadata has none.
     """
 
     seconds: float
@@ -116,7 +138,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class System:
-    """A name for people, the package it comes from, and a function that fits a task."""
+    """A system under benchmark: display name, package, and a function that fits a task."""
 
     name: str
     package: str
@@ -124,7 +146,7 @@ class System:
 
 
 def best(function: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
-    """The shortest of several runs in seconds, and the last answer; what takes long is not run again."""
+    """Time a function: the shortest of several runs in seconds, and its last result; runs stop after LONG seconds."""
     runs: list[float] = []
     while len(runs) < repeats and sum(runs) < LONG:
         start = time.perf_counter()

@@ -1,4 +1,7 @@
-"""The command line: `quernel tune`, `quernel fit` and `quernel predict` on files, and `quernel --help` for the rest."""
+"""The command line, one module per command.
+
+`fit`, `tune`, `predict`, `report` and `plan` work on data files; `demo`, `bench` and `reproduce` need none.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from quernel.cli.tune import tune
 
 app = typer.Typer(
     name="quernel",
-    help="Conditional quantiles with kernels, at the cost of a linear model: smooth, never crossing, certified.",
+    help="Kernel quantile regression with random features: smooth conditional quantiles and prediction intervals, "
+    "with certified optimality.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -48,13 +52,17 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options that come before the command."""
+    """Define the options that come before the command."""
 
 
 def main() -> None:
-    """Run the command line: what a user can mend ends in one line on stderr and exit code 1, not in a traceback."""
+    """Run the command line.
+
+    Errors that a user can fix (files, options, data, memory) end in one line on stderr and exit code 1, without a
+    traceback. Everything else is a defect of the program and raises.
+    """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that a terminal cannot show is no reason to fail
+        if isinstance(stream, io.TextIOWrapper):  # column names may not be encodable in the terminal
             stream.reconfigure(errors="replace")
     try:
         app()
@@ -63,8 +71,8 @@ def main() -> None:
     except (ValueError, ImportError) as error:
         fail(str(error))
     except MemoryError:
-        fail("There is not enough memory for this. Try fewer rows, columns or features.")
+        fail("Not enough memory. Try fewer rows, columns or features.")
     except Exception as error:
-        if type(error).__module__ != "pyarrow.lib":  # some of Arrow's complaints are none of the above
+        if type(error).__module__ != "pyarrow.lib":  # some of Arrow's exceptions are no ValueError
             raise
         fail(f"Arrow cannot do this with the data: {str(error).rstrip('.')}.")

@@ -1,4 +1,4 @@
-"""`quernel bench`: how fast this machine fits, beside ridge regression and scikit-learn's linear program."""
+"""`quernel bench`: compare quernel with ridge regression and scikit-learn's QuantileRegressor on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from quernel.bench import Task, beside, describe
 from quernel.cli.console import console, errors, flag
 
 SYSTEMS = "quernel.bench.systems:"
+# Seconds per system and task.
 TIME_LIMIT = 10.0
+# A large and a small problem, with the systems that run on each; quernel first, for its lower bound.
 SMALL_SET = (
     (Task(n=100_000, level=0.5, alpha=1e-4, M=100), ("QUERNEL", "RIDGE")),
     (Task(n=2_000, level=0.5, alpha=1e-8, M=50, bandwidth=0.2), ("QUERNEL", "HIGHS", "HIGHS_IPM")),
@@ -22,10 +24,10 @@ SMALL_SET = (
 def bench(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
-    """Time quernel on this machine beside ridge regression and scikit-learn, one thread each; under half a minute."""
+    """Benchmark quernel against ridge regression and scikit-learn on this machine (one thread, half a minute)."""
     machine, rows = describe(), []
     for task, names in SMALL_SET:
-        rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_tell)
+        rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_print_status)
     if as_json:
         typer.echo(json.dumps({"machine": machine, "results": rows}, indent=1))
         return
@@ -33,12 +35,12 @@ def bench(
     for task, _ in SMALL_SET:
         console.print(_table(str(task), [row for row in rows if row["problem"] == str(task)]))
     console.print(
-        "Seconds are the best of three. The excess is that of mean pinball loss + alpha |u|^2 over the bound that "
-        "quernel's certificate puts below it; systems that know no such penalty solve alpha = 0."
+        "Seconds are the best of three runs. Excess: the objective, mean pinball loss + alpha |u|^2, relative to the "
+        "lower bound that quernel certifies. Systems without this penalty solve alpha = 0."
     )
 
 
-def _tell(row: dict[str, Any]) -> None:
+def _print_status(row: dict[str, Any]) -> None:
     errors.print(f"{row['system']}: {row['status']}", highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: the console, progress, and how they fail."""
+"""Shared by the commands: consoles for results (stdout) and messages (stderr), progress bars, errors and notes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rich.progress import Progress as Bars
 from quernel.estimators.cost import as_duration
 from quernel.solvers.progress import Progress, listening
 
-# Names are printed as they are, `b:smile:` too.
+# Without emoji, a column named `b:smile:` is printed as it is.
 console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
-# A word of a list, up to the comma behind it: in quotes, where a quote is written twice, or plain.
+# One entry of a comma-separated list, up to the next comma: in double quotes (a quote inside is doubled), or plain.
 ENTRY = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,]*))(?=,|$)')
-# What estimators call their arguments, and what these are on the command line.
+# Parameters in the estimators' error messages (regular expressions) and the options that set them here.
 OPTIONS = {
     r", or method='cv\+'": "",
     r", or an object of quernel\.kernels": "",
@@ -40,44 +40,44 @@ OPTIONS = {
 
 
 def fail(message: str) -> NoReturn:
-    """One line on stderr, and exit code 1."""
-    errors.print(f"[bold red]Error:[/] {escape(_in_one_line(message))}", soft_wrap=True)
+    """Print an error in one line on stderr and exit with code 1."""
+    errors.print(f"[bold red]Error:[/] {escape(_as_one_line(message))}", soft_wrap=True)
     sys.exit(1)
 
 
 def note(message: str) -> None:
-    """Something that the user should know, in one line on stderr."""
-    errors.print(f"[yellow]Note:[/] {escape(_in_one_line(message))}", soft_wrap=True, highlight=False)
+    """Print a note to the user in one line on stderr."""
+    errors.print(f"[yellow]Note:[/] {escape(_as_one_line(message))}", soft_wrap=True, highlight=False)
 
 
-def _in_one_line(message: str) -> str:
-    """Blanks within a line stay: they may be those of a name or a word."""
+def _as_one_line(message: str) -> str:
+    """Join the lines of a message; blanks within a line stay, as they may belong to a column name."""
     return re.sub(r"\s*\n\s*", " ", message.strip())
 
 
 def flag(name: str, text: str) -> Any:
-    """An option without a value; some versions of typer would show one."""
+    """Return a boolean option; the empty metavar keeps some versions of typer from showing a value."""
     return typer.Option(name, help=text, metavar="")
 
 
-def listed(text: str) -> list[str]:
-    """The words of a text, separated by commas; those with a comma or blanks around them are in double quotes."""
-    words, line, place = list[str](), " ".join(text.splitlines()), 0
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list; entries with a comma or outer blanks are quoted, empty entries are dropped."""
+    entries, line, place = list[str](), " ".join(text.splitlines()), 0
     while place <= len(line):
         found = ENTRY.match(line, place)
         if found is None:
             raise ValueError(
-                f"A list is separated by commas, and words with a comma are in double quotes; got {text!r}."
+                f"Lists are separated by commas, and entries with a comma must be in double quotes; got {text!r}."
             )
         quoted = found["quoted"]
-        words.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
+        entries.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
         place = found.end() + 1  # behind the comma, or behind the end
-    return [word for word in words if word]
+    return [entry for entry in entries if entry]
 
 
 @contextmanager
-def in_options() -> Iterator[None]:
-    """Complaints of estimators in words of the command line: their arguments are options here."""
+def cli_error_names() -> Iterator[None]:
+    """Translate the parameter names in an estimator's errors into the names of command-line options."""
     try:
         yield
     except ValueError as error:
@@ -89,7 +89,10 @@ def in_options() -> Iterator[None]:
 
 @contextmanager
 def fitting(text: str) -> Iterator[None]:
-    """Show that a fit is under way and, on a terminal, how far its certificate has come."""
+    """Show a fit's progress: the current duality gap or, for streamed data, the pass over the rows and the time left.
+
+    Where stderr is no terminal, a single line is printed.
+    """
     text = escape(text)
     if not errors.is_terminal:
         errors.print(f"{text} ...")
@@ -121,7 +124,7 @@ def fitting(text: str) -> Iterator[None]:
 
 @contextmanager
 def working(text: str) -> Iterator[None]:
-    """Show that something is under way that does not say how far it has come."""
+    """Show a spinner during work of unknown length."""
     text = escape(text)
     if not errors.is_terminal:
         errors.print(f"{text} ...")
@@ -133,7 +136,7 @@ def working(text: str) -> Iterator[None]:
 
 @contextmanager
 def counting(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show, on a terminal, how many rows are done; the function that is given counts them."""
+    """Show, on a terminal, how many rows are processed; yields the function to call with each number of new rows."""
     if not errors.is_terminal:
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""`quernel demo`: the power curve of a wind farm, with its spread, from raw rows to intervals that hold."""
+"""`quernel demo`: tune, fit, calibrate and plot the power curve of a wind farm."""
 
 from __future__ import annotations
 
@@ -13,71 +13,74 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table
 
-from quernel.calibration import ConformalQuantileRegressor
 from quernel.cli.console import console, fail, fitting, flag
-from quernel.cli.pages import write_page
+from quernel.cli.report_file import write_report
+from quernel.conformal import ConformalQuantileRegressor
 from quernel.datasets import load_wind
+from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
-from quernel.report import judge_on, report_page
-from quernel.selection import KernelQuantileRegressorCV
+from quernel.report import evaluate_on, report_page
 from quernel.tables import TableModel, prepare
 
 Array = NDArray[np.float64]
 
+# Quantile levels, and the nominal coverage of the calibrated interval.
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 INTERVAL = 0.9
-# Shares of the rows that are fitted and that calibrate; the rest judges.
+# Fractions of the rows for training and calibration; the rest is the test set.
 FITTED, CALIBRATING = 0.6, 0.15
-# A coarser grid of ridge weights than the search has by itself, for the sake of time.
+# A coarser grid of ridge weights than the search's default, to save time.
 ALPHAS = 10.0 ** np.arange(-11, -5)
 FOLDS, COMPONENTS = 3, 300
-PICTURE, PATH_PICTURE = "wind_power.png", "wind_tuning.png"
-PAGE, MODEL = "wind_report.html", "wind.quernel"
+FAN_PLOT, SEARCH_PLOT = "wind_power.png", "wind_tuning.png"
+REPORT, MODEL = "wind_report.html", "wind.quernel"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it does not exist.")] = Path("."),
-    force: Annotated[bool, flag("--force", "Replace pictures from an earlier run.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for plots, report and model; created if needed.")] = Path("."),
+    force: Annotated[bool, flag("--force", "Overwrite files of an earlier run.")] = False,
 ) -> None:
-    """Tune and fit the power curve of a real wind farm, calibrate it, judge it on held-out rows, and draw it."""
-    _check(out, force=force)
+    """Tune, fit, calibrate, evaluate and plot the power curve of a real wind farm."""
+    _check_outputs(out, force=force)
     wind = load_wind()
     speed = wind.X[:, :1]
-    fit, calibrate, test = _parts(len(speed))
+    fit, calibrate, test = _split_rows(len(speed))
     console.print(
         f"Wind farm La Haute Borne: {len(speed):,} ten-minute averages. Power (kW) given wind speed (m/s), "
-        f"fitted on {len(fit):,} rows, calibrated on {len(calibrate):,}, judged on {len(test):,} others."
+        f"fitted on {len(fit):,} rows, calibrated on {len(calibrate):,}, evaluated on {len(test):,} others."
     )
     model = _tune(speed[fit], wind.y[fit])
-    console.print(_table(model, speed[test], wind.y[fit], wind.y[test]))
+    console.print(_loss_table(model, speed[test], wind.y[fit], wind.y[test]))
     calibrated = ConformalQuantileRegressor(model, INTERVAL, method="prefit").fit(speed[calibrate], wind.y[calibrate])
-    console.print(_coverage(model, calibrated, speed[test], wind.y[test]))
-    _draw(model, speed[:, 0], wind.y, out)
-    _report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
-    picture, path, page, file = (escape(str(out / name)) for name in (PICTURE, PATH_PICTURE, PAGE, MODEL))
-    console.print(f"Pictures: [bold]{picture}[/] (the fit), [bold]{path}[/] (the search)")
+    console.print(_describe_coverage(model, calibrated, speed[test], wind.y[test]))
+    _save_plots(model, speed[:, 0], wind.y, out)
+    _save_report(model, calibrated, pa.table({"wind_speed": speed[test, 0], "power": wind.y[test]}), out)
+    picture, path, page, file = (escape(str(out / name)) for name in (FAN_PLOT, SEARCH_PLOT, REPORT, MODEL))
+    console.print(f"Plots: [bold]{picture}[/] (the fit), [bold]{path}[/] (the search)")
     console.print(
         f"Report: [bold]{page}[/]   Model: [bold]{file}[/] (quernel predict {file} FILE --out PREDICTIONS.csv)"
     )
 
 
-def _report(
+def _save_report(
     model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, held_out: pa.Table, out: Path
 ) -> None:
-    """The page about the model, judged on rows it has not seen, and the model itself."""
+    """Write the report on the test rows, and the model."""
     rows = prepare(held_out, "power")
-    whole = TableModel(rows.encoder, model, "power", False, calibrated)
-    page = report_page(whole, held_out, judge_on(whole, rows.X, rows.y), data="the held-out rows", model_file=MODEL)
-    write_page(page, out / PAGE, force=True)
-    save(whole, out / MODEL, overwrite=True)
+    table_model = TableModel(rows.encoder, model, "power", False, calibrated)
+    page = report_page(
+        table_model, held_out, evaluate_on(table_model, rows.X, rows.y), data="the held-out rows", model_file=MODEL
+    )
+    write_report(page, out / REPORT, force=True)
+    save(table_model, out / MODEL, overwrite=True)
 
 
-def _check(out: Path, *, force: bool) -> None:
-    """Nothing is replaced unasked, and the folder and what draws are there before any work."""
+def _check_outputs(out: Path, *, force: bool) -> None:
+    """Fail, before any work, without matplotlib or if files exist, and create the folder."""
     require_matplotlib()
-    for file in (out / PICTURE, out / PATH_PICTURE, out / PAGE, out / MODEL):
+    for file in (out / FAN_PLOT, out / SEARCH_PLOT, out / REPORT, out / MODEL):
         if file.exists() and not force:
             fail(f"{file} exists already. Choose another --out, or add --force to replace it.")
     if out.exists() and not out.is_dir():
@@ -85,19 +88,19 @@ def _check(out: Path, *, force: bool) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fail(f"The folder {out} cannot be made: {error.strerror}. Choose another --out.")
+        fail(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.")
 
 
-def _parts(n_rows: int) -> list[NDArray[np.intp]]:
-    """Rows that are fitted, that calibrate, and that judge, drawn at random."""
+def _split_rows(n_rows: int) -> list[NDArray[np.intp]]:
+    """Split the row indices at random into training, calibration and test rows."""
     order = np.random.default_rng(0).permutation(n_rows)
     return np.split(order, [round(FITTED * n_rows), round((FITTED + CALIBRATING) * n_rows)])
 
 
 def _tune(X: Array, y: Array) -> KernelQuantileRegressorCV:
-    """Ridge weight and bandwidth by cross-validation, then all levels fitted with the smoothest of the good ones."""
-    words = {"alphas": ALPHAS, "cv": FOLDS, "one_standard_error": True}
-    model = KernelQuantileRegressorCV(LEVELS, **words, n_components=COMPONENTS, random_state=0)
+    """Fit all levels with ridge weight and bandwidth chosen by cross-validation and the one-standard-error rule."""
+    params = {"alphas": ALPHAS, "cv": FOLDS, "one_standard_error": True}
+    model = KernelQuantileRegressorCV(LEVELS, **params, n_components=COMPONENTS, random_state=0)
     start = time.perf_counter()
     with fitting(f"Tuning and fitting {len(LEVELS)} quantile levels"):
         model.fit(X, y)
@@ -105,18 +108,18 @@ def _tune(X: Array, y: Array) -> KernelQuantileRegressorCV:
         f"Tuned by cross-validation ({len(model.cv_results_['params'])} pairs of ridge weight and bandwidth on {FOLDS} "
         f"folds) and fitted, all {len(LEVELS)} levels, in {time.perf_counter() - start:.1f} seconds: "
         f"{model.n_components_} random features, bandwidth {np.ravel(model.bandwidth_)[0]:.2g} m/s, and ridge weight "
-        f"{model.alpha_:.0e}, the largest that is not clearly worse than the best."
+        f"{model.alpha_:.0e}, the largest within one standard error of the best."
     )
     return model
 
 
-def _table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array) -> Table:
-    """Per level: held-out loss, the same of the unconditional quantile, rows below the curve, and the certified gap."""
+def _loss_table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array) -> Table:
+    """Tabulate, per level, the test loss, that of the unconditional quantile, the rows below, and the gap."""
     loss = pinball_loss(y, model.predict(X), LEVELS)
     constant = pinball_loss(y, np.tile(np.quantile(y_train, LEVELS), (len(y), 1)), LEVELS)
     below = np.mean(y[:, None] <= model.predict(X), axis=0)
     table = Table(title="Held-out rows")
-    for heading in ("level", "pinball loss", "best constant's", "rows below", "certified gap"):
+    for heading in ("level", "pinball loss", "unconditional", "rows below", "certified gap"):
         table.add_column(heading, justify="right")
     for k, level in enumerate(LEVELS):
         gap = f"{model.duality_gap_[k]:.0e}"
@@ -124,24 +127,26 @@ def _table(model: KernelQuantileRegressorCV, X: Array, y_train: Array, y: Array)
     return table
 
 
-def _coverage(model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, X: Array, y: Array) -> str:
-    def held(interval: Array) -> str:
+def _describe_coverage(
+    model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, X: Array, y: Array
+) -> str:
+    def covered(interval: Array) -> str:
         return f"{coverage(y, *interval.T):.1%} of the held-out rows (mean width {np.mean(np.diff(interval)):.0f} kW)"
 
-    # Calibration rows and judging rows are both a sample.
-    luck = 2 * np.sqrt(INTERVAL * (1 - INTERVAL) * (1 / calibrated.n_calibration_ + 1 / len(y)))
+    # Two standard errors: calibration rows and test rows are both a random sample.
+    margin = 2 * np.sqrt(INTERVAL * (1 - INTERVAL) * (1 / calibrated.n_calibration_ + 1 / len(y)))
     return (
-        f"As fitted, the {INTERVAL:.0%} interval holds {held(model.predict_interval(X, INTERVAL))}. "
-        f"Calibrated, it holds {held(calibrated.predict_interval(X))}: {INTERVAL:.0%} or more on average are now "
-        f"promised, however wrong the model; so many rows can be {luck:.1%} off by chance.\n"
-        f"Before sorting, levels crossed in {model.crossing_rate_:.1%} of rows."
+        f"As fitted, the {INTERVAL:.0%} interval covers {covered(model.predict_interval(X, INTERVAL))}. "
+        f"Calibrated, it covers {covered(calibrated.predict_interval(X))}: at least {INTERVAL:.0%} on average are now "
+        f"guaranteed, however wrong the model; with this many rows, {margin:.1%} more or less are within chance.\n"
+        f"Before sorting, quantile levels crossed in {model.crossing_rate_:.1%} of the rows."
     )
 
 
-def _draw(model: KernelQuantileRegressorCV, speed: Array, power: Array, out: Path) -> None:
+def _save_plots(model: KernelQuantileRegressorCV, speed: Array, power: Array, out: Path) -> None:
     from quernel.plots import PathDisplay, fan_chart, save_figure  # matplotlib is an extra
 
-    # To the 99.5th percentile only: beyond it a handful of storms would be drawn as if they were known.
+    # Only up to the 99.5th percentile: beyond it there are a handful of storms, too few to show a curve.
     grid = np.linspace(speed.min(), np.quantile(speed, 0.995), 400)
     axes = fan_chart(
         speed,
@@ -153,5 +158,5 @@ def _draw(model: KernelQuantileRegressorCV, speed: Array, power: Array, out: Pat
         y_label="Power (kW)",
         title="Wind power given wind speed, La Haute Borne",
     )
-    save_figure(axes.figure, out / PICTURE)
-    save_figure(PathDisplay.from_estimator(model).figure_, out / PATH_PICTURE)
+    save_figure(axes.figure, out / FAN_PLOT)
+    save_figure(PathDisplay.from_estimator(model).figure_, out / SEARCH_PLOT)

@@ -1,4 +1,4 @@
-"""`quernel fit`: from a data file to a model file."""
+"""`quernel fit`: fit conditional quantiles to a data file and save the model, its encoder included."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.calibration import ConformalQuantileRegressor
-from quernel.calibration.checks import check_parameters
-from quernel.cli.console import console, errors, fitting, flag, in_options, listed, note
+from quernel.cli.console import cli_error_names, console, errors, fitting, flag, note, split_list
 from quernel.cli.data import (
     CATEGORICAL,
     COLUMNS,
@@ -30,36 +28,45 @@ from quernel.cli.data import (
     MAX_MEMORY,
     MISSING,
     READ,
-    bytes_from,
-    how_read,
-    opened_training,
-    tell_training,
+    load_training_data,
+    parse_bytes,
+    print_training,
+    read_mode,
 )
-from quernel.cli.outputs import check_checkpoint, check_outputs
-from quernel.cli.pages import check_page, judged_summary, refitted_page, tell, write_page
+from quernel.cli.output_checks import check_checkpoint, check_outputs
+from quernel.cli.report_file import (
+    check_report_path,
+    print_evaluation,
+    report_by_refitting,
+    summarize_evaluation,
+    write_report,
+)
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.validation import check_parameters
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.persistence import save
-from quernel.report.words import counted
+from quernel.report.number_format import counted
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
-# Of a log-normal target with a standard deviation of 0.7 the upper tail is 3.2 times the lower.
+# Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
+# with sigma = 0.7 has 3.2.
 LONG_TAIL = 3.0
-KERNEL_HELP = f'"auto": gaussian, or with learned bandwidths what suits; or one of {", ".join(KERNELS)}.'
+KERNEL_HELP = f'Kernel: "auto" (gaussian; chosen from the data for learned bandwidths), {", ".join(KERNELS)}.'
 CALIBRATION_SHARE = 0.25
 NONCROSSING = ("rearrange", "joint", "none")
 SAMPLING = ("auto", *SAMPLINGS, "landmarks")
-SAMPLING_HELP = f"How features are drawn, one of {', '.join(SAMPLING)}; `quernel plan` compares uniform and leverage."
-SOLVER_HELP = 'Or "admm", the paper\'s, for comparison: for rows in memory, and with a --tol such as 1e-4.'
+SAMPLING_HELP = f"Random feature sampling: {', '.join(SAMPLING)}; `quernel plan` compares uniform and leverage."
+SOLVER_HELP = '"newton", or "admm" of the paper for comparison (data in memory only; use a --tol such as 1e-4).'
 TOL = 1e-6
-TOL_HELP = "Relative duality gap to reach."
-NO_INTERCEPT = "Leave out the constant that is not penalised, as the paper does."
-# Input columns that are printed one by one.
+TOL_HELP = "Tolerance: relative duality gap at which the solver stops."
+NO_INTERCEPT = "Fit without the (unpenalized) intercept, as the paper does."
+# Up to this many input columns are printed one by one.
 MOST_SHOWN = 30
 
 
@@ -67,118 +74,133 @@ def fit(
     data: Annotated[Path, typer.Argument(help=DATA)],
     target: Annotated[str, typer.Option(help="Column to predict.")],
     model: Annotated[Path, typer.Option(help="File to write the model to, such as m.quernel.")],
-    quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1, separated by commas.")] = LEVELS,
+    quantiles: Annotated[str, typer.Option(help="Quantile levels between 0 and 1, separated by commas.")] = LEVELS,
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
     categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
-    weights: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
     log_target: Annotated[
-        bool, flag("--log-target", "Fit the logarithm of the target; quantiles are mapped back.")
+        bool, flag("--log-target", "Fit the logarithm of the target; predictions are transformed back.")
     ] = False,
     kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "auto",
     components: Annotated[
-        str, typer.Option(help='Number of random features; "auto" looks for it, "exact" uses the kernel itself.')
+        str,
+        typer.Option(
+            help='Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
+        ),
     ] = "auto",
     alpha: Annotated[
-        float | None, typer.Option(help="Ridge weight; by default from the target and, of few rows, by held-out loss.")
+        float | None, typer.Option(help="Ridge weight (regularization strength); chosen from the data by default.")
     ] = None,
     bandwidth: Annotated[
-        str, typer.Option(help='"auto"; "learned", one for every column from the data, and alpha too; or a number.')
+        str, typer.Option(help='"auto"; "learned" (one per column, tuned together with alpha); or a number.')
     ] = "auto",
     sampling: Annotated[str, typer.Option(help=SAMPLING_HELP)] = "auto",
     solver: Annotated[str, typer.Option(help=SOLVER_HELP)] = "newton",
     tol: Annotated[float, typer.Option(help=TOL_HELP)] = TOL,
     no_intercept: Annotated[bool, flag("--no-intercept", NO_INTERCEPT)] = False,
     noncrossing: Annotated[
-        str, typer.Option(help='"rearrange" sorts the levels; "joint" fits levels that do not cross; or "none".')
+        str,
+        typer.Option(
+            help='"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
+        ),
     ] = "rearrange",
     conformal: Annotated[
-        bool, flag("--conformal", "Calibrate an interval on rows that are held out of the fit.")
+        bool, flag("--conformal", "Add a conformal prediction interval, calibrated on held-out rows.")
     ] = False,
     coverage: Annotated[
-        float | None, typer.Option(help="Of that interval; by default that between the outermost levels.")
+        float | None, typer.Option(help="Nominal coverage of that interval; by default that of the outermost levels.")
     ] = None,
     calibration_share: Annotated[
-        float | None, typer.Option(help=f"Share of the rows that calibrate, {CALIBRATION_SHARE:g} by default.")
+        float | None,
+        typer.Option(help=f"Fraction of the rows held out for calibration, {CALIBRATION_SHARE:g} by default."),
     ] = None,
     time_ordered: Annotated[
         bool,
-        flag("--time-ordered", "The file is in order of time: hold its last rows out."),
+        flag("--time-ordered", "The rows are in time order: hold out the last ones instead of random ones."),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Makes the fit repeatable.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     report: Annotated[
-        Path | None, typer.Option(help="File for a page about the model, judged on held-out rows, such as r.html.")
+        Path | None,
+        typer.Option(help="Also write an HTML report that evaluates the model on held-out rows, such as r.html."),
     ] = None,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     dask: Annotated[str | None, typer.Option(help=DASK)] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="File from which an interrupted fit goes on; removed when it is done.")
+        Path | None, typer.Option(help="File from which an interrupted fit resumes; removed when the fit is complete.")
     ] = None,
-    force: Annotated[bool, flag("--force", "Replace earlier files.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite existing files.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
-    """Fit conditional quantiles of a column given the others, and write the model to a file."""
+    """Fit conditional quantiles of one column given the others, and save the model.
+
+    Missing values, categories, dates and times are encoded automatically.
+    """
     estimator = KernelQuantileRegressor(
-        levels_from(quantiles),
+        parse_levels(quantiles),
         kernel=kernel,
         n_components=int(components) if components.isdigit() else components,
         alpha="auto" if alpha is None else alpha,
-        bandwidth=bandwidth_from(bandwidth),
-        sampling=one_of("--sampling", sampling, SAMPLING),
-        solver=one_of("--solver", solver, tuple(SOLVERS)),
+        bandwidth=parse_bandwidth(bandwidth),
+        sampling=check_one_of("--sampling", sampling, SAMPLING),
+        solver=check_one_of("--solver", solver, tuple(SOLVERS)),
         tol=tol,
         fit_intercept=not no_intercept,
-        noncrossing=_noncrossing_from(noncrossing),
+        noncrossing=_parse_noncrossing(noncrossing),
         random_state=seed,
-        max_memory=bytes_from(max_memory),
+        max_memory=parse_bytes(max_memory),
     )
-    check_together(estimator, dask)
-    with in_options():
+    check_compatible(estimator, dask)
+    with cli_error_names():
         estimator._check_parameters()
     if time_ordered and not conformal and report is None:
         raise ValueError("--time-ordered says which rows are held out. Add --conformal or --report, or leave it out.")
-    interval = _interval(estimator, conformal, coverage, calibration_share, time_ordered)
+    interval = _conformal_wrapper(estimator, conformal, coverage, calibration_share, time_ordered)
     check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, data)
     check_checkpoint(checkpoint)
     check_free(model, overwrite=force, remedy="--force")
     if report is not None:
-        check_page(report, force=force)
-    with opened_training(
+        check_report_path(report, force=force)
+    with load_training_data(
         data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"
         text = f"{doing} {counted(len(estimator.quantiles), 'quantile level')} on {training.n_rows:,} rows"
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
-        seconds = fit_quietly(interval or estimator, training, text, **more)
+        seconds = fit_with_progress(interval or estimator, training, text, **more)
         fitted = interval.estimators_[0] if interval else estimator
-        whole = TableModel(training.encoder, fitted, target, log_target, interval)
-        save(whole, model, overwrite=force)
-        summary = summarized(fitted, training, data, target, model, seconds)
+        table_model = TableModel(training.encoder, fitted, target, log_target, interval)
+        save(table_model, model, overwrite=force)
+        summary = summarize_fit(fitted, training, data, target, model, seconds)
         if interval:
             summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
         if report is not None:
             names = {"data": data.name, "model_file": model.name}
-            with _model_kept(model, data, report):
-                judged, page = refitted_page(whole, table, training, seed=seed, time_ordered=time_ordered, **names)
-                write_page(page, report, force=force)
-            summary |= {"report": str(report), "judged": judged_summary(judged)}
+            with _explain_report_failure(model, data, report):
+                evaluation, page = report_by_refitting(
+                    table_model, table, training, seed=seed, time_ordered=time_ordered, **names
+                )
+                write_report(page, report, force=force)
+            summary |= {"report": str(report), "judged": summarize_evaluation(evaluation)}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
         console.print(columns_table(training))
-        tell_fit(summary)
+        print_fit(summary)
         if report is not None:
-            tell(judged, report)
+            print_evaluation(evaluation, report)
         if bandwidth == "auto" and fitted.bandwidth_ is not None and len(training.encoder.names) > 1:
-            errors.print("Mostly more accurate with several columns, but slower: add --bandwidth learned")
-        if not log_target and _wants_logarithm(training):
-            errors.print("The target is positive, with a long tail to the right: try --log-target, which keeps it so")
+            errors.print("Tip: with several columns, --bandwidth learned is usually more accurate, but slower")
+        if not log_target and _is_right_skewed(training):
+            errors.print(
+                "Tip: the target is positive and right-skewed: try --log-target, which keeps predictions positive"
+            )
 
 
-def _wants_logarithm(training: Training | StreamedTraining) -> bool:
-    """Whether all targets are positive and the upper tail is LONG_TAIL times the lower; of streams nothing is known."""
+def _is_right_skewed(training: Training | StreamedTraining) -> bool:
+    """Whether all targets are positive and the upper tail exceeds LONG_TAIL lower ones; False for streamed data."""
     if not isinstance(training, Training) or training.y.min() <= 0:
         return False
     low, median, high = np.quantile(training.y, [0.05, 0.5, 0.95])
@@ -186,45 +208,45 @@ def _wants_logarithm(training: Training | StreamedTraining) -> bool:
 
 
 @contextmanager
-def _model_kept(model: Path, data: Path, report: Path) -> Iterator[None]:
-    """What goes wrong with the page does not undo the fit: say where the model is, and how to go on."""
+def _explain_report_failure(model: Path, data: Path, report: Path) -> Iterator[None]:
+    """If the report fails after the fit, say that the model is saved and how to build the report later."""
     try:
         yield
     except (OSError, ValueError, MemoryError) as error:
-        reason = str(error).rstrip(".") or "there is not enough memory for the page"
+        reason = str(error).rstrip(".") or "there is not enough memory for the report"
         again = shlex.join(["quernel", "report", str(model), str(data), "--out", str(report)])
         raise ValueError(
-            f"The model is whole, in {model}, but it has no page: {reason}. Once that is mended: {again}"
+            f"The model was saved to {model}, but its report failed: {reason}. Once that is fixed, run: {again}"
         ) from error
 
 
-def levels_from(text: str) -> list[float]:
-    """The levels in a text such as 0.05,0.5,0.95."""
+def parse_levels(text: str) -> list[float]:
+    """Parse quantile levels such as 0.05,0.5,0.95."""
     try:
-        levels = [float(word) for word in listed(text)]
+        levels = [float(entry) for entry in split_list(text)]
     except ValueError as error:
         raise ValueError(f"--quantiles must be numbers separated by commas, such as {LEVELS}; got {text!r}.") from error
     check_levels(levels)
     return levels
 
 
-def one_of(option: str, text: str, known: Sequence[str]) -> str:
-    """A word that must be one of a few; where it is nearly one, the error says which."""
-    word = text.strip().lower()
-    if word not in known:
-        close = get_close_matches(word, known, n=1)
+def check_one_of(option: str, text: str, known: Sequence[str]) -> str:
+    """Return the lower-cased value of an option if it is a known one; else raise, with the closest match."""
+    entry = text.strip().lower()
+    if entry not in known:
+        close = get_close_matches(entry, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{option} must be one of {', '.join(known)}; got {text!r}.{hint}")
-    return word
+    return entry
 
 
-def check_together(estimator: KernelQuantileRegressor, dask: str | None) -> None:
-    """Refuse, before any work, options that have no meaning beside each other."""
+def check_compatible(estimator: KernelQuantileRegressor, dask: str | None) -> None:
+    """Raise, before any work, for options that exclude each other."""
     if estimator.sampling != "auto":
         for option, given in (("--components", estimator.n_components), ("--kernel", estimator.kernel)):
             if given in ("exact", "linear"):
                 raise ValueError(
-                    f"--sampling {estimator.sampling} says how random features are drawn, and {option} {given} draws "
+                    f"--sampling {estimator.sampling} says how random features are drawn, but {option} {given} uses "
                     "none. Leave one of them out."
                 )
     if estimator.solver != "newton" and estimator.noncrossing == "joint":
@@ -232,40 +254,40 @@ def check_together(estimator: KernelQuantileRegressor, dask: str | None) -> None
             f"--noncrossing joint has a solver of its own, not {estimator.solver}. Leave --solver out, or use "
             "--noncrossing rearrange."
         )
-    for what, instead in () if dask is None else estimator._needs_memory():
-        with in_options():
+    for what, instead in () if dask is None else estimator._in_memory_only():
+        with cli_error_names():
             raise ValueError(
                 f"{what} needs all rows in memory, but with --dask they stay with the workers. Use {instead}, or leave "
                 "--dask out."
             )
 
 
-def _noncrossing_from(text: str) -> str | None:
-    """A word of NONCROSSING, None for "none"."""
-    word = one_of("--noncrossing", text, NONCROSSING)
-    return None if word == "none" else word
+def _parse_noncrossing(text: str) -> str | None:
+    """Return one of NONCROSSING, None for "none"."""
+    entry = check_one_of("--noncrossing", text, NONCROSSING)
+    return None if entry == "none" else entry
 
 
-def bandwidth_from(text: str) -> str | float:
-    """A word, which the estimator knows or not, or a number."""
+def parse_bandwidth(text: str) -> str | float:
+    """Parse a bandwidth: a number, or a name, which the estimator checks."""
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def _interval(
+def _conformal_wrapper(
     estimator: KernelQuantileRegressor,
     conformal: bool,
     coverage: float | None,
     share: float | None,
     time_ordered: bool,
 ) -> ConformalQuantileRegressor | None:
-    """The model with a calibrated interval around it, not fitted yet, if one is wanted."""
+    """Return the unfitted estimator wrapped for conformal intervals, None without --conformal."""
     if not conformal:
         for name, given in (("--coverage", coverage is not None), ("--calibration-share", share is not None)):
             if given:
-                raise ValueError(f"{name} is about the calibrated interval. Add --conformal, or leave it out.")
+                raise ValueError(f"{name} applies to conformal intervals. Add --conformal, or leave it out.")
         return None
     low, high = min(estimator.quantiles), max(estimator.quantiles)
     widest = round(1 - 2 * max(low, 1 - high), 12)
@@ -276,7 +298,7 @@ def _interval(
         tail = (1 - coverage) / 2
         raise ValueError(
             f"--coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, but --quantiles has {low:g} to "
-            f"{high:g}, enough for {widest:g}. Fit wider levels, or ask for less coverage."
+            f"{high:g}, enough for {widest:g}. Fit more extreme levels, or lower --coverage."
         )
     interval = ConformalQuantileRegressor(
         estimator,
@@ -285,19 +307,21 @@ def _interval(
         time_ordered=time_ordered,
         random_state=estimator.random_state,
     )
-    with in_options():
+    with cli_error_names():
         check_parameters(interval)
     return interval
 
 
-def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
-    """Fit, show how it goes, and turn warnings into notes; returns the seconds it took."""
-    tell_training(training)
+def fit_with_progress(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
+    """Fit with a progress display, print warnings as notes, and return the seconds it took."""
+    print_training(training)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warnings.simplefilter("ignore", ExtrapolationWarning)  # of rows that calibrate: they say how far it matters
-        with in_options(), fitting(text):
+        warnings.simplefilter(
+            "ignore", ExtrapolationWarning
+        )  # calibration rows may extrapolate; their scores account for it
+        with cli_error_names(), fitting(text):
             if isinstance(training, StreamedTraining):
                 estimator.fit(training.rows, **more)
             else:
@@ -307,7 +331,7 @@ def fit_quietly(estimator: Any, training: Training | StreamedTraining, text: str
     return time.perf_counter() - start
 
 
-def summarized(
+def summarize_fit(
     estimator: KernelQuantileRegressor,
     training: Training | StreamedTraining,
     data: Path,
@@ -315,14 +339,14 @@ def summarized(
     model: Path,
     seconds: float,
 ) -> dict[str, Any]:
-    """What was done, for machines and people."""
+    """Summarize a fit, as printed by --json."""
     return {
         "model": str(model),
         "bytes": model.stat().st_size,
         "data": str(data),
         "target": target,
         "rows": training.n_rows,
-        "read": how_read(training),
+        "read": read_mode(training),
         "rows_without_target": training.dropped,
         "columns": {column.name: column.kind for column in training.encoder.columns},
         "encoded_columns": len(training.encoder.names),
@@ -338,28 +362,28 @@ def summarized(
 
 
 def columns_table(training: Training | StreamedTraining) -> RichTable:
-    """What each column was read as, and what it becomes; of many, those that stay what they are share a line."""
+    """Tabulate each column's type and encoding; of more than MOST_SHOWN, the unchanged ones of a type share a line."""
     table = RichTable(title="Input columns")
-    for heading in ("column", "read as", "becomes"):
+    for heading in ("column", "type", "encoded as"):
         table.add_column(heading)
-    columns, alike = training.encoder.columns, Counter[str]()
+    columns, unchanged = training.encoder.columns, Counter[str]()
     if len(columns) > MOST_SHOWN:
-        alike.update(column.kind for column in columns if column.names == [column.name])
+        unchanged.update(column.kind for column in columns if column.names == [column.name])
     for column in columns:
-        if column.kind in alike and column.names == [column.name]:
+        if column.kind in unchanged and column.names == [column.name]:
             continue
         names = [name.removeprefix(column.name).removeprefix(" = ").strip() or "itself" for name in column.names]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         table.add_row(escape(column.name), column.kind, escape(shown))
-    for kind, count in alike.items():
+    for kind, count in unchanged.items():
         table.add_row(counted(count, "other column"), kind, "themselves")
     return table
 
 
-def tell_fit(summary: dict[str, Any]) -> None:
-    """The same in sentences."""
+def print_fit(summary: dict[str, Any]) -> None:
+    """Print the summary of a fit in sentences."""
     console.print(
-        f"{counted(len(summary['quantiles']), 'level')} of {escape(repr(summary['target']))} fitted to "
+        f"{counted(len(summary['quantiles']), 'quantile level')} of {escape(repr(summary['target']))} fitted to "
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}."
@@ -371,11 +395,11 @@ def tell_fit(summary: dict[str, Any]) -> None:
             f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows.",
             highlight=False,
         )
-    tell_model(summary)
+    print_model(summary)
 
 
-def tell_model(summary: dict[str, Any]) -> None:
-    """Where the model is, and what to do with it."""
+def print_model(summary: dict[str, Any]) -> None:
+    """Print where the model is and the command that predicts with it."""
     name = summary["model"]
     console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
     command = f"quernel predict {shlex.quote(name)} NEW_DATA --out PREDICTIONS.csv"

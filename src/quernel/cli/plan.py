@@ -1,4 +1,4 @@
-"""`quernel plan`: how much regularisation, how many features and how much memory, before anything is fitted."""
+"""`quernel plan`: recommend ridge weight and number of random features, with memory and time, before a fit."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ from quernel.cli.data import (
     EXCLUDE,
     MAX_MEMORY,
     MISSING,
-    bytes_from,
-    opened_training,
-    tell_training,
+    load_training_data,
+    parse_bytes,
+    print_training,
 )
+from quernel.data import memory_budget
 from quernel.estimators import estimate_cost
 from quernel.estimators.cost import as_duration, as_size
-from quernel.estimators.defaults import auto_bandwidth, spread
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.rows import allowance
 from quernel.tables import StreamedTraining, Training
-from quernel.tables.drawing import rows_to_draw
-from quernel.tables.streaming import draw_rows
-from quernel.tables.values import numbers
+from quernel.tables.arrow_casts import numbers
+from quernel.tables.reservoir_sample import rows_to_draw
+from quernel.tables.streaming_training import draw_rows
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
+from quernel.tuning.defaults import auto_bandwidth, spread
 
+# Rows needed to estimate exponents, and rows sampled for estimates and pilot by default.
 MIN_ROWS = 200
 SUBSAMPLE = 1000
-# Where data do not decide: a target that just lies in the kernel's space, and features in the worst case.
-USUAL_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
-# Estimates are read as exponents of the theory, which lie in this range.
-LEAST_SOURCE = 0.05
-# Columns where nobody says: they matter little beside the features.
-USUAL_WIDTH = 10
+# Exponents assumed where the data are inconclusive: r of a target just inside the RKHS, and worst-case compatibility.
+DEFAULT_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
+# Estimates of r are clipped from below to this value, as the theory needs r > 0.
+MIN_SOURCE = 0.05
+# Encoded columns assumed without a data file; they matter little compared with the random features.
+DEFAULT_WIDTH = 10
 KERNEL, LEVEL, GAP = "gaussian", 0.5, 0.01
-# A pilot cannot tell smaller gaps from none, and larger ones are those of features that tell little.
-LEAST_GAP, MOST_GAP = 1e-4, 0.5
-UNKNOWN = "M = C n^c with C unknown: the features shown are those of C = 1. Give a data file to calibrate it."
-PICTURES = (".png", ".pdf", ".svg")
+# Smaller gaps cannot be resolved by a pilot; larger ones mean features that approximate the kernel poorly.
+MIN_GAP, MAX_GAP = 1e-4, 0.5
+UNKNOWN_CONSTANT = "M = C n^c with unknown C; the numbers shown are for C = 1. Give a data file to estimate C."
+PLOT_FORMATS = (".png", ".pdf", ".svg")
 PLAN_DATA = f"{DATA} Without one, give --rows, --r and --gamma."
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What a file says: its rows as `fit` would have them, or a random sample of these, and how many there are."""
+class Sample:
+    """The encoded rows of a file, as `fit` has them, or a random sample of them, and the total number of rows."""
 
     X: NDArray[np.floating]
     y: NDArray[np.floating]
@@ -70,8 +71,8 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Recommended:
-    """One way of sampling: M = C n^c with its constant, if a pilot found one, and what a fit with it costs."""
+class Recommendation:
+    """The recommendation for one sampling scheme: M = C n^c, with C if a pilot estimated it, and the cost of a fit."""
 
     sampling: str
     exponent: float
@@ -81,7 +82,7 @@ class Recommended:
     command: str | None
 
     def gap(self, n: int) -> tuple[float, tuple[float, float]] | None:
-        """The kernel gap that is promised, with its ends: none with the kernel itself, unknown without a pilot."""
+        """Return the predicted kernel gap and its bounds: 0 with the exact kernel, None without a pilot."""
         if self.constant is None:
             return None
         if self.components == "exact":
@@ -90,8 +91,8 @@ class Recommended:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """The exponents to plan with and, for each, where it comes from."""
+class PlanExponents:
+    """The exponents to plan with and, for each, its origin (given, estimated or assumed)."""
 
     r: float
     gamma: float
@@ -102,123 +103,127 @@ class Numbers:
 def plan(
     data: Annotated[Path | None, typer.Argument(help=PLAN_DATA)] = None,
     target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows to plan for; those of the file by default.", min=2)] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Number of rows to plan for; those of the file by default.", min=2)
+    ] = None,
     columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
     exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
     missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
     categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     width: Annotated[
         int | None,
-        typer.Option(help=f"Numbers in a row of X; as `fit` makes them of the file, or {USUAL_WIDTH}.", min=1),
+        typer.Option(help=f"Number of encoded columns; those of the file, or {DEFAULT_WIDTH} without one.", min=1),
     ] = None,
     r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None,
     gamma: Annotated[
-        float | None, typer.Option(help="Capacity exponent: size of the kernel's space, in [0, 1].")
+        float | None, typer.Option(help="Capacity exponent: growth of the effective dimension, in [0, 1].")
     ] = None,
     compatibility: Annotated[
         float | None, typer.Option(help="Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case.")
     ] = None,
     kernel_gap: Annotated[
         float,
-        typer.Option(help="How much more than the kernel's own the objective may be, on the rows of the pilot."),
+        typer.Option(help="Accepted relative increase of the objective over the exact kernel's, on the pilot sample."),
     ] = GAP,
     level: Annotated[float, typer.Option(help="Quantile level at which r and C are estimated.")] = LEVEL,
     kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = KERNEL,
     subsample: Annotated[
-        int, typer.Option(help="Rows of the file used for the estimates and the pilot.", min=MIN_ROWS)
+        int, typer.Option(help="Number of rows sampled for the estimates and the pilot.", min=MIN_ROWS)
     ] = SUBSAMPLE,
-    seed: Annotated[int, typer.Option(help="Makes the subsample repeatable.", min=0)] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Write the map of the features needed here (.png, .pdf).")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="File for a map of the features needed by r and gamma (.png, .pdf, .svg).")
+    ] = None,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
-    force: Annotated[bool, flag("--force", "Replace an earlier picture.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite an existing plot.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
-    """Recommend the ridge weight and the number of random features, from exponents or from a data file.
+    """Recommend a ridge weight and a number of random features, from a data file or from given exponents.
 
-    A file is read as `fit` reads it: columns of any kind, gaps and all. Of one that does not fit in memory a random
-    sample of the rows is looked at. The constant C in M = C n^c comes from a pilot, fits to some of its rows.
+    The constant C in M = C n^c is estimated by pilot fits to a sample of the rows. The file is read as `fit` reads it,
+    categories and missing values included; if it does not fit in memory, a random sample of its rows is used.
     """
     _check_options(kernel, level, kernel_gap, plot, force)
-    told: tuple[str, ...] = ()
+    data_notes: tuple[str, ...] = ()
     reading = {"exclude": exclude, "missing": missing, "categorical": categorical}
     constants: dict[str, FeatureConstant] = {}
     fitting: list[str] = []
     if data is not None:
-        seen = _seen(data, target, columns, reading, bytes_from(max_memory), subsample, seed)
-        pilot = _Some(seen, kernel, level, subsample, seed)
+        sample = _read_sample(data, target, columns, reading, parse_bytes(max_memory), subsample, seed)
+        pilot = _Pilot(sample, kernel, level, subsample, seed)
         exponents = pilot.exponents(r, gamma, compatibility)
-        rows = seen.n_rows if rows is None else rows
-        width = seen.X.shape[1] if width is None else width
-        unit, told = spread(seen.y, np.full(len(seen.y), 1 / len(seen.y))), seen.notes
-        made, notes = _recommended(rows, exponents)
+        rows = sample.n_rows if rows is None else rows
+        width = sample.X.shape[1] if width is None else width
+        unit, data_notes = spread(sample.y, np.full(len(sample.y), 1 / len(sample.y))), sample.notes
+        made, notes = _make_plan(rows, exponents)
         constants = pilot.constants(made, unit, kernel_gap)
         assert target is not None
         chosen = {"target": target, "columns": columns} | reading | {"max-memory": max_memory}
-        fitting = _fitting(data, chosen, kernel, level, made.alpha / unit)
+        fitting = _fit_command(data, chosen, kernel, level, made.alpha / unit)
     elif rows is None or r is None or gamma is None:
         fail("Give a data file with --target, or --rows, --r and --gamma.")
     else:
-        width = _width(columns, reading, width)
-        exponents, unit = _given(r, gamma, compatibility), 1.0
-        made, notes = _recommended(rows, exponents)
-    ways = [_way(made, name, constants.get(name), width, fitting) for name in ("uniform", "leverage")]
+        width = _n_columns(columns, reading, width)
+        exponents, unit = _given_exponents(r, gamma, compatibility), 1.0
+        made, notes = _make_plan(rows, exponents)
+    options = [_recommend(made, name, constants.get(name), width, fitting) for name in ("uniform", "leverage")]
     if plot is not None:
-        _draw(made, plot)
+        _save_map(made, plot)
     if as_json:
-        typer.echo(json.dumps(_summarized(made, exponents, unit, width, ways, [*told, *notes], plot)))
+        typer.echo(json.dumps(_summarize(made, exponents, unit, width, options, [*data_notes, *notes], plot)))
         return
-    console.print(_exponents(exponents))
-    console.print(_recommendation(made, unit, ways))
+    console.print(_exponent_table(exponents))
+    console.print(_plan_table(made, unit, options))
     for sentence in notes:
         note(sentence)
-    _tell(ways, made)
+    _print_advice(options, made)
     if plot is not None:
-        console.print(f"Map: [bold]{escape(str(plot))}[/]")
+        console.print(f"Plot: [bold]{escape(str(plot))}[/]")
 
 
 def _check_options(kernel: str, level: float, gap: float, plot: Path | None, force: bool) -> None:
-    """What can be said before any work."""
+    """Fail, before any work, on options out of range."""
     able = [name for name, known in KERNELS.items() if issubclass(known, ShiftInvariantKernel)]
     if kernel not in able:
         fail(f"--kernel must be one of {', '.join(able)}; got {kernel!r}.")
     if not 0 < level < 1:
         fail(f"--level must lie strictly between 0 and 1; got {level:g}.")
-    if not LEAST_GAP <= gap <= MOST_GAP:
+    if not MIN_GAP <= gap <= MAX_GAP:
         fail(
-            f"--kernel-gap is a share of the objective between {LEAST_GAP:g} and {MOST_GAP:g}, such as {GAP:g}; "
+            f"--kernel-gap is a fraction of the objective between {MIN_GAP:g} and {MAX_GAP:g}, such as {GAP:g}; "
             f"got {gap:g}."
         )
     if plot is None:
         return
     require_matplotlib()
-    if plot.suffix.lower() not in PICTURES:
-        fail(f"--plot must end in one of {', '.join(PICTURES)}; got {plot.name!r}.")
+    if plot.suffix.lower() not in PLOT_FORMATS:
+        fail(f"--plot must end in one of {', '.join(PLOT_FORMATS)}; got {plot.name!r}.")
     if plot.exists() and not force:
         fail(f"{plot} exists already. Choose another --plot, or add --force to replace it.")
     if not plot.parent.is_dir():
-        fail(f"The folder {plot.parent} of the picture is missing. Create it first.")
+        fail(f"The folder {plot.parent} of the plot is missing. Create it first.")
 
 
-def _given(r: float, gamma: float, compatibility: float | None) -> Numbers:
-    """Exponents from the user; features in the worst case unless they say otherwise."""
+def _given_exponents(r: float, gamma: float, compatibility: float | None) -> PlanExponents:
+    """Return the user's exponents, with worst-case compatibility by default."""
     if compatibility is None:
-        return Numbers(r, gamma, WORST_COMPATIBILITY, ("given", "given", "worst case"))
-    return Numbers(r, gamma, compatibility, ("given", "given", "given"))
+        return PlanExponents(r, gamma, WORST_COMPATIBILITY, ("given", "given", "worst case"))
+    return PlanExponents(r, gamma, compatibility, ("given", "given", "given"))
 
 
-def _width(columns: str | None, reading: dict[str, str | None], width: int | None) -> int:
-    """The width to reckon with where there is no file; --columns may say it, too, as it has no names to choose then."""
+def _n_columns(columns: str | None, reading: dict[str, str | None], width: int | None) -> int:
+    """Return the number of encoded columns without a file; --columns N is accepted for --width N."""
     if columns is not None and not (columns.isdecimal() and int(columns) > 0):
         fail("--columns chooses columns of a data file. Give one, or the number of columns with --width.")
     for name, given in reading.items():
         if given is not None:
-            fail(f"--{name} is about the columns of a data file. Give one, or leave it out.")
+            fail(f"--{name} applies to a data file. Give one, or leave it out.")
     if columns is not None and width is None:
         return int(columns)
-    return USUAL_WIDTH if width is None else width
+    return DEFAULT_WIDTH if width is None else width
 
 
-def _seen(
+def _read_sample(
     path: Path,
     target: str | None,
     columns: str | None,
@@ -226,61 +231,63 @@ def _seen(
     max_memory: int | None,
     subsample: int,
     seed: int,
-) -> Seen:
+) -> Sample:
     if target is None:
         fail("Name the column to predict with --target.")
-    with opened_training(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
+    with load_training_data(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
         if training.n_rows < MIN_ROWS:
             fail(
                 f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "
                 "exponents. Give them with --rows, --r and --gamma instead."
             )
-        tell_training(training)
-        X, y = _rows(training, max_memory, subsample, seed)
-        return Seen(X, y, training.n_rows, training.notes)
+        print_training(training)
+        X, y = _sample_rows(training, max_memory, subsample, seed)
+        return Sample(X, y, training.n_rows, training.notes)
 
 
-def _rows(training: Training | StreamedTraining, max_memory: int | None, subsample: int, seed: int) -> tuple[Any, Any]:
-    """X and y of all rows with a target or, where they are not in memory, of a random sample."""
+def _sample_rows(
+    training: Training | StreamedTraining, max_memory: int | None, subsample: int, seed: int
+) -> tuple[Any, Any]:
+    """Return X and y of all rows with a target or, for streamed data, of a random sample."""
     if isinstance(training, Training):
         return training.X, training.y
-    most = max(subsample, rows_to_draw(len(training.encoder.names), allowance(max_memory)))
-    with working(f"Drawing {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
+    most = max(subsample, rows_to_draw(len(training.encoder.names), memory_budget(max_memory)))
+    with working(f"Sampling {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
         sample = draw_rows(training, most, seed).table
     y = numbers(sample[training.roles.target])
     there = np.isfinite(y)
     return training.encoder.encode(sample.filter(there)), y[there]
 
 
-class _Some:
-    """Some rows of the file, in random order, and the kernel with the bandwidth that `fit` would have for them."""
+class _Pilot:
+    """A random subsample of the file, and the kernel with the bandwidth that `fit` would choose for it."""
 
-    def __init__(self, seen: Seen, kernel: str, level: float, subsample: int, seed: int) -> None:
+    def __init__(self, sample: Sample, kernel: str, level: float, subsample: int, seed: int) -> None:
         self.rng, self.level = np.random.default_rng(seed), level
-        chosen = self.rng.permutation(len(seen.y))[:subsample]
-        self.X, self.y, self.n_rows = seen.X[chosen], seen.y[chosen], seen.n_rows
+        chosen = self.rng.permutation(len(sample.y))[:subsample]
+        self.X, self.y, self.n_rows = sample.X[chosen], sample.y[chosen], sample.n_rows
         bandwidth = auto_bandwidth(self.X, np.full(len(self.y), 1 / len(self.y)))
         self.kernel = resolve(kernel).with_bandwidth(bandwidth)  # type: ignore[attr-defined]
 
-    def exponents(self, r: float | None, gamma: float | None, compatibility: float | None) -> Numbers:
-        """What the user gave, and estimates for the rest."""
+    def exponents(self, r: float | None, gamma: float | None, compatibility: float | None) -> PlanExponents:
+        """Return the exponents that the user gave, with estimates for the others."""
         with working(f"Estimating exponents on {len(self.y):,} of {self.n_rows:,} rows"):
             found: Exponents = estimate_exponents(self.X, self.y, self.kernel, level=self.level, random_state=self.rng)
-        source, first = _choose(r, found.source, USUAL_SOURCE, LEAST_SOURCE)
+        source, first = _choose(r, found.source, DEFAULT_SOURCE, MIN_SOURCE)
         capacity, second = _choose(gamma, found.capacity, 1.0, 0.0)
         fit, third = _choose(compatibility, found.compatibility, WORST_COMPATIBILITY, 0.0)
-        return Numbers(source, capacity, fit, (first, second, third))
+        return PlanExponents(source, capacity, fit, (first, second, third))
 
     def constants(self, made: Plan, unit: float, gap: float) -> dict[str, FeatureConstant]:
-        """C of M = C n^c for both ways of sampling."""
-        with working(f"Fitting a pilot to {len(self.y):,} of {self.n_rows:,} rows"):
+        """Estimate C of M = C n^c for uniform and leverage sampling by pilot fits."""
+        with working(f"Running a pilot on {len(self.y):,} of {self.n_rows:,} rows"):
             return calibrate_features(
                 made, self.X, self.y, self.kernel, unit=unit, level=self.level, gap=gap, random_state=self.rng
             )
 
 
 def _choose(given: float | None, found: Exponent, usual: float, least: float) -> tuple[float, str]:
-    """The exponent and its origin."""
+    """Return the exponent, given, estimated or assumed, and its origin."""
     if given is not None:
         return given, "given"
     if not found.decided:
@@ -289,31 +296,33 @@ def _choose(given: float | None, found: Exponent, usual: float, least: float) ->
     return float(np.clip(found.value, least, 1)), f"estimated, {found.confidence:.0%} interval {low:.2f} to {high:.2f}"
 
 
-def _recommended(rows: int, numbers: Numbers) -> tuple[Plan, list[str]]:
-    """The plan; outside of the theorems still, if exponents were estimated, but said."""
+def _make_plan(rows: int, numbers: PlanExponents) -> tuple[Plan, list[str]]:
+    """Return the plan and notes; estimated exponents outside the theorems' assumptions give a note, given ones fail."""
     arguments = rows, numbers.r, numbers.gamma, numbers.compatibility
     if numbers.origins[:2] == ("given", "given"):
         wrong = violations(*arguments[1:])
-        return recommend(*arguments) if not wrong else fail(f"Outside of the theorems: {'; '.join(wrong)}."), []
+        return recommend(*arguments) if not wrong else fail(
+            f"Outside the assumptions of the theorems: {'; '.join(wrong)}."
+        ), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OutsideTheoryWarning)
         made = recommend(*arguments, strict=False)
     return made, sorted({str(warning.message) for warning in caught})
 
 
-def _fitting(data: Path, chosen: dict[str, str | None], kernel: str, level: float, alpha: float) -> list[str]:
-    """The words of the command that fits what is recommended, but for the features."""
-    words = ["quernel", "fit", str(data)]
+def _fit_command(data: Path, chosen: dict[str, str | None], kernel: str, level: float, alpha: float) -> list[str]:
+    """Return the arguments of the recommended `quernel fit` command, without those for the features."""
+    arguments = ["quernel", "fit", str(data)]
     for name, given in chosen.items():
-        words += [] if given is None else [f"--{name}", given]
-    words += [] if kernel == KERNEL else ["--kernel", kernel]
-    return [*words, "--quantiles", f"{level:g}", "--alpha", f"{alpha:.3g}", "--model", "MODEL.quernel"]
+        arguments += [] if given is None else [f"--{name}", given]
+    arguments += [] if kernel == KERNEL else ["--kernel", kernel]
+    return [*arguments, "--quantiles", f"{level:g}", "--alpha", f"{alpha:.3g}", "--model", "MODEL.quernel"]
 
 
-def _way(
+def _recommend(
     made: Plan, sampling: str, constant: FeatureConstant | None, width: int, fitting: Sequence[str]
-) -> Recommended:
-    """As many features as this way of sampling needs; the kernel itself, where these are no fewer than the rows."""
+) -> Recommendation:
+    """Recommend the number of features for a sampling scheme; the exact kernel where that is no fewer than the rows."""
     compatibility = made.compatibility if sampling == "uniform" else made.gamma
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OutsideTheoryWarning)  # said already
@@ -321,7 +330,7 @@ def _way(
     M: int = getattr(made, sampling) if constant is None else constant.features(made.n)
     exact = constant is not None and made.n <= M
     features = ["--components", "exact"] if exact else ["--components", str(M), "--sampling", sampling]
-    return Recommended(
+    return Recommendation(
         sampling,
         exponent,
         constant,
@@ -331,16 +340,16 @@ def _way(
     )
 
 
-def _summarized(
+def _summarize(
     made: Plan,
-    numbers: Numbers,
+    numbers: PlanExponents,
     unit: float,
     width: int,
-    ways: Sequence[Recommended],
+    options: Sequence[Recommendation],
     notes: Sequence[str],
     plot: Path | None,
 ) -> dict[str, Any]:
-    """What is recommended, for machines."""
+    """Summarize the plan, as printed by --json."""
     names = ("r", "gamma", "compatibility")
     return {
         "rows": made.n,
@@ -349,8 +358,8 @@ def _summarized(
             name: {"value": getattr(numbers, name), "from": origin}
             for name, origin in zip(names, numbers.origins, strict=True)
         },
-        "sampling": {way.sampling: _plain(way, made.n) for way in ways},
-        "recommended": None if ways[0].constant is None else _best(ways).sampling,
+        "sampling": {option.sampling: _to_json(option, made.n) for option in options},
+        "recommended": None if options[0].constant is None else _fewest_features(options).sampling,
         "alpha": made.alpha / unit,
         "rate": made.rate,
         "notes": list(notes),
@@ -358,13 +367,13 @@ def _summarized(
     }
 
 
-def _plain(way: Recommended, n: int) -> dict[str, Any]:
-    """One way of sampling, for machines: without a pilot, the constant and what follows from it are None."""
-    known, gap = way.constant, way.gap(n)
+def _to_json(option: Recommendation, n: int) -> dict[str, Any]:
+    """Convert a recommendation for JSON; without a pilot, the constant and what follows from it are None."""
+    known, gap = option.constant, option.gap(n)
     return {
-        "n_components": way.components,
+        "n_components": option.components,
         "n_components_interval": list(known.features_interval(n)) if known else None,
-        "exponent": way.exponent,
+        "exponent": option.exponent,
         "constant": known.value if known else None,
         "constant_interval": list(known.interval) if known else None,
         "pilot_rows": known.rows if known else None,
@@ -372,23 +381,23 @@ def _plain(way: Recommended, n: int) -> dict[str, Any]:
         "kernel_gap": gap[0] if gap else None,
         "kernel_gap_interval": list(gap[1]) if gap else None,
         "kernel_gap_scatter": known.scatter_at(n) if known else None,
-        "stored": bool(way.cost.stored),
-        "peak_memory": way.cost.peak_memory,
-        "seconds": way.cost.seconds,
-        "command": way.command,
+        "stored": bool(option.cost.stored),
+        "peak_memory": option.cost.peak_memory,
+        "seconds": option.cost.seconds,
+        "command": option.command,
     }
 
 
-def _best(ways: Sequence[Recommended]) -> Recommended:
-    """The one with fewer features; drawn uniformly, where these are as many."""
-    return min(ways, key=lambda way: np.inf if isinstance(way.components, str) else way.components)
+def _fewest_features(options: Sequence[Recommendation]) -> Recommendation:
+    """Return the recommendation with fewer features, uniform sampling at a tie."""
+    return min(options, key=lambda option: np.inf if isinstance(option.components, str) else option.components)
 
 
-def _exponents(numbers: Numbers) -> RichTable:
+def _exponent_table(numbers: PlanExponents) -> RichTable:
     table = RichTable(title="Exponents")
     table.add_column("exponent")
     table.add_column("value", justify="right")
-    table.add_column("from")
+    table.add_column("origin")
     names = ("source r", "capacity gamma", "compatibility")
     for name, value, origin in zip(
         names, (numbers.r, numbers.gamma, numbers.compatibility), numbers.origins, strict=True
@@ -397,29 +406,31 @@ def _exponents(numbers: Numbers) -> RichTable:
     return table
 
 
-def _recommendation(made: Plan, unit: float, ways: Sequence[Recommended]) -> RichTable:
-    """Two columns, one for each way of sampling; alpha falls with the unit of y. Costs are those of one level."""
+def _plan_table(made: Plan, unit: float, options: Sequence[Recommendation]) -> RichTable:
+    """Tabulate the plan, one column per sampling scheme. Costs are for one quantile level."""
     table = RichTable(title=f"Plan for {made.n:,} rows")
     table.add_column("")
-    for way in ways:
-        table.add_column(f"{way.sampling} sampling", justify="right")
-    known, costs = [way.constant for way in ways if way.constant], [way.cost for way in ways]
+    for option in options:
+        table.add_column(f"{option.sampling} sampling", justify="right")
+    known, costs = [option.constant for option in options if option.constant], [option.cost for option in options]
     if known:
         table.add_row("M = C n^c", *[f"{one.value:.3g} n^{one.exponent:.2f}" for one in known])
-    table.add_row("features M" if known else "features M, if C = 1", *[_counted(way.components) for way in ways])
+    table.add_row(
+        "features M" if known else "features M, if C = 1", *[_counted(option.components) for option in options]
+    )
     if known:
         ends = [one.features_interval(made.n) for one in known]
         table.add_row(f"  {known[0].confidence:.0%} interval", *[f"{low:,} to {high:,}" for low, high in ends])
-        promised = [gap for gap in (way.gap(made.n) for way in ways) if gap]
-        table.add_row("kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in promised])
-        between = [" and ".join(f"{100 * end:.2g}" for end in ends) for _, ends in promised]
-        table.add_row("  between", *[f"{ends}%" for ends in between])
+        predicted = [gap for gap in (option.gap(made.n) for option in options) if gap]
+        table.add_row("predicted kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in predicted])
+        ranges = [" to ".join(f"{100 * end:.2g}" for end in ends) for _, ends in predicted]
+        table.add_row("  range", *[f"{ends}%" for ends in ranges])
     table.add_row("features stored", *[as_size(cost.features) if cost.stored else "no, recomputed" for cost in costs])
-    table.add_row("memory of a fit, at its peak", *[as_size(cost.peak_memory) for cost in costs])
-    table.add_row("time of a fit, about", *[as_duration(cost.seconds) for cost in costs])
-    of = "y of unit spread" if unit == 1.0 else f"y of spread {unit:.3g}"
+    table.add_row("peak memory of a fit", *[as_size(cost.peak_memory) for cost in costs])
+    table.add_row("approximate time of a fit", *[as_duration(cost.seconds) for cost in costs])
+    of = "y of unit scale" if unit == 1.0 else f"y of robust scale {unit:.3g}"
     table.add_row(f"alpha, for {of}", *[f"{made.alpha / unit:.2e}"] * 2)
-    table.add_row("squared error falls like", *[f"n^-{made.rate:.2f}"] * 2)
+    table.add_row("squared error decreases as", *[f"n^-{made.rate:.2f}"] * 2)
     return table
 
 
@@ -427,37 +438,40 @@ def _counted(components: int | str) -> str:
     return components if isinstance(components, str) else f"{components:,}"
 
 
-def _tell(ways: Sequence[Recommended], made: Plan) -> None:
-    """What the figures mean, and the command that does what they recommend."""
-    best = _best(ways)
+def _print_advice(options: Sequence[Recommendation], made: Plan) -> None:
+    """Print what the numbers mean, and the recommended `quernel fit` command."""
+    best = _fewest_features(options)
     if best.constant is None:
-        console.print(UNKNOWN, highlight=False)
+        console.print(UNKNOWN_CONSTANT, highlight=False)
         return
     known = best.constant
     console.print(
-        f"C is from a pilot on {known.rows:,} rows, where the objective is {known.gap:.2%} above that of the kernel "
-        "itself, on average over draws of the features.",
+        f"C was estimated by a pilot on {known.rows:,} rows, for an objective {known.gap:.2%} above that of the exact "
+        "kernel, on average over draws of the random features.",
         highlight=False,
     )
     if best.components != "exact":
         middle, off = known.gap_at(made.n), 2 * known.scatter_at(made.n)
         console.print(
-            f"A single draw differs: `quernel report --kernel-gap` of the fit will mostly show {middle - off:.1%} to "
+            f"A single draw varies: `quernel report --kernel-gap` of the fit will typically show {middle - off:.1%} to "
             f"{middle + off:.1%}.",
             highlight=False,
         )
-    for way in ways:
-        if way.components == "exact" and way.constant is not None:
+    for option in options:
+        if option.components == "exact" and option.constant is not None:
             console.print(
-                f"With {way.sampling} sampling this takes {way.constant.features(made.n):,} features, no fewer than "
-                "rows: the kernel itself (--components exact) costs no more.",
+                f"With {option.sampling} sampling this takes {option.constant.features(made.n):,} features, no fewer "
+                "than rows: the exact kernel (--components exact) costs no more.",
                 highlight=False,
             )
-    console.print("alpha is a power of n without its constant: `quernel tune` looks for a better one.", highlight=False)
+    console.print(
+        "alpha is the theoretical power of n, without its constant: `quernel tune` searches for a better one.",
+        highlight=False,
+    )
     console.print(f"To fit this: {escape(best.command or '')}", highlight=False, soft_wrap=True)  # to be pasted
 
 
-def _draw(made: Plan, path: Path) -> None:
+def _save_map(made: Plan, path: Path) -> None:
     from quernel.plots import feature_map, save_figure  # matplotlib is an extra
 
     inside = 0 < made.r <= 1 and 0 <= made.gamma <= 1

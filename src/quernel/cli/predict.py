@@ -1,4 +1,4 @@
-"""`quernel predict`: from a model file and a data file to a file of quantiles, piece by piece."""
+"""`quernel predict`: predict quantiles for every row of a data file, batch by batch."""
 
 from __future__ import annotations
 
@@ -12,55 +12,61 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from quernel.cli.console import console, counting, flag, listed, note
+from quernel.cli.console import console, counting, flag, note, split_list
 from quernel.cli.data import DATA
-from quernel.cli.fit import levels_from
-from quernel.cli.keeping import Keeping, keeping
-from quernel.cli.outputs import check_outputs
-from quernel.cli.writing import table_writer
+from quernel.cli.fit import parse_levels
+from quernel.cli.output_checks import check_outputs
+from quernel.cli.passthrough_columns import PassthroughColumns, select_passthrough, table_writer
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
-from quernel.report.words import counted
+from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.files import check_free, written_whole
 from quernel.tables.reading import Batches, ending_of, nearest
-from quernel.tables.strangers import Strangers
+from quernel.tables.unseen_categories import UnseenCategories
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
+    model: Annotated[Path, typer.Argument(help="Model file written by `quernel fit` or `quernel tune`.")],
     data: Annotated[Path, typer.Argument(help=DATA)],
-    out: Annotated[Path, typer.Option(help="File for the quantiles; its ending (.csv, .parquet, ...) is its format.")],
+    out: Annotated[
+        Path, typer.Option(help="File for the predictions; the extension (.csv, .parquet, ...) sets the format.")
+    ],
     quantiles: Annotated[
-        str | None, typer.Option(help="Other levels than the fitted ones, between the lowest and the highest of them.")
+        str | None,
+        typer.Option(
+            help="Levels to predict, between the lowest and the highest fitted one; the fitted ones by default."
+        ),
     ] = None,
-    keep: Annotated[str | None, typer.Option(help="Columns of the data to copy, separated by commas.")] = None,
-    force: Annotated[bool, flag("--force", "Replace an earlier file.")] = False,
+    keep: Annotated[
+        str | None, typer.Option(help="Columns of the data to copy to the output, separated by commas.")
+    ] = None,
+    force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
-    """Predict quantiles for every row of a file, in order. Large files are read and written piece by piece."""
+    """Predict quantiles for every row of a file, in order. Large files are processed in batches."""
     ending_of(out)
     check_outputs({"--out": out}, data, model)
     check_free(out, overwrite=force, remedy="--force")
-    fitted = table_model(model)
-    levels = fitted.quantiles_.tolist() if quantiles is None else levels_from(quantiles)
-    kept = keeping(list(dict.fromkeys(listed(keep or ""))), fitted.encoder, data, out)
-    names = [_named(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
-    strangers = Strangers(fitted.encoder)
+    fitted = load_table_model(model)
+    levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
+    kept = select_passthrough(list(dict.fromkeys(split_list(keep or ""))), fitted.encoder, data, out)
+    names = [_column_name(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
+    unseen = UnseenCategories(fitted.encoder)
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_reading()) as batches:
-        _check(fitted, batches, data, kept, names)
+        _check_columns(fitted, batches, data, kept, names)
         with written_whole(out, overwrite=force) as part, table_writer(part, out) as write:
-            rows, outside, infinite, beyond = _predicted(fitted, batches, levels, kept, strangers, names, write)
-    for sentence in strangers.sentences():
+            rows, outside, infinite, beyond = _predict_batches(fitted, batches, levels, kept, unseen, names, write)
+    for sentence in unseen.sentences():
         note(sentence)
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
     if infinite:
-        note(f"{counted(infinite, 'row')} with an infinite input: that counts as missing.")
+        note(f"{counted(infinite, 'row')} with an infinite input, treated as missing.")
     if outside:
         note(
-            f"{outside:,} of {rows:,} rows are outside the range of the training rows ({_most(beyond)}): predictions "
-            "there are less certain than they look."
+            f"{outside:,} of {rows:,} rows are outside the range of the training data ({_top_columns(beyond)}): "
+            "predictions there are extrapolations and less reliable."
         )
     if as_json:
         result = {
@@ -80,58 +86,63 @@ def predict(
         )
 
 
-def _named(level: float) -> str:
-    """The column of a level: q0.05, with as many digits as it takes, for levels near 1 are not 1."""
+def _column_name(level: float) -> str:
+    """Name the output column of a level, such as q0.05, with as many digits as distinguish levels near 1 from 1."""
     short = f"{level:g}"
     return f"q{short}" if abs(float(short) - level) < 1e-12 else f"q{level!r}"
 
 
-def table_model(path: Path) -> TableModel:
-    """The model of tables that a file holds."""
+def load_table_model(path: Path) -> TableModel:
+    """Load a TableModel from a model file."""
     if not path.is_file():
-        raise TableError(f"{path} is not a file. Give a model file that `quernel fit` wrote.")
+        raise TableError(f"{path} is not a file. Give a model file written by `quernel fit`.")
     fitted = load(path)
     if not isinstance(fitted, TableModel):
         raise TableError(
-            f"{path} holds a {type(fitted).__name__} of arrays, which knows no tables. Make models for files with "
-            "quernel fit, or use this one from Python."
+            f"{path} holds a {type(fitted).__name__} of arrays, without the columns of a table. Fit models for files "
+            "with quernel fit, or use this one from Python."
         )
     return fitted
 
 
-def _check(fitted: TableModel, batches: Batches, data: Path, kept: Keeping, names: list[str]) -> None:
+def _check_columns(
+    fitted: TableModel, batches: Batches, data: Path, kept: PassthroughColumns, names: list[str]
+) -> None:
     fitted.encoder.check(batches.schema, of=str(data))
     for name in kept.names:
         if name not in batches.schema.names:
             raise TableError(f"{data} has no column {name!r} to keep. {nearest(name, batches.schema.names)}")
         if name in names:
-            raise TableError(f"The column {name!r} cannot be kept: the predictions need that name. Rename it.")
+            raise TableError(
+                f"The column {name!r} cannot be kept: the predictions have a column of that name. Rename it."
+            )
     kept.check(batches.schema.empty_table())
 
 
-def _predicted(
+def _predict_batches(
     fitted: TableModel,
     batches: Batches,
     levels: list[float],
-    kept: Keeping,
-    strangers: Strangers,
+    kept: PassthroughColumns,
+    unseen: UnseenCategories,
     names: list[str],
     write: Callable[[Any], None],
 ) -> tuple[int, int, int, Counter[str]]:
-    """Predict and write every piece; how many rows there are, how many outside the training range, how many infinite.
+    """Predict and write every batch.
 
-    Besides, how many are outside in which columns.
+    Returns the number of rows, of rows outside the training range, of rows with infinite inputs, and for each encoded
+    column the number of rows outside its range.
     """
     import pyarrow as pa
 
     rows, outside, infinite, beyond = 0, 0, 0, Counter[str]()
     with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
-        for piece in batches.pieces:
-            if len(piece) == 0:
+        for batch in batches.pieces:
+            if len(batch) == 0:
                 continue
-            inputs = kept.inputs(piece)
-            strangers.meet(inputs)
+            inputs = kept.inputs(batch)
+            unseen.meet(inputs)
             X = fitted.encoder.encode(inputs)
             answers = [*fitted.predict_encoded(X, levels).T]
             if fitted.interval is not None:
@@ -140,19 +151,19 @@ def _predicted(
             found = fitted.beyond(X)
             outside += int(found.any(axis=1).sum())
             beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
-            copies = kept.columns(piece)
+            copies = kept.columns(batch)
             with kept.complaints(copies):
                 write(pa.table([*copies.values(), *map(pa.array, answers)], names=[*copies, *names]))
             rows += len(X)
             advance(len(X))
-    if rows == 0:  # a file all the same, with the right columns
+    if rows == 0:  # still write a file, with the right columns
         copies = kept.columns(batches.schema.empty_table())
         answers = [pa.array([], pa.float64()) for _ in names]
         write(pa.table([*copies.values(), *answers], names=[*copies, *names]))
     return rows, outside, infinite, beyond
 
 
-def _most(beyond: Counter[str]) -> str:
-    """The columns that leave their range most often, and how often."""
+def _top_columns(beyond: Counter[str]) -> str:
+    """Name the three columns with the most rows outside the training range, with counts."""
     found = [f"{name}: {count:,}" for name, count in beyond.most_common(3) if count]
     return ", ".join(found) + (", ..." if sum(count > 0 for count in beyond.values()) > len(found) else "")

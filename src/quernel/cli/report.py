@@ -1,4 +1,4 @@
-"""`quernel report`: a page about a model and how well it does on a data file."""
+"""`quernel report`: evaluate a saved model on a data file and write an HTML report."""
 
 from __future__ import annotations
 
@@ -12,77 +12,78 @@ import numpy as np
 import typer
 
 from quernel.cli.console import console, counting, fitting, flag, note, working
-from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, bytes_from
-from quernel.cli.outputs import check_outputs
-from quernel.cli.pages import check_page, judged_summary, tell, write_page
-from quernel.cli.predict import table_model
-from quernel.report import judge_on, report_page
-from quernel.report.judging import check_target
-from quernel.report.words import counted
-from quernel.rows import allowance
+from quernel.cli.data import FEWEST_ROWS, MAX_MEMORY, parse_bytes
+from quernel.cli.output_checks import check_outputs
+from quernel.cli.predict import load_table_model
+from quernel.cli.report_file import check_report_path, print_evaluation, summarize_evaluation, write_report
+from quernel.data import memory_budget
+from quernel.report import evaluate_on, report_page
+from quernel.report.evaluation import check_target
+from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
-from quernel.tables.drawing import Drawn, drawn, join_drawn, rows_to_draw
-from quernel.tables.groups import JOINED
+from quernel.tables.arrow_casts import kind_of, numbers
+from quernel.tables.parquet_row_groups import JOINED
 from quernel.tables.reading import FAILED, nearest
-from quernel.tables.strangers import strangers_in
-from quernel.tables.values import kind_of, numbers
+from quernel.tables.reservoir_sample import Drawn, drawn, join_drawn, rows_to_draw
+from quernel.tables.unseen_categories import describe_unseen
 from quernel.theory import KernelGap
 
-JUDGED_DATA = (
-    "Data with the target too, best of rows that the model has not seen: a file, a folder or a quoted pattern."
-)
-# Makes the sample repeatable.
+EVALUATION_DATA = "Data with the target, preferably rows not used for training: a file, a folder or a quoted pattern."
+# Seed of the random sample of rows.
 SEED = 0
 
 
 def report(
-    model: Annotated[Path, typer.Argument(help="Model file that `quernel fit` wrote.")],
-    data: Annotated[Path, typer.Argument(help=JUDGED_DATA)],
-    out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
+    model: Annotated[Path, typer.Argument(help="Model file written by `quernel fit` or `quernel tune`.")],
+    data: Annotated[Path, typer.Argument(help=EVALUATION_DATA)],
+    out: Annotated[Path, typer.Option(help="File for the report, such as report.html.")],
     kernel_gap: Annotated[
         bool,
-        flag("--kernel-gap", "Prove what the random features cost beside the exact kernel; DATA is the training data."),
+        flag(
+            "--kernel-gap",
+            "Bound what random features cost compared with the exact kernel; DATA must be the training data.",
+        ),
     ] = False,
     max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
-    force: Annotated[bool, flag("--force", "Replace an earlier file.")] = False,
+    force: Annotated[bool, flag("--force", "Overwrite an existing file.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
-    """Judge a model on a file and write one self-contained HTML page about it.
+    """Evaluate a model on a data file and write a self-contained HTML report.
 
-    Where the rows do not fit in memory, a random sample of them judges.
+    Data that do not fit in memory are evaluated on a random sample of the rows.
     """
     check_outputs({"--out": out}, data, model)
-    check_page(out, force=force)
-    fitted = table_model(model)
-    sample = _sample(fitted, data, allowance(bytes_from(max_memory)))
+    check_report_path(out, force=force)
+    fitted = load_table_model(model)
+    sample = _read_sample(fitted, data, memory_budget(parse_bytes(max_memory)))
     target = numbers(sample.table[fitted.target])
     there = np.isfinite(target)
     if there.sum() < FEWEST_ROWS:
-        among = "" if sample.whole else f" among {len(there):,} that were drawn"
+        among = "" if sample.whole else f" among {len(there):,} sampled"
         raise TableError(f"{data} has {there.sum()} rows with a target{among}; at least {FEWEST_ROWS} are needed.")
-    _tell_infinite(fitted, sample.table, target)
-    for sentence in strangers_in(fitted.encoder, sample.table):
+    _note_infinite(fitted, sample.table, target)
+    for sentence in describe_unseen(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[there])
     X = fitted.encoder.encode(sample.table.filter(there))
     gap = _kernel_gap(fitted, X, y, data, whole=sample.whole) if kernel_gap else None
-    with working(f"Judging the model on {there.sum():,} rows"):
-        judged = judge_on(fitted, X, y, None if sample.whole else sample.n_counted)
+    with working(f"Evaluating the model on {there.sum():,} rows"):
+        evaluation = evaluate_on(fitted, X, y, None if sample.whole else sample.n_counted)
         names = {"data": data.name, "model_file": model.name}
-        text = report_page(fitted, sample.table, judged, **names, sample=sample, kernel_gap=gap)
-    write_page(text, out, force=force)
+        text = report_page(fitted, sample.table, evaluation, **names, sample=sample, kernel_gap=gap)
+    write_report(text, out, force=force)
     if as_json:
         ends = ("lower", "upper", "similarity_bound")
         bracket = {} if gap is None else {"kernel_gap": {end: getattr(gap, end).tolist() for end in ends}}
-        typer.echo(json.dumps({"report": str(out)} | judged_summary(judged) | bracket))
+        typer.echo(json.dumps({"report": str(out)} | summarize_evaluation(evaluation) | bracket))
         return
     if gap is not None:
         console.print(str(gap), highlight=False)
-    tell(judged, out)
+    print_evaluation(evaluation, out)
 
 
 def _kernel_gap(fitted: TableModel, X: Any, y: Any, data: Path, *, whole: bool) -> KernelGap:
-    """What the model's features cost on the rows that it was fitted to, which these must be."""
+    """Bound what the random features cost against the exact kernel; X and y must be the training rows."""
     if not whole:
         raise TableError(
             f"--kernel-gap compares every training row with every other, and {data} does not fit in memory. "
@@ -95,36 +96,39 @@ def _kernel_gap(fitted: TableModel, X: Any, y: Any, data: Path, *, whole: bool) 
         if "was fitted to" not in str(error):
             raise
         raise TableError(
-            f"--kernel-gap needs the data that the model was fitted to, all of it and without weights, and {data} is "
-            "not that. Of a model with calibrated intervals some rows were held out: fit one without --conformal."
+            f"--kernel-gap needs the data that the model was fitted to, complete and without weights, and {data} is "
+            "not that. A model with calibrated intervals was fitted to part of the rows: fit one without --conformal."
         ) from error
 
 
-def _sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
-    """The columns of the model and its target: all rows or, where these take too much memory, a random sample."""
+def _read_sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
+    """Read the inputs and the target: all rows or, if these exceed the allowed bytes, a random sample."""
     try:
-        return _drawn(fitted, data, allowed)
+        return _draw_sample(fitted, data, allowed)
     except TableError as error:
         failed = FAILED.search(str(error.__cause__))
         if failed is None or str(failed["value"]).lower() not in ("true", "false"):
             raise
-    return _drawn(fitted, data, allowed, truths=True)  # a target that is 0 and 1 at first, and true and false later
+    return _draw_sample(
+        fitted, data, allowed, boolean_target=True
+    )  # a CSV target that begins with 0 and 1 and goes on with true and false
 
 
-def _drawn(fitted: TableModel, data: Path, allowed: float, *, truths: bool = False) -> Drawn:
-    """The same; `truths`: the target of a CSV file is true or false, however it begins."""
+def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_target: bool = False) -> Drawn:
+    """Do the same; with `boolean_target`, that of a CSV file is read as boolean whatever its first rows look like."""
     import pyarrow as pa
 
     parts: list[Drawn] = []
     limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
     needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
     with in_batches(data, needed, how) as batches:
-        _check(fitted, batches.schema, data)
-        if truths or kind_of(batches.schema.field(fitted.target).type) != "boolean":  # or whole numbers at first
-            how = replace(how, types=how.types | {fitted.target: pa.bool_() if truths else pa.float64()})
+        _check_columns(fitted, batches.schema, data)
+        # A target that begins with integers may go on with decimals: read numbers as float64.
+        if boolean_target or kind_of(batches.schema.field(fitted.target).type) != "boolean":
+            how = replace(how, types=how.types | {fitted.target: pa.bool_() if boolean_target else pa.float64()})
     with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
-        for piece in batches.pieces:
-            table = fitted.encoder.without_marks(piece, fitted.target)
+        for batch in batches.pieces:
+            table = fitted.encoder.without_marks(batch, fitted.target)
             there = np.isfinite(numbers(table[fitted.target]))
             parts.append(drawn(table, there, limit=limit, seed=SEED, place=n_rows, number=n_counted))
             n_rows, n_counted = n_rows + len(table), n_counted + int(there.sum())
@@ -138,18 +142,18 @@ def _drawn(fitted: TableModel, data: Path, allowed: float, *, truths: bool = Fal
     return join_drawn(parts).only(limit)
 
 
-def _tell_infinite(fitted: TableModel, table: Any, target: Any) -> None:
-    """Infinite numbers count as missing, and that is said."""
+def _note_infinite(fitted: TableModel, table: Any, target: Any) -> None:
+    """Print how many rows have infinite values, which are treated as missing."""
     for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.infinite(table).sum())):
         if count:
-            note(f"{counted(int(count), 'row')} with an infinite {what}: that counts as missing.")
+            note(f"{counted(int(count), 'row')} with an infinite {what}, treated as missing.")
 
 
-def _check(fitted: TableModel, schema: Any, data: Path) -> None:
+def _check_columns(fitted: TableModel, schema: Any, data: Path) -> None:
     fitted.encoder.check(schema, of=str(data))
     if fitted.target not in schema.names:
         raise TableError(
-            f"{data} has no column {fitted.target!r}, the target, without which nothing can be judged. "
+            f"{data} has no column {fitted.target!r}, the target, which the evaluation needs. "
             f"{nearest(fitted.target, schema.names)}"
         )
     kind = schema.field(fitted.target).type

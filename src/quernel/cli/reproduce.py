@@ -1,4 +1,4 @@
-"""`quernel reproduce`: the paper's experiments, tables and figures, and a page to judge them on."""
+"""`quernel reproduce`: run the paper's experiments and write a page that compares its numbers with ours."""
 
 from __future__ import annotations
 
@@ -28,44 +28,49 @@ if TYPE_CHECKING:
     from quernel.paper.results import Finished, Results
     from quernel.paper.runner import Listener
 
+# Number of progress lines where stderr is no terminal.
 REPORT_EVERY = 20
 
 
 def reproduce(
     items: Annotated[
-        list[str] | None, typer.Argument(help="Names or labels of the paper (tab.2); all of them by default.")
+        list[str] | None,
+        typer.Argument(help="Experiments to run, by name or by label in the paper (tab.2); all by default."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for results, figures, tables and index.html.")] = Path(
         "reproduction"
     ),
-    quick: Annotated[bool, flag("--quick", "Few repetitions and small sizes: about two minutes.")] = False,
-    seed: Annotated[int, typer.Option(help="Of all random numbers.", min=0)] = 0,
+    quick: Annotated[bool, flag("--quick", "Few repetitions and small sample sizes: about two minutes.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
     solver: Annotated[
-        str, typer.Option(help="newton, the default, or admm, the algorithm of the paper: the same fits, more slowly.")
+        str, typer.Option(help='"newton", or "admm", the algorithm of the paper: the same fits, more slowly.')
     ] = "newton",
-    jobs: Annotated[int | None, typer.Option(help="Worker processes; as many as cores by default.", min=1)] = None,
+    jobs: Annotated[int | None, typer.Option(help="Worker processes; one per core by default.", min=1)] = None,
     used_cars: Annotated[
-        Path | None, typer.Option(help="The UK used cars: CSV file, or the folder from Kaggle.")
+        Path | None, typer.Option(help="The UK used cars data: a CSV file, or the folder from Kaggle.")
     ] = None,
     summary: Annotated[
         Path | None, typer.Option(help="Also copy tables and figures into this folder, with a README.md.")
     ] = None,
-    listing: Annotated[bool, flag("--list", "Print the items and exit.")] = False,
+    listing: Annotated[bool, flag("--list", "List the experiments and exit.")] = False,
     force: Annotated[
-        bool, flag("--force", "Write into a folder that is not ours, and discard unlike results in it.")
+        bool, flag("--force", "Write into any folder, and discard results of other settings in it.")
     ] = False,
 ) -> None:
-    """Run the paper's numerical work and write a page with its numbers beside ours; an interrupted run goes on."""
+    """Reproduce the paper's experiments and write a page that compares its numbers with ours.
+
+    An interrupted run resumes when the same command is given again.
+    """
     from quernel.paper import EXPERIMENTS  # loads the whole library, which the other commands need not wait for
     from quernel.paper.reproduction import Reproduction, summarise
 
     if listing:
-        console.print(_list(EXPERIMENTS))
+        console.print(_list_experiments(EXPERIMENTS))
         return
-    chosen = _find(items, EXPERIMENTS) if items else list(EXPERIMENTS)
+    chosen = _find_experiments(items, EXPERIMENTS) if items else list(EXPERIMENTS)
     size = "quick" if quick else "full"
-    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _data(used_cars), solver)  # type: ignore[arg-type]
-    _check(plan, named=bool(items), force=force)
+    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _check_data(used_cars), solver)  # type: ignore[arg-type]
+    _check_setup(plan, named=bool(items), force=force)
     command = _command(items, quick=quick, seed=seed, solver=solver, used_cars=used_cars is not None)
     work = plan.open(discard=force)
     workers = jobs or cores()
@@ -73,7 +78,7 @@ def reproduce(
         with _progress(work, workers) as listener:
             plan.measure(work, jobs=workers, listener=listener)
     except KeyboardInterrupt:
-        fail(f"Interrupted. What is finished is kept in {out}: the same command goes on from there.")
+        fail(f"Interrupted. Finished results are in {out}: the same command resumes from there.")
     heading = [*_heading(command, plan, workers), *plan.certified(work)]
     chapters = plan.present(work, heading)
     for chapter in chapters:
@@ -84,18 +89,18 @@ def reproduce(
         console.print(f"Summary: [bold]{escape(str(summary / 'README.md'))}[/]")
 
 
-def _find(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
-    """The experiments with these names, or these labels of the paper, in the order of the page."""
-    words = {word for one in known for word in (one.label, one.name)}
+def _find_experiments(items: list[str], known: Sequence[Experiment]) -> list[Experiment]:
+    """Return the experiments with these names or labels, in the order of the page."""
+    names = {name for one in known for name in (one.label, one.name)}
     for item in items:
-        if item not in words:
-            near = get_close_matches(item, words, n=1, cutoff=0.0)[0]
-            fail(f"There is no item {item!r}. Did you mean {near!r}? `quernel reproduce --list` shows all.")
+        if item not in names:
+            near = get_close_matches(item, names, n=1, cutoff=0.0)[0]
+            fail(f"There is no experiment {item!r}. Did you mean {near!r}? `quernel reproduce --list` shows all.")
     return [one for one in known if one.name in items or one.label in items]
 
 
-def _data(used_cars: Path | None) -> dict[str, str]:
-    """Paths by the name of their option, read once before any work."""
+def _check_data(used_cars: Path | None) -> dict[str, str]:
+    """Return the data files by option name, after checking that they can be read."""
     if used_cars is None:
         return {}
     from quernel.datasets import load_used_cars
@@ -104,7 +109,7 @@ def _data(used_cars: Path | None) -> dict[str, str]:
     return {"used_cars": str(used_cars.resolve())}
 
 
-def _check(plan: Reproduction, *, named: bool, force: bool) -> None:
+def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
     from quernel.datasets.used_cars import ADVICE
     from quernel.paper.reproduction import MARKER
     from quernel.plots.style import require_matplotlib
@@ -122,15 +127,15 @@ def _check(plan: Reproduction, *, named: bool, force: bool) -> None:
     if out.exists() and not out.is_dir():
         fail(f"{out} is a file, not a folder. Choose another --out.")
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER).exists() and not force:
-        fail(f"{out} has files that `quernel reproduce` did not make. Choose another --out, or add --force.")
+        fail(f"{out} has files that `quernel reproduce` did not write. Choose another --out, or add --force.")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fail(f"The folder {out} cannot be made: {error.strerror}. Choose another --out.")
+        fail(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.")
 
 
-def _list(known: Sequence[Experiment]) -> RichTable:
-    table = RichTable("item", "in the paper", "what it is")
+def _list_experiments(known: Sequence[Experiment]) -> RichTable:
+    table = RichTable("experiment", "in the paper", "description")
     for one in known:
         table.add_row(one.name, one.label, one.title)
     return table
@@ -138,7 +143,7 @@ def _list(known: Sequence[Experiment]) -> RichTable:
 
 @contextmanager
 def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: int) -> Iterator[Listener]:
-    """A bar with the time left on a terminal, a line now and then elsewhere."""
+    """Show a progress bar with the time left on a terminal, else an occasional line."""
     from quernel.paper.results import key
 
     to_do = [
@@ -182,9 +187,9 @@ def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: 
 
 
 def _command(items: list[str] | None, *, quick: bool, seed: int, solver: str, used_cars: bool) -> str:
-    words = ["quernel", "reproduce", *(items or ()), *(["--quick"] if quick else []), "--seed", str(seed)]
-    words += [] if solver == "newton" else ["--solver", solver]
-    return shlex.join(words) + (" --used-cars PATH" if used_cars else "")
+    arguments = ["quernel", "reproduce", *(items or ()), *(["--quick"] if quick else []), "--seed", str(seed)]
+    arguments += [] if solver == "newton" else ["--solver", solver]
+    return shlex.join(arguments) + (" --used-cars PATH" if used_cars else "")
 
 
 def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:

@@ -1,7 +1,6 @@
-"""Data to learn on: the paper's simulations, with their true quantiles, a real wind farm, and the paper's used cars."""
+"""Data sets: the simulations of the paper with their true quantiles, a wind farm, and the used cars of the paper."""
 
-from quernel.datasets.simulations import Simulation, make_heteroscedastic, make_homoscedastic
-from quernel.datasets.spline import make_spline
+from quernel.datasets.simulations import Simulation, make_heteroscedastic, make_homoscedastic, make_spline
 from quernel.datasets.used_cars import UsedCars, load_used_cars
 from quernel.datasets.wind import Wind, load_wind
 

@@ -1,4 +1,4 @@
-"""UK used cars: the paper's real data, read from where the user keeps them."""
+"""Loader of the UK used cars, the paper's real data, from files that the user has downloaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ ADVICE = (
 
 @dataclass(frozen=True, eq=False)
 class UsedCars:
-    """Used cars in the order of the file: X (n, 5) as `feature_names` say, y (n,) the price in pounds."""
+    """The used cars, in the order of the file.
+
+    Attributes
+    ----------
+    X : array of shape (n, 5)
+        The columns `feature_names`.
+    y : array of shape (n,)
+        Prices in pounds.
+    feature_names, target_name : tuple of str, str
+    """
 
     X: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -31,9 +40,9 @@ class UsedCars:
 
 
 def load_used_cars(path: str | os.PathLike[str]) -> UsedCars:
-    """Read the UK used cars of the paper's section "Real Case Study": 7,632 cars, five covariates and the price.
+    """Load the UK used cars of the paper's section "Real Case Study": 7,632 cars, five covariates and the price.
 
-    Nothing is downloaded. Rows with a missing value are left out.
+    Nothing is downloaded. Rows with a missing value are dropped.
 
     Parameters
     ----------
@@ -56,7 +65,7 @@ def load_used_cars(path: str | os.PathLike[str]) -> UsedCars:
 
 
 def _from_folder(folder: Path) -> dict[str, NDArray[np.float64]]:
-    """Kaggle's four files: covariates and prices, joined by the number of the car."""
+    """Read Kaggle's four files and join covariates and prices by `carID`; a car without a price gets NaN."""
     parts = []
     for part in ("train", "test"):
         X = _read(folder / f"X_{part}.csv", (KEY, *FEATURES))
@@ -67,10 +76,10 @@ def _from_folder(folder: Path) -> dict[str, NDArray[np.float64]]:
 
 
 def _read(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
-    """These columns of a CSV file as float64, missing entries as NaN."""
+    """Read some columns of a CSV file as float64, with NaN for missing entries."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing. {ADVICE}")
-    import pyarrow as pa  # here, because importing it takes longer than reading the file
+    import pyarrow as pa  # not at the top of the module: the import takes longer than reading the file
     from pyarrow import csv
 
     try:
@@ -84,6 +93,7 @@ def _read(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
 
 
 def _numbers(path: Path, table: Any, name: str) -> NDArray[np.float64]:
+    """A column of an Arrow table as float64; a ValueError if it holds anything but numbers."""
     import pyarrow as pa
 
     try:

@@ -1,4 +1,4 @@
-"""A real wind farm: power against wind speed, direction and temperature."""
+"""Loader of a real data set that ships with the library: power of a wind farm against wind and temperature."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -32,7 +32,7 @@ Source: ENGIE, La Haute Borne open data, under the Etalab Open Licence 2.0 (Lice
 
 @dataclass(frozen=True, eq=False)
 class Wind:
-    """The wind farm sample. See ``description`` for units, source and licence."""
+    """The wind farm sample, in order of time. See ``description`` for units, source and licence."""
 
     X: "NDArray[np.float64] | pd.DataFrame"
     """Features, shape (n, 3): wind_speed, wind_direction, temperature."""
@@ -52,7 +52,7 @@ def load_wind(*, as_frame: bool = False) -> Wind:
 
     Parameters
     ----------
-    as_frame : give ``X`` and ``y`` as a pandas data frame and series
+    as_frame : whether to return ``X`` and ``y`` as a pandas DataFrame and Series rather than as arrays
 
     Returns
     -------
@@ -64,15 +64,15 @@ def load_wind(*, as_frame: bool = False) -> Wind:
     >>> wind.X.shape, wind.feature_names
     ((15000, 3), ('wind_speed', 'wind_direction', 'temperature'))
     """
-    columns = _columns()
+    columns = _read_columns()
     X = np.column_stack([columns[name] for name in FEATURES])
     wind = Wind(X=X, y=columns[TARGET], time=columns["time"], turbine=columns["turbine"])
-    return _framed(wind) if as_frame else wind
+    return _as_frame(wind) if as_frame else wind
 
 
-def _columns() -> dict[str, NDArray[Any]]:
-    """Read the shipped file as named arrays; numbers come as float64."""
-    import pyarrow as pa  # here, because importing it takes longer than reading the file
+def _read_columns() -> dict[str, NDArray[Any]]:
+    """Read the shipped file as named arrays, numbers as float64."""
+    import pyarrow as pa  # not at the top of the module: the import takes longer than reading the file
     import pyarrow.parquet as pq
 
     # From a buffer and without Arrow's threads: with a Python file, those may abort the interpreter when it exits.
@@ -87,8 +87,8 @@ def _columns() -> dict[str, NDArray[Any]]:
     }
 
 
-def _framed(wind: Wind) -> Wind:
-    """The same sample with pandas X and y."""
+def _as_frame(wind: Wind) -> Wind:
+    """The same sample with X as a pandas DataFrame and y as a Series."""
     try:
         import pandas as pd
     except ImportError as error:

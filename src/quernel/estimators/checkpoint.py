@@ -1,7 +1,8 @@
-"""A file in which a long fit writes down how far it has come.
+"""Checkpoints and warm starts: begin a fit from coefficients that were found before.
 
-It holds one guess to go on from (`solvers.guess`) and a fingerprint of rows and settings. Whatever it holds, the fit
-that goes on from it is certified as any other: the fingerprint only keeps a user from mixing up files.
+A checkpoint file holds one initial point for the solver (`solvers.result.InitialPoint`) and a fingerprint of data and
+parameters. The solution is certified by its duality gap whatever the initial point was, so that a wrong file could cost
+time but not accuracy: the fingerprint only keeps users from mixing up files.
 """
 
 from __future__ import annotations
@@ -10,28 +11,31 @@ import json
 import os
 import secrets
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from quernel.estimators.overview import Overview
-from quernel.solvers.guess import Guess
+from quernel.losses import Loss
+from quernel.solvers import Result
+from quernel.solvers.result import InitialPoint
+from quernel.tuning.data_summary import DataSummary
 
-# Raised when files are written that an older quernel would misread.
+# Version of the file format: raise it when an older quernel would misread the new files.
 FORMAT = 1
-# Settings that change how far or how fast, not what is solved.
-FREE = ("max_iter", "max_memory", "verbose", "tol", "warm_start")
+# Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
+NOT_COMPARED = ("max_iter", "max_memory", "verbose", "tol", "warm_start")
 
 
 class Checkpoint:
-    """The file at `path`, of the fit with this fingerprint."""
+    """Checkpoint file at `path` of the fit with this fingerprint (a JSON-serialisable dict)."""
 
     def __init__(self, path: str | os.PathLike[str], fingerprint: dict[str, Any]) -> None:
         self.path, self.fingerprint = Path(path), fingerprint
 
-    def read(self) -> Guess | None:
-        """What an earlier fit of the same rows and settings wrote, or None if there is no file."""
+    def read(self) -> InitialPoint | None:
+        """Load the initial point, or None if there is no file; ValueError if the file belongs to another fit."""
         if not self.path.exists():
             return None
         guess, header = read_checkpoint(self.path)
@@ -42,12 +46,12 @@ class Checkpoint:
         if other:
             raise ValueError(
                 f"{self.path} is a checkpoint of another fit: it differs in {', '.join(other)}. Give another path, or "
-                "remove the file to begin anew."
+                "remove the file to start afresh."
             )
         return guess
 
-    def write(self, guess: Guess) -> None:
-        """Put this guess in place of the last one: a reader finds the old file or the new one, never half of it."""
+    def write(self, guess: InitialPoint) -> None:
+        """Replace the file atomically: a reader finds the old file or the new one, never a partial one."""
         header = {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
@@ -68,24 +72,26 @@ class Checkpoint:
             part.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """The fit is done."""
+        """Delete the file, once the fit is done."""
         self.path.unlink(missing_ok=True)
 
 
-def read_checkpoint(path: Path) -> tuple[Guess, dict[str, Any]]:
-    """The guess in a file, and what the file says of the fit that wrote it; ValueError if no fit did."""
+def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
+    """Read a checkpoint file: the initial point, and a dict with `fingerprint` and `format`; ValueError if invalid."""
     try:
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
             band = file["band"] if len(file["band"]) else None
-            guess = Guess(file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band)
+            guess = InitialPoint(
+                file["coef"], file["intercept"], int(header["n_rows"]), float(header["parameters"]), band
+            )
             return guess, {"fingerprint": dict(header["fingerprint"]), "format": int(header["format"])}
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a checkpoint of a fit. Give another path.") from error
 
 
 def check_checkpoint(estimator: Any, path: Any) -> None:
-    """Complain, before any work, about a path that cannot be written and about fits that cannot go on."""
+    """Validate `checkpoint` before any work: a writable path, and a fit that can be resumed and repeated."""
     if path is None:
         return
     if not isinstance(path, str | os.PathLike):
@@ -94,34 +100,99 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint={os.fspath(path)!r} is a folder, or in a folder that is missing. Give a file.")
     if isinstance(estimator.random_state, bool) or not isinstance(estimator.random_state, int | np.integer):
         raise ValueError(
-            "A fit goes on from its checkpoint only with the same random features: checkpoint needs an integer as "
+            "A fit can resume from a checkpoint only with the same random features: checkpoint needs an integer as "
             f"random_state; got {estimator.random_state!r}."
         )
-    for what, instead in estimator._needs_memory():
-        raise ValueError(f"checkpoint is not for {what}, which begins from nothing. Use {instead}, or leave it out.")
+    for what, instead in estimator._in_memory_only():
+        raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, view: Overview) -> dict[str, Any]:
-    """What a fit is known by: rows by their number and statistics, settings by what they are."""
-    sample = view.sample
-    settings = {name: _shown(value) for name, value in estimator.get_params(deep=False).items() if name not in FREE}
+def fingerprint(estimator: Any, summary: DataSummary) -> dict[str, Any]:
+    """Identify a fit by its data (numbers of rows and columns, means, ranges) and by its parameters.
+
+    The keys appear in the error message that lists how two fits differ.
+    """
+    sample = summary.sample
+    settings = {
+        name: _format_param(value)
+        for name, value in estimator.get_params(deep=False).items()
+        if name not in NOT_COMPARED
+    }
     return {
-        "number of rows": view.n_rows,
-        "number of columns": view.n_columns,
+        "number of rows": summary.n_rows,
+        "number of columns": summary.n_columns,
         "names of columns": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
-        "inputs": [_digits(view.mean), _digits(view.range)],
-        "target": _digits(sample.share() @ sample.y),
-        "alpha_": _digits(estimator.alpha_),
-        "features": [estimator.feature_map_.n_components_, _shown(estimator.bandwidth_)],
+        "inputs": [_format_digits(summary.mean), _format_digits(summary.range)],
+        "target": _format_digits(sample.share() @ sample.y),
+        "alpha_": _format_digits(estimator.alpha_),
+        "features": [estimator.feature_map_.n_components_, _format_param(estimator.bandwidth_)],
         **settings,
     }
 
 
-def _digits(values: Any) -> list[str]:
+def _format_digits(values: Any) -> list[str]:
+    """Numbers as text, to nine digits."""
     return [f"{value:.9g}" for value in np.ravel(values)]
 
 
-def _shown(value: Any) -> str:
+def _format_param(value: Any) -> str:
+    """A parameter as text; numbers and arrays of numbers to nine digits, anything else by its repr."""
     if isinstance(value, np.ndarray | list | tuple | float) and np.asarray(value).dtype.kind in "fi":
-        return ", ".join(_digits(value))
+        return ", ".join(_format_digits(value))
     return repr(value)
+
+
+@dataclass
+class WarmStart:
+    """Where a fit begins.
+
+    Attributes
+    ----------
+    reuse_features : bool
+        Whether to keep the feature map, bandwidth and automatic alpha of the model's last fit.
+    guess : InitialPoint or None
+        Solution of the last fit, the solver's initial point.
+    path : path or None
+        Checkpoint file given to `fit`; a point read from it takes precedence over `guess`.
+    checkpoint : Checkpoint or None
+        Set by `solver_kwargs`, once the features, which are part of the fingerprint, are known.
+    """
+
+    reuse_features: bool
+    guess: InitialPoint | None
+    path: Any
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def from_model(cls, model: Any, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
+        """Warm start of a model that is about to be fitted to the summarised data."""
+        if not can_warm_start(model, summary.n_columns, loss.n_columns):
+            return cls(False, None, path)
+        guess = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
+        return cls(True, guess, path)
+
+    def solver_kwargs(self, model: Any, summary: DataSummary) -> dict[str, Any]:
+        """Keyword arguments for the solver: the initial point, and a callback that writes the checkpoint."""
+        if self.path is None:
+            return {} if self.guess is None else {"guess": self.guess}
+        self.checkpoint = Checkpoint(self.path, fingerprint(model, summary))
+        return {"guess": self.checkpoint.read() or self.guess, "keep": self.checkpoint.write}
+
+    def record(self, model: Any, summary: DataSummary, result: Result) -> None:
+        """Record on the model what a later warm start needs, and delete the checkpoint."""
+        model._fitted_as = _settings(model, summary.n_columns, result.coef.shape[1])
+        model._n_rows, model._parameters = summary.n_rows, float(result.parameters)
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
+
+
+def can_warm_start(model: Any, n_columns: int, n_fits: int) -> bool:
+    """Whether the next fit starts from the last one: `warm_start`, and nothing that the features depend on changed."""
+    if not model.warm_start or not hasattr(model, "coef_"):
+        return False
+    return getattr(model, "_fitted_as", None) == _settings(model, n_columns, n_fits)
+
+
+def _settings(model: Any, n_columns: int, n_fits: int) -> str:
+    """All that the feature map and the shape of the coefficients depend on, as text."""
+    return repr((model.kernel, model.bandwidth, model.n_components, model.sampling, n_columns, n_fits))

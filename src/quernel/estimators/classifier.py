@@ -1,4 +1,4 @@
-"""KernelClassifier: any loss of the margin."""
+"""KernelClassifier: kernel classification under any convex loss of the margin."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from quernel.data import ArrayRows, streaming_summary
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import alpha_for
-from quernel.estimators.labelled import class_weights, labelled, signs
-from quernel.estimators.overview import overview
+from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.inputs import require_in_memory
+from quernel.estimators.one_vs_rest import class_weights, encode_signs, encode_target
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.probabilities import ProbabilityCurves
-from quernel.estimators.sources import refuse_far
-from quernel.estimators.telling import warn_if_short
 from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
-from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
-from quernel.rows import ArrayRows, summary
 from quernel.solvers import Result, multinomial
+from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.defaults import alpha_for
 
 Array = NDArray[np.floating]
 
-# More labels than this are numbers.
+# Out-of-core targets with more distinct values than this are taken for numbers, not class labels.
 MOST_CLASSES = 1000
 
 
 def _gives_probabilities(model: KernelClassifier) -> bool:
+    """Whether `predict_proba` exists, for `available_if`."""
     if model.loss == "logistic" or isinstance(model.loss, Logistic) or model.calibration is not None:
         return True
     raise AttributeError(
@@ -43,12 +44,16 @@ def _gives_probabilities(model: KernelClassifier) -> bool:
 
 
 class KernelClassifier(ClassifierMixin, KernelEstimator):
-    """Kernel classification with random features: support vector machines and logistic regression, with a certificate.
+    """Kernel classification with random features: support vector machines and logistic regression.
 
-    Minimises, for labels y = -1 and +1,  mean loss(y f(x))  plus  alpha u'u  with  f(x) = phi(x)'u + b,  where phi are
-    random features of the kernel (or, with ``n_components="exact"``, the kernel's own), to a certified relative duality
-    gap of `tol`. In scikit-learn's words C = 1 / (2 n alpha). More than two classes are fitted together: each against
-    the rest or, for the logistic loss, all in one multinomial model.
+    For labels y = -1 and +1 it minimises
+
+        mean_i loss(y_i f(x_i)) + alpha u'u,      f(x) = phi(x)'u + b,
+
+    where phi are random features of the kernel (or, with ``n_components="exact"``, the kernel itself). The solution is
+    certified by its relative duality gap, `duality_gap_`; a fit that does not reach `tol` warns. In the parametrisation
+    of `sklearn.svm.SVC`, C = 1 / (2 n alpha). More than two classes are fitted one-vs-rest, all at once, or, with the
+    logistic loss, by one multinomial model.
 
     Parameters
     ----------
@@ -56,16 +61,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
     kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
     random_state, verbose :
-        as in `KernelQuantileRegressor`.
+        As in `KernelQuantileRegressor`.
     alpha : "auto" or float, default="auto"
-        The weight of u'u; "auto" is a constant in units of the loss.
+        Weight of the ridge penalty; "auto" is a constant in units of the loss.
     multiclass : "auto", "ovr" or "multinomial", default="auto"
-        For three classes and more: one against the rest, or all together, which the logistic loss alone can, with
-        ``solver="newton"``. "auto" is the second where it can be.
+        Strategy for three or more classes: one-vs-rest, or one multinomial model, which needs ``loss="logistic"`` and
+        ``solver="newton"``. "auto" is "multinomial" if these hold, else "ovr".
     class_weight : None, "balanced" or dict, default=None
-        Weight of each class, times `sample_weight`. "balanced" gives all classes the same sum of weights.
+        Factors on `sample_weight` by class. "balanced" gives all classes the same total weight.
     calibration : None, "sigmoid" or "isotonic", default=None
-        `predict_proba` for losses that give no probabilities, by scikit-learn's CalibratedClassifierCV in five folds.
+        Probability calibration by `sklearn.calibration.CalibratedClassifierCV` with five folds, which provides
+        `predict_proba` for losses other than the logistic one.
 
     Attributes
     ----------
@@ -136,12 +142,16 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
-            The labels of rows that are not in memory are numbers.
+            Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
+            Out-of-core labels must be numbers.
         y : array-like of shape (n,), labels of at least two classes
         sample_weight : array-like of shape (n,) or None
-            A weight of 2 counts like the row given twice, and 0 like leaving it out.
+            A weight of 2 is equivalent to repeating the row, a weight of 0 to leaving it out.
         checkpoint : as in `KernelQuantileRegressor`
+
+        Returns
+        -------
+        self : the fitted estimator
         """
         kernel, loss, self._together = self._check_parameters(), self._check_loss(), False
         check_checkpoint(self, checkpoint)
@@ -154,58 +164,64 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 "Is the table sorted by class and cut?"
             )
         n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
-        self.alpha_ = self._ridge(lambda: alpha_for(loss, 1.0), n_columns)
+        self.alpha_ = self._resolve_alpha(lambda: alpha_for(loss, 1.0), n_columns)
         self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
         self._together = n_columns > 1 and self._multinomial()
         if not near:
-            refuse_far(self, rows)  # which classes there are is known only now
+            require_in_memory(
+                self, rows
+            )  # again: the number of classes is known only now, hence whether the model is multinomial
         elif self._together and (self.warm_start or checkpoint is not None):
             raise ValueError(
-                "The multinomial model has no warm_start and no checkpoint: it begins from nothing. Use "
+                "The multinomial model has no warm_start and no checkpoint: it always starts from scratch. Use "
                 "multiclass='ovr'."
             )
-        self._fit_columns(overview(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
-        warn_if_short(self, self._names())
+        self._fit_outputs(summarize_rows(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
+        warn_not_converged(self, self._names())
         if self.calibration is not None:
             self.calibrated_ = self._calibrate(rows.X, rows.y, rows.weight)
         return self
 
     def _signed(self, rows: Any, n_columns: int) -> Any:
-        """The rows with signs in place of labels, and weights times those of their classes."""
+        """Encode labels as signs (one-vs-rest) and multiply sample weights by class weights."""
         if not isinstance(rows, ArrayRows):
             factor = self._class_factors(lambda: class_weights(rows, self.classes_))
-            return labelled(rows, self.classes_, n_columns, factor)
+            return encode_target(rows, self.classes_, n_columns, factor)
         codes = np.searchsorted(self.classes_, rows.y)
         factor = self._class_factors(lambda: np.bincount(codes, rows.weight))
         weight = rows.weight
         if factor is not None:
             weight = factor[codes] if weight is None else weight * factor[codes]
-        return ArrayRows(rows.X, signs(codes, n_columns), weight)
+        return ArrayRows(rows.X, encode_signs(codes, n_columns), weight)
 
-    def _needs_memory(self) -> Iterator[tuple[str, str]]:
-        yield from super()._needs_memory()
+    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
+        yield from super()._in_memory_only()
         if self.calibration is not None:
             yield f"calibration={self.calibration!r}", "loss='logistic' and calibration=None"
         if getattr(self, "_together", False):
             yield "The multinomial model", "multiclass='ovr'"
 
-    @wherever
+    @blockwise
     def decision_function(self, X: Any) -> Array:
-        """f(x): shape (n,) for two classes, positive for the second, and (n, K) for more."""
+        """Decision function f(x): shape (n,) for two classes, positive for `classes_[1]`, and (n, K) for more."""
         check_is_fitted(self)
-        scores = self._raw_curves(check_rows(self, X, reset=False))
+        scores = self._predict_raw(check_rows(self, X, reset=False))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
-    @wherever
+    @blockwise
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class with the largest decision function."""
+        """Predict class labels, those of the largest decision function, shape (n,)."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     @available_if(_gives_probabilities)
-    @wherever
+    @blockwise
     def predict_proba(self, X: Any) -> Array:
-        """The probability of every class, shape (n, K)."""
+        """Class probabilities, shape (n, K), in the order of `classes_`.
+
+        The logistic loss gives them itself: by the sigmoid, by softmax for the multinomial model, and one-vs-rest by
+        sigmoids normalised to sum to one. Other losses need `calibration`.
+        """
         check_is_fitted(self)
         scores = self.decision_function(X)
         if self.calibration is not None:
@@ -218,12 +234,13 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return each / each.sum(axis=1, keepdims=True)
 
     @available_if(_gives_probabilities)
-    @wherever
+    @blockwise
     def predict_log_proba(self, X: Any) -> Array:
-        """log of `predict_proba`."""
+        """Logarithm of `predict_proba`, shape (n, K)."""
         return np.log(self.predict_proba(X))
 
     def _check_loss(self) -> Loss:
+        """Validate loss, multiclass, calibration and class_weight; return the loss object."""
         check_loss(self.loss, margin=True)
         loss = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
         check_choice("multiclass", self.multiclass, ("auto", "ovr", "multinomial"))
@@ -243,10 +260,11 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return loss
 
     def _multinomial(self) -> bool:
+        """Whether three or more classes are fitted by one multinomial model."""
         return isinstance(self.loss_, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
 
     def _class_factors(self, totals: Callable[[], Array]) -> Array | None:
-        """What the weights of each class are multiplied by; `totals` gives their sums."""
+        """Factor on the sample weights of each class, (K,), or None; `totals()` gives the weight of each class."""
         if self.class_weight is None:
             return None
         if isinstance(self.class_weight, dict):
@@ -255,6 +273,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return total.sum() / (len(total) * total)
 
     def _names(self) -> list[str]:
+        """Label of each optimisation problem, for the ConvergenceWarning."""
         if len(self.coef_.T) == 1 or self._together:
             return [f"the {type(self.loss_).__name__} loss"]
         return [f"class {label}" for label in self.classes_]
@@ -263,7 +282,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return multinomial.solve if self._together else super()._solver()
 
     def _calibrate(self, X: Array, y: NDArray[Any], weight: Array | None) -> ProbabilityCurves:
-        """Probabilities for the scores of this model, from folds that were predicted by models without them."""
+        """Fit the calibration curves on out-of-fold scores (cross_val_predict with five folds)."""
         from sklearn.calibration import CalibratedClassifierCV
 
         model = clone(self).set_params(calibration=None, alpha=self.alpha_)
@@ -274,8 +293,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
 
 def _classes_of(source: Any) -> NDArray[Any]:
-    """The labels of rows that are far away."""
-    classes = summary.labels(source, MOST_CLASSES)
+    """Sorted distinct labels of out-of-core rows."""
+    classes = streaming_summary.labels(source, MOST_CLASSES)
     if len(classes) > MOST_CLASSES:
         raise ValueError(
             f"The target has more than {MOST_CLASSES:,} different values. For numbers to be predicted as such use "
@@ -285,10 +304,11 @@ def _classes_of(source: Any) -> NDArray[Any]:
 
 
 def _given_weights(given: dict[Any, float], classes: NDArray[Any]) -> Array:
+    """Class weights given as a dict, as an array in the order of `classes`; 1 for classes that it leaves out."""
     known = classes.tolist()
-    strange = [label for label in given if label not in known]
-    if strange:
-        raise ValueError(f"class_weight names classes that y does not have: {strange}. y has {known}.")
+    unknown = [label for label in given if label not in known]
+    if unknown:
+        raise ValueError(f"class_weight names classes that y does not have: {unknown}. y has {known}.")
     weights = np.array([given.get(label, 1.0) for label in known], dtype=float)
     if not np.all(np.isfinite(weights) & (weights > 0)):
         raise ValueError(f"class_weight must be positive numbers; got {given}. Leave out rows to leave out a class.")

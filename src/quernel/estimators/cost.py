@@ -1,4 +1,8 @@
-"""What a fit will cost, before it is begun: memory, and time to its order of magnitude."""
+"""Estimate memory and time of a fit before it starts, and refuse fits that memory cannot hold.
+
+Memory is counted from array sizes; time is an order of magnitude, from operation counts and the measured speed of a
+small matrix product.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +12,59 @@ from functools import cache
 
 import numpy as np
 
-from quernel._threads import right_sized
-from quernel.estimators.defaults import N_COMPONENTS, SIZES
+from quernel._threads import single_threaded_blas
+from quernel.data import available_memory, memory_budget
 from quernel.estimators.validation import check_choice, check_positive
 from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
 from quernel.kernels import Kernel, Linear, resolve
-from quernel.rows import allowance, available_memory
 from quernel.solvers import SOLVERS
+from quernel.tuning.defaults import N_COMPONENTS, SIZES
 
-NUMBER, SINGLE = 8, 4  # bytes: everything is double precision, except stored features if the user says so
+NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
 
-# What a solve remembers of every row and level: residual, two duals, direction, and room to compute the next of them.
+# Numbers per row and level in the solver: residual, two duals, direction, and work space for their updates.
 STATE = 6
-# Newton copies the features of active rows, about two per feature, once as they are met and once side by side.
+# The Newton solver copies the features of the active rows, about two rows per feature, first by block, then contiguous.
 ACTIVE_ROWS, ACTIVE_COPIES = 2, 2
-# The share of all rows whose features screening copies because their side of the fit is in doubt.
-DOUBTFUL = 0.05
-# The automatic bandwidth looks at the distances of 1,000 rows.
+# Fraction of all rows in the active set of screening, whose features are copied.
+SCREENED_SHARE = 0.05
+# Smallest peak memory: the automatic bandwidth computes the pairwise distances of 1,000 rows.
 LEAST = 20 * 2**20
 
-# Time is counted in floating-point operations of a matrix product that take as long: how fast those are is measured.
-COSINE = 60  # for an entry of Phi to be computed, besides w'x
-TOUCH = 40  # for an entry of Phi to be read in a sweep: it waits for memory
-NEXT_LEVEL = 0.4  # what a further level adds to a sweep: the features are read once for all
-# Sweeps over all rows: so many in any case, and so many more where there are too few rows for screening.
+# Time is counted in equivalent floating-point operations of a matrix product, whose speed is measured (`_speed`).
+COSINE = 60  # to compute an entry of Phi, besides w'x
+TOUCH = 40  # to read an entry of Phi in a pass, limited by memory bandwidth
+NEXT_LEVEL = 0.4  # relative cost of a further level in a pass: all levels share one read of the features
+# Passes over all rows: FEWEST_SWEEPS always, up to MORE_SWEEPS more with too few rows per feature for screening to pay.
 FEWEST_SWEEPS, MORE_SWEEPS, SCREENED_FROM = 6, 100, 16
-HESSIANS = 6  # Newton matrices of as many rows as features, per level
-ADMM_SWEEPS = 600
-OVERHEAD = 0.02  # seconds of any fit
+HESSIANS = 6  # per level, each assembled from about as many rows as features
+ADMM_SWEEPS = 600  # iterations of ADMM, a pass each
+OVERHEAD = 0.02  # seconds, constant
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a fit will need.
+    """Estimated resources of a fit; print it.
 
-    memory is held in bytes during the whole fit: features, residuals and duals; peak_memory adds
-    the solver's copies, roughly. stored says whether the features are kept rather than recomputed block by block in
-    every sweep, and seconds is an order of magnitude, for this machine.
+    Attributes
+    ----------
+    memory : int
+        Bytes held during the whole fit: features, residuals and dual variables.
+    peak_memory : int
+        The same plus the solver's temporary copies, roughly.
+    stored : bool
+        Whether the features are stored rather than recomputed block by block in every pass.
+    seconds : float
+        Time on this machine, to its order of magnitude.
+    features : int
+        Bytes of `memory` that are features.
     """
 
     memory: int
     peak_memory: int
     stored: bool
     seconds: float
-    features: int = 0  # bytes of the memory that are features
+    features: int = 0
 
     def __str__(self) -> str:
         if self.stored:
@@ -73,19 +86,23 @@ def estimate_cost(
     max_memory: int | None = None,
     dtype: str = "float64",
 ) -> Cost:
-    """Memory, and time to its order of magnitude, of ``KernelQuantileRegressor.fit`` before it is called.
+    """Estimate memory and time, to its order of magnitude, of ``KernelQuantileRegressor.fit`` before calling it.
 
     Parameters
     ----------
     n, d : int
-        Rows and columns of X.
+        Numbers of rows and columns of X.
     n_components : int or "auto", default="auto"
-        Number of features. "auto" counts the most that may be chosen. How many "exact" would need is known only when
-        the kernel has been factored: give the rank you expect, some 200 for a smooth kernel in few columns and up to n
-        for a rough one.
+        Number of features. "auto" assumes the largest number that may be chosen. "exact" is not accepted, because the
+        rank of the kernel is known only after factorisation: give the rank you expect, some 200 for a smooth kernel in
+        few columns and up to n for a rough one.
     n_levels : int, default=1
-        How many quantile levels are fitted together.
+        Number of quantile levels.
     kernel, solver, max_memory, dtype : as in `KernelQuantileRegressor`
+
+    Returns
+    -------
+    Cost
 
     Examples
     --------
@@ -114,8 +131,8 @@ def estimate_cost(
     M = d if linear else most if n_components == "auto" else int(n_components)
     check_choice("dtype", dtype, ("float64", "float32"))
     features = 0 if linear else (SINGLE if dtype == "float32" else NUMBER) * n * M  # the linear kernel's are X itself
-    stored = linear or features <= allowance(max_memory)
-    with right_sized(n, M) as threads:
+    stored = linear or features <= memory_budget(max_memory)
+    with single_threaded_blas(n, M) as threads:
         held = features if stored else threads * _block(n, M)
         memory = held + _rows(n, n_levels)
         peak = max(memory + _copies(n, M, n_levels, solver, stored), LEAST)
@@ -124,12 +141,12 @@ def estimate_cost(
 
 
 def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
-    """The largest number of features that n_components="auto" may choose for so many rows, and what limits it.
+    """Largest number of features that n_components="auto" may choose for n rows, and the reason for the limit.
 
-    Newton recomputes features that do not fit, which is slow: that is worth it for the usual number, not for more. The
-    admm solver keeps them all, and a copy.
+    The Newton solver can recompute features that do not fit in memory; this is slow, and allowed for N_COMPONENTS
+    features, not for more. ADMM stores all features and a copy of them.
     """
-    room = allowance(max_memory) / (NUMBER * n)
+    room = memory_budget(max_memory) / (NUMBER * n)
     if solver == "admm":
         rows = _rows(n, n_levels)
         room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
@@ -152,7 +169,7 @@ def refuse_if_too_large(
     max_memory: int | None,
     dtype: str = "float64",
 ) -> None:
-    """Raise ValueError, before anything is allocated, for a fit that memory cannot hold."""
+    """Raise ValueError, before anything is allocated, if the fit does not fit in memory."""
     free = available_memory()
     rows = _rows(n, n_levels)
     if rows > free:
@@ -160,17 +177,17 @@ def refuse_if_too_large(
             f"{n:,} rows x {n_levels} levels need {as_size(rows)} for residuals and duals alone, and {as_size(free)} "
             "are free. Fit fewer levels at a time, or fewer rows."
         )
-    if linear or n_components == "exact":  # X is in memory already; the factor is grown within its allowance
+    if linear or n_components == "exact":  # X is in memory already; the Cholesky factor has its own limit
         return
     M = SIZES[0] if n_components == "auto" else int(n_components)
-    features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, allowance(max_memory)
+    features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, memory_budget(max_memory)
     what = f"{n:,} rows x {M:,} features need {as_size(features)}"
     if solver == "admm" and features > allowed:
         raise ValueError(
             f"The admm solver keeps all features in memory, but {what}, and {as_size(allowed)} are allowed. "
             "Use solver='newton', which can do without, fewer components, or raise max_memory."
         )
-    if solver == "newton" and (max_memory is None or features > allowed):  # they are recomputed where they do not fit
+    if solver == "newton" and (max_memory is None or features > allowed):  # recomputed if they do not fit
         return
     twice = 2 if solver == "admm" else 1  # admm centres a copy of them
     if twice * features + rows > free:
@@ -182,7 +199,7 @@ def refuse_if_too_large(
 
 
 def _rows(n: int, q: int) -> int:
-    """Bytes of what is held per row: shares of the weight, and the solver's state."""
+    """Bytes held per row: its weight, and the solver's state for q levels."""
     return NUMBER * n * (1 + STATE * q)
 
 
@@ -192,17 +209,17 @@ def _block(n: int, M: int) -> int:
 
 
 def _copies(n: int, M: int, q: int, solver: str, stored: bool) -> float:
-    """Bytes of the features that a solver copies, and of its matrices."""
+    """Bytes of the features that a solver copies, and of its M x M matrices."""
     square = min(n, M) ** 2
     if solver == "admm":
         return NUMBER * (n * M + 2 * square)
     active = ACTIVE_COPIES * q * min(n, ACTIVE_ROWS * M) * M
-    doubtful = DOUBTFUL * n * M * (1 if stored else q) if n >= SCREENED_FROM * M else 0
-    return NUMBER * (max(active, doubtful) + square)
+    screened = SCREENED_SHARE * n * M * (1 if stored else q) if n >= SCREENED_FROM * M else 0
+    return NUMBER * (max(active, screened) + square)
 
 
 def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linear: bool) -> float:
-    """Operations of a matrix product that take as long as the fit."""
+    """Equivalent floating-point operations of the fit."""
     levels = 1 + NEXT_LEVEL * (q - 1)
     make = 0 if linear else COSINE + 2 * d
     small = min(n, M)
@@ -214,7 +231,7 @@ def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linea
 
 @cache
 def _speed() -> float:
-    """Operations per second of one thread's matrix product, from one of a few milliseconds."""
+    """Floating-point operations per second of a matrix product on one thread, measured in a few milliseconds."""
     A = np.ones((256, 256))
     shortest = np.inf
     for _ in range(4):
@@ -225,7 +242,7 @@ def _speed() -> float:
 
 
 def as_size(n_bytes: float) -> str:
-    """Bytes for people: 2.4 GB."""
+    """Format bytes for display, such as 2.4 GB."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n_bytes >= size or unit == "MB":
             return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
@@ -233,7 +250,7 @@ def as_size(n_bytes: float) -> str:
 
 
 def as_duration(seconds: float) -> str:
-    """Seconds for people, to one digit."""
+    """Format seconds for display, to one digit, such as 3 min."""
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{float(f'{seconds / size:.1g}'):g} {unit}"

@@ -1,4 +1,4 @@
-"""Rows far outside the training inputs: a model warns of them once."""
+"""ExtrapolationWarning: a model warns, once per fit, when it predicts rows far outside its training range."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.rows.moments import column_range
+from quernel.data.statistics import column_range
 
 Array = NDArray[np.floating]
 
-# Every other held-out table has a row a little outside the training rows; beyond by this share of the range is far.
+# Rows slightly outside the range are common in held-out data; warn beyond this fraction of the range of a column.
 FAR = 0.25
-# Models that have warned of such rows. It is kept here because predicting must not change a model.
+# Models that have warned already. Kept here because `predict` must not change the model.
 _warned: WeakSet[Any] = WeakSet()
-# Of several models that answer together, those that have warned; None where each speaks for itself.
-_spoken: ContextVar[list[Any] | None] = ContextVar("_spoken", default=None)
+# Inside `warning_as_one`, the models that have warned; None outside of it, where each model warns for itself.
+_warned_in_group: ContextVar[list[Any] | None] = ContextVar("_warned_in_group", default=None)
 
 
 class ExtrapolationWarning(UserWarning):
-    """Predictions were asked for rows far outside the training inputs."""
+    """Predictions were made for rows far outside the range of the training inputs."""
 
 
-def warn_again(model: Any) -> None:
-    """Let a model that is fitted again warn again."""
+def reset_warning(model: Any) -> None:
+    """Let a model warn again, after a new fit."""
     _warned.discard(model)
 
 
 @contextmanager
 def warning_as_one() -> Iterator[None]:
-    """Several models are asked about the same rows: the first that would warn of them does, for all."""
-    before = _spoken.set([])
+    """Context in which several models predict the same rows, and only the first of them warns."""
+    before = _warned_in_group.set([])
     try:
         yield
     finally:
-        _spoken.reset(before)
+        _warned_in_group.reset(before)
 
 
-def warn_if_far(model: Any, X: Array) -> None:
-    """Warn of rows far outside `model.input_range_`, (2, d), once for every fit."""
+def warn_if_extrapolating(model: Any, X: Array) -> None:
+    """Warn if rows of X leave `model.input_range_` (2, d) by more than a quarter of it, once per fit."""
     if model in _warned:
         return
     slack = FAR * np.ptp(model.input_range_, axis=0)
@@ -54,22 +54,22 @@ def warn_if_far(model: Any, X: Array) -> None:
     if np.any(least < low) or np.any(most > high):
         far = np.any((low > X) | (high < X), axis=1)
         _warned.add(model)
-        spoken = _spoken.get()
-        if spoken:
+        group = _warned_in_group.get()
+        if group:
             return
-        if spoken is not None:
-            spoken.append(model)
+        if group is not None:
+            group.append(model)
         warnings.warn(
             f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
-            f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) tells which rows are "
-            "outside at all. This model does not warn again.",
+            f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) marks all rows outside "
+            "their range. This model does not warn again.",
             ExtrapolationWarning,
-            stacklevel=_levels_to_the_caller(),
+            stacklevel=_stacklevel_of_caller(),
         )
 
 
-def _levels_to_the_caller() -> int:
-    """The stack level of the code that called the library, as seen from the function that asks."""
+def _stacklevel_of_caller() -> int:
+    """`stacklevel` for warnings.warn that points at the user's code, the first frame outside quernel."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("quernel."):
         level, frame = level + 1, frame.f_back

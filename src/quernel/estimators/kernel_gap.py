@@ -1,4 +1,4 @@
-"""From a fitted model and its training rows to what its random features cost: `KernelQuantileRegressor.kernel_gap`."""
+"""`KernelQuantileRegressor.kernel_gap`: compare a fit on random features with exact kernel quantile regression."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.estimators.sources import in_memory, source_of
-from quernel.estimators.telling import print_progress
+from quernel.data import ArrayRows, DaskRows
+from quernel.estimators.convergence import print_progress
+from quernel.estimators.inputs import load_if_fits, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
-from quernel.features import KernelValues
+from quernel.features import LandmarkPredictor
 from quernel.kernels import Linear
 from quernel.losses import Pinball
-from quernel.rows import ArrayRows, DaskRows
 from quernel.solvers.progress import listening
 from quernel.theory.kernel_gap import KernelGap, kernel_gap
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.floating]
 
-# An objective that differs by more than this share is not that of the rows of the fit.
+# Relative difference of the objective above which the data are not the training data.
 SAME_OBJECTIVE = 1e-5
 
 
 def compute_kernel_gap(
     model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any, *, similarity_only: bool
 ) -> KernelGap:
-    """Check that these are the rows of the fit, and bracket what its features cost on them."""
+    """Check by the objective that these are the training data, and compute the bounds (`theory.kernel_gap`)."""
     if isinstance(model.kernel_, Linear):
         raise ValueError("The linear kernel has its own features, which cost nothing: kernel_gap is for other kernels.")
     model.kernel_.check_diagonal()
     rows = _training_rows(model, X, y, sample_weight)
     features = model.feature_map_
-    if isinstance(features, KernelValues):  # of a model file; its coefficients are those of the kernel at landmarks
+    if isinstance(features, LandmarkPredictor):  # a loaded model: its coefficients refer to k(x, landmarks)
         features = features.making_the_kernel()
     objective = _objective(model, rows)
     if not np.allclose(objective, model.objective_, rtol=SAME_OBJECTIVE, atol=0):
@@ -61,10 +61,10 @@ def compute_kernel_gap(
 
 
 def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight: Any) -> ArrayRows:
-    """The rows in memory, without those of weight 0; unlike those of a fit, they change nothing in the model."""
+    """Validate the data as `fit` does, in memory and without rows of weight 0, but leave the model unchanged."""
     given = source_of(X, y, sample_weight)
     if given is not None:
-        source = in_memory(given, model.max_memory)
+        source = load_if_fits(given, model.max_memory)
         if not isinstance(source, ArrayRows):
             where = "stay where Dask has them" if isinstance(source, DaskRows) else "exceed max_memory"
             raise ValueError(
@@ -82,10 +82,10 @@ def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight
 
 
 def _objective(model: KernelQuantileRegressor, rows: ArrayRows) -> Array:
-    """F of the model on these rows, shape (q,)."""
+    """Objective F = mean pinball loss + alpha u'u of the model on these rows, shape (q,)."""
     coef, features = model.coef_, model.feature_map_
-    curves = model._fitted_curves(rows.X)
-    if isinstance(features, KernelValues):
+    curves = model._predict_unsnapped(rows.X)
+    if isinstance(features, LandmarkPredictor):
         squared_norm = np.einsum("iq,ij,jq->q", coef, features.transform(features.landmarks_), coef)
     else:
         squared_norm = np.einsum("iq,iq->q", coef, coef)

@@ -1,4 +1,4 @@
-"""Quantile levels: checked, ordered, and read between."""
+"""Quantile levels: validation, rearrangement against crossing, and interpolation between levels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.floating]
 
-# Levels that differ by no more than this differ by rounding.
+# Levels closer than this differ by rounding error only.
 SAME = 1e-12
 
 
 def check_levels(quantiles: Any) -> tuple[Array, bool]:
-    """The levels as an array, and whether a single one was given (predictions are then one-dimensional)."""
+    """Validate quantile levels; return them as an array (q,), and whether a single float was given.
+
+    Predictions for a single float are one-dimensional.
+    """
     try:
         if isinstance(quantiles, str) or quantiles is None:
             raise TypeError
@@ -37,14 +40,11 @@ def check_levels(quantiles: Any) -> tuple[Array, bool]:
     return levels, single
 
 
-def middle_levels(levels: Array) -> Array:
-    """The middle level, or the two in the middle: turning the levels over changes nothing."""
-    ordered = np.sort(levels)
-    return np.unique(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
+def rearrange(curves: Array, levels: Array) -> Array:
+    """Sort each row's quantiles into the order of the levels: the rearrangement of the estimated quantile curve.
 
-
-def rearranged(curves: Array, levels: Array) -> Array:
-    """Each row's values sorted into the order of the levels: no crossing, and no farther from the true quantiles."""
+    It removes crossing and is never farther from the true quantiles (Chernozhukov, Fernandez-Val and Galichon 2010).
+    """
     order = np.argsort(levels)
     sorted_curves = np.empty_like(curves)
     sorted_curves[:, order] = np.sort(curves[:, order], axis=1)
@@ -53,20 +53,20 @@ def rearranged(curves: Array, levels: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class QuantileFunction:
-    """The conditional distribution of each row, read from its curves at the fitted levels.
+    """Conditional distribution of each row, interpolated between its quantiles at the fitted levels.
 
-    Between two fitted levels the quantile is linear in the normal score of the level, which is exact for a normal
-    distribution and monotone for any. Beyond the outermost levels nothing is known: `at` refuses, while `cdf` and
-    `sample` put the mass that is left on the outermost curves.
+    Between two fitted levels the quantile is linear in the normal score ndtri(level), which is exact for a normal
+    distribution and monotone for any. Nothing is known beyond the outermost levels: `at` raises ValueError there, while
+    `cdf` and `sample` put the remaining probability on the outermost quantiles.
     """
 
-    levels: Array  # ascending, (q,)
-    curves: Array  # not decreasing along axis 1, (n, q)
+    levels: Array  # (q,), ascending
+    curves: Array  # (n, q), quantiles of each row, non-decreasing along axis 1
 
     def at(self, wanted: Array) -> Array:
         """Quantiles at other levels, shape (n, len(wanted))."""
         low, high = self.levels[0], self.levels[-1]
-        # A level computed as 1 - 0.95 or 0.1 * 3 is not the 0.05 or 0.3 that was fitted, but meant to be.
+        # In floating point, 1 - 0.95 or 0.1 * 3 is not exactly the level 0.05 or 0.3 that was fitted.
         nearest = self.levels[np.argmin(np.abs(self.levels - wanted[:, None]), axis=1)]
         wanted = np.where(np.abs(wanted - nearest) <= SAME, nearest, wanted)
         outside = wanted[(wanted < low) | (wanted > high)]
@@ -78,8 +78,9 @@ class QuantileFunction:
         return self._between(np.broadcast_to(wanted, (len(self.curves), len(wanted))))
 
     def cdf(self, y: Array) -> Array:
-        """P(Y <= y) of each row, shape (n,): 0 below the lowest curve, 1 from the highest on."""
+        """P(Y <= y) of each row, shape (n,): 0 below its lowest quantile, 1 from its highest on."""
         n, q = self.curves.shape
+        # right: number of quantiles <= y; inner: index of the upper end of the interval of levels to interpolate in.
         right = np.sum(self.curves <= y[:, None], axis=1)
         inner = np.clip(right, 1, q - 1) if q > 1 else np.zeros(n, dtype=int)
         rows = np.arange(n)
@@ -91,7 +92,7 @@ class QuantileFunction:
         return np.where(right == 0, 0.0, np.where(right == q, 1.0, between))
 
     def sample(self, n_samples: int, rng: np.random.Generator) -> Array:
-        """Independent draws for each row, shape (n, n_samples)."""
+        """Independent draws for each row, shape (n, n_samples), by inversion of uniform levels."""
         n = len(self.curves)
         return self._between(np.clip(rng.random((n, n_samples)), self.levels[0], self.levels[-1]))
 
@@ -103,5 +104,5 @@ class QuantileFunction:
         scores, rows = ndtri(self.levels), np.arange(len(self.curves))[:, None]
         part = (ndtri(wanted) - scores[right - 1]) / (scores[right] - scores[right - 1])
         low, high = self.curves[rows, right - 1], self.curves[rows, right]
-        # Between equal curves there is nothing to interpolate, and rounding would leave the value that they share.
+        # Equal ends must be returned exactly, without the rounding error of the interpolation.
         return np.where(low == high, low, (1 - part) * low + part * high)

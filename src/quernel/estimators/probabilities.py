@@ -1,4 +1,7 @@
-"""From the scores of a classifier to probabilities: what scikit-learn's calibration found, as numbers."""
+"""Calibrated class probabilities, with scikit-learn's fitted calibrators reduced to plain numbers.
+
+Model files and ONNX graphs hold these numbers rather than scikit-learn objects.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """1 / (1 + exp(slope s + offset))."""
+    """Platt scaling: probability 1 / (1 + exp(slope s + offset)) of a score s."""
 
     slope: float
     offset: float
 
     def __call__(self, scores: Array) -> Array:
-        """The probability of each score."""
+        """Calibrated probability of each score."""
         return expit(-(self.slope * scores + self.offset))
 
 
 @dataclass(frozen=True, eq=False)
 class Isotonic:
-    """Straight lines between the points (scores, chances), both rising, and level beyond the outermost."""
+    """Isotonic calibration: linear interpolation of (scores, chances), both increasing; constant beyond the ends."""
 
     scores: Array
     chances: Array
@@ -36,13 +39,13 @@ class Isotonic:
             raise ValueError(f"an isotonic curve of {self.scores.shape} scores and {self.chances.shape} chances")
 
     def __call__(self, scores: Array) -> Array:
-        """The probability of each score."""
+        """Calibrated probability of each score."""
         return np.interp(scores, self.scores, self.chances)
 
 
 @dataclass(frozen=True)
 class ProbabilityCurves:
-    """The curve of the second of two classes, or that of each class, whose answers are then divided by their sum."""
+    """Calibration curves: one for the second of two classes, or one per class, normalised to sum to one."""
 
     curves: tuple[Sigmoid | Isotonic, ...]
 
@@ -52,17 +55,18 @@ class ProbabilityCurves:
         return cls(tuple(_curve(one) for one in calibrators))
 
     def probabilities(self, scores: Array) -> Array:
-        """The probability of every class, shape (n, K), for scores (n,) of two classes or (n, K) of more."""
+        """Class probabilities (n, K) from the decision function, of shape (n,) for two classes or (n, K) for more."""
         if scores.ndim == 1:
             second = self.curves[0](scores)
             return np.column_stack([1 - second, second])
         each = np.column_stack([curve(column) for curve, column in zip(self.curves, scores.T, strict=True)])
         total = each.sum(axis=1, keepdims=True)
-        # Where no class is possible by itself, all are equally likely.
+        # If all curves give 0, all classes are equally likely.
         return np.where(total > 0, each / np.where(total > 0, total, 1), 1 / len(self.curves))
 
 
 def _curve(calibrator: Any) -> Sigmoid | Isotonic:
+    """Numbers of one fitted calibrator of scikit-learn."""
     if hasattr(calibrator, "a_"):
         return Sigmoid(float(calibrator.a_), float(calibrator.b_))
     return Isotonic(calibrator.X_thresholds_, calibrator.y_thresholds_)

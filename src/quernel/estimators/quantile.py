@@ -1,4 +1,4 @@
-"""KernelQuantileRegressor: conditional quantiles with kernels."""
+"""KernelQuantileRegressor: kernel quantile regression with random features."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from quernel.estimators.atoms import NEAR, snapped
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import auto_alpha
+from quernel.estimators.convergence import warn_not_converged
 from quernel.estimators.kernel_gap import compute_kernel_gap
-from quernel.estimators.levels import QuantileFunction, check_levels, middle_levels, rearranged
-from quernel.estimators.overview import Overview, overview
-from quernel.estimators.telling import warn_if_short
+from quernel.estimators.levels import QuantileFunction, check_levels, rearrange
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.validation import (
     check_choice,
     check_lengths,
@@ -28,135 +26,164 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
-from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
-from quernel.solvers import Result, joint
-from quernel.solvers.ordered import forgiven
+from quernel.solvers import Result
+from quernel.solvers.noncrossing import driver
+from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.theory.kernel_gap import KernelGap
+from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses, summarize_rows
+from quernel.tuning.defaults import auto_alpha
+from quernel.tuning.holdout import middle_levels
 
 Array = NDArray[np.floating]
 
-# Rows on which crossings are counted: the rate is then known to 0.004 at worst, and to 0.001 where it is 0.02.
+# Rows on which `crossing_rate_` is estimated: its standard error is then 0.004 at most, and 0.001 for a rate of 0.02.
 CROSSING_ROWS = 20_000
-# A level below the one before it by this part of the spread of y does not cross it: that is rounding.
+# Levels that cross by less than this, relative to the robust scale of y, do so by rounding error and are not counted.
 ROUNDING = 1e-10
 
 
 class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
-    """Kernel quantile regression with random features, all levels at once, with a certificate.
+    """Kernel quantile regression with random features, for several quantile levels at once.
 
-    Minimises, for every level,  mean pinball loss of y - phi(x)'u - b  plus  alpha u'u,  where phi are random features
-    of the kernel (or, with ``n_components="exact"``, the kernel's own), to a certified relative duality gap of `tol`.
+    For every level tau it minimises
+
+        mean_i rho_tau(y_i - phi(x_i)'u - b) + alpha u'u,      rho_tau(r) = max(tau r, (tau - 1) r),
+
+    the pinball loss with a ridge penalty, where phi are random features of the kernel (or, with
+    ``n_components="exact"``, the kernel itself). The solution is certified: its relative duality gap, `duality_gap_`,
+    bounds the distance to the minimum, and a fit that does not reach `tol` warns.
 
     Parameters
     ----------
     quantiles : float or sequence of floats, default=0.5
-        Levels between 0 and 1. One number makes `predict` return shape (n,); a sequence, (n, q), also for one level.
+        Quantile levels, strictly between 0 and 1. With a float, `predict` returns shape (n,); with a sequence of q
+        levels, (n, q), also if q is 1.
     kernel : str or object of `quernel.kernels`, default="auto"
-        "auto" is "gaussian" or, with ``bandwidth="learned"``, the mean of that and "laplacian", unless the first alone
-        predicts clearly better: it is for smooth quantiles, the other for those that bend sharply or jump along single
-        columns, as most tables' do. "gaussian", "laplacian", "matern" (smoothness 3/2), "cauchy"; "arccosine" (a
-        two-layer network with a fixed first layer), "spline" (functions of period 1 in every column); or "linear": the
-        columns of X are the features as they are. Objects can be added and scaled: ``Gaussian() + 0.5 * Matern(3.0)``.
+        "auto" is "gaussian" or, with ``bandwidth="learned"``, the mean of "gaussian" and "laplacian", unless the
+        Gaussian alone predicts clearly better. The Gaussian kernel suits smooth quantiles; the Laplacian those with
+        kinks or jumps along single columns, as in most tabular data. Also "matern" (smoothness 3/2), "cauchy",
+        "arccosine" (a two-layer network with a fixed first layer), "spline" (functions of period 1 in every column),
+        and "linear", which uses the columns of X as features. Kernel objects can be added and scaled:
+        ``Gaussian() + 0.5 * Matern(3.0)``.
     bandwidth : "auto", "learned", float or one float per column, default="auto"
-        The length over which the quantiles may vary, in units of the columns: "gaussian" is
-        exp(-|x - z|^2 / (2 bandwidth^2)). "auto" gives each column its standard deviation (a column of two values, the
-        distance between them) times 0.6 of the median distance between rows measured in these, so that columns in
-        different units need no scaling, and a category in columns of 0 and 1 counts about as much as one number.
-        "learned" gives each column its own from the data, small where the quantiles move and large where they do not,
-        and chooses the kernel and alpha with it, unless these are given: on up to 3,000 rows, by held-out loss; print
-        `bandwidth_choice_`.
+        Length scale of the kernel, in units of the columns: the Gaussian kernel is
+        exp(-|x - z|^2 / (2 bandwidth^2)). Columns need no standardisation beforehand.
+
+        - "auto": the median heuristic, one bandwidth per column. Each is the column's standard deviation (for a binary
+          column, the distance between its two values) times 0.6 of the median distance between rows standardised in
+          this way. A one-hot encoded category counts about as much as one numeric column.
+        - "learned": one bandwidth per column, learned from the data by held-out loss on up to 3,000 rows: small where
+          the quantiles vary with the column, large where they do not (automatic relevance determination). The kernel
+          and alpha are chosen with it, unless they are given; print `bandwidth_choice_`.
     n_components : int, "auto" or "exact", default="auto"
-        Number of random features M. "auto" doubles M, from 125 to at most 2,000, until more features change neither the
-        effective dimension nor the loss on held-out rows of a sample of 2,000 rows; tables of fewer than 1,000
-        different rows get 500, and more than 500 are taken only where memory can store them; landmarks are 1,000 to
-        2,000, the more the fewer the rows, and all different rows if these are fewer. "exact" uses the kernel
-        itself through a pivoted Cholesky factor, whose rank is small for smooth kernels in few columns and may reach n
-        otherwise: then time grows like n^3. The linear kernel has its own features, and ignores this argument.
+        Number of random features M.
+
+        - "auto": doubles M, from 125 to at most 2,000, until neither the effective dimension nor the held-out loss on a
+          sample of 2,000 rows changes any more. Data with fewer than 1,000 distinct rows get 500 features, and more
+          than 500 are used only if memory can store them. With ``sampling="landmarks"``, M is 1,000 to 2,000, larger
+          for fewer rows, and at most the number of distinct rows.
+        - "exact": the full kernel, through a pivoted Cholesky factor of the kernel matrix. Its rank is small for smooth
+          kernels in few columns and may reach n otherwise; time then grows like n^3.
+
+        Ignored by the linear kernel, whose features are the columns of X.
     sampling : {"auto", "uniform", "orthogonal", "qmc", "leverage", "landmarks"} or a `RandomFeatures` object, \
             default="auto"
-        How random features are drawn: independently ("uniform"), orthogonally, quasi-randomly, or by the leverage
-        scores that they have on these rows at this `alpha`. "landmarks" draws no waves: the features are the kernel
-        seen through M of the rows (`quernel.features.Nystroem`), which for rough kernels takes far fewer of them.
-        "auto" is "landmarks" for Laplacian and Matern kernels with ``bandwidth="learned"``, else "uniform". An object,
-        such as ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
+        How random features are drawn: independently from the kernel's spectral distribution ("uniform"), orthogonally,
+        by quasi-Monte Carlo ("qmc"), or by importance sampling with their ridge leverage scores on the data at `alpha`
+        ("leverage"). "landmarks" uses the Nystroem method instead, with M of the rows as landmarks
+        (`quernel.features.Nystroem`); rough kernels need far fewer of these features. "auto" is "landmarks" for
+        Laplacian and Matern kernels with ``bandwidth="learned"``, else "uniform". An object, such as
+        ``RandomFeatures(sampling="leverage", leverage_alpha=1e-4)``, sets the details; its kernel and number of
         features are the estimator's.
     alpha : float or "auto", default="auto"
-        Weight of the ridge penalty, the paper's lambda. "auto" is 5e-5 over a robust spread of y, so that multiplying y
-        by a constant multiplies the predictions by it; half of that from 2,000 different rows on, and half again
-        whenever there are four times as many. For 30 to 2,000 different rows powers of 4 times that are tried in three
-        folds, and the nearest whose held-out loss cannot be told from the least is taken: print `alpha_choice_` (not
-        for the linear kernel; with the exact one, "admm" or "float32" no smaller ones). With ``bandwidth="learned"`` it
-        is chosen together with the bandwidths.
+        Weight of the ridge penalty, the paper's lambda.
+
+        - The default value of "auto" is 5e-5 divided by a robust scale of y, so that rescaling y rescales the
+          predictions. It is halved from 2,000 distinct rows on, and again for every factor of four in their number.
+        - From 30 to 2,000 distinct rows, "auto" chooses among powers of 4 times this value by three-fold
+          cross-validation: the one closest to the default that is not worse than the best by more than one standard
+          error; print `alpha_choice_`. Not for the linear kernel. With ``n_components="exact"``, ``solver="admm"`` or
+          ``dtype="float32"`` no smaller values than the default are tried.
+        - With ``bandwidth="learned"``, "auto" chooses alpha together with the bandwidths.
     fit_intercept : bool, default=True
-        Whether to add an unpenalised constant (the paper has none).
+        Whether to fit an unpenalised intercept b (the paper has none).
     noncrossing : {"rearrange", "joint", None}, default="rearrange"
-        "rearrange" sorts the predicted levels of each row; None leaves them as fitted. "joint" fits all levels together
-        under the constraint that none crosses the next on any training row (without intercept: by no more than 1e-7 of
-        the standard deviation of y), and sorts what is predicted elsewhere. It takes two or three times as long where
-        levels cross, and features that fit in memory.
+        How to avoid quantile crossing. "rearrange" sorts the predicted quantiles of each row (Chernozhukov,
+        Fernandez-Val and Galichon 2010); None returns them as fitted. "joint" fits all levels together under the
+        constraint that they do not cross at any training row (without an intercept, by no more than 1e-7 of the
+        standard deviation of y), and sorts predictions elsewhere. It takes two or three times as long if levels cross,
+        and needs features that fit in memory.
     solver : {"newton", "admm"}, default="newton"
-        "newton" is exact and fast; "admm" is the paper's, for comparison (try ``tol=1e-4``).
+        "newton" is a semismooth Newton method on the augmented Lagrangian, accurate and fast; "admm" is the paper's
+        method, for comparison (try ``tol=1e-4``).
     tol : float, default=1e-6
-        Relative duality gap to reach. A fit that misses it warns.
+        Relative duality gap at which the solver stops. A fit that does not reach it raises a ConvergenceWarning.
     max_iter : int, default=1000
-        Newton steps of each stage (a large problem is solved on growing samples), or rounds of ADMM.
+        Maximal number of Newton steps of each stage (a large problem is solved on growing subsamples first), or of ADMM
+        iterations.
     max_memory : int or None, default=None
-        Bytes that stored features may take; None is half of the free memory. Larger ones are recomputed block by block.
-        Rows of files that take no more than this are read into memory first; larger files are streamed in every sweep,
-        and what is remembered of their rows lies on disk beyond a quarter of it (docs/scale.md).
+        Bytes that stored features may take; None is half of the free memory. Features that need more are recomputed
+        block by block. Files that take no more than this are read into memory first; larger ones are streamed in every
+        pass, and the solver's state per row is spilled to disk beyond a quarter of this (docs/scale.md).
     dtype : {"float64", "float32"}, default="float64"
-        How random features are stored: in memory, in the cache of rows that are streamed, on Dask workers. "float32"
-        halves what they take, and costs a sweep or two over unrounded ones at the end. Sums are still taken in float64,
-        and the duality gap is that of the unrounded features: of rows in memory it cannot always be as small as `tol`,
-        and says so; otherwise the fit goes on until it is. Features that are not stored are not rounded.
+        Type in which features are stored: in memory, in the cache of streamed rows, on Dask workers. "float32" halves
+        their size, and costs a pass or two over float64 features at the end. Sums are still accumulated in float64, and
+        `duality_gap_` refers to float64 features. For data in memory it may stay above `tol`, with a warning; for
+        out-of-core data the fit continues in float64 until `tol` is reached. Recomputed features are never rounded.
     warm_start : bool, default=False
-        Whether fitting again keeps the features, bandwidth and automatic ridge weight of the last fit and begins from
-        its coefficients: for the same rows and more. It begins anew where kernel, bandwidth, n_components, sampling,
-        columns or the number of levels changed.
+        Whether `fit` reuses the features, bandwidth and automatic alpha of the previous call and starts from its
+        coefficients, as for the same data with new rows. It starts afresh if kernel, bandwidth, n_components, sampling,
+        the number of columns or the number of levels changed.
     random_state : int, RandomState, Generator or None, default=None
-        Source of the random features; an integer makes fits repeatable.
+        Seed of the random features; pass an int for reproducible fits.
     verbose : int, default=0
-        1 prints a line whenever the certificate improves.
+        1 prints a line whenever the duality gap improves.
 
     Attributes
     ----------
     quantiles_ : ndarray of shape (q,)
+        Quantile levels, in the order given.
     coef_ : ndarray of shape (M, q)
+        Coefficients u of the features, one column per level.
     intercept_ : ndarray of shape (q,)
     alpha_ : float
+        The ridge weight used.
     alpha_choice_ : AlphaChoice or None
-        With ``alpha="auto"`` on a small table, the ridge weights that were tried and their held-out losses: print it.
+        With ``alpha="auto"`` on small data, the values tried and their held-out losses; print it.
     kernel_ : object of `quernel.kernels`, with its bandwidth
     bandwidth_ : float, ndarray of shape (n_features_in_,), None for a kernel that has none, a tuple of these for a sum
         that was given
     bandwidth_choice_ : BandwidthChoice or None
-        With ``bandwidth="learned"``, what was tried and what came of it: print it.
+        With ``bandwidth="learned"``, the candidates and their held-out losses; print it.
     n_components_ : int
+        Number of features M.
     n_components_choice_ : ComponentsChoice or None
-        With ``n_components="auto"``, what was tried and why it ended there: print it.
+        With ``n_components="auto"``, the numbers tried and why the search stopped; print it.
     duality_gap_ : ndarray of shape (q,)
-        Relative: no other coefficients could lower the objective by more than this share of it, or of a thousandth of
-        the best constant's objective where that is larger. With ``n_components="exact"``, no function of the kernel's
-        space could. With ``noncrossing="joint"`` this is said of the sum over levels that were fitted together, among
-        coefficients whose levels do not cross.
+        Relative duality gap: no coefficients have an objective lower than `objective_` by more than this fraction of
+        it, or of a thousandth of the best constant's objective if that is larger. With ``n_components="exact"`` this
+        holds for all functions of the kernel's space (RKHS). With ``noncrossing="joint"`` it refers to the sum over the
+        levels fitted together, among coefficients whose levels do not cross.
     objective_ : ndarray of shape (q,)
+        Mean pinball loss on the training data plus penalty.
     n_iter_ : int
+        Largest number of iterations over the levels.
     feature_map_ : fitted transformer with ``transform(X) -> Phi``
     crossing_rate_ : float
-        Share of training rows (of 20,000 of them, if there are more) in which the raw levels cross, by more than
-        rounding or, jointly and without intercept, by more than that 1e-7.
+        Fraction of training rows (of 20,000 of them, if there are more) whose quantiles cross before they are sorted,
+        by more than rounding error (jointly fitted without an intercept: by more than the 1e-7 above).
     frequent_values_ : ndarray
-        Values that at least one training row in a hundred has as its y, ascending: none for most continuous targets.
-        Curves that come within 1e-4 of the spread of y of such a value are predicted as that value, so that a row can
-        be seen to lie on a curve (of counts, say, or of amounts that are often zero).
+        Point masses of y, ascending: values shared by at least 1 % of the training rows. Empty for most continuous
+        targets. A quantile within 1e-4 of the robust scale of y from such a value is predicted as exactly that value,
+        as is needed to count y <= quantile for counts, or amounts that are often zero.
     input_range_ : ndarray of shape (2, n_features_in_)
-        Smallest and largest entry of every column. `outside` tells which rows leave it; `predict` warns of rows that do
-        so by more than a quarter of the range, where nothing was learnt.
+        Minimum and maximum of every column. `outside` returns the rows that leave it; `predict` warns of rows that do
+        so by more than a quarter of the range, since the model extrapolates there.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -219,25 +246,30 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         noncrossing_points: Any = None,
         checkpoint: Any = None,
     ) -> Self:
-        """Fit all levels.
+        """Fit all quantile levels.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.rows`, such as ``ParquetRows("trips/*.parquet",
-            target="delay")``; y and sample_weight are then left out. Or a Dask array or data frame.
-        y : array-like of shape (n,); beside a Dask collection a Dask array or series, or a column's name
+            Or an object of `quernel.data` with its own target, such as ``ParquetRows("trips/*.parquet",
+            target="delay")``; leave out y and sample_weight then. Or a Dask array or data frame.
+        y : array-like of shape (n,)
+            With a Dask collection, a Dask array or series, or the name of a column.
         sample_weight : array-like of shape (n,) or None
-            A weight of 2 counts like the row given twice, and 0 like leaving it out.
+            A weight of 2 is equivalent to repeating the row, a weight of 0 to leaving it out.
         noncrossing_points : array-like of shape (p, d) or None
-            With ``noncrossing="joint"``, further places where levels must not cross, besides the training rows.
+            With ``noncrossing="joint"``, further points at which levels must not cross, besides the training rows.
         checkpoint : path or None
-            A file in which a long fit writes down how far it has come, after every stage. The same fit begun again,
-            with an integer as `random_state`, goes on from there; a file of other rows or settings is refused. It is
-            removed when the fit is done.
+            A file in which a long fit saves its state after every stage. Calling the same fit again, with an integer as
+            `random_state`, resumes from it; a file of other data or parameters is refused. It is deleted when the fit
+            is done.
+
+        Returns
+        -------
+        self : the fitted estimator
         """
         self._fit(X, y, sample_weight, noncrossing_points, checkpoint=checkpoint)
-        warn_if_short(self, [f"{level:g}" for level in self.quantiles_], of="level ")
+        warn_not_converged(self, [f"{level:g}" for level in self.quantiles_], of="level ")
         return self
 
     def _fit(
@@ -246,31 +278,37 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         y: Any,
         sample_weight: ArrayLike | None,
         noncrossing_points: Any = None,
-        choose: Callable[[Kernel, Overview, Loss], Kernel] | None = None,
+        choose: Callable[[Kernel, DataSummary, Loss], Kernel] | None = None,
         checkpoint: Any = None,
     ) -> None:
-        """Fit all levels, with the kernel and the ridge weight that `choose` settles on, if it is given."""
+        """Fit all levels; `choose`, if given, selects the bandwidth and alpha (see `KernelEstimator._fit_outputs`)."""
         levels, self._single = check_levels(self.quantiles)
         kernel = self._check_parameters()
         check_checkpoint(self, checkpoint)
-        view = overview(self._training_rows(kernel, X, y, sample_weight))
+        summary = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
         self._points = self._check_points(noncrossing_points)
-        self.alpha_ = self._ridge(lambda: auto_alpha(view.spread, view.n_distinct), len(levels))
-        self._fit_columns(view, kernel, Pinball(levels), choose, checkpoint)
+        self.alpha_ = self._resolve_alpha(lambda: auto_alpha(summary.target_scale, summary.n_distinct), len(levels))
+        self._fit_outputs(summary, kernel, Pinball(levels), choose, checkpoint)
         del self._points
-        self._keep(levels, view)
+        self._store_levels(levels, summary)
 
-    @wherever
+    @blockwise
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
-        """Conditional quantiles, shape (n,) for one level given as a number and (n, q) for a sequence.
+        """Predict conditional quantiles.
 
         Parameters
         ----------
         X : array-like of shape (n, d)
+            Or an object of `quernel.data`, which is read block by block, or a Dask collection, whose predictions are a
+            lazy Dask array.
         quantiles : float, sequence of floats or None
-            Other levels than the fitted ones, anywhere between the lowest and the highest of them: they are
-            interpolated between the fitted curves (sorted, whatever `noncrossing` says), linearly in the normal score
-            of the level. None predicts the fitted levels.
+            Levels to predict, between the lowest and the highest fitted one. They are interpolated between the fitted
+            quantiles (sorted, whatever `noncrossing` is), linearly in the normal score of the level. None predicts the
+            fitted levels.
+
+        Returns
+        -------
+        ndarray of shape (n,) for one level given as a float, (n, q) for a sequence
         """
         check_is_fitted(self)
         wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
@@ -278,9 +316,20 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         curves = self._curves(X) if wanted is None else self._distribution(X).at(wanted)
         return curves[:, 0] if single else curves
 
-    @wherever
+    @blockwise
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """Lower and upper end of the central interval with this nominal coverage, shape (n, 2)."""
+        """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or as in `predict`
+        coverage : float, default=0.9
+            Nominal coverage; the fitted levels must reach as far. `quernel.ConformalQuantileRegressor` calibrates it.
+
+        Returns
+        -------
+        ndarray of shape (n, 2), lower and upper ends
+        """
         check_is_fitted(self)
         check_share("coverage", coverage)
         tail = (1 - coverage) / 2
@@ -298,12 +347,20 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return self.predict(X, quantiles=[tail, 1 - tail])
 
-    @wherever
+    @blockwise
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
-        """P(Y <= y | x) for each row of X and its entry of y (or one y for all), shape (n,).
+        """Conditional distribution function P(Y <= y | x), shape (n,).
 
-        Below the lowest fitted curve it is 0 and from the highest on 1: the mass beyond the outermost levels is taken
-        to lie on their curves, for lack of knowledge.
+        Parameters
+        ----------
+        X : array-like of shape (n, d), or as in `predict`
+        y : float or array-like of shape (n,)
+            Where to evaluate it: one value for all rows, or one per row.
+
+        Notes
+        -----
+        It is 0 below the lowest fitted quantile and 1 from the highest one on: the probability beyond the outermost
+        levels, whose shape is unknown, is put on the outermost quantiles as point masses.
         """
         check_is_fitted(self)
         X = check_rows(self, X, reset=False)
@@ -312,45 +369,48 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         return self._distribution(X).cdf(target)
 
     def sample(self, X: Any, n: int = 1, rng: Any = None) -> Array:
-        """Draws from each row's conditional distribution, shape (rows, n); the tails as in `predict_cdf`."""
+        """Draw n samples from each row's conditional distribution, shape (n_rows, n); tails as in `predict_cdf`."""
         check_is_fitted(self)
         check_positive("n", n, integer=True)
         X = check_rows(self, X, reset=False)
         return self._distribution(X).sample(n, as_generator(rng))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Mean D^2 over the levels: the share of the best constant's pinball loss that the model removes."""
+        """Mean D^2 over the levels: 1 - (pinball loss of the model) / (pinball loss of the best constant).
+
+        1 is a perfect fit, 0 no better than the unconditional quantiles; compare `sklearn.metrics.d2_pinball_score`.
+        """
         check_is_fitted(self)
         X, y = check_rows(self, X, reset=False), check_target(y)
         check_lengths(X, y)
         weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
         share, loss = weight / weight.sum(), Pinball(self.quantiles_)
         ours = share @ loss.value(y[:, None] - self._curves(X))
-        constant = share @ loss.value(y[:, None] - loss.best_constant(y, share))
+        constant = share @ loss.value(y[:, None] - loss.fit_constant(y, share))
         return float(np.mean(np.where(constant > 0, 1 - ours / np.where(constant > 0, constant, 1), ours == 0)))
 
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
     ) -> KernelGap:
-        """What the random features cost in this fit, beside the exact kernel: a proved bracket per level. Print it.
+        """Bounds on the excess of this fit's objective over that of exact kernel quantile regression. Print it.
 
-        The optimum of the exact kernel lies between a dual bound and the objective of functions in the kernel's space,
-        both of which one pass over the kernel gives. Every row meets every other, so that time grows like n^2 (100,000
-        rows of 5 columns: about 20 processor seconds); the kernel is never stored.
+        The optimum for the exact kernel lies between a dual lower bound and the objective of functions in its RKHS.
+        One pass over the kernel matrix, which is never stored, gives both. Time grows like n^2 (100,000 rows of 5
+        columns: about 20 processor seconds).
 
         Parameters
         ----------
-        X, y, sample_weight : what the model was fitted to, to the last row; other rows are refused
+        X, y, sample_weight : exactly the training data; any other data are refused
         similarity_only : bool, default=False
-            Whether to leave the pass over the kernel out: `upper` is then the far looser bound from the similarity of
-            features and kernel on some rows, and `lower` is -inf. Time grows like n.
+            Whether to skip the pass over the kernel matrix: `upper` is then the much looser bound from the similarity
+            of features and kernel on some rows, and `lower` is -inf. Time grows like n.
 
         Returns
         -------
         KernelGap
             With `lower` and `upper` of shape (q,): lower <= (F - min F_K) / F <= upper, where F is `objective_` and
-            F_K the objective of exact kernel quantile regression. Below 0 the features suit y better than the kernel.
-            Levels that were fitted jointly are compared with exact fits that may cross.
+            F_K the objective of exact kernel quantile regression. A negative gap means that the features fit y better
+            than the kernel. Levels that were fitted jointly are compared with exact fits that may cross.
 
         Examples
         --------
@@ -366,8 +426,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # scikit-learn's checks set alpha = 0.01 and expect a good fit. That is a promise of alpha="auto" only: with a
-        # number, how closely the data are followed is the user's choice.
+        # scikit-learn's estimator checks set alpha = 0.01 and expect a good score. Only alpha="auto" adapts to the
+        # data; a given alpha may be too large for theirs.
         tags.regressor_tags.poor_score = self.alpha != "auto"
         return tags
 
@@ -380,18 +440,18 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return super()._check_parameters()
 
-    def _needs_memory(self) -> Iterator[tuple[str, str]]:
-        yield from super()._needs_memory()
+    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
+        yield from super()._in_memory_only()
         if self.noncrossing == "joint":
             yield 'noncrossing="joint"', 'noncrossing="rearrange"'
 
-    def _judged_by(self, loss: Loss) -> Loss:
-        """The middle of the levels, where held-out loss is known best."""
+    def _selection_loss(self, loss: Loss) -> Loss:
+        """Pinball loss of the middle level or levels, where held-out loss is estimated best."""
         assert isinstance(loss, Pinball)
         return Pinball(middle_levels(loss.levels))
 
     def _check_points(self, points: Any) -> Array | None:
-        """Further places for the constraints, as rows like those of X."""
+        """Validate `noncrossing_points`: rows with the columns of X."""
         if points is None:
             return None
         if self.noncrossing != "joint" or self.n_components == "exact":
@@ -404,33 +464,40 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     def _solver(self) -> Callable[..., Result]:
         if self.noncrossing != "joint":
             return super()._solver()
-        return partial(joint.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
+        return partial(driver.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
 
-    def _keep(self, levels: Array, view: Overview) -> None:
+    def _store_levels(self, levels: Array, summary: DataSummary) -> None:
+        """Write the fitted attributes that only quantiles have: levels, point masses of y, crossing rate."""
         self.quantiles_ = levels
-        self.frequent_values_, self._near = view.frequent, NEAR * view.spread
+        self.frequent_values_, self._near = summary.point_masses, NEAR * summary.target_scale
         self.crossing_rate_ = 0.0
         if len(levels) > 1:
-            curves = view.every(-(-view.n_rows // CROSSING_ROWS), self._curves_inside)
-            tolerance = ROUNDING * view.spread
+            curves = summary.map_strided(-(-summary.n_rows // CROSSING_ROWS), self._decision_function)
+            tolerance = ROUNDING * summary.target_scale
             if self.noncrossing == "joint" and not self.fit_intercept:
-                tolerance = forgiven(view.source.y, view.source.share())
+                tolerance = crossing_tolerance(summary.source.y, summary.source.share())
             self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
 
-    def _fitted_curves(self, X: Array) -> Array:
-        """Phi u + b as fitted, before point masses of y are predicted as such."""
-        return super()._curves_inside(X)
+    def _predict_unsnapped(self, X: Array) -> Array:
+        """Phi u + b as fitted, shape (n, q), before snapping to the point masses of y."""
+        return super()._decision_function(X)
 
-    def _curves_inside(self, X: Array) -> Array:
-        curves = self._fitted_curves(X)
-        # Model files from before frequent values were kept know of none.
-        return snapped(curves, self.frequent_values_, self._near) if hasattr(self, "frequent_values_") else curves
+    def _decision_function(self, X: Array) -> Array:
+        """Phi u + b, shape (n, q), with values very close to a point mass of y set to it."""
+        curves = self._predict_unsnapped(X)
+        # Model files of early versions have no frequent_values_.
+        return (
+            snap_to_point_masses(curves, self.frequent_values_, self._near)
+            if hasattr(self, "frequent_values_")
+            else curves
+        )
 
     def _curves(self, X: Array) -> Array:
-        """The fitted levels as they are predicted, in the order in which they were given."""
-        curves = self._raw_curves(X)
-        return curves if self.noncrossing is None else rearranged(curves, self.quantiles_)
+        """Predictions at the fitted levels, (n, q), in their given order; sorted unless `noncrossing` is None."""
+        curves = self._predict_raw(X)
+        return curves if self.noncrossing is None else rearrange(curves, self.quantiles_)
 
     def _distribution(self, X: Array) -> QuantileFunction:
+        """Conditional quantile functions of the rows: ascending levels, sorted quantiles."""
         order = np.argsort(self.quantiles_)
-        return QuantileFunction(self.quantiles_[order], np.sort(self._raw_curves(X), axis=1))
+        return QuantileFunction(self.quantiles_[order], np.sort(self._predict_raw(X), axis=1))

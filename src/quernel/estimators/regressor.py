@@ -1,4 +1,4 @@
-"""KernelRegressor: any loss of the residual."""
+"""KernelRegressor: kernel regression under any convex loss of the residual."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.defaults import alpha_for, loss_named
-from quernel.estimators.overview import overview
-from quernel.estimators.telling import warn_if_short
+from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.out_of_core_predict import blockwise
 from quernel.estimators.validation import (
     check_lengths,
     check_loss,
@@ -21,34 +20,40 @@ from quernel.estimators.validation import (
     check_target,
     check_weight,
 )
-from quernel.estimators.wherever import wherever
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
+from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.defaults import alpha_for, scaled_loss
 
 Array = NDArray[np.floating]
 
 
 class KernelRegressor(RegressorMixin, KernelEstimator):
-    """Kernel regression with random features under a loss of your choice, with a certificate.
+    """Kernel regression with random features under a convex loss of your choice.
 
-    Minimises  mean loss(y - phi(x)'u - b)  plus  alpha u'u,  where phi are random features of the kernel (or, with
-    ``n_components="exact"``, the kernel's own), to a certified relative duality gap of `tol`.
+    It minimises
+
+        mean_i loss(y_i - phi(x_i)'u - b) + alpha u'u,
+
+    where phi are random features of the kernel (or, with ``n_components="exact"``, the kernel itself). The solution is
+    certified by its relative duality gap, `duality_gap_`; a fit that does not reach `tol` warns.
 
     Parameters
     ----------
     loss : str or object of `quernel.losses`, default="huber"
         "huber", "epsilon_insensitive" (support vector regression), "absolute", "pinball" (at level 1/2),
-        "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh". A loss by name
-        has its length, such as Huber's threshold, in units of the spread of y; an object has its own, in units of y:
-        ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
+        "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh". For a loss
+        given by name, its length, such as Huber's threshold, is set relative to a robust scale of y. An object has its
+        own, in units of y: ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
     kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
     random_state, verbose :
-        as in `KernelQuantileRegressor`. ``solver="admm"`` takes these losses, too.
+        As in `KernelQuantileRegressor`. ``solver="admm"`` supports these losses, too.
     alpha : "auto" or float, default="auto"
-        The weight of u'u. "auto" is a constant in units of the loss and of the spread of y, so that default fits obey
-        fit(a y) = a fit(y); it is halved from 2,000 different rows on, and again whenever there are four times as many.
-        For 30 to 2,000 different rows it is chosen by held-out loss, near that constant: print `alpha_choice_`.
+        Weight of the ridge penalty. "auto" is a constant in units of the loss at the robust scale of y, so that
+        rescaling y rescales the predictions of a default fit. It is halved from 2,000 distinct rows on, and again for
+        every factor of four in their number. From 30 to 2,000 distinct rows it is chosen by held-out loss, near that
+        constant; print `alpha_choice_`.
 
     Attributes
     ----------
@@ -109,46 +114,50 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, checkpoint: Any = None) -> Self:
-        """Fit.
+        """Fit the model.
 
         Parameters
         ----------
         X : array-like of shape (n, d), numeric; pandas and polars data frames welcome
-            Or rows with their target, an object of `quernel.rows`, without y and sample_weight; or a Dask collection.
+            Or an object of `quernel.data` with its own target, without y and sample_weight; or a Dask collection.
         y : array-like of shape (n,)
         sample_weight : array-like of shape (n,) or None
-            A weight of 2 counts like the row given twice, and 0 like leaving it out.
+            A weight of 2 is equivalent to repeating the row, a weight of 0 to leaving it out.
         checkpoint : as in `KernelQuantileRegressor`
+
+        Returns
+        -------
+        self : the fitted estimator
         """
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
         check_checkpoint(self, checkpoint)
-        view = overview(self._training_rows(kernel, X, y, sample_weight))
-        self.loss_ = loss_named(self.loss, view.spread) if isinstance(self.loss, str) else self.loss
-        self.alpha_ = self._ridge(lambda: alpha_for(self.loss_, view.spread, view.n_distinct))
-        self._fit_columns(view, kernel, self.loss_, checkpoint=checkpoint)
-        warn_if_short(self, [f"the {type(self.loss_).__name__} loss"])
+        summary = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
+        self.loss_ = scaled_loss(self.loss, summary.target_scale) if isinstance(self.loss, str) else self.loss
+        self.alpha_ = self._resolve_alpha(lambda: alpha_for(self.loss_, summary.target_scale, summary.n_distinct))
+        self._fit_outputs(summary, kernel, self.loss_, checkpoint=checkpoint)
+        warn_not_converged(self, [f"the {type(self.loss_).__name__} loss"])
         return self
 
-    @wherever
+    @blockwise
     def predict(self, X: Any) -> Array:
-        """Phi u + b, shape (n,)."""
+        """Predict phi(x)'u + b, shape (n,). X may also be an object of `quernel.data` or a Dask collection."""
         check_is_fitted(self)
-        return self._raw_curves(check_rows(self, X, reset=False))[:, 0]
+        return self._predict_raw(check_rows(self, X, reset=False))[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """D^2: the share of the best constant's loss that the model removes; R^2 for the squared loss."""
+        """D^2: 1 - (loss of the model) / (loss of the best constant), which is R^2 for the squared loss."""
         check_is_fitted(self)
         X, y = check_rows(self, X, reset=False), check_target(y)
         check_lengths(X, y)
         weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
         share = weight / weight.sum()
-        ours = float(share @ self.loss_.value(y[:, None] - self._raw_curves(X))[:, 0])
-        constant = float(share @ self.loss_.value(y[:, None] - self.loss_.best_constant(y, share))[:, 0])
+        ours = float(share @ self.loss_.value(y[:, None] - self._predict_raw(X))[:, 0])
+        constant = float(share @ self.loss_.value(y[:, None] - self.loss_.fit_constant(y, share))[:, 0])
         return 1 - ours / constant if constant > 0 else float(ours == 0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # As for quantiles: a good fit is a promise of alpha="auto" only.
+        # As in KernelQuantileRegressor: only alpha="auto" adapts to the data.
         tags.regressor_tags.poor_score = self.alpha != "auto"
         return tags

@@ -1,4 +1,4 @@
-"""Checks of what users hand in: each error says what is wrong, what was given and what to do."""
+"""Input validation: each error says what is wrong, what was given and what to do."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from quernel._threads import right_sized, spread
+from quernel._threads import single_threaded_blas, spread
+from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
-from quernel.rows import blocks
 
 Array = NDArray[np.floating]
 
-# Entries of X that are looked through for NaN at once, even where a later pass would find them.
+# Up to this many entries, X is checked for NaN immediately, even if a later pass would find them.
 QUICK_TO_READ = 2_000_000
-# Squares of numbers beyond the one overflow, and those of differences below the other vanish.
+# Squares of larger numbers overflow, and squares of smaller differences underflow.
 LARGEST, SMALLEST = 1e150, 1e-150
 
 
 def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
-    """A value that must be one of a few."""
+    """Raise ValueError unless `value` is one of the `known` choices."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in known):
         listed = ", ".join(repr(choice) for choice in known)
         raise ValueError(f"Unknown {name} {value!r}. Known: {listed}.")
 
 
 def check_positive(name: str, value: Any, *, integer: bool = False, instead: str = "") -> None:
-    """A positive, finite number, or a positive integer."""
+    """Raise ValueError unless `value` is a positive, finite number (or integer); `instead` names other choices."""
     kind: Any = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind) or not (np.isfinite(value) and value > 0):
         wanted = "a positive integer" if integer else "a positive, finite number"
@@ -40,13 +40,13 @@ def check_positive(name: str, value: Any, *, integer: bool = False, instead: str
 
 
 def check_share(name: str, value: Any) -> None:
-    """A number strictly between 0 and 1."""
+    """Raise ValueError unless `value` lies strictly between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1; got {value!r}.")
 
 
 def check_lengths(X: Array, y: Array) -> None:
-    """As many targets as rows."""
+    """Raise ValueError unless X and y have the same length."""
     if len(X) != len(y):
         raise ValueError(
             f"X has {len(X)} rows but y has {len(y)} entries (inconsistent numbers of samples): give one per row."
@@ -54,9 +54,10 @@ def check_lengths(X: Array, y: Array) -> None:
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> Array:
-    """X as a float64 array with as many columns, of the same names, as the estimator knows.
+    """Validate X; return a float64 array of shape (n, d).
 
-    `finite` looks for NaN and infinity, which costs a pass over X.
+    With reset=True the number and names of the columns are stored on the estimator, otherwise they must be those of the
+    fit. `finite` looks for NaN and infinity, which costs a pass over X.
     """
     _refuse_repeated_names(X)
     _refuse_text(X)
@@ -75,7 +76,10 @@ def check_training(
     *,
     finite: bool = True,
 ) -> tuple[Array, NDArray[Any], Array | None]:
-    """X, y and weights for a fit; rows of weight zero are left out. `read_target` checks y; None wants numbers."""
+    """Validate X, y and sample_weight for a fit; rows of weight 0 are dropped.
+
+    `read_target` validates y; None expects numbers.
+    """
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
@@ -93,7 +97,7 @@ def check_training(
 
 
 def check_target(y: Any) -> Array:
-    """y as a one-dimensional array of finite float64."""
+    """Validate a numeric target; return a finite float64 array of shape (n,)."""
     if _is_dates(np.asarray(y).ravel()):
         raise ValueError("y holds dates where numbers are needed. Turn it into numbers first, such as days.")
     try:
@@ -113,7 +117,7 @@ def check_target(y: Any) -> Array:
 
 
 def check_labels(y: Any) -> NDArray[Any]:
-    """y as a one-dimensional array of class labels: numbers, text or truth values, all of one kind."""
+    """Validate class labels: an array of shape (n,) of numbers, strings or booleans, all of one type."""
     labels = column_or_1d(y, warn=True)
     if labels.dtype.kind == "O":
         kinds = {"text" if isinstance(label, str) else type(label).__name__ for label in labels.tolist()}
@@ -137,7 +141,7 @@ def check_labels(y: Any) -> NDArray[Any]:
 
 
 def check_loss(loss: Any, *, margin: bool) -> None:
-    """A name or an object of `quernel.losses`, of the margin (for classes) or of the residual (for numbers)."""
+    """Raise ValueError unless `loss` is a name or object of `quernel.losses`, of the margin (classes) or residual."""
     names = [name for name, known in LOSSES.items() if known.margin == margin]
     other, use = ("residual", "KernelRegressor") if margin else ("margin", "KernelClassifier")
     listed = ", ".join(map(repr, names))
@@ -154,7 +158,7 @@ def check_loss(loss: Any, *, margin: bool) -> None:
 
 
 def check_weight(sample_weight: Any, n_rows: int) -> Array:
-    """Weights: one per row, finite, none negative, not all zero. A single number gives every row that weight."""
+    """Validate sample weights, finite, non-negative and not all 0; return shape (n,). A scalar applies to all rows."""
     try:
         weight = np.asarray(sample_weight, dtype=float)
     except (TypeError, ValueError) as error:
@@ -179,16 +183,18 @@ def check_weight(sample_weight: Any, n_rows: int) -> Array:
 
 
 def _sum(X: Array) -> float:
+    """Sum of all entries, NaN or infinite if any entry is; overflow is silent."""
     with np.errstate(over="ignore", invalid="ignore"):  # threads do not inherit this setting
         return float(X.sum())
 
 
 def refuse_missing(estimator: Any, X: Array) -> None:
-    """Say which columns hold NaN or infinity, and how many."""
+    """Raise ValueError if X has NaN or infinity, with their numbers by column."""
     names = getattr(estimator, "feature_names_in_", None)
-    with right_sized(*X.shape) as threads:  # one cheap pass decides almost always; a sum may overflow, though
+    with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
         if np.isfinite(spread(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
             return
+    # A sum may also overflow, so look at the entries themselves.
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
     bad = np.flatnonzero(missing + infinite)
     if len(bad) == 0:
@@ -206,7 +212,7 @@ def refuse_missing(estimator: Any, X: Array) -> None:
 
 
 def _refuse_repeated_names(X: Any) -> None:
-    """Refuse a table in which a column could not be told by its name."""
+    """Raise ValueError if a data frame has duplicate column names."""
     counted = Counter(X.columns if _is_frame(X) else ())
     repeated = [repr(name) for name, times in counted.items() if times > 1]
     if repeated:
@@ -217,7 +223,7 @@ def _refuse_repeated_names(X: Any) -> None:
 
 
 def refuse_large(estimator: Any, limits: Array) -> None:
-    """Say which column, by its smallest and largest entry (2, d), no kernel can measure."""
+    """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima."""
     largest = np.abs(limits).max(axis=0)
     if (largest > LARGEST).any():
         j = int(np.argmax(largest > LARGEST))
@@ -230,7 +236,7 @@ def refuse_large(estimator: Any, limits: Array) -> None:
 
 
 def _refuse_extreme_target(y: Array) -> None:
-    """Say if no loss can measure y."""
+    """Raise ValueError if y is so large that squares overflow, or so nearly constant that they underflow."""
     if np.abs(y).max(initial=0) > LARGEST:
         raise ValueError(
             f"y holds numbers as large as {np.abs(y).max():.3g}, and beyond {LARGEST:g} their squares overflow. "
@@ -243,7 +249,7 @@ def _refuse_extreme_target(y: Array) -> None:
 
 
 def _refuse_text(X: Any) -> None:
-    """Say which columns hold text or dates, before anything tries to turn them into numbers."""
+    """Raise ValueError if a column holds text or dates, before it is converted to numbers."""
     for label, values in _suspicious_columns(X):
         if _is_dates(values):
             raise ValueError(
@@ -259,12 +265,12 @@ def _refuse_text(X: Any) -> None:
 
 
 def _is_frame(X: Any) -> bool:
-    """Whether this is a data frame of pandas or polars."""
+    """Whether X is a pandas or polars data frame."""
     return hasattr(X, "columns") and hasattr(X, "dtypes")
 
 
 def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Columns that are not plainly numeric, with a label."""
+    """Yield (label, values) of columns whose dtype is not numeric."""
     if _is_frame(X):
         for name in X.columns:
             values = np.asarray(X[name])
@@ -278,7 +284,7 @@ def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _is_dates(values: NDArray[Any]) -> bool:
-    """Whether these are points in time: by type, or by holding objects that have a calendar."""
+    """Whether these are dates or times: by dtype, or objects with a year and a month."""
     if values.dtype.kind in "Mm":
         return True
     return values.dtype.kind == "O" and any(
@@ -287,12 +293,12 @@ def _is_dates(values: NDArray[Any]) -> bool:
 
 
 def _example(values: NDArray[Any]) -> str:
-    """The first entry that is not missing."""
+    """The first entry that is not missing, for the message."""
     return str(next((value for value in values if value is not None and value == value), "NaT"))
 
 
 def _first_text(values: NDArray[Any]) -> str | None:
-    """The first entry that is text and not a number in disguise."""
+    """The first string that does not parse as a number, or None."""
     for value in values.tolist():
         if isinstance(value, str | bytes):
             try:
@@ -303,16 +309,16 @@ def _first_text(values: NDArray[Any]) -> str | None:
 
 
 def check_groups(groups: NDArray[Any]) -> None:
-    """Every row must say to which group it belongs, in one way."""
-    words = groups.dtype.kind == "O"
-    if groups.dtype.kind == "f" or words:
-        missing = int(sum(map(_is_missing, groups.tolist())) if words else np.isnan(groups).sum())
+    """Raise ValueError if group labels are missing or of different types."""
+    objects = groups.dtype.kind == "O"
+    if groups.dtype.kind == "f" or objects:
+        missing = int(sum(map(_is_missing, groups.tolist())) if objects else np.isnan(groups).sum())
         if missing:
             raise ValueError(f"groups has no label in {missing} of {len(groups)} rows. Give those one of their own.")
-    if words and len(set(map(type, groups.tolist()))) > 1:
+    if objects and len(set(map(type, groups.tolist()))) > 1:
         raise ValueError("groups mixes labels of different types. Make them all text, or all numbers.")
 
 
 def _is_missing(label: Any) -> bool:
-    """None, NaN, or the NA of pandas, which cannot be compared."""
+    """Whether a label is None, NaN, or pandas.NA, which cannot be compared."""
     return label is None or type(label).__name__ == "NAType" or label != label

@@ -1,10 +1,18 @@
-"""Feature maps phi: rows of X become rows of Phi, so that phi(x)'phi(z) is the kernel, or close to it."""
+"""Feature maps: transformers that turn rows of X into rows of Phi with phi(x)'phi(z) = K(x, z), or close to it.
+
+All follow scikit-learn's transformer interface (`fit`, `transform`):
+
+- `RandomFeatures`       random Fourier features and their relatives, independent of the data;
+- `Nystroem`             projection of the kernel on landmarks, a subset of the rows;
+- `PivotedCholesky`      landmarks chosen until the kernel is reproduced to a tolerance: the exact kernel method;
+- `PrecomputedFeatures`  the columns of X as they are: the linear kernel;
+- `LandmarkPredictor`    kernel values at landmarks, for predictions of a fitted model only.
+"""
 
 from quernel.features.cholesky import PivotedCholesky
-from quernel.features.identity import ReadyFeatures
-from quernel.features.kernel_values import KernelValues
-from quernel.features.nystroem import Nystroem
+from quernel.features.nystroem import LandmarkPredictor, Nystroem
+from quernel.features.precomputed import PrecomputedFeatures
 from quernel.features.random import RandomFeatures
 from quernel.features.sampling import SAMPLINGS
 
-__all__ = ["SAMPLINGS", "KernelValues", "Nystroem", "PivotedCholesky", "RandomFeatures", "ReadyFeatures"]
+__all__ = ["SAMPLINGS", "LandmarkPredictor", "Nystroem", "PivotedCholesky", "PrecomputedFeatures", "RandomFeatures"]

@@ -1,4 +1,4 @@
-"""Random features: for most kernels waves, sqrt(2 / M) cos(w'x + b)."""
+"""Random features: for shift-invariant kernels the random Fourier features sqrt(2 / M) cos(w'x + b)."""
 
 from __future__ import annotations
 
@@ -10,58 +10,61 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import right_sized, spread
+from quernel._threads import single_threaded_blas, spread
 from quernel.features.blocks import blocks, strips
-from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw, leverage
-from quernel.kernels import KERNELS, IntegralKernel, Kernel, ShiftInvariantKernel, resolve
+from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw_by_leverage, draw_features
+from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
 
 # Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
 COMPILE_FROM = 3_000_000
-# Columns of X up to which the compiled loop multiplies by the frequencies itself.
-FEW_COLUMNS = 8
+# Columns of X up to which the compiled loop computes X @ frequencies itself, faster than a matrix product in memory.
+MAX_FUSED_COLUMNS = 8
 
 
 class RandomFeatures(TransformerMixin, BaseEstimator):
-    """The paper's features  phi(x) = sqrt(2 / M) (cos(w_1'x + b_1), ..., cos(w_M'x + b_M)).
+    """Approximate a kernel by random features (Rahimi and Recht, 2007).
 
-    The frequencies w come from the kernel's spectral measure and the phases b are uniform on [0, 2 pi), so that
-    E phi(x)'phi(z) = K(x, z). Kernels that are no waves have features of their own (rectified units, splines), and
-    those of a sum stand side by side. All is drawn once, by `fit`, and read-only from then on.
+    For a shift-invariant kernel these are  phi(x) = sqrt(2 / M) (cos(w_1'x + b_1), ..., cos(w_M'x + b_M)),  the paper's
+    features, with frequencies w drawn from the kernel's spectral measure and phases b uniform on [0, 2 pi), so that
+    E phi(x)'phi(z) = K(x, z). Other kernels have features of their own (rectified linear units, splines), and a sum of
+    kernels concatenates those of its summands. Everything is drawn once, by `fit`, and read-only from then on.
 
     Parameters
     ----------
     kernel : str or kernel object, default="gaussian"
-        Any but the linear one. Its bandwidth is 1 unless the object says otherwise.
+        Any kernel but the linear one. A bandwidth that the object leaves open is 1.
     n_components : int, default=100
         The number of features, the paper's M.
     sampling : {"uniform", "orthogonal", "qmc", "leverage"}, default="uniform"
-        All meet the kernel on average. "uniform" draws independent frequencies from the spectral measure; "orthogonal"
-        makes them orthogonal in blocks and "qmc" spreads them by a scrambled Sobol sequence, either with less error;
-        "leverage" draws a pool and keeps the features that matter for the rows at hand.
+        All are unbiased for the kernel. "uniform" draws independent frequencies from the spectral measure; "orthogonal"
+        makes them orthogonal within blocks and "qmc" takes them from a scrambled Sobol sequence, both with a smaller
+        error; "leverage" draws a larger pool and samples from it by ridge leverage scores on the rows at hand.
     leverage_alpha : float or None
-        For "leverage": the ridge weight of the fit that will follow. An estimator that is given None takes its own.
+        For "leverage": the ridge penalty of the fit that will follow. Within an estimator, None means the estimator's
+        own penalty.
     pool_size : int or None
-        For "leverage": the size of the pool, None being 10 times `n_components`.
+        For "leverage": the size of the pool; None means 10 times `n_components`.
     scores : {"features", "gram"}, default="features"
-        For "leverage": scores from the features of the pool, as in the paper, or from the kernel's Gram matrix; they
-        agree as the pool grows.
+        For "leverage": compute scores from the features of the pool, as in the paper, or from the kernel's Gram matrix;
+        the two agree as the pool grows.
     replacement : bool, default=True
-        For "leverage": whether a feature can be drawn twice. False is never less precise.
+        For "leverage": whether a feature can be drawn repeatedly. False is never less precise.
     center : array of shape (n_columns,) or None
-        Where the phases of waves are counted from, None being 0: features of x - center, so that adding a constant to a
-        column of X and to its center changes nothing.
+        Origin of the cosines; None means 0. The features are those of x - center, so that adding a constant to a column
+        of X and to its center changes nothing.
     random_state : int, numpy Generator, numpy RandomState or None
-        The source of the draws; an integer makes them repeatable.
+        Seed or generator of the draws; an integer makes them reproducible.
 
     Attributes
     ----------
     frequencies_ : ndarray of shape (n_columns, n_components)
     phases_ : ndarray of shape (n_components,)
     weights_ : ndarray of shape (n_components,)
-        What each wave is multiplied by; 1/sqrt(M) for the data-free kinds.
+        Factor of each feature; 1 / sqrt(M) for one kernel unless sampling is "leverage".
     terms_ : ndarray of shape (n_components,)
-        Which summand of the kernel each feature belongs to.
+        Index of the summand of the kernel that each feature belongs to.
     n_components_ : int
+        The number of features.
     """
 
     def __init__(
@@ -87,28 +90,42 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         self.center = center
         self.random_state = random_state
 
-    def fit(self, X: NDArray[np.floating], y: Any = None, sample_weight: ArrayLike | None = None) -> Self:  # noqa: ARG002
-        """Draw the features for the columns of X; only "leverage" looks at its values, and at the rows' weights."""
+    def fit(
+        self,
+        X: NDArray[np.floating],
+        y: Any = None,  # noqa: ARG002 (scikit-learn's signature)
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Draw the features.
+
+        Parameters
+        ----------
+        X : array of shape (n, d)
+            Except for sampling="leverage", only its number of columns is used.
+        y : ignored
+        sample_weight : array of shape (n,), optional
+            Used by sampling="leverage" only.
+        """
         kernel = self.check()
         X, rng = np.asarray(X), as_generator(self.random_state)
         kernel.check_columns(X.shape[1])
         if self.sampling == "leverage":
-            drawn = self._by_leverage(kernel, X, rng, sample_weight)
+            drawn = self._draw_by_leverage(kernel, X, rng, sample_weight)
         else:
-            drawn = draw(kernel, STRATEGIES[self.sampling], rng, self.n_components, X.shape[1])
-            drawn = drawn.centered(kernel, self.center)
-        self._keep(kernel, drawn)
+            drawn = draw_features(kernel, STRATEGIES[self.sampling], rng, self.n_components, X.shape[1])
+            drawn = drawn.recenter(kernel, self.center)
+        self._store(kernel, drawn)
         return self
 
     def check(self) -> Kernel:
-        """The kernel, if it has random features and the settings make sense."""
+        """Validate the parameters and return the kernel; raise a ValueError where they do not fit together."""
         kernel = resolve(self.kernel)
         for name, given, known in (("sampling", self.sampling, SAMPLINGS), ("scores", self.scores, SCORES)):
             if given not in known:
                 raise ValueError(f"Unknown {name} {given!r}. Known: {', '.join(repr(one) for one in known)}.")
         for _, part in kernel.parts:
-            if not isinstance(part, IntegralKernel):
-                able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, IntegralKernel))
+            if not isinstance(part, RandomFeatureKernel):
+                able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, RandomFeatureKernel))
                 raise ValueError(
                     f"The kernel {self.kernel!r} has no spectral measure to draw random features from. "
                     f'Use one of {able}, or the kernel itself with n_components="exact".'
@@ -127,16 +144,17 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             )
         return kernel
 
-    def _by_leverage(
+    def _draw_by_leverage(
         self, kernel: Kernel, X: NDArray[np.floating], rng: np.random.Generator, sample_weight: ArrayLike | None
     ) -> Draw:
+        """A draw for the rows of X, with weights normalised to sum to one."""
         if self.leverage_alpha is None:
             raise ValueError(
-                "sampling='leverage' needs leverage_alpha, the ridge weight of the fit that will follow; got None. "
+                "sampling='leverage' needs leverage_alpha, the ridge penalty of the fit that will follow; got None. "
                 "(An estimator gives its own.)"
             )
         share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
-        return leverage(
+        return draw_by_leverage(
             kernel,
             rng,
             self.n_components,
@@ -149,27 +167,32 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             replacement=self.replacement,
         )
 
-    def _keep(self, kernel: Kernel, drawn: Draw) -> None:
+    def _store(self, kernel: Kernel, drawn: Draw) -> None:
+        """Set the fitted attributes, as read-only arrays."""
         for array in (drawn.frequencies, drawn.phases, drawn.weights):
             array.flags.writeable = False
         self.frequencies_, self.phases_ = drawn.frequencies, drawn.phases
         self.weights_, self.terms_ = drawn.weights, drawn.terms
         self.n_components_ = self.n_components
-        # Waves have a fast path of their own.
+        # Cosines have a fast path of their own. The attribute is part of saved model files, so its name stays.
         self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts)
 
     def transform(
         self, X: NDArray[np.floating], *, order: NDArray[np.intp] | None = None, dtype: Any = None
     ) -> NDArray[np.floating]:
-        """Phi, shape (n, M), computed in double precision.
+        """Compute the features Phi of the rows of X, in double precision, on several threads where that pays.
 
         Parameters
         ----------
         X : array of shape (n, d)
-        order : array of integers or None
-            Lift the rows X[order].
+        order : array of int or None
+            Row indices: the features of X[order], without a copy of all of it.
         dtype : float64, float32 or None
-            The type of Phi; None is that of X.
+            Type in which Phi is stored; None means that of X.
+
+        Returns
+        -------
+        Phi : array of shape (n, M)
         """
         X = np.asarray(X)
         if dtype is None:
@@ -177,29 +200,32 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         Phi = np.empty((len(X) if order is None else len(order), self.n_components_), dtype=dtype)
         self.prepare(len(Phi))
 
-        def lift(block: slice) -> None:
-            self._lift(X[block] if order is None else X[order[block]], Phi[block])
+        def transform_block(block: slice) -> None:
+            self._transform_into(X[block] if order is None else X[order[block]], Phi[block])
 
-        with right_sized(*Phi.shape) as threads:
-            spread(lift, blocks(*Phi.shape), threads)
+        with single_threaded_blas(*Phi.shape) as threads:
+            spread(transform_block, blocks(*Phi.shape), threads)
         return Phi
 
     def prepare(self, n_rows: int) -> None:
-        """Load the compiled cosine if it pays for so many rows, in however many calls they come."""
+        """Load the compiled cosine if that pays for a total of `n_rows` rows, transformed in one call or in many."""
         if n_rows * self.n_components_ >= COMPILE_FROM:
             _load_compiled()
 
-    def _lift(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
-        """Phi of these rows, written into `out`; computed in double precision whatever the type of either."""
+    def _transform_into(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+        """Write the features of these rows into `out`; computed in double precision whatever the type of either.
+
+        Strip by strip, so that angles are still in cache when their cosines are taken.
+        """
         if not self._all_waves:
             drawn = Draw(self.frequencies_, self.phases_, self.weights_, self.terms_)
             for strip in strips(*out.shape):
-                out[strip] = drawn.waves(resolve(self.kernel), X[strip]) * self.weights_
+                out[strip] = drawn.evaluate_unweighted(resolve(self.kernel), X[strip]) * self.weights_
             return
         scale = np.sqrt(2) * self.weights_
-        if _compiled is not None and X.shape[1] <= FEW_COLUMNS:
-            few = np.ascontiguousarray(X, dtype=float)
-            _compiled.scaled_cosine_of_few(few, self.frequencies_, self.phases_, scale, out)
+        if _compiled is not None and X.shape[1] <= MAX_FUSED_COLUMNS:
+            contiguous = np.ascontiguousarray(X, dtype=float)
+            _compiled.scaled_cosine_fused(contiguous, self.frequencies_, self.phases_, scale, out)
             return
         for strip in strips(*out.shape):
             angle = np.asarray(X[strip], dtype=float) @ self.frequencies_
@@ -210,21 +236,23 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 np.multiply(np.cos(angle, out=angle), scale, out=out[strip], casting="same_kind")
 
 
+# The module `quernel.features.cosine`, once loaded. Loading it imports numba, for which small problems need not wait.
 _compiled: ModuleType | None = None
 
 
 def _load_compiled() -> None:
+    """Import the compiled cosine, if it is not loaded yet and numba can work here."""
     global _compiled
     if _compiled is None:
         try:
             from quernel.features import cosine
-        except RuntimeError:  # numba finds no place to keep compiled code: numpy's cosine does the same, slower
+        except RuntimeError:  # numba finds no directory for its cache: numpy's cosine does the same, slower
             return
         _compiled = cosine
 
 
 def as_generator(random_state: Any) -> np.random.Generator:
-    """A Generator from a seed, a Generator, or scikit-learn's older RandomState."""
+    """Turn `random_state` (an int, Generator, RandomState or None) into a numpy Generator."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.default_rng(random_state.randint(2**31))
     try:

@@ -1,14 +1,12 @@
-"""Kernels: each knows its Gram matrix and, but for the linear one, how to draw random features that give it on average.
+"""Kernels: positive definite functions with their Gram matrices and, but for the linear one, random features.
 
-A kernel is named by a string, or is an object with its own parameters; objects can be added and multiplied by positive
-numbers.
+Estimators accept a kernel by its name in `KERNELS`, or as an object with parameters of its own, such as
+``Matern(2.0, nu=2.5)``. Objects can be added and multiplied by positive numbers: ``Gaussian(1.0) + 0.5 * Matern(3.0)``.
 """
 
-from quernel.kernels.arccosine import ArcCosine
-from quernel.kernels.base import IntegralKernel, Kernel
-from quernel.kernels.fourier import Cauchy, Gaussian, Laplacian, Matern, ShiftInvariantKernel
-from quernel.kernels.linear import Linear
-from quernel.kernels.spectral import SpectralKernel
+from quernel.kernels.arccosine import ArcCosine, Linear
+from quernel.kernels.base import Kernel, RandomFeatureKernel
+from quernel.kernels.fourier import Cauchy, Gaussian, Laplacian, Matern, ShiftInvariantKernel, SpectralKernel
 from quernel.kernels.spline import PeriodicSpline
 from quernel.kernels.sums import Sum
 
@@ -17,12 +15,12 @@ __all__ = [
     "ArcCosine",
     "Cauchy",
     "Gaussian",
-    "IntegralKernel",
     "Kernel",
     "Laplacian",
     "Linear",
     "Matern",
     "PeriodicSpline",
+    "RandomFeatureKernel",
     "ShiftInvariantKernel",
     "SpectralKernel",
     "Sum",
@@ -35,7 +33,10 @@ KERNELS: dict[str, type[Kernel]] = {
 
 
 def resolve(kernel: str | Kernel) -> Kernel:
-    """The kernel of that name, or the object itself; "auto" is the Gaussian where nothing else is learned."""
+    """Return the kernel object for a name, or the object itself.
+
+    "auto" gives the Gaussian kernel, which stands where no kernel is chosen from the data.
+    """
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, str) and kernel == "auto":

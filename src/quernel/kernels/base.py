@@ -1,4 +1,4 @@
-"""What a kernel is: a positive definite function, and, for most, a mean of products of random features."""
+"""The interface of a kernel: a positive definite function and, for most, an expectation over random features."""
 
 from __future__ import annotations
 
@@ -17,14 +17,23 @@ Array = NDArray[np.floating]
 
 
 class Kernel(ABC):
-    """A positive definite function K(x, z) of two rows. Kernels can be added, and multiplied by positive numbers."""
+    """Base class of all kernels: a positive definite function K(x, z) of two rows.
+
+    Kernels are immutable and can be added and multiplied by positive numbers, which gives a `quernel.kernels.Sum`. A
+    subclass implements `gram` and `diagonal`; one with random features derives from `RandomFeatureKernel`.
+
+    Attributes
+    ----------
+    name : str
+        The name by which users choose the kernel (a class attribute).
+    """
 
     name: ClassVar[str]
-    __array_ufunc__ = None  # numpy's numbers leave `number * kernel` to the kernel
+    __array_ufunc__ = None  # so that `np.float64(2) * kernel` calls the kernel's __rmul__
 
     @abstractmethod
     def gram(self, X: Array, Z: Array) -> Array:
-        """K(x, z) for every row x of X and z of Z, shape (len(X), len(Z))."""
+        """The Gram matrix K(x, z) of all rows x of X and z of Z, shape (len(X), len(Z))."""
 
     @abstractmethod
     def diagonal(self, X: Array) -> Array:
@@ -32,12 +41,12 @@ class Kernel(ABC):
 
     @property
     def parts(self) -> tuple[tuple[float, Kernel], ...]:
-        """The (coefficient, kernel) of every summand; a kernel that is no sum is its own."""
+        """(coefficient, kernel) of every summand; a kernel that is no sum is its only summand, with coefficient 1."""
         return ((1.0, self),)
 
     @property
     def full_name(self) -> str:
-        """The name, or the names of the summands."""
+        """The name; for a sum, the names of its summands joined by " + "."""
         return " + ".join(part.name for _, part in self.parts)
 
     def __add__(self, other: Any) -> Sum:
@@ -54,7 +63,7 @@ class Kernel(ABC):
 
     __rmul__ = __mul__
 
-    # Most kernels have no bandwidth; those that do say so by overriding what follows.
+    # Defaults for kernels without a bandwidth; those with one override what follows.
 
     @property
     def takes_bandwidth(self) -> bool:
@@ -62,69 +71,73 @@ class Kernel(ABC):
         return False
 
     @property
-    def bandwidth_is_open(self) -> bool:
-        """Whether a bandwidth is left for the estimator to choose."""
+    def has_free_bandwidth(self) -> bool:
+        """Whether the kernel has a bandwidth of None, which an estimator will choose from the data."""
         return False
 
     def with_bandwidth(self, bandwidth: ArrayLike) -> Kernel:
-        """The same kernel with another bandwidth."""
+        """A copy of the kernel with this bandwidth."""
         raise ValueError(f"The {self.name} kernel has no bandwidth; got {bandwidth!r}.")
 
     def check_columns(self, n_columns: int) -> None:  # noqa: B027 (most kernels accept any number)
-        """Complain if the kernel cannot be used with so many columns."""
+        """Raise a ValueError if the kernel cannot be used with this number of columns."""
 
     def check_diagonal(self) -> None:  # noqa: B027 (most diagonals are finite)
-        """Complain if K(x, x) is infinite or unknown: then there are random features only."""
+        """Raise a ValueError if K(x, x) is infinite or unknown, so that the kernel has random features only."""
 
 
-def stream(rng: np.random.Generator) -> np.random.Generator:
-    """A generator of its own: however many numbers one purpose takes, those of the next stay the same."""
+def spawn_rng(rng: np.random.Generator) -> np.random.Generator:
+    """A child generator for one purpose: however many numbers it draws, the draws of the next purpose stay the same."""
     return np.random.default_rng(rng.integers(2**63))
 
 
-class IntegralKernel(Kernel):
-    """K(x, z) = E phi(x, w) phi(z, w): the paper's integral representation, from which random features are drawn.
+class RandomFeatureKernel(Kernel):
+    """A kernel with random features:  K(x, z) = E phi(x, w, b) phi(z, w, b),  the paper's integral representation.
 
-    A feature is given by its frequency w, a column, and by its phase, a number. A frequency is made of normal numbers
-    and of a few uniform ones that mix them (`frequencies_from`): independent normals give independent features, normals
-    that are orthogonal within blocks give orthogonal ones, and a low-discrepancy sequence through the inverse normal
-    law gives quasi-random ones.
+    A feature phi(., w, b), called `wave`, has a frequency w, a vector of length d, and a phase b, a number. Most
+    spectral measures are scale mixtures of normals, so a frequency is made of d standard normal numbers and a few
+    uniform ones for the random scale (`frequencies_from`). This serves every sampling strategy alike: independent
+    normals give independent features, normals that are orthogonal within blocks give orthogonal ones, and a
+    low-discrepancy sequence, through the inverse normal distribution function, gives quasi-random ones.
     """
 
     paired: ClassVar[bool] = False
-    """Whether features whose phases are a quarter turn apart are cosine and sine of the same wave."""
+    """Whether features whose phases are a quarter turn apart are cosine and sine of the same angle."""
     refused_samplings: ClassVar[dict[str, str]] = {}
-    """Ways of sampling that the kernel cannot serve, and what to tell the user."""
+    """Sampling strategies that the kernel does not support, each with the error message for the user."""
 
     @abstractmethod
     def wave(self, X: Array, frequencies: Array, phases: Array) -> Array:
-        """phi(x, w) for every row and feature, shape (len(X), M)."""
+        """phi(x, w_m, b_m) for every row of X and every feature m, shape (len(X), M)."""
 
     @abstractmethod
     def phases_at(self, uniform: Array) -> Array:
-        """Phases from uniform numbers, both of shape (M,)."""
+        """Phases from uniform numbers by their inverse distribution function, both of shape (M,)."""
 
     def frequencies_from(self, normal: Array, mixing: Array) -> Array:
-        """Frequencies (d, M) from normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
+        """Frequencies (d, M) from standard normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
         raise NotImplementedError
 
     def n_mixing(self, n_columns: int) -> int:  # noqa: ARG002
-        """How many uniform numbers mix the normal ones."""
+        """How many uniform numbers a frequency needs for its random scale (the mixing variable)."""
         return 0
 
     def frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
-        """Independent draws w_1, ..., w_M, shape (n_columns, n_components); the first M of those for more than M."""
-        normal = stream(rng).standard_normal((n_components, n_columns)).T
-        return self.frequencies_from(normal, stream(rng).random((n_components, self.n_mixing(n_columns))).T)
+        """Independent draws w_1, ..., w_M, shape (n_columns, n_components).
+
+        Under one seed, those for M are the first M of those for more.
+        """
+        normal = spawn_rng(rng).standard_normal((n_components, n_columns)).T
+        return self.frequencies_from(normal, spawn_rng(rng).random((n_components, self.n_mixing(n_columns))).T)
 
     def cube_dimension(self, n_columns: int) -> int:
-        """How many uniform numbers make one frequency by its inverse law."""
+        """How many uniform numbers make one frequency: the dimension of the sequence for quasi-Monte Carlo."""
         return self.n_mixing(n_columns) + n_columns
 
     def frequencies_at(self, uniform: Array, n_columns: int) -> Array:
-        """The inverse law: frequencies (d, M) from points of the open unit cube, shape (cube_dimension(d), M).
+        """Frequencies (d, M) from points of the open unit cube, shape (cube_dimension(d), M), by inverse transform.
 
-        The mixing numbers come first: the first coordinates of a low-discrepancy sequence are its best.
+        The mixing variables come first, because the first coordinates of a low-discrepancy sequence are the most even.
         """
         mixing, normal = np.split(uniform, [self.n_mixing(n_columns)])
         return self.frequencies_from(ndtri(normal), mixing)

@@ -1,14 +1,19 @@
-"""Shift-invariant kernels: each knows its Gram matrix and the law of the frequencies in its spectral measure.
+"""Shift-invariant kernels, each with its Gram matrix and its spectral measure.
 
-A shift-invariant kernel is the mean of a random wave (Bochner): K(x, z) = E cos(w'(x - z)), with w drawn from the
-kernel's spectral measure. `gram` evaluates the left side, `frequencies` draws from the right; a test holds one against
-the other. All measures here are normal laws of random scale. Every kernel measures distance after dividing each column
-by its bandwidth.
+By Bochner's theorem a shift-invariant kernel with K(x, x) = 1 is the characteristic function of a probability measure,
+its spectral measure:
+
+    K(x, z) = E cos(w'(x - z)),      w ~ spectral measure.
+
+`gram` evaluates the left side and `frequencies` draws from the right; a test compares the two. All spectral measures
+here are scale mixtures of normals: normal (Gaussian kernel), Student t (Matern), Cauchy (Laplacian). Every kernel
+measures distance after dividing each column by its bandwidth.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -17,23 +22,25 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist, pdist, squareform
 from scipy.special import chdtri, ndtri
 
-from quernel.kernels.base import IntegralKernel
+from quernel.kernels.base import RandomFeatureKernel
 
 Array = NDArray[np.floating]
 
-# Steps of logarithms by which unknown derivatives are taken.
-DIFFERENCE = 1e-4
+# Step in log bandwidth of the central differences that stand in for an unknown derivative.
+DIFFERENCE_STEP = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftInvariantKernel(IntegralKernel):
-    """K(x, z) = k((x - z) / bandwidth) with k(0) = 1.
+class ShiftInvariantKernel(RandomFeatureKernel):
+    """Base class of shift-invariant kernels  K(x, z) = k((x - z) / bandwidth)  with k(0) = 1.
+
+    A subclass implements `gram` and `_standard_frequencies`, the spectral measure at bandwidth 1.
 
     Parameters
     ----------
     bandwidth : float, one float per column, or None
-        The distance at which the kernel has clearly decayed, in the units of the columns. None leaves it to the
-        estimator; used alone, None means 1.
+        The length scale: the distance at which the kernel has clearly decayed, in the units of the columns. None leaves
+        the choice to the estimator; without an estimator, None means 1.
     """
 
     paired: ClassVar[bool] = True
@@ -43,7 +50,7 @@ class ShiftInvariantKernel(IntegralKernel):
         if self.bandwidth is None:
             return
         try:
-            width = np.array(self.bandwidth, dtype=float)  # a copy: the caller's array may change
+            width = np.array(self.bandwidth, dtype=float)  # a copy, because the caller's array may change
         except (TypeError, ValueError):
             width = np.array(np.nan)
         if width.ndim > 1 or width.size == 0 or not np.all(np.isfinite(width)) or not np.all(width > 0):
@@ -64,20 +71,20 @@ class ShiftInvariantKernel(IntegralKernel):
 
     @property
     def takes_bandwidth(self) -> bool:
-        """True."""
+        """True: every shift-invariant kernel has a bandwidth."""
         return True
 
     @property
-    def bandwidth_is_open(self) -> bool:
+    def has_free_bandwidth(self) -> bool:
         """Whether the bandwidth is None."""
         return self.bandwidth is None
 
     def with_bandwidth(self, bandwidth: ArrayLike) -> Self:
-        """The same kernel with another bandwidth."""
+        """A copy of the kernel with this bandwidth."""
         return replace(self, bandwidth=bandwidth)
 
     def scale(self, n_columns: int) -> Array:
-        """The bandwidth of every column, shape (n_columns,)."""
+        """The bandwidth as an array with one entry per column, shape (n_columns,)."""
         width = np.asarray(1.0 if self.bandwidth is None else self.bandwidth, dtype=float)
         if width.ndim == 1 and len(width) != n_columns:
             raise ValueError(
@@ -86,12 +93,15 @@ class ShiftInvariantKernel(IntegralKernel):
         return np.broadcast_to(width, (n_columns,))
 
     def check_columns(self, n_columns: int) -> None:
-        """Complain if there is not one bandwidth per column."""
+        """Raise a ValueError if there are several bandwidths, but not one per column."""
         self.scale(n_columns)
 
     def _distance(self, X: Array, Z: Array, metric: str) -> Array:
-        # Differences are taken entry by entry: |x|^2 + |z|^2 - 2x'z would lose the small distances that pivoted
-        # Cholesky lives on.
+        """Distances of the rows in units of the bandwidth, shape (len(X), len(Z)).
+
+        Differences are taken entry by entry: the expansion |x|^2 + |z|^2 - 2x'z is faster, but cancellation would lose
+        the small distances that pivoted Cholesky depends on.
+        """
         scale = self.scale(X.shape[1])
         return cdist(np.asarray(X, dtype=float) / scale, np.asarray(Z, dtype=float) / scale, metric)
 
@@ -100,18 +110,19 @@ class ShiftInvariantKernel(IntegralKernel):
         return np.ones(len(X))
 
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
-        """Derivatives of  sum_ik weight_ik K(x_i, x_k)  by the logarithm of every column's bandwidth, shape (d,).
+        """Gradient of  sum_ik weight_ik K(x_i, x_k)  in the logarithms of the columns' bandwidths, shape (d,).
 
-        By differences here; the library's own kernels know better.
+        Here by central differences, at the price of two Gram matrices per column; the library's kernels override it by
+        formulas.
         """
         width, gradient = self.scale(X.shape[1]), np.empty(X.shape[1])
-        for j, step in enumerate(DIFFERENCE * np.eye(X.shape[1])):
+        for j, step in enumerate(DIFFERENCE_STEP * np.eye(X.shape[1])):
             wider, narrower = (self.with_bandwidth(width * np.exp(sign * step)).gram(X, X) for sign in (1, -1))
-            gradient[j] = np.sum(weight * (wider - narrower)) / (2 * DIFFERENCE)
+            gradient[j] = np.sum(weight * (wider - narrower)) / (2 * DIFFERENCE_STEP)
         return gradient
 
     def wave(self, X: Array, frequencies: Array, phases: Array) -> Array:
-        """sqrt(2) cos(w'x + b)."""
+        """Random Fourier features  sqrt(2) cos(w'x + b),  shape (len(X), M)."""
         angle = np.asarray(X, dtype=float) @ frequencies
         angle += phases
         np.cos(angle, out=angle)
@@ -128,32 +139,41 @@ class ShiftInvariantKernel(IntegralKernel):
 
     @abstractmethod
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
-        """Frequencies (d, M) at bandwidth 1, from normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
+        """Frequencies (d, M) at bandwidth 1, from standard normal numbers (d, M) and uniform ones (n_mixing(d), M)."""
 
 
-def pairs(weight: Array) -> Array:
-    """What every pair of different rows counts, in the order of `pdist`, from the weight (n, n) of its two orders."""
+def _pair_weights(weight: Array) -> Array:
+    """weight_ik + weight_ki of all pairs i < k, in the condensed order of `pdist`: pairs with i = k do not matter.
+
+    (At distance 0 a kernel is 1 whatever its bandwidth.)
+    """
     return squareform(weight + weight.T, checks=False)
 
 
 class RadialKernel(ShiftInvariantKernel):
-    """A function of the squared distance s's alone, where s = (x - z) / bandwidth."""
+    """A kernel that depends only on the squared distance s's, with s = (x - z) / bandwidth."""
 
     @abstractmethod
-    def _fall(self, squared: Array) -> Array:
-        """-2 dK / d(s's)."""
+    def _radial_derivative(self, squared: Array) -> Array:
+        """-2 dK / d(s's)  at the squared distances s's."""
 
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
-        """dK / dlog bandwidth_j = -2 dK / d(s's) s_j^2."""
+        """By the chain rule,  dK / dlog bandwidth_j = -2 dK / d(s's) s_j^2.
+
+        With D the symmetric matrix of weighted derivatives, half of  sum_ik D_ik (a_i - a_k)^2  is
+        sum_i (sum_k D_ik) a_i^2 - a'D a  for each column a: two matrix products for all columns.
+        """
         scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
-        falling = squareform(pairs(weight) * self._fall(pdist(scaled, "sqeuclidean")), checks=False)
-        scaled -= scaled.mean(axis=0)  # (a - b)^2 = a^2 + b^2 - 2ab loses digits far from 0
-        return falling.sum(axis=0) @ scaled**2 - np.sum(scaled * (falling @ scaled), axis=0)
+        derivative = squareform(
+            _pair_weights(weight) * self._radial_derivative(pdist(scaled, "sqeuclidean")), checks=False
+        )
+        scaled -= scaled.mean(axis=0)  # the expansion of (a - b)^2 loses digits far from 0
+        return derivative.sum(axis=0) @ scaled**2 - np.sum(scaled * (derivative @ scaled), axis=0)
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(RadialKernel):
-    """K(x, z) = exp(-|x - z|^2 / (2 bandwidth^2)); w is normal."""
+    """Gaussian (RBF) kernel  K(x, z) = exp(-|x - z|^2 / (2 bandwidth^2)).  Its spectral measure is normal."""
 
     name: ClassVar[str] = "gaussian"
 
@@ -163,7 +183,7 @@ class Gaussian(RadialKernel):
         squared *= -0.5
         return np.exp(squared, out=squared)
 
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         return np.exp(-squared / 2)
 
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:  # noqa: ARG002
@@ -172,7 +192,10 @@ class Gaussian(RadialKernel):
 
 @dataclass(frozen=True, eq=False)
 class Laplacian(ShiftInvariantKernel):
-    """K(x, z) = exp(-|x - z|_1 / bandwidth), the sum of absolute differences; each w_j is Cauchy."""
+    """Laplacian kernel  K(x, z) = exp(-|x - z|_1 / bandwidth),  with the sum of absolute differences.
+
+    Its spectral measure is a product of Cauchy distributions, one for each column.
+    """
 
     name: ClassVar[str] = "laplacian"
 
@@ -183,16 +206,17 @@ class Laplacian(ShiftInvariantKernel):
     def bandwidth_gradient(self, X: Array, weight: Array) -> Array:
         """dK / dlog bandwidth_j = |s_j| K."""
         scaled = np.asarray(X, dtype=float) / self.scale(X.shape[1])
-        weighted = pairs(weight) * np.exp(-pdist(scaled, "cityblock"))
+        weighted = _pair_weights(weight) * np.exp(-pdist(scaled, "cityblock"))
         return np.array([weighted @ pdist(column[:, None], "cityblock") for column in scaled.T])
 
     def n_mixing(self, n_columns: int) -> int:
-        """One for every column."""
+        """One for every column: each has a scale of its own."""
         return n_columns
 
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
-        # The ratio of two independent normal numbers is Cauchy. So orthogonal normals can be used although the measure,
-        # a product, has no rotations: whatever one frequency's normals share with another's, its own law is exact.
+        # A standard normal divided by the absolute value of another is Cauchy. So orthogonal normals can be used
+        # although the measure is not rotation-invariant: however the normals of two frequencies depend on each other,
+        # each frequency for itself has exactly the right distribution.
         return normal / -ndtri(mixing / 2)
 
     def cube_dimension(self, n_columns: int) -> int:
@@ -200,15 +224,23 @@ class Laplacian(ShiftInvariantKernel):
         return n_columns
 
     def frequencies_at(self, uniform: Array, n_columns: int) -> Array:
-        """tan(pi (u - 1/2)) at bandwidth 1."""
+        """The inverse Cauchy distribution function  tan(pi (u - 1/2))  at bandwidth 1."""
         return np.tan(np.pi * (uniform - 0.5)) / self.scale(n_columns)[:, None]
 
 
 @dataclass(frozen=True, eq=False)
 class Matern(RadialKernel):
-    """Matern kernel of smoothness nu = 1/2, 3/2 or 5/2; w is multivariate t with 2 nu degrees of freedom.
+    """Matern kernel of smoothness nu = 1/2, 3/2 or 5/2.
 
-    With s = sqrt(2 nu) |x - z| / bandwidth:  exp(-s),  (1 + s) exp(-s),  (1 + s + s^2/3) exp(-s).
+    With s = sqrt(2 nu) |x - z| / bandwidth:  exp(-s),  (1 + s) exp(-s),  (1 + s + s^2/3) exp(-s).  Its spectral measure
+    is the multivariate t distribution with 2 nu degrees of freedom.
+
+    Parameters
+    ----------
+    bandwidth : float, one float per column, or None
+        As in every shift-invariant kernel.
+    nu : {0.5, 1.5, 2.5}, default=1.5
+        Smoothness: sample functions of the Gaussian process are differentiable 0, 1 or 2 times.
     """
 
     name: ClassVar[str] = "matern"
@@ -225,9 +257,9 @@ class Matern(RadialKernel):
         polynomial = {0.5: 1.0, 1.5: 1 + s, 2.5: 1 + s + s**2 / 3}[self.nu]
         return polynomial * np.exp(-s)
 
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         s = np.sqrt(2 * self.nu * squared)
-        if self.nu == 0.5:  # where rows are equal it counts nothing, whatever it is
+        if self.nu == 0.5:  # infinite at distance 0, where it is multiplied by s_j^2 = 0
             return np.divide(np.exp(-s), s, out=np.zeros_like(s), where=s > 0)
         return (3.0 if self.nu == 1.5 else 5 / 3 * (1 + s)) * np.exp(-s)
 
@@ -237,12 +269,15 @@ class Matern(RadialKernel):
 
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
         degrees = 2 * self.nu
-        return normal * np.sqrt(degrees / chdtri(degrees, mixing))  # a chi-square number by its inverse law
+        return normal * np.sqrt(degrees / chdtri(degrees, mixing))  # t = normal / sqrt(chi-square / degrees)
 
 
 @dataclass(frozen=True, eq=False)
 class Cauchy(RadialKernel):
-    """K(x, z) = 1 / (1 + |x - z|^2 / bandwidth^2); w is normal with an exponentially distributed variance."""
+    """Cauchy (rational quadratic) kernel  K(x, z) = 1 / (1 + |x - z|^2 / bandwidth^2).
+
+    Its spectral measure is normal with an exponentially distributed variance.
+    """
 
     name: ClassVar[str] = "cauchy"
 
@@ -250,7 +285,7 @@ class Cauchy(RadialKernel):
         """1 / (1 + |x - z|^2) at bandwidth 1."""
         return 1 / (1 + self._distance(X, Z, "sqeuclidean"))
 
-    def _fall(self, squared: Array) -> Array:
+    def _radial_derivative(self, squared: Array) -> Array:
         return 2 / (1 + squared) ** 2
 
     def n_mixing(self, n_columns: int) -> int:  # noqa: ARG002
@@ -258,5 +293,85 @@ class Cauchy(RadialKernel):
         return 1
 
     def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
-        # 1/(1 + d^2) = E exp(-s d^2) with s exponential, and exp(-s d^2) is Gaussian with frequency variance 2s.
+        # 1/(1 + d^2) = E exp(-s d^2) with s standard exponential, and exp(-s d^2) is a Gaussian kernel whose
+        # frequencies have the variance 2s.
         return normal * np.sqrt(-2 * np.log1p(-mixing))
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralKernel(ShiftInvariantKernel):
+    """A kernel given by its spectral measure:  K(x, z) = E cos(w'(x - z) / bandwidth),  with a sampler for w.
+
+    Parameters
+    ----------
+    bandwidth : float, one float per column, or None
+        As in every shift-invariant kernel.
+    sampler : callable
+        ``sampler(rng, n_components, n_columns)`` returns independent draws of w, shape (n_columns, n_components), from
+        a distribution that is symmetric about 0. It must use the generator it is given, and be picklable.
+    function : callable or None
+        ``function(X, Z)`` returns the Gram matrix at bandwidth 1, if it is known: needed for
+        ``n_components="exact"``.
+
+    Notes
+    -----
+    A sampler supports "uniform" and "leverage" sampling. For the other strategies, write a subclass of
+    `quernel.kernels.ShiftInvariantKernel` that makes frequencies of normal numbers, as the library's own kernels do.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def box(rng, n_components, n_columns):
+    ...     return rng.uniform(-1, 1, (n_columns, n_components))
+    >>> sinc = SpectralKernel(2.0, box, lambda X, Z: np.sinc((X[:, None] - Z[None]) / np.pi).prod(axis=2))
+    >>> sinc.gram(np.zeros((1, 1)), np.array([[1.0]])).round(4)
+    array([[0.9589]])
+    """
+
+    name: ClassVar[str] = "spectral"
+    refused_samplings: ClassVar[dict[str, str]] = {
+        sampling: f"sampling={sampling!r} must know how frequencies are made of normal or uniform numbers; a "
+        "SpectralKernel knows a sampler only. Use 'uniform' or 'leverage', or write a subclass of "
+        "quernel.kernels.ShiftInvariantKernel."
+        for sampling in ("orthogonal", "qmc")
+    }
+    sampler: Callable[[np.random.Generator, int, int], Array] | None = None
+    function: Callable[[Array, Array], Array] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, given in (("sampler", self.sampler), ("function", self.function)):
+            if not callable(given) and not (given is None and name == "function"):
+                raise ValueError(f"{name} must be a function; got {given!r}.")
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.sampler, self.function))
+
+    def gram(self, X: Array, Z: Array) -> Array:
+        """The user's function of the rows in units of the bandwidth."""
+        self.check_diagonal()
+        assert self.function is not None
+        scale = self.scale(X.shape[1])
+        return np.asarray(self.function(np.asarray(X, dtype=float) / scale, np.asarray(Z, dtype=float) / scale))
+
+    def check_diagonal(self) -> None:
+        """Raise a ValueError if there is no function for the Gram matrix."""
+        if self.function is None:
+            raise ValueError(
+                "This SpectralKernel knows its sampler only, so it has random features but no Gram matrix. Give it "
+                "function=..., or use a number of random features."
+            )
+
+    def frequencies(self, rng: np.random.Generator, n_components: int, n_columns: int) -> Array:
+        """The user's draws, divided by the bandwidth of each column."""
+        assert self.sampler is not None
+        drawn = np.asarray(self.sampler(rng, n_components, n_columns), dtype=float)
+        if drawn.shape != (n_columns, n_components) or not np.all(np.isfinite(drawn)):
+            raise ValueError(
+                f"The sampler of a SpectralKernel must return finite numbers of shape (n_columns, n_components) = "
+                f"({n_columns}, {n_components}); it returned shape {drawn.shape}."
+            )
+        return drawn / self.scale(n_columns)[:, None]
+
+    def _standard_frequencies(self, normal: Array, mixing: Array) -> Array:
+        raise NotImplementedError

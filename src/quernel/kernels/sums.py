@@ -1,4 +1,4 @@
-"""Sums of kernels with positive coefficients."""
+"""Sums of kernels with positive coefficients, which are kernels again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from quernel.kernels.base import Array, Kernel
 
 @dataclass(frozen=True)
 class Sum(Kernel):
-    """K = sum_k c_k K_k, written `Gaussian(1.0) + 0.5 * Matern(3.0)`; the features of all, side by side."""
+    """The kernel  K = sum_k c_k K_k,  written `Gaussian(1.0) + 0.5 * Matern(3.0)`.
+
+    Its random features are those of all summands, concatenated.
+
+    Parameters
+    ----------
+    summands : tuple of (float, Kernel)
+        The coefficients c_k, positive and finite, and the kernels K_k.
+    """
 
     name: ClassVar[str] = "sum"
     summands: tuple[tuple[float, Kernel], ...]
@@ -38,30 +46,30 @@ class Sum(Kernel):
 
     @property
     def takes_bandwidth(self) -> bool:
-        """Whether a summand does."""
+        """Whether some summand has a bandwidth."""
         return any(kernel.takes_bandwidth for _, kernel in self.summands)
 
     @property
-    def bandwidth_is_open(self) -> bool:
-        """Whether a summand's is."""
-        return any(kernel.bandwidth_is_open for _, kernel in self.summands)
+    def has_free_bandwidth(self) -> bool:
+        """Whether some summand has a bandwidth of None."""
+        return any(kernel.has_free_bandwidth for _, kernel in self.summands)
 
     @property
     def bandwidth(self) -> tuple[Any, ...]:
-        """The bandwidth of every summand, None where there is none."""
+        """The bandwidth of every summand; None for a summand without one."""
         return tuple(getattr(kernel, "bandwidth", None) for _, kernel in self.summands)
 
     def with_bandwidth(self, bandwidth: ArrayLike) -> Sum:
-        """The same sum, its open bandwidths filled in; those that are given stay."""
-        filled = (k.with_bandwidth(bandwidth) if k.bandwidth_is_open else k for _, k in self.summands)
+        """A copy with this bandwidth in place of every None; bandwidths that were given stay."""
+        filled = (k.with_bandwidth(bandwidth) if k.has_free_bandwidth else k for _, k in self.summands)
         return Sum(tuple(zip((c for c, _ in self.summands), filled, strict=True)))
 
     def check_columns(self, n_columns: int) -> None:
-        """Complain if a summand does."""
+        """Raise a ValueError if a summand cannot be used with this number of columns."""
         for _, kernel in self.summands:
             kernel.check_columns(n_columns)
 
     def check_diagonal(self) -> None:
-        """Complain if a summand does."""
+        """Raise a ValueError if the diagonal of a summand is infinite or unknown."""
         for _, kernel in self.summands:
             kernel.check_diagonal()

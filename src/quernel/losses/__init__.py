@@ -1,4 +1,7 @@
-"""Losses: convex functions of a residual, each one small class, and their registry."""
+"""Losses: convex functions of the residual, one small class each.
+
+`LOSSES` is the registry of the names that estimators accept as ``loss="..."``.
+"""
 
 from quernel.losses.base import Loss
 from quernel.losses.margins import Hinge, Logistic, Margin, SmoothedHinge, SquaredHinge

@@ -1,17 +1,31 @@
-"""What a loss is: a convex function of the residual r, as the maximum of its dual lines.
+"""The interface of a loss: a convex function of the residual, given together with its convex conjugate.
 
-    loss(r) = max over v of  v r - conjugate(v)
+A closed convex loss is the supremum of its supporting lines, which defines the conjugate (Fenchel):
 
-What the solvers need of a loss is small. With an anchor v0 (the current dual variable) and a width d the smoothed loss
-is  max over v of  v r - conjugate(v) - d (v - v0)^2 / 2,  and
+    loss(r) = max over v of  v r - conjugate(v),      conjugate(v) = max over r of  v r - loss(r).
 
-- `dual(r, v0, d)`       is the maximising v: the slope of the smoothed loss at r;
-- `curvature(r, v0, d)`  is its derivative in r, at most 1/d;
-- `value`, `conjugate`   give the certificate, because  value(r) + conjugate(v) - v r >= 0  for every v (Fenchel-Young).
+The solvers use the augmented Lagrangian method, a proximal point method in the dual variables. With multipliers v0,
+called `anchor`, and a smoothing width d they work on the smoothed loss (for v0 = 0, the Moreau envelope of the loss)
 
-Columns are fits: r has shape (n, q), and a loss may differ from column to column. The residual of a target y and a
-prediction f is  r = offset - sign f,  where `frame(y)` is (offset, sign): (y, 1) or, for a loss of the margin y f with
-labels y = -1 and +1, (1, y).
+    loss_d(r) = max over v of  v r - conjugate(v) - d (v - v0)^2 / 2,
+
+and need of a loss only
+
+- `dual(r, v0, d)`       the maximising v, which is the derivative of loss_d at r;
+- `curvature(r, v0, d)`  its derivative in r, an element of the generalised Hessian used by semismooth Newton: at most
+                         1/d, and 0 on rows where v sits at a bound;
+- `value`, `conjugate`   for the duality gap, because  value(r) + conjugate(v) - v r >= 0  for every r and v, with
+                         equality if and only if v is a subgradient at r (the Fenchel-Young inequality).
+
+Shapes: q fits ("columns", usually one per quantile level) are solved side by side, so r and v have shape (n, q), and
+parameters of a loss have shape (q,): a loss may differ from column to column.
+
+Regression and classification share this code because the residual of a target y and a prediction f is
+
+    r = offset - sign f,      (offset, sign) = `margin_transform(y)`,
+
+that is (y, 1) for regression, hence r = y - f, and (1, y) for a loss of the margin y f with labels y in {-1, +1}, hence
+r = 1 - y f.
 """
 
 from __future__ import annotations
@@ -26,17 +40,32 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]
-Parameter = Any  # one number for all columns, or one per column; once the loss is made, an array of shape (q,)
+# A parameter of a loss: one number for all columns, or one per column. After construction, an array of shape (q,).
+Parameter = Any
 
-MOST_STEPS = 200
+# Iterations after which `monotone_root` stops at the latest. Bisection alone halves the bracket each time, so far fewer
+# reach machine precision: this is a safeguard.
+MAX_ROOT_ITERATIONS = 200
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """A convex loss for q columns at once; parameters are one number for all columns, or one per column.
+    """Base class of all losses: a convex loss for q columns at once.
 
-    A subclass gives `value`, `slope`, `dual`, `curvature`, `conjugate`, `contact` and `domain`. `quernel.losses.Smooth`
-    and `quernel.losses.Piecewise` derive most of these from less.
+    A subclass is a frozen dataclass whose fields are its parameters, each one number for all columns or one per column.
+    It implements `value`, `slope`, `dual`, `curvature`, `conjugate`, `inverse_subgradient`, `domain` and
+    `smoothing_width`. Two intermediate classes derive most of these from less: `quernel.losses.Smooth` for losses with
+    a second derivative, and `quernel.losses.Piecewise` for losses made of lines and parabolas.
+
+    Parameters
+    ----------
+    n_columns : int, default=1
+        The number q of columns. 1 means: as many as the longest parameter has entries.
+
+    Attributes
+    ----------
+    margin : bool
+        Whether the loss is one of the margin y f, for labels -1 and +1 (a class attribute).
     """
 
     margin: ClassVar[bool] = False
@@ -50,137 +79,175 @@ class Loss:
             if array.ndim != 1 or len(array) not in (1, size):
                 wanted = f"a number or one for each of {size} columns"
                 raise ValueError(f"{name} must be {wanted}; got an array of shape {array.shape}.")
+            # The dataclass is frozen; this is the one moment at which its fields are normalised.
             object.__setattr__(self, name, np.broadcast_to(array, (size,)))
         object.__setattr__(self, "n_columns", size)
 
     def _parameters(self) -> list[str]:
+        """Names of the fields that are parameters of the loss."""
         return [part.name for part in fields(self) if part.name != "n_columns"]
 
     def _require(self, name: str, holds: Any, wanted: str) -> None:
-        """A parameter that must be `wanted`, in every column."""
+        """Raise a ValueError unless the condition `holds` in every column; `wanted` completes "must be ..."."""
         if not np.all(holds):
             raise ValueError(f"{name} of the {type(self).__name__} loss must be {wanted}; got {getattr(self, name)}.")
 
     def value(self, residual: Array) -> Array:
-        """loss(r)."""
+        """loss(r), elementwise."""
         raise NotImplementedError
 
     def slope(self, residual: Array) -> Array:
-        """A subgradient of the loss at r."""
+        """A subgradient of the loss at r: its derivative where there is one."""
         raise NotImplementedError
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
-        """argmax over v of  v r - conjugate(v) - width (v - anchor)^2 / 2."""
+        """argmax over v of  v r - conjugate(v) - width (v - anchor)^2 / 2:  the derivative of the smoothed loss."""
         raise NotImplementedError
 
     def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
-        """d dual / d r."""
+        """d dual / d r: the second derivative of the smoothed loss, between 0 and 1 / width."""
         raise NotImplementedError
 
     def smooth(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
-        """Dual and curvature, in arrays that the caller may overwrite."""
+        """(`dual`, `curvature`) in new arrays, which the caller may overwrite."""
         return np.array(self.dual(residual, anchor, width)), np.array(self.curvature(residual, anchor, width))
 
     def conjugate(self, dual: Array) -> Array:
-        """max over r of  v r - loss(r);  inf outside the domain."""
+        """The convex conjugate  max over r of  v r - loss(r);  inf outside the domain."""
         raise NotImplementedError
 
-    def contact(self, dual: Array) -> Array:
-        """A residual at which v is a slope of the loss."""
+    def inverse_subgradient(self, dual: Array) -> Array:
+        """A residual r at which v is a subgradient of the loss, that is, a subgradient of the conjugate at v."""
         raise NotImplementedError
 
     @property
     def domain(self) -> tuple[Array, Array]:
-        """Lower and upper end of the duals with a finite conjugate, each of shape (q,)."""
+        """Lower and upper bound of the dual variables with a finite conjugate, each of shape (q,).
+
+        This is the range of the slopes of the loss, and the box constraint of the dual problem: [tau - 1, tau] for the
+        pinball loss.
+        """
         raise NotImplementedError
 
     @property
-    def own_width(self) -> Array:
-        """The width by which the loss is smooth by itself: 1 / its largest curvature, 0 where it has kinks; (q,)."""
+    def smoothing_width(self) -> Array:
+        """1 / the largest second derivative of the loss, 0 for a loss with kinks; shape (q,).
+
+        A loss with a positive width is smooth by itself: the solvers need not smooth it further.
+        """
         raise NotImplementedError
 
     @property
-    def lines(self) -> tuple[Array, Array]:
-        """Knots (q, p) in rising order, and the loss's slope (q, p + 1) before, between and after them.
+    def segments(self) -> tuple[Array, Array]:
+        """Knots (q, p) in ascending order, and the slopes (q, p + 1) before, between and after them.
 
-        Where the loss is no line the slope is nan.
+        On a segment on which the loss is not linear the slope is nan. Screening rests on this: a row whose residual
+        stays on one linear segment has a known, constant dual variable.
         """
         return np.empty((self.n_columns, 0)), np.full((self.n_columns, 1), np.nan)
 
     @cached_property
-    def is_kink(self) -> bool:
-        """Whether the loss is two lines that meet at 0, in every column."""
-        knots, slopes = self.lines
+    def is_two_piece(self) -> bool:
+        """Whether the loss is two half-lines that meet at 0, in every column: pinball, absolute and hinge are."""
+        knots, slopes = self.segments
         return knots.shape[1] == 1 and not knots.any() and not np.isnan(slopes).any()
 
     def prox(self, residual: Array, width: Array | float) -> Array:
-        """argmin over z of  loss(z) + (z - r)^2 / (2 width):  r minus width times the slope at the answer."""
+        """The proximal operator  argmin over z of  loss(z) + (z - r)^2 / (2 width).
+
+        By Moreau's identity it is r minus width times the `dual` with anchor 0.
+        """
         return residual - width * self.dual(residual, np.zeros_like(residual), width)
 
     def lipschitz(self, bound: float = np.inf) -> Array:
-        """The steepest slope on [-bound, bound], shape (q,)."""
+        """The Lipschitz constant of the loss on [-bound, bound], shape (q,); inf where there is none."""
         ends = self.domain if np.isinf(bound) else self.slope(np.full((2, self.n_columns), [[-bound], [bound]]))
         return np.max(np.abs(ends), axis=0)
 
-    def distance(self, residual: Array) -> Array:
-        """How far r is from the nearest knot."""
-        knots, _ = self.lines
-        far = np.full(residual.shape, np.inf)
-        return np.min([far, *(np.abs(residual - knot) for knot in knots.T)], axis=0)
+    def distance_to_knot(self, residual: Array) -> Array:
+        """|r - nearest knot|; inf for a loss without knots."""
+        knots, _ = self.segments
+        no_knot = np.full(residual.shape, np.inf)
+        return np.min([no_knot, *(np.abs(residual - knot) for knot in knots.T)], axis=0)
 
-    def interior(self, dual: Array) -> Mask:
-        """Where v is no end of the domain: the rows that a fit bends to."""
+    def strictly_inside(self, dual: Array) -> Mask:
+        """Where v is strictly inside the domain, up to rounding.
+
+        These are the rows that the fit interpolates (pinball) or that are free support vectors (hinge): the only ones
+        to which the solution reacts when a target moves a little.
+        """
         low, high = self.domain
         margin = 1e-9 * np.minimum(high - low, 1)
         return (dual > low + margin) & (dual < high - margin)
 
-    def room(self, residual: Array, dual: Array) -> tuple[Array, Array]:
-        """The least and the largest s for which v is still a slope of the loss at r - s."""
-        low, high = self.domain
-        away = residual - self.contact(dual)
-        return np.where(dual >= high, -np.inf, away), np.where(dual <= low, np.inf, away)
+    def subgradient_interval(self, residual: Array, dual: Array) -> tuple[Array, Array]:
+        """The smallest and the largest s for which v is still a subgradient of the loss at r - s.
 
-    def frame(self, target: Array) -> tuple[Array | float, Array | float]:
-        """(offset, sign) of  r = offset - sign f."""
+        The interval by which a prediction may change before the dual variable has to; infinite on the side on which v
+        is a bound of the domain, because there the loss goes on as a line.
+        """
+        low, high = self.domain
+        shift = residual - self.inverse_subgradient(dual)
+        return np.where(dual >= high, -np.inf, shift), np.where(dual <= low, np.inf, shift)
+
+    def margin_transform(self, target: Array) -> tuple[Array | float, Array | float]:
+        """(offset, sign) of  r = offset - sign f:  (y, 1) for regression."""
         return target, 1.0
 
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """argmin over b of  sum share loss(r at f = b),  shape (q,)."""
-        return balance_point(self, target, share)
+    def fit_constant(self, target: Array, share: Array) -> Array:
+        """The best constant prediction  argmin over b of  sum_i share_i loss(r_i at f = b),  shape (q,).
+
+        Here for regression losses with a continuous slope; others override it.
+        """
+        return stationary_constant(self, target, share)
 
     def take(self, columns: NDArray[np.intp]) -> Self:
-        """The loss of some of the columns."""
+        """The same loss for some of the columns, by index; an index may occur repeatedly."""
         chosen = {name: getattr(self, name)[columns] for name in self._parameters()}
         return replace(self, n_columns=len(columns), **chosen)
 
 
-def balance_point(loss: Loss, target: Array, share: Array) -> Array:
-    """The constant at which the slopes of a smooth loss balance."""
+def stationary_constant(loss: Loss, target: Array, share: Array) -> Array:
+    """The constant b at which the derivative of  sum_i share_i loss(y_i - b)  is zero, shape (q,).
+
+    For losses of y - f with a continuous slope. The derivative increases in b, and changes sign between min y and
+    max y; Newton's method starts from the weighted mean, the answer for the squared loss.
+    """
     anchor = np.zeros((len(target), loss.n_columns))
 
-    def heaviness(constant: Array) -> tuple[Array, Array]:
+    def weighted_slope(constant: Array) -> tuple[Array, Array]:
+        """First and second derivative of the objective in b; the curvature of width 0 is loss''."""
         residual = target[:, None] - constant
         return -(share @ loss.slope(residual)), share @ loss.curvature(residual, anchor, 0.0)
 
     low, high = np.full(loss.n_columns, target.min()), np.full(loss.n_columns, target.max())
-    return increasing_root(heaviness, low, high, np.full(loss.n_columns, share @ target / share.sum()))
+    return monotone_root(weighted_slope, low, high, np.full(loss.n_columns, share @ target / share.sum()))
 
 
-def increasing_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, start: Array) -> Array:
-    """Where an increasing function, which gives its value and derivative, passes zero between low and high; entrywise.
+def monotone_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, start: Array) -> Array:
+    """The root of an increasing function in the bracket [low, high], elementwise.
 
-    Newton's method while its steps become half as long each time, and bisection otherwise.
+    Safeguarded Newton: a Newton step is taken while it stays inside the bracket and is at most half as long as the step
+    before; otherwise the bracket is bisected. So convergence is quadratic near the root and never slower than bisection
+    far from it.
+
+    Parameters
+    ----------
+    function : callable
+        Returns the value and the derivative, both of the shape of its argument.
+    low, high, start : arrays of one shape
+        The bracket, and the first point, which is clipped to it.
     """
-    z, last = np.clip(start, low, high), high - low
-    enough = 1e-15 * (np.abs(low) + np.abs(high))
-    for _ in range(MOST_STEPS):
+    z, last_step = np.clip(start, low, high), high - low
+    tolerance = 1e-15 * (np.abs(low) + np.abs(high))
+    for _ in range(MAX_ROOT_ITERATIONS):
         value, derivative = function(z)
         low, high = np.where(value <= 0, z, low), np.where(value >= 0, z, high)
         newton = z - np.divide(value, derivative, out=np.full_like(value, np.nan), where=derivative > 0)
-        fast = (newton > low) & (newton < high) & (np.abs(newton - z) <= last / 2)
-        step = np.where(fast, newton, (low + high) / 2)
-        last = np.abs(step - z)
-        z = step
-        if np.all(last <= enough):
+        accept = (newton > low) & (newton < high) & (np.abs(newton - z) <= last_step / 2)
+        next_z = np.where(accept, newton, (low + high) / 2)
+        last_step = np.abs(next_z - z)
+        z = next_z
+        if np.all(last_step <= tolerance):
             break
     return z

@@ -1,6 +1,7 @@
-"""Losses of the margin m = y f with labels -1 and +1, written as losses of r = 1 - m.
+"""Classification losses: convex functions of the margin m = y f with labels y in {-1, +1}, written in r = 1 - m.
 
-A row whose margin is 1 or more has r <= 0. So the hinge is max(r, 0): half a check loss.
+A row that is classified correctly with a margin of at least 1 has r <= 0. In this form the hinge loss is max(r, 0), a
+pinball loss with the box [0, 1], and support vector machines are solved by the code that solves quantile regression.
 """
 
 from __future__ import annotations
@@ -20,27 +21,30 @@ Array = NDArray[np.floating]
 
 
 class Margin(Loss):
-    """r = 1 - y f."""
+    """Base class of losses of the margin:  r = 1 - y f.
+
+    Mixed in before `Piecewise` or `Smooth`; a subclass adds `constant_for`.
+    """
 
     margin: ClassVar[bool] = True
 
-    def frame(self, target: Array) -> tuple[Array | float, Array | float]:
-        """(1, y)."""
+    def margin_transform(self, target: Array) -> tuple[Array | float, Array | float]:
+        """(offset, sign) = (1, y)."""
         return 1.0, target
 
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """From the share of the label +1, which is all that counts."""
+    def fit_constant(self, target: Array, share: Array) -> Array:
+        """The best constant score, shape (q,); it depends on the data only through the weighted share of label +1."""
         positive = share @ (target > 0) / share.sum()
         return self.constant_for(np.broadcast_to(positive, (self.n_columns,)))
 
     def constant_for(self, positive: Array) -> Array:
-        """argmin over b of  p loss(1 - b) + (1 - p) loss(1 + b)."""
+        """argmin over b of  p loss(1 - b) + (1 - p) loss(1 + b),  with p the share of label +1; shape (q,)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class Hinge(Margin, Piecewise):
-    """max(1 - m, 0):  the support vector machine."""
+    """Hinge loss  max(1 - m, 0),  of the support vector machine."""
 
     def value(self, residual: Array) -> Array:
         """max(r, 0)."""
@@ -52,13 +56,13 @@ class Hinge(Margin, Piecewise):
         return np.zeros(self.n_columns), np.ones(self.n_columns)
 
     def constant_for(self, positive: Array) -> Array:
-        """The label that most rows have; 0 between equals."""
+        """The majority label, -1 or +1; 0 for a tie."""
         return np.sign(np.where(np.isclose(positive, 0.5, rtol=0, atol=1e-12), 0, positive - 0.5))
 
 
 @dataclass(frozen=True, eq=False)
 class SquaredHinge(Margin, Piecewise):
-    """max(1 - m, 0)^2."""
+    """Squared hinge loss  max(1 - m, 0)^2,  of the L2-loss support vector machine."""
 
     def value(self, residual: Array) -> Array:
         """max(r, 0)^2."""
@@ -66,11 +70,11 @@ class SquaredHinge(Margin, Piecewise):
 
     @property
     def domain(self) -> tuple[Array, Array]:
-        """0 and more."""
+        """[0, inf)."""
         return np.zeros(self.n_columns), np.full(self.n_columns, np.inf)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
+    def inverse_curvatures(self) -> tuple[Array, Array]:
         """1/2: the slope is 2 r."""
         return np.full(self.n_columns, 0.5), np.full(self.n_columns, 0.5)
 
@@ -81,7 +85,15 @@ class SquaredHinge(Margin, Piecewise):
 
 @dataclass(frozen=True, eq=False)
 class SmoothedHinge(Margin, Piecewise):
-    """The hinge with its kink rounded over a width: a parabola for margins in (1 - width, 1)."""
+    """The hinge loss with its kink smoothed: a parabola for margins in (1 - width, 1).
+
+    It is the Moreau envelope of the hinge loss (Rennie and Srebro's smooth hinge for width 1).
+
+    Parameters
+    ----------
+    width : float or array-like of shape (q,), default=1.0
+        Length of the parabola, in units of the margin.
+    """
 
     width: Parameter = 1.0
 
@@ -100,51 +112,53 @@ class SmoothedHinge(Margin, Piecewise):
         return np.zeros(self.n_columns), np.ones(self.n_columns)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
-        """The width."""
+    def inverse_curvatures(self) -> tuple[Array, Array]:
+        """The width: the slope r / width rises by 1 over it."""
         return self.width, self.width
 
     def constant_for(self, positive: Array) -> Array:
-        """Where  p clip((1 - b) / width) = (1 - p) clip((1 + b) / width),  clipped to [0, 1].
+        """The root b of  p clip((1 - b) / width) = (1 - p) clip((1 + b) / width),  with clip to [0, 1].
 
-        On the side of the rarer label the slope is 1 as soon as the width is below 1 + |b|; otherwise both are sloping.
+        b has the sign of the majority label. For the minority label r = 1 + |b|: if that is at least the width, its
+        slope is 1 and the equation is linear in the majority's slope; otherwise both slopes are linear in b, and
+        b = 2p - 1 as for the squared hinge.
         """
-        rare = np.minimum(positive, 1 - positive)
-        far = 1 - self.width * rare / (1 - rare)
-        size = np.where(1 + far >= self.width, far, 1 - 2 * rare)
-        return np.sign(positive - 0.5) * np.where(rare < 0.5, size, 0)
+        minority = np.minimum(positive, 1 - positive)
+        saturated = 1 - self.width * minority / (1 - minority)
+        size = np.where(1 + saturated >= self.width, saturated, 1 - 2 * minority)
+        return np.sign(positive - 0.5) * np.where(minority < 0.5, size, 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Logistic(Margin, Smooth):
-    """log(1 + exp(-m)):  logistic regression, without the factor 1 / log 2."""
+    """Logistic loss  log(1 + exp(-m)),  the negative log-likelihood of logistic regression (natural logarithm)."""
 
     ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    flatness: ClassVar[float] = 4.0
+    inverse_smoothness: ClassVar[float] = 4.0
 
     def value(self, residual: Array) -> Array:
         """log(1 + exp(r - 1))."""
         return np.logaddexp(0, residual - 1)
 
     def slope(self, residual: Array) -> Array:
-        """1 / (1 + exp(1 - r)):  the probability that the model gives to the other label."""
+        """1 / (1 + exp(1 - r)):  the probability p that the model gives to the wrong label."""
         return expit(residual - 1)
 
-    def bend(self, residual: Array) -> Array:
+    def second_derivative(self, residual: Array) -> Array:
         """p (1 - p)."""
         return expit(residual - 1) * expit(1 - residual)
 
     def conjugate(self, dual: Array) -> Array:
-        """v + v log v + (1 - v) log(1 - v)."""
+        """v + v log v + (1 - v) log(1 - v):  v minus the binary entropy of v."""
         v = np.clip(dual, 0, 1)
         return np.where(dual == v, v + xlogy(v, v) + xlog1py(1 - v, -v), np.inf)
 
-    def contact(self, dual: Array) -> Array:
-        """1 + log(v / (1 - v)), cut where the numbers end."""
+    def inverse_subgradient(self, dual: Array) -> Array:
+        """1 + log(v / (1 - v)), with v kept off 0 and 1 so that the result is finite."""
         v = np.clip(dual, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
         return 1 + np.log(v) - np.log1p(-v)
 
     def constant_for(self, positive: Array) -> Array:
-        """log(p / (1 - p)), finite also where there is one label only."""
+        """The log-odds log(p / (1 - p)), kept finite where all rows have one label."""
         p = np.clip(positive, np.finfo(float).eps, 1 - np.finfo(float).eps)
         return np.log(p) - np.log1p(-p)

@@ -1,4 +1,4 @@
-"""The check loss, and weighted quantiles."""
+"""The pinball (check) loss of quantile regression, and weighted quantiles, which it fits as constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Pinball(Loss):
-    """The check loss  rho(r) = r (level - 1{r < 0}),  one level per column."""
+    """The pinball loss  rho_tau(r) = r (tau - 1{r < 0}),  one quantile level tau per column.
+
+    Its conjugate is the indicator function of the box [tau - 1, tau], so that the dual variables of quantile regression
+    are box-constrained, and strictly inside the box only on rows that the fit interpolates (r = 0).
+
+    Parameters
+    ----------
+    levels : float or array-like of shape (q,), default=0.5
+        Quantile levels, strictly between 0 and 1.
+    """
 
     levels: Parameter = 0.5
 
@@ -25,53 +34,53 @@ class Pinball(Loss):
         super().__post_init__()
 
     @property
-    def own_width(self) -> Array:
-        """0: there is a kink."""
+    def smoothing_width(self) -> Array:
+        """0: the loss has a kink at 0."""
         return np.zeros(self.n_columns)
 
     @property
     def domain(self) -> tuple[Array, Array]:
-        """The box [level - 1, level]."""
+        """The box [tau - 1, tau]."""
         return self.levels - 1, self.levels
 
     def value(self, residual: Array) -> Array:
-        """max(level r, (level - 1) r)."""
+        """max(tau r, (tau - 1) r)."""
         return np.maximum(self.levels * residual, (self.levels - 1) * residual)
 
     def slope(self, residual: Array) -> Array:
-        """level where r > 0, level - 1 where r < 0, and 0 at the kink."""
+        """tau where r > 0, tau - 1 where r < 0, and 0 at the kink."""
         return np.where(residual > 0, self.levels, np.where(residual < 0, self.levels - 1, 0.0))
 
     def dual(self, residual: Array, anchor: Array, width: Array | float) -> Array:
-        """clip(r / width + anchor, level - 1, level)."""
+        """clip(r / width + anchor, tau - 1, tau)."""
         return self.smooth(residual, anchor, width)[0]
 
     def curvature(self, residual: Array, anchor: Array, width: Array | float) -> Array:
-        """1 / width on the rows that are not clipped, else 0."""
+        """1 / width on rows that are not clipped, else 0."""
         return self.smooth(residual, anchor, width)[1]
 
     def smooth(self, residual: Array, anchor: Array, width: Array | float) -> tuple[Array, Array]:
-        """Dual and curvature."""
+        """(`dual`, `curvature`) in one pass, with as few temporary arrays as possible: the solvers' inner loop."""
         low, high = self.domain
-        line = residual / width
-        line += anchor
-        dual = np.maximum(line, low)
+        unclipped = residual / width
+        unclipped += anchor
+        dual = np.maximum(unclipped, low)
         np.minimum(dual, high, out=dual)
-        inside = line > low  # strictly: an anchor at the end of the box is clipped
-        inside &= line < high
+        inside = unclipped > low  # strictly: an anchor at a bound of the box counts as clipped
+        inside &= unclipped < high
         return dual, np.multiply(inside, 1 / np.asarray(width))
 
     def prox(self, residual: Array, width: Array | float) -> Array:
-        """r minus what clip(r, width (level - 1), width level) takes from it."""
+        """r - clip(r, width (tau - 1), width tau):  asymmetric soft thresholding."""
         low, high = self.domain
         return residual - np.clip(residual, width * low, width * high)
 
-    def contact(self, dual: Array) -> Array:
-        """0: every v of the box is a slope at the kink."""
+    def inverse_subgradient(self, dual: Array) -> Array:
+        """0: every v of the box is a subgradient at the kink."""
         return np.zeros_like(dual)
 
     def conjugate(self, dual: Array) -> Array:
-        """0 in the box, infinite outside."""
+        """0 in the box, inf outside."""
         low, high = self.domain
         outside = (dual < low) | (dual > high)
         conjugate = np.zeros_like(dual)
@@ -80,55 +89,86 @@ class Pinball(Loss):
         return conjugate
 
     @property
-    def lines(self) -> tuple[Array, Array]:
-        """level - 1 before 0, level after it."""
+    def segments(self) -> tuple[Array, Array]:
+        """One knot at 0; slope tau - 1 before it and tau after it."""
         return np.zeros((self.n_columns, 1)), np.column_stack(self.domain)
 
-    def distance(self, residual: Array) -> Array:
+    def distance_to_knot(self, residual: Array) -> Array:
         """|r|."""
         return np.abs(residual)
 
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """The weighted quantile at each level; the middle where a whole interval is optimal."""
-        if target.ndim == 2:  # a column of its own for each level
-            own = zip(target.T, self.levels, strict=True)
-            return np.array([weighted_quantiles(column, share, np.array([level]))[0] for column, level in own])
+    def fit_constant(self, target: Array, share: Array) -> Array:
+        """The weighted quantile at each level; the midpoint where a whole interval is optimal.
+
+        Targets are of shape (n,), or (n, q) for one target per column.
+        """
+        if target.ndim == 2:
+            columns = zip(target.T, self.levels, strict=True)
+            return np.array([weighted_quantiles(column, share, np.array([level]))[0] for column, level in columns])
         return weighted_quantiles(target, share, self.levels)
 
 
-# Sums of many shares are known to this, relative to the level they should reach.
+# Relative rounding error of a cumulative sum of many weights: a level within it of a jump counts as meeting the jump.
 SUM_ROUNDING = 1e-11
-# Of many values only some are sorted to find those at a few levels: a sample of this size tells, up to so many of its
-# standard errors, between which of its values they lie.
-MANY, FEW, SAMPLE, SAFE = 100_000, 4, 2**14, 5
+
+
+@dataclass(frozen=True)
+class _SelectionOptions:
+    """When and how order statistics are found by sampling splitters rather than by partitioning all values."""
+
+    min_values: int = 100_000  # with fewer values, one partition is fast enough
+    max_levels: int = 4  # every level takes passes of its own; with more of them, one partition serves all
+    sample_size: int = 2**14  # values that are sorted to find the splitters: a larger sample leaves fewer candidates
+    n_standard_errors: int = 5  # distance of the splitters from the level: larger makes a second attempt rarer
+
+
+_SELECTION = _SelectionOptions()
 
 
 def weighted_quantiles(values: Array, share: Array, levels: Array) -> Array:
-    """For each level, where the cumulated share passes it: the middle, where it is met exactly between two values."""
-    if np.all(share == share[0]):  # equal weights: no need to sort all values
+    """Weighted quantiles of `values`, shape (len(levels),).
+
+    The quantile at tau is the value at which the cumulative weight of the sorted values passes tau times the total.
+    Where it meets that exactly, between two values, every point of the interval minimises the pinball loss, and the
+    midpoint is returned.
+
+    Parameters
+    ----------
+    values, share : arrays of shape (n,)
+        Weights need not sum to one.
+    levels : array of shape (q,), between 0 and 1
+    """
+    if np.all(share == share[0]):  # equal weights: order statistics, without sorting all values
         n = len(values)
         below = np.ceil(levels * n * (1 - SUM_ROUNDING)).astype(int) - 1
         above = np.floor(levels * n * (1 + SUM_ROUNDING)).astype(int)
-        places = np.clip([below, above], 0, n - 1)
-        if n < MANY or len(levels) > FEW:
-            return np.partition(values, np.unique(places))[places].mean(axis=0)
-        return np.array([_ordered(values, pair).mean() for pair in places.T])
+        ranks = np.clip([below, above], 0, n - 1)
+        if n < _SELECTION.min_values or len(levels) > _SELECTION.max_levels:
+            return np.partition(values, np.unique(ranks))[ranks].mean(axis=0)
+        return np.array([_select_ranks(values, pair).mean() for pair in ranks.T])
     order = np.argsort(values, kind="stable")
-    reached = np.cumsum(share[order])
-    goal = levels * reached[-1]
-    places = np.searchsorted(reached, [goal * (1 - SUM_ROUNDING), goal * (1 + SUM_ROUNDING)])
-    return values[order[np.minimum(places, len(values) - 1)]].mean(axis=0)
+    cumulative = np.cumsum(share[order])
+    goal = levels * cumulative[-1]
+    ranks = np.searchsorted(cumulative, [goal * (1 - SUM_ROUNDING), goal * (1 + SUM_ROUNDING)])
+    return values[order[np.minimum(ranks, len(values) - 1)]].mean(axis=0)
 
 
-def _ordered(values: Array, places: NDArray[np.intp]) -> Array:
-    """np.sort(values)[places] for places next to each other: few values lie between those of a sample around them."""
-    n, some = len(values), np.sort(values[:: len(values) // SAMPLE])
-    share = places[0] / n
-    margin = SAFE * np.sqrt(len(some) * share * (1 - share)) + SAFE
-    first, last = int(len(some) * share - margin), int(len(some) * share + margin)
-    before = values < some[first] if first > 0 else np.zeros(n, dtype=bool)
-    between = ~before & (values <= some[last]) if last < len(some) else ~before
-    within, rest = places - np.count_nonzero(before), values[between]
-    if within[0] < 0 or within[-1] >= len(rest):  # the sample was not like the others
-        within, rest = places, values
-    return np.partition(rest, within)[within]
+def _select_ranks(values: Array, ranks: NDArray[np.intp]) -> Array:
+    """np.sort(values)[ranks] for neighbouring ranks, by sampling (the idea of Floyd and Rivest's SELECT, 1975).
+
+    Two order statistics of a sorted sample, a few standard errors on either side of the wanted level, enclose the
+    wanted values with high probability: only the few values between these splitters are partitioned. If the ranks turn
+    out not to lie between them, all values are partitioned, so the result is exact in any case.
+    """
+    n, sample = len(values), np.sort(values[:: len(values) // _SELECTION.sample_size])
+    level = ranks[0] / n
+    # Standard error of a rank in the sample, by the binomial distribution.
+    n_errors = _SELECTION.n_standard_errors
+    margin = n_errors * np.sqrt(len(sample) * level * (1 - level)) + n_errors
+    first, last = int(len(sample) * level - margin), int(len(sample) * level + margin)
+    before = values < sample[first] if first > 0 else np.zeros(n, dtype=bool)
+    between = ~before & (values <= sample[last]) if last < len(sample) else ~before
+    remaining_ranks, candidates = ranks - np.count_nonzero(before), values[between]
+    if remaining_ranks[0] < 0 or remaining_ranks[-1] >= len(candidates):  # the sample was not representative
+        remaining_ranks, candidates = ranks, values
+    return np.partition(candidates, remaining_ranks)[remaining_ranks]

@@ -1,4 +1,7 @@
-"""Losses of the residual y - f."""
+"""Regression losses: convex functions of the residual r = y - f.
+
+Each docstring names the functional of the conditional distribution of y that the loss estimates, where it has a name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Absolute(Piecewise):
-    """|r|:  least absolute deviations."""
+    """Absolute loss |r|, of least absolute deviations: the conditional median. Twice the pinball loss at 0.5."""
 
     def value(self, residual: Array) -> Array:
         """|r|."""
@@ -30,14 +33,20 @@ class Absolute(Piecewise):
         """[-1, 1]."""
         return -np.ones(self.n_columns), np.ones(self.n_columns)
 
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """The weighted median."""
+    def fit_constant(self, target: Array, share: Array) -> Array:
+        """The weighted median, shape (q,)."""
         return weighted_quantiles(target, share, np.full(self.n_columns, 0.5))
 
 
 @dataclass(frozen=True, eq=False)
 class EpsilonInsensitive(Piecewise):
-    """max(|r| - epsilon, 0):  support vector regression."""
+    """Epsilon-insensitive loss  max(|r| - epsilon, 0),  of support vector regression.
+
+    Parameters
+    ----------
+    epsilon : float or array-like of shape (q,), default=0.1
+        Residuals up to this size cost nothing; in the units of y.
+    """
 
     epsilon: Parameter = 0.1
 
@@ -56,19 +65,28 @@ class EpsilonInsensitive(Piecewise):
 
     @property
     def tube(self) -> Array:
-        """epsilon."""
+        """epsilon: the insensitive zone."""
         return self.epsilon
 
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """The weighted median of y - epsilon and y + epsilon together, for the loss is the mean of two |.| there."""
-        twice = np.tile(share, 2)
+    def fit_constant(self, target: Array, share: Array) -> Array:
+        """The weighted median of all y - epsilon and y + epsilon, shape (q,).
+
+        Because  max(|r| - epsilon, 0) = (|r - epsilon| + |r + epsilon|) / 2 - epsilon.
+        """
+        doubled = np.tile(share, 2)
         ends = [np.concatenate([target - e, target + e]) for e in self.epsilon]
-        return np.array([weighted_quantiles(values, twice, np.array([0.5]))[0] for values in ends])
+        return np.array([weighted_quantiles(values, doubled, np.array([0.5]))[0] for values in ends])
 
 
 @dataclass(frozen=True, eq=False)
 class Huber(Piecewise):
-    """r^2 / 2 up to the threshold, and from there on a line."""
+    """Huber loss: r^2 / 2 for |r| up to the threshold, and a line beyond it.
+
+    Parameters
+    ----------
+    threshold : float or array-like of shape (q,), default=1.0
+        The residual, in the units of y, from which on the influence of a row no longer grows.
+    """
 
     threshold: Parameter = 1.0
 
@@ -78,8 +96,8 @@ class Huber(Piecewise):
 
     def value(self, residual: Array) -> Array:
         """r^2 / 2  where |r| <= threshold, else  threshold |r| - threshold^2 / 2."""
-        near = np.minimum(np.abs(residual), self.threshold)
-        return near * (np.abs(residual) - near / 2)
+        clipped = np.minimum(np.abs(residual), self.threshold)
+        return clipped * (np.abs(residual) - clipped / 2)
 
     @property
     def domain(self) -> tuple[Array, Array]:
@@ -87,14 +105,22 @@ class Huber(Piecewise):
         return -self.threshold, self.threshold
 
     @property
-    def bends(self) -> tuple[Array, Array]:
-        """1: the slope is r."""
+    def inverse_curvatures(self) -> tuple[Array, Array]:
+        """1 on both sides: the slope is r."""
         return np.ones(self.n_columns), np.ones(self.n_columns)
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothedPinball(Piecewise):
-    """The check loss with its kink rounded: the smoothed loss of anchor 0 and this width."""
+    """The pinball loss with its kink smoothed: its Moreau envelope, a "quantile Huber" loss.
+
+    Parameters
+    ----------
+    width : float or array-like of shape (q,), default=0.1
+        Length of the parabola around 0, in the units of y; the pinball loss is the limit 0.
+    levels : float or array-like of shape (q,), default=0.5
+        Quantile levels, strictly between 0 and 1.
+    """
 
     width: Parameter = 0.1
     levels: Parameter = 0.5
@@ -105,24 +131,30 @@ class SmoothedPinball(Piecewise):
         self._require("levels", (self.levels > 0) & (self.levels < 1), "strictly between 0 and 1")
 
     def value(self, residual: Array) -> Array:
-        """v r - width v^2 / 2  at  v = clip(r / width, level - 1, level)."""
+        """v r - width v^2 / 2  at  v = clip(r / width, tau - 1, tau)."""
         slope = np.clip(residual / self.width, *self.domain)
         return slope * residual - self.width * slope**2 / 2
 
     @property
     def domain(self) -> tuple[Array, Array]:
-        """The box [level - 1, level]."""
+        """The box [tau - 1, tau]."""
         return self.levels - 1, self.levels
 
     @property
-    def bends(self) -> tuple[Array, Array]:
-        """The width."""
+    def inverse_curvatures(self) -> tuple[Array, Array]:
+        """The width: the slope r / width rises by 1 over it."""
         return self.width, self.width
 
 
 @dataclass(frozen=True, eq=False)
 class Expectile(Piecewise):
-    """|level - 1{r < 0}| r^2:  expectiles, the least-squares cousins of quantiles."""
+    """Asymmetric squared loss  |tau - 1{r < 0}| r^2:  the expectile at level tau (Newey and Powell, 1987).
+
+    Parameters
+    ----------
+    level : float or array-like of shape (q,), default=0.5
+        The expectile level tau, strictly between 0 and 1; 0.5 gives the mean.
+    """
 
     level: Parameter = 0.5
 
@@ -131,7 +163,7 @@ class Expectile(Piecewise):
         self._require("level", (self.level > 0) & (self.level < 1), "strictly between 0 and 1")
 
     def value(self, residual: Array) -> Array:
-        """level r^2  above the fit,  (1 - level) r^2  below it."""
+        """tau r^2  above the fit,  (1 - tau) r^2  below it."""
         return np.where(residual < 0, 1 - self.level, self.level) * residual**2
 
     @property
@@ -140,14 +172,14 @@ class Expectile(Piecewise):
         return np.full(self.n_columns, -np.inf), np.full(self.n_columns, np.inf)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
-        """1 / loss'' on either side."""
+    def inverse_curvatures(self) -> tuple[Array, Array]:
+        """1 / (2 (1 - tau)) and 1 / (2 tau)."""
         return 1 / (2 * (1 - self.level)), 1 / (2 * self.level)
 
 
 @dataclass(frozen=True, eq=False)
 class Squared(Piecewise):
-    """r^2:  kernel ridge regression."""
+    """Squared loss r^2, of kernel ridge regression: the conditional mean."""
 
     def value(self, residual: Array) -> Array:
         """r^2."""
@@ -159,20 +191,28 @@ class Squared(Piecewise):
         return np.full(self.n_columns, -np.inf), np.full(self.n_columns, np.inf)
 
     @property
-    def bends(self) -> tuple[Array, Array]:
-        """1/2: the slope is 2 r."""
+    def inverse_curvatures(self) -> tuple[Array, Array]:
+        """1/2 on both sides: the slope is 2 r."""
         return np.full(self.n_columns, 0.5), np.full(self.n_columns, 0.5)
 
-    def best_constant(self, target: Array, share: Array) -> Array:
-        """The weighted mean."""
+    def fit_constant(self, target: Array, share: Array) -> Array:
+        """The weighted mean, shape (q,)."""
         return np.full(self.n_columns, share @ target / share.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class LogCosh(Smooth):
-    """scale^2 log cosh(r / scale):  r^2 / 2 near 0 and lines of slope scale far away, without a seam."""
+    """Log-cosh loss  scale^2 log cosh(r / scale):  a Huber loss with derivatives of all orders.
 
-    flatness: ClassVar[float] = 1.0
+    About r^2 / 2 near 0, and close to lines of slope +-scale far from 0.
+
+    Parameters
+    ----------
+    scale : float or array-like of shape (q,), default=1.0
+        Where the one turns into the other, in the units of y.
+    """
+
+    inverse_smoothness: ClassVar[float] = 1.0
     scale: Parameter = 1.0
 
     def __post_init__(self) -> None:
@@ -180,17 +220,21 @@ class LogCosh(Smooth):
         self._require("scale", (self.scale > 0) & np.isfinite(self.scale), "positive")
 
     def value(self, residual: Array) -> Array:
-        """scale^2 log cosh(x), x = r / scale:  log(1 + 2 sinh(x/2)^2)  near 0,  x + log(1 + exp(-2x)) - log 2  far."""
+        """scale^2 log cosh(x),  x = |r| / scale.
+
+        cosh x = 1 + 2 sinh(x/2)^2  keeps the digits of small x;  log cosh x = x + log(1 + exp(-2x)) - log 2  does not
+        overflow for large x.
+        """
         x = np.abs(residual / self.scale)
-        near = np.log1p(2 * np.sinh(np.minimum(x, 1) / 2) ** 2)
-        return self.scale**2 * np.where(x < 1, near, x + np.log1p(np.exp(-2 * x)) - np.log(2))
+        small = np.log1p(2 * np.sinh(np.minimum(x, 1) / 2) ** 2)
+        return self.scale**2 * np.where(x < 1, small, x + np.log1p(np.exp(-2 * x)) - np.log(2))
 
     def slope(self, residual: Array) -> Array:
         """scale tanh(r / scale)."""
         return self.scale * np.tanh(residual / self.scale)
 
-    def bend(self, residual: Array) -> Array:
-        """1 / cosh(r / scale)^2."""
+    def second_derivative(self, residual: Array) -> Array:
+        """1 / cosh(r / scale)^2, clipped before cosh overflows."""
         return 1 / np.cosh(np.clip(residual / self.scale, -300, 300)) ** 2
 
     @property
@@ -205,7 +249,7 @@ class LogCosh(Smooth):
         entropy = (xlog1py(1 + inside, inside) + xlog1py(1 - inside, -inside)) / 2
         return np.where(np.abs(u) <= 1, self.scale**2 * entropy, np.inf)
 
-    def contact(self, dual: Array) -> Array:
-        """scale artanh(v / scale), cut where the numbers end."""
-        near_one = 1 - np.finfo(float).epsneg
-        return self.scale * np.arctanh(np.clip(dual / self.scale, -near_one, near_one))
+    def inverse_subgradient(self, dual: Array) -> Array:
+        """scale artanh(v / scale), with v kept off +-scale so that the result is finite."""
+        below_one = 1 - np.finfo(float).epsneg
+        return self.scale * np.arctanh(np.clip(dual / self.scale, -below_one, below_one))

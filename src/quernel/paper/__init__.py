@@ -1,9 +1,18 @@
-"""The paper's numerical work, run with this library: one module per item, one runner, one page."""
+"""The paper's tables and figures, reproduced with this library, and some experiments beyond it.
+
+Every item of the paper is one module that defines an `Experiment`: the tasks (a parameter grid times repetitions), what
+one task measures, and how all measurements become figures, tables and verdicts.
+
+    experiment    `Experiment`, `Task`, and the `Table` of measurements
+    runner        runs tasks in worker processes, each with its own seed; `results` stores them as they finish
+    output        figures, tables and verdicts on disk; `page` puts them on one HTML page
+    reproduction  all of this for a set of experiments, in one folder (`quernel reproduce`)
+"""
 
 from quernel.paper import (
     cost_accuracy,
+    error_decomposition,
     feature_exponents,
-    four_errors,
     heavy_tails,
     learning_rate,
     leverage_constant,
@@ -16,15 +25,15 @@ from quernel.paper import (
     used_cars,
 )
 from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
 
 __all__ = [
     "EXPERIMENTS",
     "Experiment",
     "Item",
+    "OutputFolder",
     "Row",
     "Section",
-    "Sheet",
     "Size",
     "Summary",
     "Table",
@@ -35,7 +44,7 @@ __all__ = [
     "repetitions",
 ]
 
-# In the order of the page.
+# Every experiment, in the order in which the page shows them.
 EXPERIMENTS: tuple[Experiment, ...] = (
     feature_exponents.FIG1,
     methods_table.TABLE1,
@@ -48,7 +57,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     prices.PRICES,
     used_cars.USED_CARS,
     spline_curves.FIG_TRUE,
-    four_errors.FOUR_ERRORS,
+    error_decomposition.ERROR_DECOMPOSITION,
     lipschitz.LIPSCHITZ,
     heavy_tails.HEAVY_TAILS,
     cost_accuracy.COST,

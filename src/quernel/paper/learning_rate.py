@@ -1,4 +1,9 @@
-"""How fast the error of KQR-RF falls with the number of rows, against the theorem (`fig_3`)."""
+"""Learning rate of KQR-RF: how fast its error falls with the number of rows, against the theorem (`fig_3`).
+
+For pairs (r, gamma) of the spline design the median is fitted at growing N, with lambda either of the theorem or
+selected by validation, and M = ceil(constant N^c). The slope of log error against log N is compared with -2r/(2r +
+gamma), the rate of `thm2`, and with the slopes that the paper prints.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,12 @@ import numpy as np
 from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
-from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.log_axes import log_log
-from quernel.paper.ridge_grid import VALIDATION, fit_each
-from quernel.paper.risk import normal_excess_risk
-from quernel.paper.sheet import Section, Sheet, Verdict
-from quernel.paper.slopes import WIDEST, Judgement, Slope, all_hold, allowed_slope, fit_slope, typical
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_errorbars, set_log_log
+from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
+from quernel.paper.output import OutputFolder, Section, Verdict
+from quernel.paper.simulated import normal_excess_risk
+from quernel.paper.slopes import MAX_WIDTH, Judgement, Slope, all_hold, allowed_slope, fit_slope, geometric_means
 from quernel.paper.spline_design import (
     features_of_theorem,
     midpoints,
@@ -24,28 +28,32 @@ from quernel.paper.spline_design import (
     spline_features,
     spline_kernel,
 )
-from quernel.paper.validated import ALPHAS
 from quernel.plots import house_style
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING
 
-# The paper's four pairs, and minus the slopes that it prints.
+# The paper's four pairs (r, gamma), and the slopes that it prints, without their sign.
 PAIRS = {(0.2, 0.1): 0.81, (0.4, 0.2): 1.21, (0.5, 0.1): 1.63, (0.8, 0.2): 0.95}
-# Agnostic pairs, r < 1/2, well inside of the theorem: 2r + gamma exceeds 1. The paper has none.
+# Two pairs of our own, agnostic (r < 1/2) and strictly inside of the theorem, 2r + gamma > 1. The paper has none.
 INSIDE = ((0.4, 0.4), (0.3, 0.45))
+# Standard deviation of the noise, and points of the midpoint rule over which errors are averaged.
 NOISE = 0.1
-TEST = 2000
-# The constant in M = ceil(constant N^c); "exact" is the kernel itself, as with infinitely many features.
+N_TEST = 2000
+# The constant in M = ceil(constant N^c); "exact" is the exact kernel, the limit of infinitely many features.
 MAIN, OTHERS, EXACT = "5", ("1", "20"), "exact"
+# Choice of the ridge weight to its name on the page.
 RIDGES = {"theory": "lambda from theory", "validation": "lambda from validation"}
-# Features are too few for a slope to say anything about rows if more of them divide the excess risk by this.
+# A run whose excess risk exceeds the main one's by this factor has too few features: its slope says nothing about N.
 TOO_FEW = 10
 # The power of log N in the theorem's bound.
 LOGARITHM = METHODS["thm2"].rate_log
+# Style of the line with the slope that the paper prints.
 PRINTED: dict[str, Any] = {"color": "#7f7f7f", "linewidth": 1.3, "linestyle": (0, (7, 2))}
-# The excess risk with the weight of the grid that is best for it, which no method knows.
+# Column: excess risk with the best ridge weight of the grid, an oracle.
 LEAST = "least_excess"
+# Column of the results to its axis label.
 ERRORS = {"excess": "excess risk", "squared": r"$\|f - f^*\|^2$"}
+# Repetitions by size, and by constant in M and choice of the ridge weight.
 REPETITIONS: dict[Size, dict[tuple[str, str], int]] = {
     "full": {
         ("5", "theory"): 40, ("5", "validation"): 10,
@@ -74,7 +82,7 @@ INSIDE_SIZES: dict[Size, list[int]] = {"full": [1000, 2000, 4000, 8000], "quick"
 
 
 def tasks(size: Size) -> list[Task]:
-    """One per pair, constant, way to the ridge weight, number of rows and repetition."""
+    """One per pair, constant in M, choice of the ridge weight, number of rows and repetition."""
     plans = [(pair, REPETITIONS[size], SIZES[size]) for pair in PAIRS]
     plans += [(pair, INSIDE_REPETITIONS[size][pair], INSIDE_SIZES[size]) for pair in INSIDE]
     return [
@@ -87,7 +95,7 @@ def tasks(size: Size) -> list[Task]:
 
 
 def cost(task: Task) -> float:
-    """Seconds, about: rough features take more steps."""
+    """Rough running time in seconds. Pairs inside of the theorem have rough features and need more Newton steps."""
     constant = 5 if task["features"] == EXACT else int(task["features"])
     n, weights = int(task["n"]), len(ALPHAS) if task["ridge"] == "validation" else 1
     M = features_of_theorem(n, float(task["r"]), float(task["gamma"]), constant)
@@ -96,18 +104,21 @@ def cost(task: Task) -> float:
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One fit, or one grid of fits and the choice among them, and its two errors."""
+    """Fit the median, at one ridge weight or at that selected on a grid; measure its excess risk and squared error.
+
+    Both errors are integrals over x by the midpoint rule, the excess risk in closed form over the noise.
+    """
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
-    X, y, quantile = make_spline(n + VALIDATION, r, gamma, random_state=rng)
+    X, y, quantile = make_spline(n + N_VALIDATION, r, gamma, random_state=rng)
     alphas = ALPHAS if task["ridge"] == "validation" else np.array([ridge_of_theorem(n, r, gamma)])
     if task["features"] == EXACT:
-        # What the factor leaves out of the kernel is far below the ridge weight.
+        # The trace that the pivoted Cholesky factor leaves out is negligible beside the ridge weight.
         features: Any = PivotedCholesky(spline_kernel(gamma), tol=1e-4 * float(alphas.min())).fit(X[:n])
     else:
         features = spline_features(gamma, features_of_theorem(n, r, gamma, int(task["features"])), X, rng)
-    fits = fit_each(features, X[:n], y[:n], Pinball(np.array([0.5])), alphas, solver=solver_of(task))
-    best = fits.best_on(X[n:], y[n:]) if len(alphas) > 1 else 0
-    grid = midpoints(TEST)
+    fits = fit_ridge_path(features, X[:n], y[:n], Pinball(np.array([0.5])), alphas, solver=get_solver(task))
+    best = fits.select_on(X[n:], y[n:]) if len(alphas) > 1 else 0
+    grid = midpoints(N_TEST)
     deviation = fits.predict(grid) - quantile(grid, 0.5)[:, None]
     excess = np.mean(normal_excess_risk(deviation, NOISE, 0.5), axis=0)
     return [
@@ -122,9 +133,9 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     ]
 
 
-def present(table: Table, sheet: Sheet) -> Section:
-    """Lines for the paper's setting, lines for other constants, all slopes, and how they stand to paper and theorem."""
-    found = all_slopes(table)
+def present(table: Table, output: OutputFolder) -> Section:
+    """Plot errors against N for the paper's setting and for other constants; tabulate slopes and points."""
+    fitted = all_slopes(table)
     lines = (
         f"the four pairs of the paper with M = ceil({MAIN} N^c), and two agnostic ones inside of the theorem with "
         f"M = ceil({OTHERS[-1]} N^c). Geometric "
@@ -132,37 +143,38 @@ def present(table: Table, sheet: Sheet) -> Section:
         "intervals. Dotted: the slope of the theorem, -2r/(2r + gamma), without its logarithm"
     )
     items = [
-        sheet.figure(
-            _main_figure(table, found, "excess"),
+        output.save_figure(
+            _plot_main(table, fitted, "excess"),
             "fig_3-learning-rates",
             f"Excess risk of the median fit, {lines}; dashed grey: the slope that the paper prints, drawn through the "
             "middle of the points with lambda from validation.",
         ),
-        sheet.figure(
-            _main_figure(table, found, "squared"),
+        output.save_figure(
+            _plot_main(table, fitted, "squared"),
             "fig_3-squared-errors",
             f"Squared error of the median fit, {lines}.",
         ),
-        sheet.figure(
-            _constants_figure(table),
+        output.save_figure(
+            _plot_constants(table),
             "fig_3-constants",
             "Excess risk with lambda from theory and other numbers of features: M = ceil(constant N^c), and the kernel "
             "itself. Geometric means, bars of one standard error; dotted: the slope of the theorem.",
         ),
-        sheet.table(
-            *_slopes_table(table, found),
+        output.save_table(
+            *_tabulate_slopes(table, fitted),
             "fig_3-slopes",
             'Slopes of log error against log N, with 95 % intervals; "allowed" is the slope of the theorem with its '
             "log^2 N over these N.",
         ),
-        sheet.table(
-            *_points_table(table), "fig_3-points", "The points: geometric means over repetitions.", folded=True
+        output.save_table(
+            *_tabulate_points(table), "fig_3-points", "The points: geometric means over repetitions.", folded=True
         ),
     ]
     return Section(_reported(), items, [*printed_verdicts(table), *theorem_verdicts(table)])
 
 
 def _reported() -> list[str]:
+    """What the paper reports, how we read it, and where its theorem does not apply."""
     theory = [-predicted_slope(*pair) for pair in PAIRS]
     ratios = ", ".join(
         f"{printed:.2f} x {rate:.2f} = {printed * rate:.2f}"
@@ -190,31 +202,32 @@ def _reported() -> list[str]:
         "The theorem's bound has a factor log^2 N, which makes the slope that it allows flatter: by "
         f"{allowed_slope(0, SIZES['full'], power=LOGARITHM):.2f} between 1,000 and 10,000 rows. A slope is shown to "
         "meet the theorem if its whole 95 % interval lies at or below that, and to be too slow if it lies wholly "
-        f"above. All else is undecided, and so is what rests on an interval wider than {WIDEST:g}.",
+        f"above. All else is undecided, and so is what rests on an interval wider than {MAX_WIDTH:g}.",
     ]
 
 
-# By (r, gamma, features, ridge) and error.
-Found = dict[tuple[Any, ...], dict[str, Slope]]
+# (r, gamma, features, ridge) to error to slope.
+FittedSlopes = dict[tuple[Any, ...], dict[str, Slope]]
 
 
-def all_slopes(table: Table) -> Found:
-    """The slopes of both errors, for everything that was run."""
+def all_slopes(table: Table) -> FittedSlopes:
+    """Slopes of both errors for every (r, gamma, features, ridge) that was run."""
     return {
         key: {error: fit_slope(part, error) for error in ERRORS}
         for key, part in table.groups("r", "gamma", "features", "ridge")
     }
 
 
-def constant_of(pair: tuple[float, float]) -> str:
+def feature_constant(pair: tuple[float, float]) -> str:
     """The constant in M with which a pair is judged."""
     return OTHERS[-1] if pair in INSIDE else MAIN
 
 
-def outside(r: float, gamma: float) -> str:
-    """Why no theorem speaks of a pair; empty where one does.
+def explain_outside(r: float, gamma: float) -> str:
+    """Why no theorem covers a pair (r, gamma); an empty string if one does.
 
-    The target has every source exponent below r, and r itself only up to a logarithm.
+    The theorem needs 2r + gamma >= 1. The target of the design has every source exponent below r, but r itself only up
+    to a logarithm, so that 2r + gamma = 1 is not enough.
     """
     total = 2 * r + gamma
     if total > 1 + ROUNDING:
@@ -225,43 +238,49 @@ def outside(r: float, gamma: float) -> str:
 
 
 def printed_verdicts(table: Table) -> list[Verdict]:
-    """For each pair of the paper, fitted in its way: whether our interval holds the printed slope, two-sided."""
-    found, verdicts = all_slopes(table), []
+    """For each pair of the paper, fitted its way: whether our interval contains the printed slope (two-sided)."""
+    fitted, verdicts = all_slopes(table), []
     for (r, gamma), printed in PAIRS.items():
-        if (r, gamma, MAIN, "validation") not in found:
+        if (r, gamma, MAIN, "validation") not in fitted:
             continue
-        slope, rate = found[r, gamma, MAIN, "validation"]["excess"], -predicted_slope(r, gamma)
+        slope, rate = fitted[r, gamma, MAIN, "validation"]["excess"], -predicted_slope(r, gamma)
         text = (
             f"(r, gamma) = ({r:g}, {gamma:g}), the paper's way (lambda from validation, M = ceil({MAIN} N^c)): slope "
-            f"{slope}. The printed {printed:.2f}, as a slope -{printed:.2f}, lies {_placed(slope, -printed)}; as a "
-            f"ratio to theory, {printed:.2f} x {rate:.2f} = {printed * rate:.2f}, {_placed(slope, -printed * rate)}"
+            f"{slope}. The printed {printed:.2f}, as a slope -{printed:.2f}, lies "
+            f"{_describe_position(slope, -printed)}; as a "
+            f"ratio to theory, {printed:.2f} x {rate:.2f} = {printed * rate:.2f}, "
+            f"{_describe_position(slope, -printed * rate)}"
         ).replace(" -", " \u2212")
-        others = _others_that_meet(table, found, r, gamma, -printed)
+        others = _describe_other_runs(table, fitted, r, gamma, -printed)
         verdicts.append(Verdict(f"{text}. {others}", slope.meets_value(-printed)))
     return verdicts
 
 
-def _placed(slope: Slope, value: float) -> str:
-    words: dict[Judgement, str] = {
+def _describe_position(slope: Slope, value: float) -> str:
+    """Whether a slope lies inside or outside of a fitted interval, as text."""
+    phrases: dict[Judgement, str] = {
         True: "inside of this interval",
         False: "outside of this interval",
-        "undecided": f"inside of this interval, which is wider than {WIDEST:g} and confirms nothing",
+        "undecided": f"inside of this interval, which is wider than {MAX_WIDTH:g} and confirms nothing",
     }
-    return words[slope.meets_value(value)]
+    return phrases[slope.meets_value(value)]
 
 
-def _others_that_meet(table: Table, found: Found, r: float, gamma: float, printed: float) -> str:
-    """Which of the other runs of a pair have an interval that holds the printed slope, and at what risk."""
+def _describe_other_runs(table: Table, fitted: FittedSlopes, r: float, gamma: float, printed: float) -> str:
+    """Which other runs of a pair (constants, choices of lambda) have an interval that contains the printed slope.
+
+    Runs with far too few features reach some slopes by having a much larger error: the text then says so.
+    """
     last = max(table.values("n"))
-    main = _geometric(table.select(r=r, gamma=gamma, features=MAIN, ridge="validation", n=last))
+    main = _geometric_mean(table.select(r=r, gamma=gamma, features=MAIN, ridge="validation", n=last))
     parts = []
-    for (a, b, features, ridge), slopes in found.items():
+    for (a, b, features, ridge), slopes in fitted.items():
         slope = slopes["excess"]
         if (a, b) != (r, gamma) or (features, ridge) == (MAIN, "validation") or not slope.meets_value(printed):
             continue
         own = table.select(r=r, gamma=gamma, features=features, ridge=ridge)
         name = "the kernel itself" if features == EXACT else f"constant {features}"
-        times = _geometric(own.select(n=last)) / main
+        times = _geometric_mean(own.select(n=last)) / main
         few = (
             f", but {times:,.0f} times the excess risk at N = {last:,}: M = {own.column('M').min()} to "
             f"{own.column('M').max()} are too few"
@@ -278,179 +297,199 @@ def _others_that_meet(table: Table, found: Found, r: float, gamma: float, printe
 
 
 def theorem_verdicts(table: Table) -> list[Verdict]:
-    """For each pair and way to the ridge weight: whether both errors fall as fast as the theorem says."""
-    found, verdicts = all_slopes(table), []
+    """For each pair and choice of the ridge weight: whether both errors fall at least as fast as the theorem says.
+
+    Pairs that no theorem covers get a remark instead of a judgement.
+    """
+    fitted, verdicts = all_slopes(table), []
     for r, gamma in (*PAIRS, *INSIDE):
-        bound, allowed, features = predicted_slope(r, gamma), _allowed(table, r, gamma), constant_of((r, gamma))
-        for ridge, words in RIDGES.items():
-            if (r, gamma, features, ridge) not in found:
+        bound, allowed, features = predicted_slope(r, gamma), _allowed(table, r, gamma), feature_constant((r, gamma))
+        for ridge, label in RIDGES.items():
+            if (r, gamma, features, ridge) not in fitted:
                 continue
-            slopes = found[r, gamma, features, ridge]
+            slopes = fitted[r, gamma, features, ridge]
             slow = any(slope.lies_above(bound) for slope in slopes.values())
             text = (
-                f"(r, gamma) = ({r:g}, {gamma:g}), {words}, M = ceil({features} N^c): slope {slopes['excess']} of the "
+                f"(r, gamma) = ({r:g}, {gamma:g}), {label}, M = ceil({features} N^c): slope {slopes['excess']} of the "
                 f"excess risk and {slopes['squared']} of the squared error"
             )
-            if outside(r, gamma):
+            if explain_outside(r, gamma):
                 text += (
-                    f". No theorem speaks of this pair ({outside(r, gamma)}); "
+                    f". No theorem speaks of this pair ({explain_outside(r, gamma)}); "
                     f"{'an' if slow else 'no'} interval lies wholly above its formula, {bound:.2f}."
                 ).replace(" -", " \u2212")
                 verdicts.append(Verdict(text))
                 continue
             judged = all_hold([slope.meets_bound(allowed) for slope in slopes.values()])
             text += f"; theory {bound:.2f}, allowed with log^2 N {allowed:.2f}: ".replace(" -", " \u2212")
-            text += _reason(judged, slopes, allowed)
+            text += _describe_judgement(judged, slopes, allowed)
             if slow:
                 text += " Without the logarithm it is too slow." if judged is not False else ""
-                text += _explanation(table, found, r, gamma, ridge)
+                text += _explain_slow(table, fitted, r, gamma, ridge)
             verdicts.append(Verdict(text, judged))
     return verdicts
 
 
 def _allowed(table: Table, r: float, gamma: float) -> float:
-    """The slope of the theorem's bound, logarithm and all, over the N of a pair."""
+    """Slope of the theorem's bound including its factor log^2 N, over the N at which a pair was run."""
     return allowed_slope(predicted_slope(r, gamma), sorted(table.select(r=r, gamma=gamma).values("n")), power=LOGARITHM)
 
 
-def _reason(judged: Judgement, slopes: dict[str, Slope], allowed: float) -> str:
+def _describe_judgement(judged: Judgement, slopes: dict[str, Slope], allowed: float) -> str:
+    """Why the slopes of a run were judged as they were."""
     if judged is True:
         return "both intervals lie at or below it."
     if judged is False:
         return "too slow, an interval lies wholly above it."
     wide = any(slope.is_wide for slope in slopes.values())
     return (
-        f"an interval is wider than {WIDEST:g}." if wide else f"an interval holds {allowed:.2f}.".replace("-", "\u2212")
+        f"an interval is wider than {MAX_WIDTH:g}."
+        if wide
+        else f"an interval holds {allowed:.2f}.".replace("-", "\u2212")
     )
 
 
-def _explanation(table: Table, found: Found, r: float, gamma: float, ridge: str) -> str:
-    """What the choice of lambda and the number of features have to do with it, as far as the numbers tell."""
-    allowed, features = _allowed(table, r, gamma), constant_of((r, gamma))
+def _explain_slow(table: Table, fitted: FittedSlopes, r: float, gamma: float, ridge: str) -> str:
+    """For a run that falls too slowly: what the selection of lambda and the number of features contribute.
+
+    Compares with the best lambda of the grid (an oracle), with more features and with the exact kernel, as far as they
+    ran.
+    """
+    allowed, features = _allowed(table, r, gamma), feature_constant((r, gamma))
     pair = table.select(r=r, gamma=gamma)
     last = max(pair.values("n"))
     main = pair.select(features=features, ridge=ridge)
-    risk, M = _geometric(main.select(n=last)), int(main.column("M").max())
+    risk, M = _geometric_mean(main.select(n=last)), int(main.column("M").max())
     text = ""
     if ridge == "validation":
-        slope, least = fit_slope(main, LEAST), _geometric(main.select(n=last), LEAST)
+        slope, least = fit_slope(main, LEAST), _geometric_mean(main.select(n=last), LEAST)
         text += (
-            f" The choice of lambda on {VALIDATION:,} noisy rows, which are as many at every N, costs "
+            f" The choice of lambda on {N_VALIDATION:,} noisy rows, which are as many at every N, costs "
             f"{1 - least / risk:.0%} of the excess risk at N = {last:,}: with the weight of the grid that is best for "
-            f"the true risk the slope is {_judged(slope, allowed)}."
+            f"the true risk the slope is {_describe_slope(slope, allowed)}."
         )
     for other, name in (("20", "four times as many features as"), (EXACT, "the kernel itself instead of")):
-        key = (r, gamma, other, ridge if (r, gamma, other, ridge) in found else "theory")
-        if other != features and key in found:
-            there = _geometric(pair.select(features=other, ridge=key[3], n=last))
+        key = (r, gamma, other, ridge if (r, gamma, other, ridge) in fitted else "theory")
+        if other != features and key in fitted:
+            there = _geometric_mean(pair.select(features=other, ridge=key[3], n=last))
             text += (
-                f" With {name} M = {M} (lambda from {key[3]}) the slope is {_judged(found[key]['excess'], allowed)}, "
+                f" With {name} M = {M} (lambda from {key[3]}) the slope is "
+                f"{_describe_slope(fitted[key]['excess'], allowed)}, "
                 f"and the excess risk at N = {last:,} {'falls' if there < risk else 'goes'} from {risk:.1e} to "
                 f"{there:.1e}."
             )
     return text
 
 
-def _judged(slope: Slope, allowed: float) -> str:
-    words = {True: "which meets the theorem", False: "still too slow", "undecided": "which decides nothing"}
-    return f"{slope}, {words[slope.meets_bound(allowed)]}"
+def _describe_slope(slope: Slope, allowed: float) -> str:
+    """A slope, and whether it meets the theorem, as text."""
+    phrases = {True: "which meets the theorem", False: "still too slow", "undecided": "which decides nothing"}
+    return f"{slope}, {phrases[slope.meets_bound(allowed)]}"
 
 
-def _geometric(table: Table, name: str = "excess") -> float:
+def _geometric_mean(table: Table, name: str = "excess") -> float:
+    """Geometric mean of a column."""
     return float(np.exp(np.mean(np.log(table.column(name)))))
 
 
-def _main_figure(table: Table, found: Found, error: str) -> Any:
-    """Six pairs, two ways to the ridge weight, and the slopes of the theorem and of the paper."""
+def _plot_main(table: Table, fitted: FittedSlopes, error: str) -> Any:
+    """One panel per pair: the error with both choices of lambda, the theorem's slope and the printed one."""
     with house_style():
-        figure, axes = panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
+        figure, axes = make_panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
         for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
-            slopes = [f"{'formula' if outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
-            for series, (ridge, words) in enumerate(RIDGES.items()):
-                key = (r, gamma, constant_of((r, gamma)), ridge)
-                if key not in found:
+            slopes = [f"{'formula' if explain_outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
+            for series, (ridge, label) in enumerate(RIDGES.items()):
+                key = (r, gamma, feature_constant((r, gamma)), ridge)
+                if key not in fitted:
                     continue
                 points = table.select(r=r, gamma=gamma, features=key[2], ridge=ridge)
-                sizes, centre, bars = typical(points, error)
-                errorbars(ax, sizes, centre, bars, series=series, label=words)
+                sizes, centre, bars = geometric_means(points, error)
+                plot_errorbars(ax, sizes, centre, bars, series=series, label=label)
                 where = {"xy": (0.98, 0.95 - 0.07 * series), "xycoords": "axes fraction", "ha": "right"}
-                ax.annotate(f"{ridge}: {found[key][error]}", color=SERIES[series]["color"], fontsize=8, **where)
-                _line(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
+                ax.annotate(f"{ridge}: {fitted[key][error]}", color=SERIES[series]["color"], fontsize=8, **where)
+                _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
                 if ridge == "validation" and error == "excess" and (r, gamma) in PAIRS:
-                    _line(ax, sizes, centre, -PAIRS[r, gamma], "slope that the paper prints", PRINTED)
+                    _plot_slope(ax, sizes, centre, -PAIRS[r, gamma], "slope that the paper prints", PRINTED)
                     slopes.append(f"printed {-PAIRS[r, gamma]:.2f}")
             ax.annotate("\n".join(slopes).replace("-", "\u2212"), (0.03, 0.04), xycoords="axes fraction", fontsize=8)
-            _finish(ax, table, r, gamma)
-        _finish_all(axes, ERRORS[error])
-        shared_legend(figure, axes[0, 0])
+            _label_panel(ax, table, r, gamma)
+        _label_axes(axes, ERRORS[error])
+        add_shared_legend(figure, axes[0, 0])
     return figure
 
 
-def _constants_figure(table: Table) -> Any:
+def _plot_constants(table: Table) -> Any:
+    """One panel per pair: the excess risk for each constant in M, and for the exact kernel."""
     labels = {"1": "constant 1", MAIN: "constant 5", "20": "constant 20", EXACT: "kernel itself"}
     with house_style():
-        figure, axes = panels(2, 3, size=(11.0, 7.0), sharex=True, sharey=True)
+        figure, axes = make_panels(2, 3, size=(11.0, 7.0), sharex=True, sharey=True)
         for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
-            for series, (features, words) in enumerate(labels.items()):
+            for series, (features, label) in enumerate(labels.items()):
                 points = table.select(r=r, gamma=gamma, features=features, ridge="theory")
                 if not len(points):
                     continue
-                sizes, centre, bars = typical(points, "excess")
-                errorbars(ax, sizes, centre, bars, series=series, label=words)
-            _line(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
-            _finish(ax, table, r, gamma)
-        _finish_all(axes, ERRORS["excess"])
-        shared_legend(figure, axes[0, 0], columns=5)
+                sizes, centre, bars = geometric_means(points, "excess")
+                plot_errorbars(ax, sizes, centre, bars, series=series, label=label)
+            _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
+            _label_panel(ax, table, r, gamma)
+        _label_axes(axes, ERRORS["excess"])
+        add_shared_legend(figure, axes[0, 0], columns=5)
     return figure
 
 
-def _finish(ax: Any, table: Table, r: float, gamma: float) -> None:
+def _label_panel(ax: Any, table: Table, r: float, gamma: float) -> None:
+    """Title of a panel, which says whether a theorem covers the pair, and log-log axes."""
     reason = ""
     if (r, gamma) in INSIDE:
         reason = "not in the paper, inside of the theorem"
-    elif outside(r, gamma):
+    elif explain_outside(r, gamma):
         reason = f"no theorem: $2r + \\gamma {'<' if 2 * r + gamma < 1 - ROUNDING else '='} 1$"
         reason += "" if 2 * r + gamma < 1 - ROUNDING else ", $r$ not quite reached"
-    log_log(ax, sorted(table.values("n")), most=4)
+    set_log_log(ax, sorted(table.values("n")), max_ticks=4)
     ax.set_title(f"$r = {r:g}$, $\\gamma = {gamma:g}$\n{reason}", loc="left", fontsize=10, fontweight="normal")
 
 
-def _finish_all(axes: Any, name: str) -> None:
+def _label_axes(axes: Any, name: str) -> None:
+    """Axis labels of the outer panels."""
     for ax in axes[:, 0]:
         ax.set_ylabel(name)
     for ax in axes[-1]:
         ax.set_xlabel("rows $N$")
 
 
-def _line(ax: Any, sizes: list[float], centre: np.ndarray, slope: float, words: str, style: dict[str, Any]) -> None:
-    """A slope through the middle of the points; named once per panel."""
+def _plot_slope(
+    ax: Any, sizes: list[float], centre: np.ndarray, slope: float, label: str, style: dict[str, Any]
+) -> None:
+    """Draw a line of this slope through the centre of the points; labelled once per panel."""
     x = np.array([sizes[0], sizes[-1]])
     middle, height = np.exp(np.mean(np.log(sizes))), np.exp(np.mean(np.log(centre)))
     named = {line.get_label() for line in ax.lines}
-    ax.plot(x, height * (x / middle) ** slope, zorder=1, label=None if words in named else words, **style)
+    ax.plot(x, height * (x / middle) ** slope, zorder=1, label=None if label in named else label, **style)
 
 
-def _slopes_table(table: Table, found: Found) -> tuple[dict[str, str], list[list[Any]]]:
+def _tabulate_slopes(table: Table, fitted: FittedSlopes) -> tuple[dict[str, str], list[list[Any]]]:
+    """Columns and rows of the table of slopes."""
     columns = {
         "r": "g", "gamma": "g", "constant": "", "lambda": "", "repetitions": "d", "theory": ".2f", "allowed": ".2f",
         "printed": ".2f", "printed x theory": ".2f", "excess risk": ".2f", "low": ".2f", "high": ".2f",
         "squared error": ".2f", "low ": ".2f", "high ": ".2f", "as fast as allowed": "",
     }  # fmt: skip
-    words = {True: "yes", False: "no", "undecided": "undecided"}
+    phrases = {True: "yes", False: "no", "undecided": "undecided"}
     lines = []
-    for (r, gamma, features, ridge), slopes in found.items():
+    for (r, gamma, features, ridge), slopes in fitted.items():
         bound, allowed = predicted_slope(r, gamma), _allowed(table, r, gamma)
         count = len(table.select(r=r, gamma=gamma, features=features, ridge=ridge).values("repetition"))
         printed = -PAIRS[r, gamma] if (r, gamma) in PAIRS and (features, ridge) == (MAIN, "validation") else None
         ratio = -printed * bound if printed else None
         numbers = [value for slope in slopes.values() for value in (slope.value, slope.low, slope.high)]
-        judged = words[all_hold([slope.meets_bound(allowed) for slope in slopes.values()])]
-        verdict = f"{judged} (no theorem)" if outside(r, gamma) else judged
+        judged = phrases[all_hold([slope.meets_bound(allowed) for slope in slopes.values()])]
+        verdict = f"{judged} (no theorem)" if explain_outside(r, gamma) else judged
         lines.append([r, gamma, features, ridge, count, bound, allowed, printed, ratio, *numbers, verdict])
     return columns, lines
 
 
-def _points_table(table: Table) -> tuple[dict[str, str], list[list[Any]]]:
+def _tabulate_points(table: Table) -> tuple[dict[str, str], list[list[Any]]]:
+    """Columns and rows of the table of points."""
     columns = {
         "r": "g", "gamma": "g", "constant": "", "lambda": "", "N": ",d", "M": ",d", "ridge weight": ".1e",
         "excess risk": ".2e", "squared error": ".2e",

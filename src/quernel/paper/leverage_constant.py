@@ -1,34 +1,39 @@
-"""Beyond the paper: why features sampled by leverage lose without an intercept (see `sampling`)."""
+"""Beyond the paper: why features sampled by leverage lose against uniform ones without an intercept (see `sampling`).
+
+Hypothesis: without an intercept the features must represent the constant function, which leverage sampling, in favour
+of features that rows distinguish, represents worse. So its distance to the features is measured, and both kinds of
+features are fitted without and with an intercept.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
-from quernel.paper.differences import describe, half_width, is_below_zero, paired_difference, summarize
-from quernel.paper.drawing import REFERENCE, errorbars, panels
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.grids import solve_grid
-from quernel.paper.log_axes import label_decades, label_ticks
-from quernel.paper.printed import REPETITIONS
-from quernel.paper.risk import normal_excess_risk
+from quernel.objective import Problem
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, label_decades, label_ticks, make_panels, plot_errorbars
+from quernel.paper.holdout_fit import ALPHAS, pinball, solve_grid
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
-from quernel.paper.simulated import KERNEL, Trial, make_trial
-from quernel.paper.validated import ALPHAS, pinball
+from quernel.paper.simulated import KERNEL, Trial, make_trial, normal_excess_risk
+from quernel.paper.slopes import format_mean, half_width, is_below_zero, paired_difference, summarize
 from quernel.plots import house_style
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
 
 Array = NDArray[np.floating]
 
 SIMULATION, LEVEL = "homoscedastic", 0.5
 COUNTS = (5, 10, 50)
+# Relative duality gap of all fits.
 TOL = 1e-5
 METHODS = (UNIFORM, LEVERAGE)
+# Columns of the results: excess risk without and with an intercept.
 EXCESS = ("excess", "excess_intercept")
+# Column of the results to its name on the page.
 QUANTITIES = {
     "distance": "distance of the constant",
     "distance_span": "the same without ridge",
@@ -38,17 +43,18 @@ QUANTITIES = {
 
 
 def tasks(size: Size) -> list[Task]:
-    """Numbers of features and repetitions."""
+    """Numbers of features times repetitions."""
     return [task for M in COUNTS for task in repetitions(3 if size == "quick" else REPETITIONS, M=M)]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One draw of the rows: uniform and leverage features, each fitted without and with an intercept.
+    """Fit uniform and leverage features to the same rows, without and with an intercept.
 
-    As in `sampling`, leverage scores are taken at the ridge weight that validation chose for the median with uniform
-    features and no intercept. At that weight both kinds of features have to represent the constant.
+    As in `sampling`, leverage scores are computed at the ridge weight that validation selects for the median with
+    uniform features and no intercept; the distance of the constant is computed at that weight too, for both kinds of
+    features.
     """
-    trial, M = make_trial(SIMULATION, N, rng, solver_of(task)), int(task["M"])
+    trial, M = make_trial(SIMULATION, N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
     uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
     features = [uniform.transform(part) for part in parts]
@@ -62,6 +68,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 
 def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess: float) -> Row:
+    """The measurements of one kind of features; `features` are those of training, validation and test rows."""
     train, _, test = features
     return {
         "method": method,
@@ -74,9 +81,9 @@ def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess:
 
 
 def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> tuple[float, float]:
-    """The ridge weight that validation chooses for the median, and the excess risk of that fit on the test rows."""
+    """The ridge weight that validation selects for the median, and the excess risk of that fit on test rows."""
     train, validation, test = features
-    rows = LiftedRows(ArrayRows(train, trial.y[trial.train]), features=train)
+    rows = InMemoryDesign(ArrayRows(train, trial.y[trial.train]), features=train)
     problem = Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept)
     grid = solve_grid(problem, ALPHAS, tol=TOL, solver=trial.solver)
     held_out = trial.y[trial.validation][:, None]
@@ -86,20 +93,21 @@ def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> t
 
 
 def distance_of_constant(train: Array, test: Array, alpha: float) -> float:
-    """Root mean square over the test rows of 1 - phi(x)'u, where u minimises mean (1 - phi(x)'u)^2 + alpha |u|^2.
+    """Distance of the constant function 1 from its ridge regression on the features, root mean square over test rows:
 
-    The mean is over the training rows. It is 0 if the features span the constant (and alpha is 0), 1 if they are
-    orthogonal to it.
+        sqrt(mean over test of (1 - phi(x)'u)^2),   u = argmin mean over train of (1 - phi(x)'u)^2 + alpha |u|^2.
+
+    It is 0 if the features span the constant and alpha is 0, and 1 if they are orthogonal to it.
     """
-    # Least squares on rows that the ridge adds, which keeps its accuracy where the normal equations lose it.
+    # Ridge regression as least squares on augmented rows: more accurate than the normal equations at small alpha.
     ridge = np.sqrt(alpha * len(train)) * np.eye(train.shape[1])
     target = np.concatenate([np.ones(len(train)), np.zeros(len(ridge))])
     coef = np.linalg.lstsq(np.vstack([train, ridge]), target, rcond=None)[0]
     return float(np.sqrt(np.mean((1 - test @ coef) ** 2)))
 
 
-def present(table: Table, sheet: Sheet) -> Section:
-    """Distances of the constant, and differences of excess risk without and with an intercept."""
+def present(table: Table, output: OutputFolder) -> Section:
+    """Plot and tabulate distances of the constant, and paired differences of excess risk."""
     reported = [
         "The paper says that features sampled by leverage do better than uniform ones; with Figure 3 we found proper "
         "leverage sampling to do worse at small M. The paper fits no intercept, so that the features have to represent "
@@ -111,61 +119,63 @@ def present(table: Table, sheet: Sheet) -> Section:
         "the features of the training rows, at the ridge weight that validation chose for uniform features: 0 if the "
         "features represent it, 1 if they cannot at all.",
     ]
-    return Section(reported, [_figure(table, sheet), _numbers(table, sheet)], verdicts(table))
+    return Section(reported, [_plot(table, output), _tabulate(table, output)], verdicts(table))
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether leverage features represent the constant worse, and whether an intercept ends their loss."""
+    """Per number of features: whether leverage features represent the constant worse, and what an intercept does."""
     groups = list(table.groups("M"))
     return [_judge_distance(part, M) for (M,), part in groups] + [_judge_intercept(part, M) for (M,), part in groups]
 
 
 def _judge_distance(part: Table, M: int) -> Verdict:
+    """Whether the constant is farther from leverage than from uniform features (paired)."""
     uniform, leverage = (part.select(method=method).summary("distance").mean for method in METHODS)
     farther = paired_difference(part, UNIFORM, LEVERAGE, "distance")
     holds = is_below_zero(farther)
-    words = {True: "farther from", False: "nearer to", "undecided": "not clearly farther from"}[holds]
+    phrase = {True: "farther from", False: "nearer to", "undecided": "not clearly farther from"}[holds]
     return Verdict(
-        f"M = {M}: leverage features are {words} the constant than uniform ones, at {leverage:.4f} against "
+        f"M = {M}: leverage features are {phrase} the constant than uniform ones, at {leverage:.4f} against "
         f"{uniform:.4f}; the difference is {-farther.mean:+.4f} (s.e. {farther.se:.4f}), in pairs.",
         holds,
     )
 
 
 def _judge_intercept(part: Table, M: int) -> Verdict:
-    """The loss is gone if there is one, the intercept lowers it, and what is left is not above 0."""
-    without, with_one = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
+    """Whether leverage features lose without an intercept, and no longer (and by less) with one."""
+    without, with_intercept = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
     text = (
-        f"M = {M}: the excess risk of leverage minus that of uniform features is {describe(without)} without an "
-        f"intercept and {describe(with_one)} with one"
+        f"M = {M}: the excess risk of leverage minus that of uniform features is {format_mean(without)} without an "
+        f"intercept and {format_mean(with_intercept)} with one"
     )
     if is_below_zero(without) is not False:
-        left = is_below_zero(with_one) is False
-        words = "a loss only with an intercept" if left else "no clear loss to explain"
-        return Verdict(f"{text}: {words}.", False if left else None)
+        left = is_below_zero(with_intercept) is False
+        phrase = "a loss only with an intercept" if left else "no clear loss to explain"
+        return Verdict(f"{text}: {phrase}.", False if left else None)
     lost = [part.select(method=LEVERAGE).column(name) - part.select(method=UNIFORM).column(name) for name in EXCESS]
     smaller = is_below_zero(summarize(lost[1] - lost[0])) is True
-    if is_below_zero(with_one) is False:
-        share = f", {with_one.mean / without.mean:.0%} of it" if smaller else ""
+    if is_below_zero(with_intercept) is False:
+        share = f", {with_intercept.mean / without.mean:.0%} of it" if smaller else ""
         return Verdict(f"{text}: the loss is still there{share}.", False)
     return Verdict(
         f"{text}: the loss is {'gone, within the error' if smaller else 'not clearly smaller'}.", smaller or "undecided"
     )
 
 
-def _figure(table: Table, sheet: Sheet) -> Item:
+def _plot(table: Table, output: OutputFolder) -> Item:
+    """Distances of the constant (left), and excess risk of leverage minus uniform features (right)."""
     counts = table.values("M")
     with house_style():
-        figure, axes = panels(1, 2, size=(9.5, 3.8))
+        figure, axes = make_panels(1, 2, size=(9.5, 3.8))
         left, right = axes[0]
         for series, method in enumerate(METHODS):
             cells = [table.select(method=method, M=M).summary("distance") for M in counts]
             means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
-            errorbars(left, counts, means, errors, series=series, label=NAMES[method])
+            plot_errorbars(left, counts, means, errors, series=series, label=NAMES[method])
         for series, (name, label) in enumerate(zip(EXCESS, ("without an intercept", "with one"), strict=True)):
             cells = [paired_difference(table.select(M=M), LEVERAGE, UNIFORM, name) for M in counts]
             means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
-            errorbars(right, counts, means, errors, series=series, label=label)
+            plot_errorbars(right, counts, means, errors, series=series, label=label)
         right.axhline(0, **REFERENCE)
         left.set(yscale="log", ylabel="distance of the constant")
         right.set_ylabel("excess risk, leverage minus uniform")
@@ -175,7 +185,7 @@ def _figure(table: Table, sheet: Sheet) -> Item:
             ax.set_xlabel("random features $M$")
             ax.legend(frameon=False)
         label_decades(left)
-    return sheet.figure(
+    return output.save_figure(
         figure,
         "beyond-leverage-constant",
         "Left: how far the constant is from uniform and from leverage features. Right: what leverage features lose "
@@ -183,20 +193,22 @@ def _figure(table: Table, sheet: Sheet) -> Item:
     )
 
 
-def _numbers(table: Table, sheet: Sheet) -> Item:
+def _tabulate(table: Table, output: OutputFolder) -> Item:
+    """Means of all quantities, and their paired differences."""
     rows = []
     for (M,), part in table.groups("M"):
         uniform, leverage = (part.select(method=method) for method in METHODS)
-        for name, words in QUANTITIES.items():
+        for name, phrase in QUANTITIES.items():
             difference = paired_difference(part, LEVERAGE, UNIFORM, name)
             means = (one.summary(name).mean for one in (uniform, leverage))
-            rows.append([M, words, difference.n, *means, difference.mean, difference.se])
+            rows.append([M, phrase, difference.n, *means, difference.mean, difference.se])
     columns = {"M": "d", "quantity": "", "repetitions": "d", NAMES[UNIFORM]: ".5f", NAMES[LEVERAGE]: ".5f"}
     columns |= {"difference": "+.5f", "s.e.": ".5f"}
-    return sheet.table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
+    return output.save_table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return 0.6 + float(task["M"]) / 150
 
 

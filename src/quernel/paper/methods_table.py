@@ -1,11 +1,15 @@
-"""The paper's Table 1, printed from `quernel.theory.METHODS`."""
+"""The paper's Table 1 (`tab.1`) from `quernel.theory.METHODS`: conditions, numbers of features and rates.
+
+Nothing is measured; the formulas are evaluated at three points, and the paper's claim of fewest features is checked
+there.
+"""
 
 from __future__ import annotations
 
 import math
 
 from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.theory import METHODS
 from quernel.theory.methods import Method
 from quernel.theory.rates import ROUNDING
@@ -29,6 +33,7 @@ FORMULAS: dict[str, tuple[str | None, str]] = {
     "thm1": ("1/(2r+gamma) if r < 1/2 else ((2r-1)gamma+1)/(2r+gamma)", RATE),
     "cor1": ("gamma/(2r+gamma) if r < 1/2 else (2r+gamma-1)/(2r+gamma)", RATE),
 }
+# Points (r, gamma) at which the formulas are evaluated: r = 1/2, below and above.
 EDGE, AGNOSTIC, SMOOTH = (0.5, 0.5), (0.4, 0.5), (0.8, 0.5)
 POINTS = (EDGE, AGNOSTIC, SMOOTH)
 OURS = ("thm2", "thm1", "cor1")
@@ -36,18 +41,18 @@ OURS = ("thm2", "thm1", "cor1")
 SAMPLINGS = {"Uniform": "thm1", "Leverage": "cor1"}
 
 
-def present(table: Table, sheet: Sheet) -> Section:  # noqa: ARG001
-    """Table 1, with its formulas evaluated at three points."""
+def present(table: Table, output: OutputFolder) -> Section:  # noqa: ARG001
+    """Table 1 with its formulas evaluated at three points."""
     listed = {key: method for key, method in METHODS.items() if method.in_table}
     columns = {"method": "", "source": "", "conditions": "", "c in M = |D|^c": "", "rate": ""}
     for r, gamma in POINTS:
         columns |= {f"c at r={r:g}, gamma={gamma:g}": ".3f", f"rate at r={r:g}, gamma={gamma:g}": ".3f"}
     lines = [
         [method.name, method.source, method.conditions, *FORMULAS[key]]
-        + [value for point in POINTS for value in _at(method, *point)]
+        + [value for point in POINTS for value in _evaluate_at(method, *point)]
         for key, method in listed.items()
     ]
-    item = sheet.table(
+    item = output.save_table(
         columns,
         lines,
         "tab1-methods",
@@ -85,10 +90,13 @@ def judge_rate(methods: dict[str, Method]) -> Verdict:
 
 
 def judge_feature_count(methods: dict[str, Method]) -> Verdict:
-    """The claim of fewest features: at each point and for each sampling, among the rows with the optimal rate."""
-    found, rivals = [], 0
+    """The paper's claim of the minimum number of features: at each point, for uniform and for leverage sampling.
+
+    Competitors are the rows of the table that attain the optimal rate at that point with the same way of sampling.
+    """
+    comparisons, rivals = [], 0
     for point in POINTS:
-        optimal = _with_the_optimal_rate(methods, point)
+        optimal = _select_rate_optimal(methods, point)
         others = {key: method for key, method in optimal.items() if key not in OURS}
         rivals += sum(method.loss != "squared" for method in others.values())
         for sampling, key in SAMPLINGS.items():
@@ -96,31 +104,32 @@ def judge_feature_count(methods: dict[str, Method]) -> Verdict:
             named = [(m.feature_exponent(*point), m.source) for m in others.values() if m.name.endswith(sampling)]
             fewest, source = min(named, default=(math.inf, ""))
             least = key in optimal and ours <= fewest + ROUNDING
-            found.append(
+            comparisons.append(
                 (least, point, sampling, ours, "is the least" if least else f"against {fewest:.3f} of {source}")
             )
-    holds = all(least for least, *_ in found)
-    told = [
-        f"r = {r:g}, gamma = {gamma:g}, {sampling.lower()}: c = {ours:.3f} {words}"
-        for _, (r, gamma), sampling, ours, words in found
+    holds = all(least for least, *_ in comparisons)
+    texts = [
+        f"r = {r:g}, gamma = {gamma:g}, {sampling.lower()}: c = {ours:.3f} {comparison}"
+        for _, (r, gamma), sampling, ours, comparison in comparisons
     ]
     return Verdict(
         'The claim of "the minimum number of random features", by the formulas of the paper\'s own table, among its '
-        f"rows with the optimal rate: {'; '.join(told)}. "
+        f"rows with the optimal rate: {'; '.join(texts)}. "
         + ("The claim holds at these points." if holds else "The claim fails in the paper's own table.")
         + f" Of these rows, {rivals or 'none'} beside the paper's is for another loss than the squared one.",
         "stated" if holds else False,
     )
 
 
-def _with_the_optimal_rate(methods: dict[str, Method], point: tuple[float, float]) -> dict[str, Method]:
-    """The rows with random features whose rate is the best of all rows at this point."""
+def _select_rate_optimal(methods: dict[str, Method], point: tuple[float, float]) -> dict[str, Method]:
+    """Rows with random features whose rate is the best of all rows at this point."""
     rates = {key: method.learning_rate(*point) for key, method in methods.items() if method.covers(*point)}
     best = max(rates.values()) - ROUNDING
     return {key: methods[key] for key, rate in rates.items() if rate >= best and methods[key].features is not None}
 
 
-def _at(method: Method, r: float, gamma: float) -> tuple[float | None, float | None]:
+def _evaluate_at(method: Method, r: float, gamma: float) -> tuple[float | None, float | None]:
+    """(c, rate) of a method at a point, None where its conditions fail."""
     if not method.covers(r, gamma):
         return None, None
     return method.feature_exponent(r, gamma), method.learning_rate(r, gamma)

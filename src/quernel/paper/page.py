@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML file on which the paper's numbers stand beside ours."""
+"""The reproduction page: one self-contained HTML file with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from quernel.paper.experiment import Experiment
-from quernel.paper.sheet import Item, Section
+from quernel.paper.output import Item, Section
 
 STYLE = """
 :root { --ink: #222; --quiet: #595959; --line: #d0d0d0; --blue: #08306b; --orange: #b34700; }
@@ -30,9 +30,9 @@ td:first-child, th:first-child, .words { text-align: left; } td { vertical-align
 @media print { body { font-size: 10pt; max-width: none; } h2 { break-before: page; } figure { break-inside: avoid; }
                details > *:not(summary) { display: none; } }
 """
-# Heading of a section's first part, here and in the summary.
+# Heading above what the paper reports, here and in the summary's README.
 REPORTED = "What the paper reports, and how we read it"
-# Words, not colours alone.
+# Outcome of a verdict to (CSS class, word): readers who see no colours read the word.
 MARKS = {
     True: ("yes", "Shown."),
     False: ("no", "Not shown."),
@@ -44,7 +44,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Chapter:
-    """An experiment with its section and the seconds of all its tasks, or why it was left out."""
+    """An experiment with its section and the total CPU time of its tasks, or the reason why it was not run."""
 
     experiment: Experiment
     section: Section | None
@@ -52,8 +52,15 @@ class Chapter:
     left_out: str = ""
 
 
-def page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
-    """The whole page; `heading` are paragraphs on how it was made."""
+def render_page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
+    """The whole page as HTML.
+
+    Parameters
+    ----------
+    chapters : sequence of Chapter
+    heading : sequence of str
+        Paragraphs on how the page was made: command, versions, machine.
+    """
     contents = "".join(
         f'<li><a href="#{chapter.experiment.name}">{escape(chapter.experiment.title)}</a> '
         f"({escape(chapter.experiment.label)})</li>"
@@ -63,12 +70,13 @@ def page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"<h1>{title}</h1>{_paragraphs(heading)}<nav><h3>Items</h3><ol>{contents}</ol></nav>"
-        f"{''.join(map(_chapter, chapters))}</body></html>\n"
+        f"<h1>{title}</h1>{_render_paragraphs(heading)}<nav><h3>Items</h3><ol>{contents}</ol></nav>"
+        f"{''.join(map(_render_chapter, chapters))}</body></html>\n"
     )
 
 
-def _chapter(chapter: Chapter) -> str:
+def _render_chapter(chapter: Chapter) -> str:
+    """Heading, what the paper reports, verdicts, then figures and tables."""
     experiment, section = chapter.experiment, chapter.section
     heading = (
         f'<section id="{experiment.name}"><h2>{escape(experiment.title)}'
@@ -81,16 +89,20 @@ def _chapter(chapter: Chapter) -> str:
         for verdict in section.verdicts
     )
     return (
-        f"{heading}<h3>{REPORTED}</h3>{_paragraphs(section.reported)}"
-        f"<h3>Verdict</h3>{verdicts}<h3>Figures and tables</h3>{''.join(map(_item, section.items))}</section>"
+        f"{heading}<h3>{REPORTED}</h3>{_render_paragraphs(section.reported)}"
+        f"<h3>Verdict</h3>{verdicts}<h3>Figures and tables</h3>{''.join(map(_render_item, section.items))}</section>"
     )
 
 
-def _item(item: Item) -> str:
-    shown = f'<figure id="{item.name}"><figcaption>{escape(item.caption)}</figcaption><div class="scroll">{item.html}'
-    shown += "</div></figure>"
-    return f"<details><summary>{escape(item.caption)}</summary>{shown}</details>" if item.folded else shown
+def _render_item(item: Item) -> str:
+    """A figure or table with its caption; folded ones inside <details>."""
+    rendered = (
+        f'<figure id="{item.name}"><figcaption>{escape(item.caption)}</figcaption><div class="scroll">{item.html}'
+    )
+    rendered += "</div></figure>"
+    return f"<details><summary>{escape(item.caption)}</summary>{rendered}</details>" if item.folded else rendered
 
 
-def _paragraphs(texts: Sequence[str]) -> str:
+def _render_paragraphs(texts: Sequence[str]) -> str:
+    """Escaped <p> elements."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)

@@ -1,4 +1,9 @@
-"""A whole reproduction in one folder: results, tidy tables, figures, the page, and the summary worth keeping."""
+"""A whole reproduction in one folder: stored results, tidy tables, figures, the HTML page, and a summary to commit.
+
+results/<experiment>/   finished tasks, see `quernel.paper.results`
+rows/<experiment>.parquet   all measurements as one tidy table
+figures/, tables/, index.html   what the experiments present
+"""
 
 from __future__ import annotations
 
@@ -11,22 +16,33 @@ from typing import Any
 
 from quernel import __version__
 from quernel.paper.experiment import NEWTON, Experiment, Size, Table, Task
-from quernel.paper.grids import ROUNDS, Gaps, joined
-from quernel.paper.page import Chapter, page
-from quernel.paper.results import Results, key, replace_text, stamp
-from quernel.paper.runner import Listener, fingerprint, run
-from quernel.paper.sheet import Sheet
+from quernel.paper.holdout_fit import ADMM_MAX_ITER, GapStats, merge_gap_stats
+from quernel.paper.output import OutputFolder
+from quernel.paper.page import Chapter, render_page
+from quernel.paper.results import Results, key, stamp, write_atomic
+from quernel.paper.runner import Listener, hash_content, run
 
-# Its presence says that a folder is ours to write into.
+# Marker file: a folder without it, unless empty, is not written into.
 MARKER = "reproduction.json"
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Some experiments at one size and seed; `known` are all there are, among them those whose rows others show.
+    """A set of experiments at one size and seed.
 
-    `data` maps the name of an option to a path, for experiments that need a file; `solver` is that of all fits but
-    those whose time is measured.
+    Parameters
+    ----------
+    folder : Path
+    chosen : sequence of Experiment
+        Those to show on the page, in this order.
+    known : sequence of Experiment
+        All that exist, among them those whose rows a chosen one `uses`.
+    size : "quick" or "full"
+    seed : int
+    data : dict
+        Option name to path, for experiments that need a file.
+    solver : str
+        "newton" or "admm", for all fits except those whose running time is measured.
     """
 
     folder: Path
@@ -38,13 +54,17 @@ class Reproduction:
     solver: str = NEWTON
 
     def possible(self, experiment: Experiment) -> bool:
-        """Whether the file that it needs, if any, was given."""
+        """Whether the data file that the experiment needs, if any, was given."""
         return experiment.data is None or experiment.data in self.data
 
     def open(self, *, discard: bool = False) -> dict[str, tuple[Experiment, Results, list[Task]]]:
-        """The results of every experiment whose rows are needed; refuses what another kind of run has left."""
-        replace_text(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
-        prints = {name: fingerprint(Path(path)) for name, path in self.data.items()}
+        """Open the results of every experiment whose rows are needed.
+
+        Returns name to (experiment, results, tasks). Results of another seed, size or version raise ValueError, or are
+        deleted with `discard`.
+        """
+        write_atomic(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
+        prints = {name: hash_content(Path(path)) for name, path in self.data.items()}
         needed = {name for one in self.chosen if self.possible(one) for name in (one.name, *one.uses)}
         work = {}
         for one in self.known:
@@ -54,35 +74,35 @@ class Reproduction:
         return work
 
     def about(self) -> dict[str, Any]:
-        """What made the folder."""
+        """What made this folder, as written to its marker file."""
         about = {"made by": f"quernel reproduce {__version__}", "size": self.size, "seed": self.seed}
         return about if self.solver == NEWTON else {**about, "solver": self.solver}
 
     def measure(
         self, work: dict[str, tuple[Experiment, Results, list[Task]]], *, jobs: int, listener: Listener
     ) -> None:
-        """Do what is not finished."""
+        """Run all tasks without a stored result."""
         run(list(work.values()), seed=self.seed, jobs=jobs, data=self.data, solver=self.solver, listener=listener)
 
     def present(self, work: dict[str, tuple[Experiment, Results, list[Task]]], heading: Sequence[str]) -> list[Chapter]:
-        """Tables, figures and the page, from what was measured."""
+        """Write tidy tables, figures and the page from the stored results; returns the page's chapters."""
         for name, (_, results, tasks) in work.items():
             _write_tidy(results.table(tasks), self.folder / "rows" / f"{name}.parquet")
         chapters = [self._chapter(one, work) for one in self.chosen]
-        replace_text(self.folder / "index.html", page(chapters, heading))
+        write_atomic(self.folder / "index.html", render_page(chapters, heading))
         return chapters
 
     def certified(self, work: dict[str, tuple[Experiment, Results, list[Task]]]) -> list[str]:
-        """What the page's heading says of a solver that is not the default: which, and how exact its fits are."""
+        """Paragraph on a solver other than the default for the page's heading: its name, and the gaps it certified."""
         if self.solver == NEWTON:
             return []
-        gaps: Gaps = {}
+        gaps: GapStats = {}
         for _, results, tasks in work.values():
             for tol, more in (item for task in tasks for item in results.finished[key(task)].gaps.items()):
-                gaps[tol] = joined(gaps.get(tol), more)
+                gaps[tol] = merge_gap_stats(gaps.get(tol), more)
         reached = [
             f"Of {fits:,} fits that were to have a relative duality gap of at most {tol}, {fits - short:,} came to it "
-            f"in at most {ROUNDS:,} rounds; the largest certified gap among all of them is {largest:.1e}."
+            f"in at most {ADMM_MAX_ITER:,} rounds; the largest certified gap among all of them is {largest:.1e}."
             for tol, (fits, short, largest) in sorted(gaps.items(), key=lambda item: -float(item[0]))
         ]
         first = "Solver: ADMM, the algorithm of the paper, on the same random numbers as Newton's method, the default."
@@ -93,26 +113,28 @@ class Reproduction:
         return [" ".join([first, *reached, last])]
 
     def _chapter(self, one: Experiment, work: dict[str, tuple[Experiment, Results, list[Task]]]) -> Chapter:
+        """Present one experiment from its own rows and those of the experiments it uses."""
         if not self.possible(one):
             option = f"--{(one.data or '').replace('_', '-')}"
             return Chapter(one, None, left_out=f"Left out: it needs a file, which {option} names.")
         sources = [work[name] for name in (one.name, *one.uses) if name in work]
         rows = [row for _, results, tasks in sources for row in results.table(tasks).rows]
         seconds = sum(results.seconds(tasks) for source, results, tasks in sources if source is one)
-        return Chapter(one, one.present(Table(rows), Sheet(self.folder)), seconds)
+        return Chapter(one, one.present(Table(rows), OutputFolder(self.folder)), seconds)
 
 
 def summarise(folder: Path, target: Path, readme: str) -> None:
-    """Copy tables and figures, which are small, and say in a README how they were made."""
+    """Copy the tables (CSV, Markdown) and PNG figures, which are small, to `target`, with a README."""
     for part, endings in (("tables", (".csv", ".md")), ("figures", (".png",))):
         (target / part).mkdir(parents=True, exist_ok=True)
         for path in sorted((folder / part).glob("*")):
             if path.suffix in endings:
                 shutil.copyfile(path, target / part / path.name)
-    replace_text(target / "README.md", readme)
+    write_atomic(target / "README.md", readme)
 
 
 def _write_tidy(table: Table, path: Path) -> None:
+    """Write all measurements of an experiment as one Parquet table; columns missing in a row are null."""
     import pyarrow as pa  # here, because importing it takes long
     import pyarrow.parquet as pq
 

@@ -1,4 +1,7 @@
-"""What has been measured so far, on the disk: one line per finished task, so that a killed run loses nothing else."""
+"""Measurements on disk, one JSON line per finished task: a run that is killed resumes where it stopped.
+
+A folder holds `stamp.json`, which identifies the run (seed, size, version), and `tasks.jsonl`, the finished tasks.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from typing import Any
 
 from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Table, Task
 
-STAMP, LINES = "stamp.json", "tasks.jsonl"
+STAMP_FILE, TASKS_FILE = "stamp.json", "tasks.jsonl"
 
 
 @dataclass(frozen=True)
 class Finished:
-    """One finished task, what it measured, how long it took, and what ADMM, if it was asked for, certified.
+    """A finished task: its parameters, CPU time in seconds, and the rows that it measured.
 
-    gaps are, by tolerance, the number of fits, of those that stopped short of it, and the largest gap.
+    `gaps` maps a tolerance to (number of ADMM fits, fits that did not reach it, largest relative duality gap); it is
+    recorded for ADMM only.
     """
 
     task: Task
@@ -28,7 +32,7 @@ class Finished:
 
 
 def key(task: Task) -> str:
-    """The task as text, the same whatever the order of its parameters."""
+    """Canonical JSON of a task, independent of the order of its parameters: identifies it, and seeds it."""
     return json.dumps(task, sort_keys=True)
 
 
@@ -37,72 +41,78 @@ class Results:
 
     Parameters
     ----------
-    folder : made if it does not exist
-    stamp : what the results depend on besides their tasks (seed, size, version); a folder with another is refused
+    folder : Path
+        Created if it does not exist.
+    stamp : dict
+        What results depend on besides their tasks: see `stamp`. A folder with a different stamp raises ValueError.
+    discard : bool
+        Delete a folder with a different stamp instead.
     """
 
     def __init__(self, folder: Path, stamp: dict[str, Any], *, discard: bool = False) -> None:
         self.folder = folder
-        if discard and folder.exists() and _stamp_of(folder) != stamp:
+        if discard and folder.exists() and _read_stamp(folder) != stamp:
             shutil.rmtree(folder)
-        if folder.exists() and _stamp_of(folder) != stamp:
+        if folder.exists() and _read_stamp(folder) != stamp:
             raise ValueError(
-                f"{folder} holds results of {_words(_stamp_of(folder))}; this run is {_words(stamp)}. "
+                f"{folder} holds results of {_format_stamp(_read_stamp(folder))}; this run is {_format_stamp(stamp)}. "
                 "Choose another --out, or add --force to discard them."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        replace_text(folder / STAMP, json.dumps(stamp, indent=1) + "\n")
+        write_atomic(folder / STAMP_FILE, json.dumps(stamp, indent=1) + "\n")
         self.finished = self._read()
 
     def _read(self) -> dict[str, Finished]:
-        """All whole lines; a last line that was cut off by a kill is removed, and its task done again."""
-        path, found, whole = self.folder / LINES, {}, []
+        """Read all complete lines. A line cut off by a kill is dropped from the file, and its task runs again."""
+        path, finished, whole = self.folder / TASKS_FILE, {}, []
         for line in path.read_text().splitlines() if path.exists() else []:
             try:
-                done = Finished(**json.loads(line))
+                result = Finished(**json.loads(line))
             except (json.JSONDecodeError, TypeError):
                 continue
-            found[key(done.task)] = done
+            finished[key(result.task)] = result
             whole.append(line + "\n")
-        replace_text(path, "".join(whole))
-        return found
+        write_atomic(path, "".join(whole))
+        return finished
 
-    def add(self, done: Finished) -> None:
-        """Enter a task as soon as it is finished."""
-        with (self.folder / LINES).open("a") as file:
-            gaps = {"gaps": done.gaps} if done.gaps else {}
-            file.write(json.dumps({"task": done.task, "seconds": done.seconds, "rows": done.rows, **gaps}) + "\n")
-        self.finished[key(done.task)] = done
+    def add(self, result: Finished) -> None:
+        """Append a finished task to the file at once."""
+        with (self.folder / TASKS_FILE).open("a") as file:
+            gaps = {"gaps": result.gaps} if result.gaps else {}
+            file.write(json.dumps({"task": result.task, "seconds": result.seconds, "rows": result.rows, **gaps}) + "\n")
+        self.finished[key(result.task)] = result
 
     def table(self, tasks: list[Task]) -> Table:
-        """The rows of these tasks in their order, each with the parameters of its task."""
+        """Measurements of these tasks in their order; each row also has the parameters of its task."""
         return Table([{**task, **row} for task in tasks for row in self.finished[key(task)].rows])
 
     def seconds(self, tasks: list[Task]) -> float:
-        """The sum over these tasks."""
+        """Total CPU time of these tasks."""
         return sum(self.finished[key(task)].seconds for task in tasks)
 
 
 def stamp(experiment: Experiment, seed: int, size: Size, data: str | None, solver: str = NEWTON) -> dict[str, Any]:
-    """What results depend on besides their tasks; `data` identifies the content of a file."""
+    """What results depend on besides their tasks. `data` is a hash of the file's content, not its path."""
     known = {"experiment": experiment.name, "version": experiment.version, "seed": seed, "size": size, "data": data}
     return known if solver == NEWTON else {**known, "solver": solver}
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a file as a whole: the old one stays until the new one is complete."""
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file atomically: readers see the old content or the new one, never a part."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text)
     os.replace(draft, path)
 
 
-def _stamp_of(folder: Path) -> dict[str, Any]:
+def _read_stamp(folder: Path) -> dict[str, Any]:
+    """The stamp of a folder, empty if there is none or it cannot be read."""
     try:
-        return json.loads((folder / STAMP).read_text())
+        return json.loads((folder / STAMP_FILE).read_text())
     except (OSError, json.JSONDecodeError):
         return {}
 
 
-def _words(values: dict[str, Any]) -> str:
+def _format_stamp(values: dict[str, Any]) -> str:
+    """A stamp as text for an error message."""
     named = {name: value for name, value in values.items() if value is not None and name != "experiment"}
     return ", ".join(f"{name} {value}" for name, value in named.items()) or "an unknown run"

@@ -1,4 +1,8 @@
-"""Effect of the sample size: KQR-RF with M = 50 beside exact KQR (`tab.2`, `tab.3`)."""
+"""Effect of the sample size: KQR-RF with M = 50 features against exact KQR (`tab.2`, `tab.3`).
+
+Five quantile levels, N from 500 to 10,000, 50 repetitions. "Exact" KQR uses a pivoted Cholesky factor of the kernel
+matrix whose remaining trace is negligible; verdicts on the printed numbers are in `sample_size_verdicts`.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +12,35 @@ from typing import Any
 import numpy as np
 
 from quernel.features import PivotedCholesky, RandomFeatures
-from quernel.paper import printed
+from quernel.paper import paper_numbers
 from quernel.paper import sample_size_verdicts as verdicts
-from quernel.paper.drawing import REFERENCE, SERIES, errorbars, panels, share_scale, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, repetitions, solver_of
-from quernel.paper.log_axes import label_decades, log_log
-from quernel.paper.printed import EXACT, RF
-from quernel.paper.sample_size_verdicts import compare, summarise_cell
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper.figures import (
+    REFERENCE,
+    SERIES,
+    add_shared_legend,
+    label_decades,
+    make_panels,
+    plot_errorbars,
+    set_log_log,
+    share_y_axis,
+)
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.paper_numbers import EXACT, RF
+from quernel.paper.sample_size_verdicts import compare, summarize_cell
 from quernel.paper.simulated import KERNEL, Trial, bayes_risk, bound, make_trial
-from quernel.paper.validated import LEVELS
 from quernel.plots import house_style
 
+# The paper's number of random features.
 M = 50
-# The exact kernel is factored until so little of its trace is left. That leaves out directions in which a fit at the
-# chosen weights hardly moves; first repetitions are done again with a finer factor, and the page tells the difference.
-CUT, FINE_CUT = 1e-8, 1e-12
+# Fraction of the kernel matrix's trace that its pivoted Cholesky factor leaves out. Those directions hardly matter at
+# the selected ridge weights; first repetitions are fitted again with a finer factor, and the page shows the difference.
+TRACE_TOL, FINE_TRACE_TOL = 1e-8, 1e-12
+# Method name of the finer fits, and the largest N at which they are run.
 FINE = "KQR, finer"
 FINE_UP_TO = 2000
-# The paper's formulas for y, what they leave open, and how we read it.
+# Texts of the page: the paper's formulas for y, what they leave open, and how we read them.
 COVARIATES = (
     "The paper does not say how many covariates mean(x) is the mean of: we take p = 3, those that the formula names."
 )
@@ -42,36 +56,42 @@ LAWS = {
 
 
 def tasks(simulation: str, size: Size) -> list[Task]:
-    """Sizes and repetitions; the quick ones are a part of the full ones."""
-    sizes, count = ((500, 2000), 3) if size == "quick" else (printed.SIZES, printed.REPETITIONS)
+    """Sizes times repetitions; those of the quick size are among the full ones."""
+    sizes, count = ((500, 2000), 3) if size == "quick" else (paper_numbers.SIZES, paper_numbers.REPETITIONS)
     return [task for n in sizes for task in repetitions(count, simulation=simulation, n=n)]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One draw of the rows, fitted by both methods."""
-    trial = make_trial(str(task["simulation"]), int(task["n"]), rng, solver_of(task))
+    """Fit one draw of the rows by KQR-RF and by exact KQR.
+
+    The first repetition of moderate sizes also fits a finer factor of the kernel: what changes is the error of "exact".
+    """
+    trial = make_trial(str(task["simulation"]), int(task["n"]), rng, get_solver(task))
     features = RandomFeatures(KERNEL, M, random_state=rng).fit(trial.X)
     train, validation, test = (
         features.transform(trial.X[part]) for part in (trial.train, trial.validation, trial.test)
     )
-    rows: list[Row] = [{"method": RF, **row} for row in trial.judged(trial.choose(train, validation), test)]
-    rows += _exact(trial, EXACT, CUT)
+    rows: list[Row] = [
+        {"method": RF, **row} for row in trial.evaluate(trial.fit_and_select_alpha(train, validation), test)
+    ]
+    rows += _fit_exact(trial, EXACT, TRACE_TOL)
     if task["repetition"] == 0 and int(task["n"]) <= FINE_UP_TO:
-        rows += _exact(trial, FINE, FINE_CUT)
+        rows += _fit_exact(trial, FINE, FINE_TRACE_TOL)
     return rows
 
 
-def _exact(trial: Trial, method: str, cut: float) -> list[Row]:
-    factor = PivotedCholesky(KERNEL, tol=cut)
+def _fit_exact(trial: Trial, method: str, trace_tol: float) -> list[Row]:
+    """Fit and evaluate exact KQR on a pivoted Cholesky factor that leaves out `trace_tol` of the trace."""
+    factor = PivotedCholesky(KERNEL, tol=trace_tol)
     train = factor.fit_transform(trial.X[trial.train])
-    chosen = trial.choose(train, factor.transform(trial.X[trial.validation]))
-    return [{"method": method, **row} for row in trial.judged(chosen, factor.transform(trial.X[trial.test]))]
+    chosen = trial.fit_and_select_alpha(train, factor.transform(trial.X[trial.validation]))
+    return [{"method": method, **row} for row in trial.evaluate(chosen, factor.transform(trial.X[trial.test]))]
 
 
-def present(simulation: str, table: Table, sheet: Sheet) -> Section:
-    """The paper's table beside ours, the risks as curves, and what they say."""
+def present(simulation: str, table: Table, output: OutputFolder) -> Section:
+    """The paper's table beside ours, risks as curves, and verdicts."""
     label = {"homoscedastic": "2", "heteroscedastic": "3"}[simulation]
-    paper = printed.sample_size_cells(simulation)
+    paper = paper_numbers.sample_size_cells(simulation)
     run = {cell: entry for cell, entry in paper.items() if cell[2] in table.values("n")}
     return Section(
         reported=[
@@ -86,9 +106,9 @@ def present(simulation: str, table: Table, sheet: Sheet) -> Section:
             "combine ours, the printed sd over the root of 50, and the rounding of print to three decimals.",
         ],
         items=[
-            _draw(simulation, table, sheet),
-            _tabulate_as_printed(simulation, table, sheet),
-            _tabulate_all(simulation, table, run, sheet),
+            _plot(simulation, table, output),
+            _tabulate_as_printed(simulation, table, output),
+            _tabulate_all(simulation, table, run, output),
         ],
         verdicts=[
             verdicts.judge_numbers(simulation, table, run),
@@ -97,12 +117,13 @@ def present(simulation: str, table: Table, sheet: Sheet) -> Section:
             verdicts.judge_our_gap(table),
             verdicts.judge_exact(table),
             *verdicts.judge_bounds(simulation, paper),
-            _accuracy(table),
+            _remark_accuracy(table),
         ],
     )
 
 
-def _accuracy(table: Table) -> Verdict:
+def _remark_accuracy(table: Table) -> Verdict:
+    """How accurate our fits are: duality gaps, and what a finer factor of the kernel changes."""
     fine = table.select(method=FINE)
     usual = table.select(method=EXACT, repetition=0)
     usual = Table([row for row in usual.rows if row["n"] in fine.values("n")])
@@ -110,38 +131,42 @@ def _accuracy(table: Table) -> Verdict:
     others, gap = np.sum(fine.column("alpha") != usual.column("alpha")), table.column("gap").max()
     return Verdict(
         f"Accuracy: every fit shown has a certified relative duality gap of at most {gap:.0e}. Exact KQR works on a "
-        f"factor of the kernel that leaves out {CUT:g} of its trace; with {FINE_CUT:g}, single PQEs change by at most "
+        f"factor of the kernel that leaves out {TRACE_TOL:g} of its trace; with {FINE_TRACE_TOL:g}, single PQEs "
+        "change by at most "
         f"{np.abs(change['pqe']).max():.0e} and excess risks by {np.abs(change['excess']).max():.0e} (in the mean "
         f"{change['excess'].mean():+.0e}); validation then chooses another weight in {others} of {len(fine)} fits."
     )
 
 
-def _draw(simulation: str, table: Table, sheet: Sheet) -> Item:
+def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """PQE with the printed means (above) and excess risk (below) against N, one column of panels per level."""
     sizes = table.values("n")
     with house_style():
-        figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-        share_scale(axes[1])
+        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+        share_y_axis(axes[1])
         for k, level in enumerate(LEVELS):
             above, below = axes[:, k]
             for series, method in enumerate((RF, EXACT)):
-                cells = [summarise_cell(table, (method, level, n), "pqe") for n in sizes]
-                errorbars(above, sizes, [c.mean for c in cells], [c.sd for c in cells], series=series, label=method)
+                cells = [summarize_cell(table, (method, level, n), "pqe") for n in sizes]
+                plot_errorbars(
+                    above, sizes, [c.mean for c in cells], [c.sd for c in cells], series=series, label=method
+                )
                 ours = {"color": SERIES[series]["color"], "marker": SERIES[series]["marker"], "markersize": 5}
-                paper = [printed.sample_size(simulation, method, level, n)[0] for n in sizes]
+                paper = [paper_numbers.sample_size(simulation, method, level, n)[0] for n in sizes]
                 above.plot(
                     sizes, paper, linestyle="none", **ours, markerfacecolor="white", label=f"{method}, as printed"
                 )
-                risks = [summarise_cell(table, (method, level, n), "excess") for n in sizes]
-                errorbars(below, sizes, [c.mean for c in risks], [c.se for c in risks], series=series)
+                risks = [summarize_cell(table, (method, level, n), "excess") for n in sizes]
+                plot_errorbars(below, sizes, [c.mean for c in risks], [c.se for c in risks], series=series)
             above.axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least expected PQE")
             above.set_title(f"level {level:g}", loc="left")
             below.set_xlabel("sample size $N$")
-            log_log(below, sizes, most=3)
+            set_log_log(below, sizes, max_ticks=3)
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
         label_decades(axes[1, 0])
-        shared_legend(figure, axes[0, 0], columns=5)
-    return sheet.figure(
+        add_shared_legend(figure, axes[0, 0], columns=5)
+    return output.save_figure(
         figure,
         f"sample_size_{simulation}",
         f"Above: mean PQE with bars of one standard deviation, ours filled, the paper's hollow; {simulation} case. "
@@ -149,26 +174,27 @@ def _draw(simulation: str, table: Table, sheet: Sheet) -> Item:
     )
 
 
-def _tabulate_as_printed(simulation: str, table: Table, sheet: Sheet) -> Item:
-    """The paper's own layout, ours and the printed number in each cell."""
+def _tabulate_as_printed(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """The layout of the paper's table, with ours and the printed number in each cell."""
     sizes = table.values("n")
     rows = []
     for level in LEVELS:
         for method in (RF, EXACT):
-            ours = [summarise_cell(table, (method, level, n), "pqe") for n in sizes]
-            paper = [printed.sample_size(simulation, method, level, n)[0] for n in sizes]
+            ours = [summarize_cell(table, (method, level, n), "pqe") for n in sizes]
+            paper = [paper_numbers.sample_size(simulation, method, level, n)[0] for n in sizes]
             cells = [f"{o.mean:.4f} ({o.sd:.4f}) / {p:.3f}" for o, p in zip(ours, paper, strict=True)]
             rows.append([f"{level:g}", method, *cells, bayes_risk(simulation, level)])
     columns = {"level": "", "method": "", **{f"N = {n:,}": "" for n in sizes}, "Bayes risk": ".4f"}
     caption = "PQE: our mean (standard deviation) / the paper's mean."
-    return sheet.table(columns, rows, f"sample_size_{simulation}_as_printed", caption)
+    return output.save_table(columns, rows, f"sample_size_{simulation}_as_printed", caption)
 
 
-def _tabulate_all(simulation: str, table: Table, paper: printed.Cells, sheet: Sheet) -> Item:
+def _tabulate_all(simulation: str, table: Table, paper: paper_numbers.Cells, output: OutputFolder) -> Item:
+    """All numbers, with standard errors, bounds and differences from the printed ones."""
     rows: list[list[Any]] = []
     for cell in paper:
         (method, level, n), (mean, sd), (risk, test_sd) = cell, paper[cell], bound(simulation, cell[1])
-        ours, excess, least = (summarise_cell(table, cell, name) for name in ("pqe", "excess", "least_excess"))
+        ours, excess, least = (summarize_cell(table, cell, name) for name in ("pqe", "excess", "least_excess"))
         difference = compare(ours, paper[cell], test_sd)
         compared = (mean, sd, difference.value / difference.se, risk, test_sd, (mean - risk) / test_sd)
         rows.append([level, method, n, ours.n, *ours[:3], *compared, *excess[:3], least.mean])
@@ -177,10 +203,11 @@ def _tabulate_all(simulation: str, table: Table, paper: printed.Cells, sheet: Sh
     columns |= {"paper's mean": ".3f", "paper's sd": ".3f", "difference in s.e.": ".1f", "Bayes risk": ".4f"}
     columns |= {"sd of one test set": ".4f", "paper's mean above the Bayes risk, in these": ".1f"}
     columns |= {"excess risk": ".5f", "its sd": ".5f", "its s.e.": ".5f", "excess risk at the best weight": ".5f"}
-    return sheet.table(columns, rows, f"sample_size_{simulation}", "All numbers of this item.", folded=True)
+    return output.save_table(columns, rows, f"sample_size_{simulation}", "All numbers of this item.", folded=True)
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return (0.6 + float(task["n"]) / 2000) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
 

@@ -1,6 +1,7 @@
-"""What tables `tab.2` and `tab.3` say, in print and in our numbers.
+"""Verdicts on `tab.2` and `tab.3`: whether print and our numbers agree, and the paper's conclusions hold in both.
 
-Print comes as an argument, {(method, level, N): (mean, sd)}, so that a verdict can be asked about other numbers.
+Printed numbers are an argument, {(method, level, N): (mean, sd)}, so that tests can ask for verdicts on other numbers.
+No method has an expected PQE below the Bayes risk, which is known: printed means are also checked against that bound.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import numpy as np
 from scipy.stats import binom, chi2, norm
 
 from quernel.paper.experiment import Summary, Table
-from quernel.paper.printed import EXACT, HALF_UNIT, REPETITIONS, RF, ROUNDING_SD, Cell, Cells
-from quernel.paper.sheet import Holds, Verdict
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import Holds, Verdict
+from quernel.paper.paper_numbers import EXACT, HALF_UNIT, REPETITIONS, RF, ROUNDING_SD, Cell, Cells
 from quernel.paper.simulated import Bound, bound, bound_with_row_betas
-from quernel.paper.validated import LEVELS
 
 METHODS = (RF, EXACT)
-# Standard errors beyond which two means differ, and standard deviations beyond which one test set is no excuse.
+# Standard errors beyond which two means differ, and standard deviations that the draw of one test set cannot explain.
 DIFFERS, IMPOSSIBLE = 2.0, 3.0
-# With fewer repetitions standard errors are not known well enough to decide anything by them.
-FEWEST = 10
-# How unlikely a count, or a printed sd, must be before chance is ruled out.
+# With fewer repetitions standard errors are too uncertain to decide anything.
+MIN_REPETITIONS = 10
+# Probability below which a count, or a printed sd, is not put down to chance.
 RARE = 0.01
 SMALL_ALPHA = 1e-9
-# What is said of a gap.
+# Text on whether the gap between the methods shrinks.
 FINDINGS: dict[Holds, str] = {
     True: "It shrinks.",
     False: "It shows no shrinking.",
@@ -35,42 +36,51 @@ FINDINGS: dict[Holds, str] = {
 
 
 class Difference(NamedTuple):
-    """Our mean minus the printed one, its standard error, and that with the luck of a test set that was reused."""
+    """Our mean minus the printed one, with two standard errors.
+
+    `se` takes all repetitions as independent; `se_one_test_set` adds the deviation of one test set that the paper may
+    have reused in all repetitions, which its printed standard deviations cannot show.
+    """
 
     value: float
     se: float
     se_one_test_set: float
 
 
-def summarise_cell(table: Table, cell: Cell, name: str) -> Summary:
+def summarize_cell(table: Table, cell: Cell, name: str) -> Summary:
     """Mean, sd and standard error of a column over the repetitions of one cell."""
     method, level, n = cell
     return table.select(method=method, level=level, n=n).summary(name)
 
 
 def compare(ours: Summary, printed: tuple[float, float], test_sd: float) -> Difference:
-    """Both standard errors, and the rounding of print, make up that of the difference."""
+    """Difference to a printed (mean, sd): its variance adds up both standard errors and the rounding of print."""
     mean, sd = printed
     variance = ours.se**2 + sd**2 / REPETITIONS + ROUNDING_SD**2
     return Difference(ours.mean - mean, float(np.sqrt(variance)), float(np.sqrt(variance + test_sd**2)))
 
 
 def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
-    """Whether our means agree with the printed ones, either way, as often as chance would have them."""
-    found = {
-        cell: compare(summarise_cell(table, cell, "pqe"), printed, bound(simulation, cell[1]).test_sd)
+    """Whether our means agree with the printed ones, two-sided.
+
+    They do if no more cells differ by two standard errors than chance allows (binomial 99 % quantile).
+    """
+    differences = {
+        cell: compare(summarize_cell(table, cell, "pqe"), printed, bound(simulation, cell[1]).test_sd)
         for cell, printed in paper.items()
     }
-    off = [cell for cell, d in found.items() if abs(d.value) > DIFFERS * d.se]
-    beyond = [cell for cell, d in found.items() if abs(d.value) > IMPOSSIBLE * d.se_one_test_set]
-    lowest, highest = (choose(found, key=lambda cell: found[cell].value) for choose in (min, max))
+    off = [cell for cell, d in differences.items() if abs(d.value) > DIFFERS * d.se]
+    beyond = [cell for cell, d in differences.items() if abs(d.value) > IMPOSSIBLE * d.se_one_test_set]
+    lowest, highest = (choose(differences, key=lambda cell: differences[cell].value) for choose in (min, max))
     chance = 2 * float(norm.sf(DIFFERS))
-    agree = len(off) <= _most_by_chance(len(found), chance)
+    agree = len(off) <= _max_by_chance(len(differences), chance)
     holds: Holds = True if agree else False if beyond else "undecided"
     text = (
-        f"Numbers: {len(off)} of {len(found)} printed means differ from ours by more than {DIFFERS:g} standard errors "
-        f"({_by_method(off)}; chance would give {chance * len(found):.1f}), ours minus print from "
-        f"{found[lowest].value:+.4f} ({_name(lowest)}) to {found[highest].value:+.4f} ({_name(highest)}). If all "
+        f"Numbers: {len(off)} of {len(differences)} printed means differ from ours by more than {DIFFERS:g} standard "
+        "errors "
+        f"({_count_by_method(off)}; chance would give {chance * len(differences):.1f}), ours minus print from "
+        f"{differences[lowest].value:+.4f} ({_format_cell(lowest)}) to {differences[highest].value:+.4f} "
+        f"({_format_cell(highest)}). If all "
         "repetitions of the paper shared one test set, whose luck its standard deviations do not show, "
         f"{len(beyond)} still differ by more than {IMPOSSIBLE:g}. "
         + (
@@ -83,26 +93,26 @@ def judge_numbers(simulation: str, table: Table, paper: Cells) -> Verdict:
 
 
 def judge_fall(table: Table, paper: Cells) -> Verdict:
-    """The paper's first conclusion, that the PQE falls with N: print by its PQE, ours by the excess risk."""
+    """First conclusion of the paper, that the PQE falls with N: in print, and by our excess risks."""
     sizes = table.values("n")
     pairs = [(method, level) for method in METHODS for level in LEVELS]
     steps = [(pair, before, after) for pair in pairs for before, after in pairwise(sizes)]
     printed = sum(paper[*pair, after][0] < paper[*pair, before][0] for pair, before, after in steps)
-    fallen = [pair for pair in pairs if _rise(table, *pair, sizes[0], sizes[-1]) < -DIFFERS]
-    rises = [(*pair, after) for pair, before, after in steps if _rise(table, *pair, before, after) > DIFFERS]
+    fallen = [pair for pair in pairs if _rise_in_se(table, *pair, sizes[0], sizes[-1]) < -DIFFERS]
+    rises = [(*pair, after) for pair, before, after in steps if _rise_in_se(table, *pair, before, after) > DIFFERS]
     in_print, in_ours = printed == len(steps), len(fallen) == len(pairs) and not rises
     return _verdict(
         table,
         f"Conclusion: the PQE falls with N. In print it does at {printed} of {len(steps)} steps from one N to the "
         f"next. Ours, by the excess risk: from N = {sizes[0]:,} to {sizes[-1]:,} it falls by more than {DIFFERS:g} "
         f"standard errors for {len(fallen)} of {len(pairs)} pairs of method and level; it rises by as much from one N "
-        f"to the next {_list(rises)}. " + _agreement(in_print=in_print, in_ours=in_ours),
+        f"to the next {_format_cells(rises)}. " + _describe_agreement(in_print=in_print, in_ours=in_ours),
         in_print and in_ours,
     )
 
 
 def judge_printed_gap(paper: Cells) -> Verdict:
-    """The paper's second conclusion, that KQR-RF comes near to exact KQR as N grows, in its own table."""
+    """Second conclusion, that KQR-RF approaches exact KQR as N grows, in the printed numbers."""
     sizes = sorted({n for _, _, n in paper})
     gaps = {n: _printed_gap(paper, n) for n in sizes}
     (first, first_se), (last, last_se) = gaps[sizes[0]], gaps[sizes[-1]]
@@ -111,14 +121,15 @@ def judge_printed_gap(paper: Cells) -> Verdict:
     holds: Holds = True if fall > DIFFERS * error else "undecided" if round(fall, 6) > 0 else False
     return Verdict(
         "Conclusion: KQR-RF comes near to exact KQR as N grows. In print the gap between them, the mean over the "
-        f"levels, is {_along({n: gap for n, (gap, _) in gaps.items()})}: from the first to the last it changes by "
+        f"levels, is {_format_by_size({n: gap for n, (gap, _) in gaps.items()})}: from the first to the last it "
+        "changes by "
         f"{-fall:+.4f}, with a standard error of {error:.4f} if all cells are independent. {FINDINGS[holds]}",
         holds,
     )
 
 
 def judge_our_gap(table: Table) -> Verdict:
-    """The same in our numbers: the gap of the excess risks, repetition by repetition, as a mean over the levels."""
+    """The same in our numbers: paired gaps of the excess risks, averaged over the levels."""
     sizes = table.values("n")
     gaps = {n: _our_gap(table, n) for n in sizes}
     first, last = gaps[sizes[0]], gaps[sizes[-1]]
@@ -133,7 +144,8 @@ def judge_our_gap(table: Table) -> Verdict:
     return _verdict(
         table,
         "The same conclusion in our numbers: the gap of the excess risks on the same rows, the mean over the levels, "
-        f"is {_along({n: gap.mean for n, gap in gaps.items()}, digits=5)}, with standard errors of {first.se:.5f} at "
+        f"is {_format_by_size({n: gap.mean for n, gap in gaps.items()}, digits=5)}, with standard errors of "
+        f"{first.se:.5f} at "
         f"the first and {last.se:.5f} at the last; the mean PQE of KQR-RF is above that of KQR by at most {pqe:.4f} at "
         f"any level and N. {finding}",
         holds,
@@ -142,17 +154,17 @@ def judge_our_gap(table: Table) -> Verdict:
 
 def judge_exact(table: Table) -> Verdict:
     """Whether exact KQR is nowhere worse than KQR-RF."""
-    worse, most = _worse(table, "excess")
-    paired, most_paired = _worse(table, "excess", paired=True)
-    at_best, most_at_best = _worse(table, "least_excess", paired=True)
+    worse, most = _find_worse(table, "excess")
+    paired, most_paired = _find_worse(table, "excess", paired=True)
+    at_best, most_at_best = _find_worse(table, "least_excess", paired=True)
     pairs = len(LEVELS) * len(table.values("n"))
     text = (
         f"Excess risk of exact KQR against KQR-RF, {pairs} pairs of level and N: larger by more than {DIFFERS:g} "
-        f"standard errors of the two means {_list_places(worse)} (at most {most:.1f} of them). Repetition by "
-        f"repetition, on the same rows, which sees more: {_list_places(paired)} (at most {most_paired:.1f} standard "
+        f"standard errors of the two means {_format_places(worse)} (at most {most:.1f} of them). Repetition by "
+        f"repetition, on the same rows, which sees more: {_format_places(paired)} (at most {most_paired:.1f} standard "
         f"errors; chance alone would give {pairs * norm.sf(DIFFERS):.1f} such pairs if both were equal). So compared, "
         "but with the weight of the grid that is best for the true risk instead of validation's choice: "
-        f"{_list_places(at_best)} (at most {most_at_best:.1f})."
+        f"{_format_places(at_best)} (at most {most_at_best:.1f})."
     )
     if worse or paired:
         exact, others = (np.mean(table.select(method=method).column("alpha") <= SMALL_ALPHA) for method in (EXACT, RF))
@@ -160,27 +172,31 @@ def judge_exact(table: Table) -> Verdict:
             f" Validation on 1,000 rows chose weights up to {SMALL_ALPHA:g}, which hardly regularise, in {exact:.1%} "
             f"of the exact fits and {others:.1%} of the others."
         )
-    by_chance = _most_by_chance(pairs, float(norm.sf(DIFFERS)))
+    by_chance = _max_by_chance(pairs, float(norm.sf(DIFFERS)))
     return _verdict(table, text, not worse and len(paired) <= by_chance)
 
 
 def judge_bounds(simulation: str, paper: Cells) -> list[Verdict]:
-    """Whether the printed means are possible, given that no method's expected PQE lies below the Bayes risk."""
+    """Whether the printed means are possible: no expected PQE lies below the Bayes risk."""
     bounds = {level: bound(simulation, level) for level in LEVELS}
     reused, remark = _judge_test_set(bounds, paper)
     verdicts = [remark, *(_judge_possible(method, bounds, paper, reused=reused) for method in METHODS)]
     if simulation == "heteroscedastic":
-        verdicts.append(_tell_row_betas(bounds, paper, reused=reused))
+        verdicts.append(_remark_row_betas(bounds, paper, reused=reused))
     return verdicts
 
 
 def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Verdict]:
-    """Whether the printed standard deviations have room for the noise of a test set drawn afresh each time."""
-    # Of so many numbers, a share RARE of standard deviations is smaller than this share of the true one.
+    """Whether the printed standard deviations leave room for the noise of test rows drawn anew in every repetition.
+
+    If they do not, one test set was probably reused, and its deviation is in all means of a level. Returns that, and a
+    remark.
+    """
+    # Chi-square quantile: the sd of so many numbers is below this fraction of the true one with probability RARE.
     low = float(np.sqrt(chi2.ppf(RARE, REPETITIONS - 1) / (REPETITIONS - 1)))
     sds = {cell: (sd + HALF_UNIT) / bounds[cell[1]].test_sd for cell, (_, sd) in paper.items()}
     below, too_low = (sum(ratio < limit for ratio in sds.values()) for limit in (1.0, low))
-    reused = too_low > _most_by_chance(len(paper), RARE)
+    reused = too_low > _max_by_chance(len(paper), RARE)
     test_sds = [one.test_sd for one in bounds.values()]
     text = (
         f"Of the {len(paper)} printed standard deviations, {below} lie below that of the mean loss of the true "
@@ -197,11 +213,12 @@ def _judge_test_set(bounds: dict[float, Bound], paper: Cells) -> tuple[bool, Ver
 
 
 def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+    """Whether the printed means of one method lie too far below the Bayes risk to be luck."""
     means = {cell: mean for cell, (mean, _) in paper.items() if cell[0] == method}
     below = {cell: bounds[cell[1]].risk - mean for cell, mean in means.items()}
     impossible = _impossible(method, bounds, paper, reused=reused)
-    spread = {cell: _luck(bounds[cell[1]], reused=reused) for cell in below}
-    worst = max(below, key=lambda cell: below[cell] / spread[cell])
+    luck_sd = {cell: _test_set_sd(bounds[cell[1]], reused=reused) for cell in below}
+    worst = max(below, key=lambda cell: below[cell] / luck_sd[cell])
     whose = "one test set" if reused else f"{REPETITIONS} test sets"
     start = f"Printed means of {method} against the Bayes risk, which no method beats in expectation: "
     count = sum(gap > HALF_UNIT for gap in below.values())
@@ -209,7 +226,7 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
         return Verdict(f"{start}none of {len(means)} lies below it.", holds=True)
     return Verdict(
         f"{start}{count} of {len(means)} lie below it by more than their rounding, by up to "
-        f"{below[worst] / spread[worst]:.1f} standard deviations of the luck of {whose} ({_name(worst)}: "
+        f"{below[worst] / luck_sd[worst]:.1f} standard deviations of the luck of {whose} ({_format_cell(worst)}: "
         f"{means[worst]:.3f} against {bounds[worst[1]].risk:.4f}). "
         + (
             f"{len(impossible)} of them by more than {IMPOSSIBLE:g}: these are impossible, for the noise alone costs "
@@ -221,7 +238,8 @@ def _judge_possible(method: str, bounds: dict[float, Bound], paper: Cells, *, re
     )
 
 
-def _tell_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+def _remark_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> Verdict:
+    """How the bound changes if the paper is read literally, with one unobserved beta per row."""
     literal = {level: bound_with_row_betas(level) for level in LEVELS}
     counts = [
         f"{len(_impossible(method, literal, paper, reused=reused))} of {method}"
@@ -231,45 +249,47 @@ def _tell_row_betas(bounds: dict[float, Bound], paper: Cells, *, reused: bool) -
     change = "raises" if all(literal[level].risk > bounds[level].risk for level in LEVELS) else "does not always raise"
     return Verdict(
         f"To read the paper literally, with a beta for every row, which no method sees, {change} the bound: from "
-        f"{_by_level(bounds)} to {_by_level(literal)} at levels {', '.join(f'{level:g}' for level in LEVELS)}. More "
+        f"{_format_by_level(bounds)} to {_format_by_level(literal)} at levels "
+        f"{', '.join(f'{level:g}' for level in LEVELS)}. More "
         f"than {IMPOSSIBLE:g} standard deviations below it would lie {' and '.join(counts)} of the printed means."
     )
 
 
 def _impossible(method: str, bounds: dict[float, Bound], paper: Cells, *, reused: bool) -> list[Cell]:
-    """The cells so far below the bound that neither rounding nor the luck of the test rows explains it."""
+    """Cells that lie so far below the bound that neither rounding nor the draw of test rows explains it."""
     return [
         cell
         for cell, (mean, _) in paper.items()
         if cell[0] == method
-        and bounds[cell[1]].risk - mean - HALF_UNIT > IMPOSSIBLE * _luck(bounds[cell[1]], reused=reused)
+        and bounds[cell[1]].risk - mean - HALF_UNIT > IMPOSSIBLE * _test_set_sd(bounds[cell[1]], reused=reused)
     ]
 
 
-def _luck(one: Bound, *, reused: bool) -> float:
-    """Standard deviation that the test rows give to a mean over all repetitions."""
+def _test_set_sd(one: Bound, *, reused: bool) -> float:
+    """Standard deviation of a mean over all repetitions due to the draw of test rows."""
     return one.test_sd if reused else one.test_sd / float(np.sqrt(REPETITIONS))
 
 
-def _rise(table: Table, method: str, level: float, before: int, after: int) -> float:
-    """Of the mean excess risk, in standard errors."""
-    one, other = (summarise_cell(table, (method, level, n), "excess") for n in (before, after))
+def _rise_in_se(table: Table, method: str, level: float, before: int, after: int) -> float:
+    """Rise of the mean excess risk from one N to another, in standard errors."""
+    one, other = (summarize_cell(table, (method, level, n), "excess") for n in (before, after))
     return (other.mean - one.mean) / float(np.hypot(one.se, other.se))
 
 
 def _gap(table: Table, level: float, n: int, name: str) -> np.ndarray:
-    """KQR-RF minus exact KQR, per repetition."""
+    """KQR-RF minus exact KQR, one number per repetition."""
     rough, exact = (table.select(method=method, level=level, n=n).column(name) for method in METHODS)
     return rough - exact
 
 
 def _our_gap(table: Table, n: int) -> Summary:
+    """Summary over repetitions of our gap of excess risks, averaged over the levels."""
     gaps = np.mean([_gap(table, level, n, "excess") for level in LEVELS], axis=0)
     return Table([{"gap": gap} for gap in gaps.tolist()]).summary("gap")
 
 
 def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
-    """Mean over the levels, and its standard error if all cells are independent."""
+    """Printed gap averaged over the levels, and its standard error if all cells are independent."""
     gap = np.mean([paper[RF, level, n][0] - paper[EXACT, level, n][0] for level in LEVELS])
     variances = [
         paper[method, level, n][1] ** 2 / REPETITIONS + ROUNDING_SD**2 for method in METHODS for level in LEVELS
@@ -277,10 +297,11 @@ def _printed_gap(paper: Cells, n: int) -> tuple[float, float]:
     return float(gap), float(np.sqrt(sum(variances))) / len(LEVELS)
 
 
-def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str], float]:
-    """Where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
+def _find_worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str], float]:
+    """Cells where exact KQR is worse by more than two standard errors, and the largest difference in standard errors.
 
-    The standard error is that of a difference of means or, paired, of the mean of differences on the same rows.
+    The standard error is that of a difference of independent means or, `paired`, of the mean of differences on the same
+    rows.
     """
     worse, most = [], -np.inf
     for level, n in ((level, n) for level in LEVELS for n in table.values("n")):
@@ -293,46 +314,55 @@ def _worse(table: Table, name: str, *, paired: bool = False) -> tuple[list[str],
     return worse, float(most)
 
 
-def _list_places(places: list[str]) -> str:
+def _format_places(places: list[str]) -> str:
+    """A list of places as text."""
     return f"at {'; '.join(places)}" if places else "nowhere"
 
 
-def _most_by_chance(cells: int, probability: float) -> int:
-    """So many of the cells, each with this probability, are exceeded only rarely."""
+def _max_by_chance(cells: int, probability: float) -> int:
+    """Binomial quantile: more cells than this exceed a limit by chance with probability below `RARE` only."""
     return int(binom.ppf(1 - RARE, cells, probability))
 
 
 def _verdict(table: Table, text: str, holds: Holds) -> Verdict:
-    """A verdict on our numbers, unless there are too few of them."""
+    """A verdict on our numbers, undecided if there are too few repetitions."""
     count = len(table.values("repetition"))
-    if count >= FEWEST:
+    if count >= MIN_REPETITIONS:
         return Verdict(text, holds)
-    return Verdict(f"{text} But {count} repetitions are too few to tell: at least {FEWEST} are needed.", "undecided")
+    return Verdict(
+        f"{text} But {count} repetitions are too few to tell: at least {MIN_REPETITIONS} are needed.", "undecided"
+    )
 
 
-def _name(cell: Cell) -> str:
+def _format_cell(cell: Cell) -> str:
+    """A cell as text."""
     return f"{cell[0]}, level {cell[1]:g}, N = {cell[2]:,}"
 
 
-def _list(cells: Iterable[Cell]) -> str:
-    names = [_name(cell) for cell in cells]
+def _format_cells(cells: Iterable[Cell]) -> str:
+    """A list of cells as text."""
+    names = [_format_cell(cell) for cell in cells]
     return f"at {'; '.join(names)}" if names else "nowhere"
 
 
-def _by_method(cells: list[Cell]) -> str:
+def _count_by_method(cells: list[Cell]) -> str:
+    """Numbers of cells by method, as text."""
     return ", ".join(f"{sum(cell[0] == method for cell in cells)} of {method}" for method in METHODS)
 
 
-def _by_level(bounds: dict[float, Bound]) -> str:
+def _format_by_level(bounds: dict[float, Bound]) -> str:
+    """Bayes risks by level, as text."""
     return ", ".join(f"{one.risk:.4f}" for one in bounds.values())
 
 
-def _along(values: dict[int, float], digits: int = 4) -> str:
+def _format_by_size(values: dict[int, float], digits: int = 4) -> str:
+    """Values by N, as text."""
     return ", ".join(f"{value:.{digits}f} at N = {n:,}" for n, value in values.items())
 
 
-def _agreement(*, in_print: bool, in_ours: bool) -> str:
+def _describe_agreement(*, in_print: bool, in_ours: bool) -> str:
+    """Whether print and our numbers agree that the PQE falls, as text."""
     if in_print and in_ours:
         return "Print and ours agree: it falls."
-    words = {True: "it falls", False: "it does not everywhere"}
-    return f"In print {words[in_print]}, in ours {words[in_ours]}."
+    phrases = {True: "it falls", False: "it does not everywhere"}
+    return f"In print {phrases[in_print]}, in ours {phrases[in_ours]}."

@@ -1,4 +1,10 @@
-"""How many features, and how sampled (`fig2`, `fig3`, `fig4`): uniform, by leverage as printed, and by leverage."""
+"""Number and sampling of random features (`fig2`, `fig3`, `fig4`): uniform, leverage as printed, and leverage.
+
+The median and four other quantiles of the appendix's simulations are fitted at N = 1,000 with M = 2 to 150 features.
+The paper's leverage formula rescales uniform features instead of sampling; it is kept as "leverage, as printed" beside
+proper leverage sampling, which draws from a pool of 10 M features with probabilities proportional to their leverage
+scores.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +16,6 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling.leverage import leverage_scores
-from quernel.paper.differences import half_width, is_below_zero, paired_difference, subtract_means, summarize
-from quernel.paper.drawing import REFERENCE, errorbars, panels, share_scale, shared_legend
 from quernel.paper.experiment import (
     Experiment,
     Row,
@@ -19,75 +23,94 @@ from quernel.paper.experiment import (
     Summary,
     Table,
     Task,
+    get_solver,
     no_rows,
     no_tasks,
     repetitions,
-    solver_of,
 )
-from quernel.paper.log_axes import label_decades, label_ticks
-from quernel.paper.printed import REPETITIONS
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
+from quernel.paper.figures import (
+    REFERENCE,
+    add_shared_legend,
+    label_decades,
+    label_ticks,
+    make_panels,
+    plot_errorbars,
+    share_y_axis,
+)
+from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
-from quernel.paper.validated import LEVELS
+from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
 
+# Training rows, and the paper's numbers of features.
 N = 1000
 COUNTS = (2, 5, 10, 50, 100, 150)
+# Methods, as stored in results.
 UNIFORM, LEVERAGE, LITERAL = "uniform", "leverage", "leverage, literal"
-# As the page calls them: the paper's method is the formula that it prints.
+# Method (as stored in results) to its name on the page. The formula that the paper prints counts as the paper's method.
 NAMES = {UNIFORM: "uniform", LITERAL: "leverage, as printed", LEVERAGE: "leverage sampling (ours)"}
+# Column of the median among the levels.
 MEDIAN = LEVELS.index(0.5)
-# The curves "become relatively flat as the number of random features reaches 50": after that they change by less than
-# this share of what they fell before, up or down.
+# The paper: curves "become relatively flat as the number of random features reaches 50". Read as: after M = 50 they
+# change, up or down, by less than this fraction of their fall before.
 FLAT_FROM, FLAT_SHARE = 50, 0.1
-# Panels of the PQE show the means from here on; fewer features would need a scale on which the others are one line.
-READ_FROM = 5
+# Fewest features whose PQE is plotted.
+MIN_M_SHOWN = 5
 
 
 def tasks(simulation: str, size: Size) -> list[Task]:
-    """Numbers of features and repetitions; the quick ones are a part of the full ones.
+    """Numbers of features times repetitions; those of the quick size are among the full ones.
 
-    With 5 features a bad draw, one in a hundred or so, is ten standard deviations off: the mean of three says nothing.
+    The quick size leaves M = 5 out: about one draw in a hundred is ten standard deviations off, so that the mean of
+    three repetitions says nothing.
     """
     counts, count = ((10, 50), 3) if size == "quick" else (COUNTS, REPETITIONS)
     return [task for M in counts for task in repetitions(count, simulation=simulation, M=M)]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One draw of the rows, fitted with the three kinds of features.
+    """Fit the three kinds of features to one draw of the rows.
 
-    Leverage scores need a ridge weight before one is chosen: that which validation chose for the median with uniform
-    features. The grid is then searched again.
+    Leverage scores need a ridge weight before one is selected: that which validation selects for the median with
+    uniform features. The grid is then searched again with the new features.
     """
-    trial, M = make_trial(str(task["simulation"]), N, rng, solver_of(task)), int(task["M"])
+    trial, M = make_trial(str(task["simulation"]), N, rng, get_solver(task)), int(task["M"])
     parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
-    plain = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
-    train, validation, test = (plain.transform(part) for part in parts)
-    chosen = trial.choose(train, validation)
-    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.judged(chosen, test)]
-    alpha = float(chosen.alpha[MEDIAN])
-    proper = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
-    lifted = [proper.transform(part) for part in parts]
-    rows += [{"method": LEVERAGE, **row} for row in trial.judged(trial.choose(lifted[0], lifted[1]), lifted[2])]
+    # 1. Uniform features, which also give the ridge weight of the leverage scores.
+    uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
+    train, validation, test = (uniform.transform(part) for part in parts)
+    selected = trial.fit_and_select_alpha(train, validation)
+    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.evaluate(selected, test)]
+    alpha = float(selected.alpha[MEDIAN])
+    # 2. Leverage sampling: new features drawn from a pool.
+    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
+    mapped = [leverage.transform(part) for part in parts]
+    rows += [
+        {"method": LEVERAGE, **row}
+        for row in trial.evaluate(trial.fit_and_select_alpha(mapped[0], mapped[1]), mapped[2])
+    ]
+    # 3. The printed formula: the uniform features of step 1, rescaled.
     factor = literal_factor(train, alpha)
-    chosen = trial.choose(train * factor, validation * factor)
-    rows += [{"method": LITERAL, **row} for row in trial.judged(chosen, test * factor)]
+    selected = trial.fit_and_select_alpha(train * factor, validation * factor)
+    rows += [{"method": LITERAL, **row} for row in trial.evaluate(selected, test * factor)]
     return rows
 
 
 def literal_factor(features: Array, alpha: float) -> Array:
-    """The appendix as printed: the same features times q^(-1/2), q = r / sum r, r their ridge leverage scores.
+    """Factors (M,) of the appendix's formula as printed: q^(-1/2), q = r / sum r, r the ridge leverage scores (M,).
 
-    Nothing is sampled and the factor M is missing: features of low leverage are amplified.
+    Nothing is sampled, and the factor M is missing: all features grow, and those of low leverage the most.
     """
     score = leverage_scores(features, np.full(len(features), 1 / len(features)), alpha)
     return np.sqrt(score.sum() / score)
 
 
-def present(simulation: str, table: Table, sheet: Sheet) -> Section:
-    """Uniform features, the printed formula and proper leverage sampling side by side."""
+def present(simulation: str, table: Table, output: OutputFolder) -> Section:
+    """Compare uniform features, the printed formula and leverage sampling in one simulation."""
     label = {"homoscedastic": "3", "heteroscedastic": "4"}[simulation]
     return Section(
         reported=[
@@ -104,18 +127,18 @@ def present(simulation: str, table: Table, sheet: Sheet) -> Section:
             'kernel on average. The item "Why leverage features lose without an intercept" looks into its losses. '
             "Claims are judged by the excess risk: PQE minus Bayes risk, free of test noise.",
         ],
-        items=[_figure(simulation, table, sheet), _numbers(simulation, table, sheet)],
+        items=[_plot(simulation, table, output), _tabulate(simulation, table, output)],
         verdicts=verdicts(table),
     )
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """Whether more features are better, and leverage better than uniform: the printed formula before ours."""
-    return [_more_is_better(table), *(_beside_uniform(table, method) for method in (LITERAL, LEVERAGE))]
+    """Whether more features are better, and leverage better than uniform: the printed formula, then ours."""
+    return [_judge_more_features(table), *(_judge_against_uniform(table, method) for method in (LITERAL, LEVERAGE))]
 
 
-def present_counts(table: Table, sheet: Sheet) -> Section:
-    """Uniform features alone, both simulations."""
+def present_counts(table: Table, output: OutputFolder) -> Section:
+    """Show uniform features alone, in both simulations (`fig2`)."""
     uniform = table.select(method=UNIFORM)
     return Section(
         reported=[
@@ -126,16 +149,18 @@ def present_counts(table: Table, sheet: Sheet) -> Section:
             "it fell before, up or down. We judge the excess risk (PQE minus Bayes risk, free of test noise), averaged "
             "over the levels.",
         ],
-        items=[_counts_figure(uniform, sheet)],
+        items=[_plot_counts(uniform, output)],
         verdicts=[judge_flat(uniform.select(simulation=simulation), simulation) for simulation in SIMULATIONS],
     )
 
 
 def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary:
+    """Summary of a column over the repetitions of one method, level and M."""
     return table.select(method=method, level=level, M=M).summary(name)
 
 
-def _more_is_better(table: Table) -> Verdict:
+def _judge_more_features(table: Table) -> Verdict:
+    """Whether the excess risk falls from the fewest to the most features, by method and level."""
     counts = table.values("M")
     falls: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for method in NAMES:
@@ -147,16 +172,17 @@ def _more_is_better(table: Table) -> Verdict:
         f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for {len(falls[True])} of {total} "
         "pairs of method and level (95 %)"
     )
-    for key, words in ((False, "rises as clearly"), ("undecided", "cannot be told")):
-        text += f"; it {words} for {len(falls[key])}{_listed(falls[key])}" if falls[key] else ""
+    for key, phrase in ((False, "rises as clearly"), ("undecided", "cannot be told")):
+        text += f"; it {phrase} for {len(falls[key])}{_format_cells(falls[key])}" if falls[key] else ""
     return Verdict(f"{text}.", False if falls[False] else "undecided" if falls["undecided"] else True)
 
 
-def _beside_uniform(table: Table, method: str) -> Verdict:
-    """Differences are taken repetition by repetition, on the same rows.
+def _judge_against_uniform(table: Table, method: str) -> Verdict:
+    """Whether a kind of leverage features has a lower excess risk than uniform features on the same rows.
 
-    Levels share the rows, so that single pairs of M and level are not independent, and some of 30 differ by chance: the
-    claim is judged by the ratio of all excess risks, whose levels are averaged before its standard error is taken.
+    Levels share their rows, so that single pairs of M and level are not independent, and some of 30 differ by chance.
+    The claim is judged by the ratio of excess risks over all of them: log ratios are averaged over the levels of a
+    repetition before their standard error is taken.
     """
     cells: dict[object, list[str]] = {True: [], False: [], "undecided": []}
     for (level, M), cell in table.groups("level", "M"):
@@ -168,18 +194,20 @@ def _beside_uniform(table: Table, method: str) -> Verdict:
         f"{NAMES[method].capitalize()}, against uniform features: its excess risk is {np.exp(ratio.mean):.3f} times "
         f"theirs (95 % interval {low:.3f} to {high:.3f}; geometric mean over all M and levels, in pairs). Single pairs "
         f"of M and level, {sum(map(len, cells.values()))} in all: it is lower at "
-        f"{len(cells[True])}{_listed(cells[True])} and higher at {len(cells[False])}{_listed(cells[False])}, each at "
+        f"{len(cells[True])}{_format_cells(cells[True])} and higher at "
+        f"{len(cells[False])}{_format_cells(cells[False])}, each at "
         "95 %.",
         is_below_zero(ratio),
     )
 
 
-def _listed(cells: list[str]) -> str:
+def _format_cells(cells: list[str]) -> str:
+    """Names of cells in parentheses, if there are at most ten."""
     return f" ({'; '.join(cells)})" if 0 < len(cells) <= 10 else ""
 
 
 def judge_flat(table: Table, simulation: str) -> Verdict:
-    """Whether the excess risk falls up to M = 50, and hardly changes after it."""
+    """Whether the excess risk falls up to M = 50, and changes after it by less than a tenth of that fall."""
     at = {
         M: summarize(one.column("excess").mean() for _, one in cell.groups("repetition"))
         for (M,), cell in table.groups("M")
@@ -191,41 +219,42 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     before, after = subtract_means(at[turn], at[first]), subtract_means(at[last], at[turn])
     fell = is_below_zero(before)
     if fell is not True:
-        words = "does not fall" if fell is False else "does not fall clearly"
-        return Verdict(f"{text}: up to M = {turn} it {words}.", fell)
+        phrase = "does not fall" if fell is False else "does not fall clearly"
+        return Verdict(f"{text}: up to M = {turn} it {phrase}.", fell)
     if last == turn:
         return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
     share, error = after.mean / -before.mean, half_width(after) / -before.mean
-    words = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
+    phrase = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
     least, most = abs(share) - error, abs(share) + error
     holds: bool | Literal["undecided"] = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
     return Verdict(
-        f"{text}: after M = {turn} it {words} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
+        f"{text}: after M = {turn} it {phrase} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
         f"{FLAT_SHARE:.0%} is flat.",
         holds,
     )
 
 
-def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
+def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """PQE (above) and excess risk (below) against M, one column of panels per level."""
     counts = table.values("M")
     with house_style():
-        figure, axes = panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-        share_scale(axes[1])
+        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+        share_y_axis(axes[1])
         for k, level in enumerate(LEVELS):
             for series, (method, label) in enumerate(NAMES.items()):
                 cells = [_cell(table, method, level, M, "excess") for M in counts]
                 errors = [cell.se for cell in cells]
-                errorbars(axes[1, k], counts, [cell.mean for cell in cells], errors, series=series, label=label)
-            _draw_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
+                plot_errorbars(axes[1, k], counts, [cell.mean for cell in cells], errors, series=series, label=label)
+            _plot_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
             axes[0, k].set_title(f"level {level:g}", loc="left")
             axes[1, k].set(yscale="log", xlabel="random features $M$")
             axes[1, k].set_xscale("log")
-            label_ticks(axes[1, k], counts, least=0.12)
+            label_ticks(axes[1, k], counts, min_distance=0.12)
         axes[0, 0].set_ylabel("PQE")
         axes[1, 0].set_ylabel("excess risk")
         label_decades(axes[1, 0])
-        shared_legend(figure, axes[0, 0])
-    return sheet.figure(
+        add_shared_legend(figure, axes[0, 0])
+    return output.save_figure(
         figure,
         f"sampling_{simulation}",
         f"Above: mean PQE with bars of one standard deviation, {simulation} case, N = 1,000; means of M = 2, if run, "
@@ -234,32 +263,36 @@ def _figure(simulation: str, table: Table, sheet: Sheet) -> Item:
     )
 
 
-def _counts_figure(table: Table, sheet: Sheet) -> Item:
+def _plot_counts(table: Table, output: OutputFolder) -> Item:
+    """PQE of uniform features against M, one row of panels per simulation."""
     with house_style():
-        figure, axes = panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
+        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
         for row, simulation in zip(axes, SIMULATIONS, strict=True):
             for ax, level in zip(row, LEVELS, strict=True):
-                _draw_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
+                _plot_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
                 ax.set_title(f"level {level:g}", loc="left")
             row[0].set_ylabel(f"PQE, {simulation}")
         for ax in axes[1]:
             ax.set_xlabel("random features $M$")
             ax.set_xscale("log")
-            label_ticks(ax, table.values("M"), least=0.12)
-        shared_legend(figure, axes[0, 0])
+            label_ticks(ax, table.values("M"), min_distance=0.12)
+        add_shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
-    return sheet.figure(figure, "feature_count", caption)
+    return output.save_figure(figure, "feature_count", caption)
 
 
-def _draw_pqe(ax: Any, table: Table, least: float) -> None:
-    """PQE of one level from M = 5 on; the means of fewer features, for which there is no room, are written out."""
-    shown = [M for M in table.values("M") if M >= READ_FROM]
+def _plot_pqe(ax: Any, table: Table, least: float) -> None:
+    """Plot the PQE of one level from M = 5 on.
+
+    Means at fewer features would need a scale on which all others are one line: they are written into the corner.
+    """
+    shown = [M for M in table.values("M") if M >= MIN_M_SHOWN]
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
         means, sds = [cell.mean for cell in cells], [cell.sd for cell in cells]
-        errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
+        plot_errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
     ax.axhline(least, **REFERENCE, label="Bayes risk: the least expected PQE")
     notes = []
     for M in sorted(set(table.values("M")) - set(shown)):
@@ -269,7 +302,8 @@ def _draw_pqe(ax: Any, table: Table, least: float) -> None:
     ax.text(0.98, 0.97, "\n".join(notes), transform=ax.transAxes, ha="right", va="top", fontsize=8)
 
 
-def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
+def _tabulate(simulation: str, table: Table, output: OutputFolder) -> Item:
+    """All means, standard deviations and standard errors."""
     rows = []
     for (level, method, M), cell in table.groups("level", "method", "M"):
         pqe, risk = cell.summary("pqe"), cell.summary("excess")
@@ -278,10 +312,11 @@ def _numbers(simulation: str, table: Table, sheet: Sheet) -> Item:
     rows.sort(key=lambda row: (row[0], list(NAMES.values()).index(row[1]), row[2]))
     columns = {"level": "g", "method": "", "M": "d", "repetitions": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f"}
     columns |= {"Bayes risk": ".4f", "excess risk": ".5f", "its sd": ".5f", "its s.e.": ".5f", "median alpha": ".0e"}
-    return sheet.table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)
+    return output.save_table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return (1.0 + float(task["M"]) / 40) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
 

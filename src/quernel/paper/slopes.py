@@ -1,25 +1,72 @@
-"""How fast errors fall: the slope of log error against log n, with an interval."""
+"""Inference on measurements: paired differences with Student t intervals, and learning rates as slopes on log-log axes.
+
+A claim is judged by a 95 % interval, which can support it, refute it, or leave it undecided.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import t as student
 
-from quernel.paper.experiment import Table
+from quernel.paper.experiment import Summary, Table
 
-# A claim holds, does not, or the numbers are too few to tell.
+# Of the intervals by which claims about means are judged.
+CONFIDENCE = 0.95
+
+
+def summarize(values: Any) -> Summary:
+    """Mean, standard deviation and standard error of these numbers."""
+    return Table([{"value": float(value)} for value in values]).summary("value")
+
+
+def paired_difference(table: Table, method: str, other: str, name: str) -> Summary:
+    """Summary of column `name` under `method` minus that under `other`, row by row.
+
+    Both methods must have run on the same tasks, in the same order: the data they share then cancels.
+    """
+    return summarize(table.select(method=method).column(name) - table.select(method=other).column(name))
+
+
+def subtract_means(one: Summary, other: Summary) -> Summary:
+    """Difference of two independent means.
+
+    Its standard error is sqrt(se1^2 + se2^2); its n is the smaller of the two, a conservative choice of the degrees of
+    freedom. The standard deviation is not defined (NaN).
+    """
+    return Summary(one.mean - other.mean, math.nan, math.hypot(one.se, other.se), min(one.n, other.n))
+
+
+def half_width(mean: Summary) -> float:
+    """Half the width of the 95 % Student t interval around a mean; NaN for a single number."""
+    return float(student.ppf((1 + CONFIDENCE) / 2, mean.n - 1) * mean.se)
+
+
+def is_below_zero(difference: Summary) -> bool | Literal["undecided"]:
+    """True (False) if the 95 % interval lies entirely below (above) 0, "undecided" if it contains 0."""
+    if difference.mean < -half_width(difference):
+        return True
+    return False if difference.mean > half_width(difference) else "undecided"
+
+
+def format_mean(difference: Summary) -> str:
+    """A mean with its sign, and its standard error, as text."""
+    return f"{difference.mean:+.4f} (s.e. {difference.se:.4f})"
+
+
+# A claim is supported, refuted, or not decided by the measurements.
 Judgement = bool | Literal["undecided"]
-# An interval that is wider than this tells too little of a slope between 0 and -1 to confirm anything.
-WIDEST = 0.5
+# Slopes lie between 0 and -1 or so: a wider interval than this confirms nothing.
+MAX_WIDTH = 0.5
 
 
 @dataclass(frozen=True)
 class Slope:
-    """A mean slope over independent repetitions, and its interval."""
+    """A mean slope over independent repetitions, and its Student t interval."""
 
     value: float
     low: float
@@ -27,22 +74,26 @@ class Slope:
     confidence: float = 0.95
 
     def lies_above(self, bound: float) -> bool:
-        """Whether the whole interval does: the error falls too slowly. Steeper than the bound is allowed."""
+        """Whether the whole interval lies above the bound: the error falls too slowly."""
         return self.low > bound
 
     @property
     def is_wide(self) -> bool:
-        """Whether the interval is wider than `WIDEST`: it may refute, but it confirms nothing."""
-        return self.high - self.low > WIDEST
+        """Whether the interval is wider than `MAX_WIDTH`: it may refute a claim, but confirms none."""
+        return self.high - self.low > MAX_WIDTH
 
     def meets_bound(self, bound: float) -> Judgement:
-        """Whether the error falls at least as fast: the whole interval lies at or below the bound, or wholly above."""
+        """One-sided: whether the error falls at least as fast as n^bound.
+
+        True if the whole interval lies at or below the bound (steeper is allowed), False if wholly above, otherwise
+        undecided.
+        """
         if self.lies_above(bound):
             return False
         return "undecided" if self.is_wide or self.high > bound else True
 
     def meets_value(self, value: float) -> Judgement:
-        """Whether the slope may be this one, two-sided: its interval holds it, or not."""
+        """Two-sided: whether the interval contains this slope; undecided if it does but is wide."""
         if not self.low <= value <= self.high:
             return False
         return "undecided" if self.is_wide else True
@@ -52,23 +103,33 @@ class Slope:
 
 
 def all_hold(judgements: Sequence[Judgement]) -> Judgement:
-    """False if one is, undecided if one of the others is."""
+    """Combine judgements like `all`: False if any is, otherwise "undecided" if any is."""
     if False in judgements:
         return False
     return "undecided" if "undecided" in judgements else True
 
 
 def allowed_slope(rate: float, sizes: Sequence[float], *, power: int) -> float:
-    """The slope of n^rate log^power n from the first to the last size: what a bound with such a factor allows."""
+    """Log-log slope of n^rate (log n)^power between the first and the last size.
+
+    A bound with a logarithmic factor allows an error to fall more slowly than its rate over a finite range of n.
+    """
     first, last = np.log(sizes[0]), np.log(sizes[-1])
     return rate + power * float(np.log(last / first) / (last - first))
 
 
 def fit_slope(table: Table, error: str, *, against: str = "n", confidence: float = 0.95) -> Slope:
-    """Each repetition has its own line through its points; the interval is Student's for the mean of their slopes.
+    """Slope of log error against log n: one least-squares line per repetition, and a t interval for their mean.
 
-    Repetitions are independent of each other, points of one of them need not be. The logarithm is taken before the
-    mean: the theorems bound the error with high probability, and a rare failure of the features must not decide.
+    Repetitions are independent, while the points of one need not be. Logarithms are taken before averaging: the
+    theorems bound the error with high probability, and a rare bad draw of the features must not dominate the mean.
+
+    Parameters
+    ----------
+    table : Table with a column "repetition"
+    error : name of the error's column
+    against : name of the size's column
+    confidence : of the interval
     """
     slopes = [
         np.polyfit(np.log(points.column(against).astype(float)), np.log(points.column(error)), 1)[0]
@@ -81,8 +142,11 @@ def fit_slope(table: Table, error: str, *, against: str = "n", confidence: float
     return Slope(value, value - float(half), value + float(half), confidence)
 
 
-def typical(table: Table, error: str, *, against: str = "n") -> tuple[list[float], np.ndarray, np.ndarray]:
-    """Sizes, geometric mean of the error at each, and (2, k) distances to one standard error below and above."""
+def geometric_means(table: Table, error: str, *, against: str = "n") -> tuple[list[float], np.ndarray, np.ndarray]:
+    """Geometric mean of the error at each size, for a log-log plot.
+
+    Returns the sizes, the means (k,) and error bars (2, k): the distances to exp(mean of logs -+ its standard error).
+    """
     sizes, centre, lower, upper = [], [], [], []
     for (size,), points in table.groups(against):
         logs = np.log(points.column(error))

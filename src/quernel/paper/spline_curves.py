@@ -1,4 +1,9 @@
-"""True quantile curves of the spline design (`fig_1`), and estimated beside true ones (`fig_2`)."""
+"""Quantile curves of the spline design: the true ones (`fig_1`), and estimated beside true ones (`fig_2`).
+
+y = Lambda_(r/gamma + 1/2)(x, 0) + noise, x uniform on [0, 1]; three settings (r, gamma) from the worst to the most
+benign. At gamma = 1 the random features have integrable poles, so that estimates have narrow spikes that a grid can
+miss.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +13,45 @@ import numpy as np
 
 from quernel.datasets import make_spline
 from quernel.losses import Pinball
-from quernel.paper.drawing import REFERENCE, panels, share_scale, shared_legend
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, solver_of
-from quernel.paper.log_axes import label_decades
-from quernel.paper.ridge_grid import VALIDATION, fit_each
-from quernel.paper.risk import normal_excess_risk
-from quernel.paper.sheet import Section, Sheet, Verdict
+from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver
+from quernel.paper.figures import REFERENCE, add_shared_legend, label_decades, make_panels, share_y_axis
+from quernel.paper.holdout_fit import N_VALIDATION, fit_ridge_path
+from quernel.paper.output import OutputFolder, Section, Verdict
+from quernel.paper.simulated import normal_excess_risk
 from quernel.paper.spline_design import features_of_theorem, midpoints, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
 
+# (r, gamma) to what the paper calls the case.
 SETTINGS = {(0.0, 1.0): "worst case", (0.5, 1.0): "general case", (1.0, 0.0): "most benign case"}
 LEVELS = (0.25, 0.5, 0.75)
+# Standard deviation of the noise: the paper's N(0, 0.01) names a variance.
 NOISE = 0.1
-TRAINING: dict[Size, int] = {"full": 1000, "quick": 300}
-TEST, DRAWN = 10_000, 500
-POINTS = 200
-# With a pole at x = 0 and 1 the curve leaves every picture.
-CEILING = 8.0
-# E rho(e) at level 1/2 for e ~ N(0, NOISE^2): what the true median itself costs.
+N_TRAIN: dict[Size, int] = {"full": 1000, "quick": 300}
+# Points of [0, 1] at which a fit is evaluated, and at which curves are plotted; a divisor of the former.
+N_TEST, N_PLOTTED = 10_000, 500
+# Rows of `fig_1`.
+N_POINTS = 200
+# Upper y limit of the panels: curves with poles at x = 0 and 1 are cut off.
+Y_MAX = 8.0
+# Bayes risk at level 1/2: E rho(e) for e ~ N(0, NOISE^2).
 BAYES = NOISE / float(np.sqrt(2 * np.pi))
-# "Very well" is read as a mean excess risk of at most this share of the Bayes risk.
-WELL = 0.1
-# The share of all x, the worst ones, whose part of the excess risk is told.
-WORST = 0.05
+# The paper's "very well" is read as a mean excess risk of at most this fraction of the Bayes risk.
+WELL_SHARE = 0.1
+# Fraction of x with the largest excess risk whose contribution is reported.
+WORST_SHARE = 0.05
 
 
 def true_tasks(size: Size) -> list[Task]:  # noqa: ARG001 (one drawing of 200 points)
-    """One per setting."""
+    """One task per setting."""
     return [{"r": r, "gamma": gamma} for r, gamma in SETTINGS]
 
 
 def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
-    """200 rows, and the true curves on a grid."""
+    """Draw 200 rows, and evaluate the true curves on a grid."""
     r, gamma = float(task["r"]), float(task["gamma"])
-    X, y, quantile = make_spline(POINTS, r, gamma, random_state=rng)
-    grid = midpoints(DRAWN)
+    X, y, quantile = make_spline(N_POINTS, r, gamma, random_state=rng)
+    grid = midpoints(N_PLOTTED)
     data = [{**task, "kind": "data", "x": float(a), "y": float(b)} for a, b in zip(X[:, 0], y, strict=True)]
     curves = [
         {**task, "kind": f"{level:g}", "x": float(a), "y": float(b)}
@@ -53,12 +61,12 @@ def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
     return [*data, *curves]
 
 
-def present_true(table: Table, sheet: Sheet) -> Section:
-    """Three panels, and the share of rows under each curve."""
+def present_true(table: Table, output: OutputFolder) -> Section:
+    """One panel per setting, and the fraction of rows below each curve."""
     styles = {"0.25": ("#56a0d3", "--"), "0.5": (LINE, "-"), "0.75": (ACCENT, "-.")}
     lines, worst = [], 0.0
     with house_style():
-        figure, axes = panels(1, 3, size=(10.0, 3.9))
+        figure, axes = make_panels(1, 3, size=(10.0, 3.9))
         for ax, ((r, gamma), case) in zip(axes[0], SETTINGS.items(), strict=True):
             part = table.select(r=r, gamma=gamma)
             data = part.select(kind="data")
@@ -69,21 +77,22 @@ def present_true(table: Table, sheet: Sheet) -> Section:
                 below = float(
                     np.mean(data.column("y") < np.interp(data.column("x"), curve.column("x"), curve.column("y")))
                 )
-                error = np.sqrt(float(level) * (1 - float(level)) / POINTS)
+                error = np.sqrt(float(level) * (1 - float(level)) / N_POINTS)
                 lines.append([case, r, gamma, float(level), below, (below - float(level)) / error])
                 worst = max(worst, abs(lines[-1][-1]))
-            _name(ax, r, gamma, case, data.column("y"))
-            _magnify(ax)
+            _label_panel(ax, r, gamma, case, data.column("y"))
+            _add_inset(ax)
         axes[0, 0].set_ylabel("response $y$")
-        shared_legend(figure, axes[0, 0])
-    picture = sheet.figure(
+        add_shared_legend(figure, axes[0, 0])
+    picture = output.save_figure(
         figure,
         "fig_1-true-curves",
-        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {POINTS} rows, the middle of each panel magnified. "
+        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {N_POINTS} rows, the middle of each panel "
+        "magnified. "
         "Noise of standard deviation 0.1 sets the curves 0.067 apart; poles at x = 0 and 1 are cut.",
     )
     columns = {"case": "", "r": "g", "gamma": "g", "level": "g", "share below": ".3f", "in standard errors": "+.1f"}
-    numbers = sheet.table(columns, lines, "fig_1-shares", "Share of the rows below each true curve.", folded=True)
+    numbers = output.save_table(columns, lines, "fig_1-shares", "Share of the rows below each true curve.", folded=True)
     text = f"The shares of rows below the true curves differ from the levels by at most {worst:.1f} standard errors."
     reported = [
         "The paper draws the true quantile curves y = Lambda_(r/gamma + 1/2)(x, 0) + F^-1(tau), with noise N(0, 0.01), "
@@ -96,29 +105,31 @@ def present_true(table: Table, sheet: Sheet) -> Section:
 
 
 def fitted_tasks(size: Size) -> list[Task]:
-    """One per setting."""
-    return [{"r": r, "gamma": gamma, "n": TRAINING[size]} for r, gamma in SETTINGS]
+    """One task per setting."""
+    return [{"r": r, "gamma": gamma, "n": N_TRAIN[size]} for r, gamma in SETTINGS]
 
 
 def fitted_cost(task: Task) -> float:
-    """Seconds, about: in the worst case there are as many features as rows."""
+    """Rough running time in seconds; in the worst case there are as many features as rows."""
     return 40 * (int(task["n"]) / 1000) ** 2 if task["r"] == 0 else 1.0
 
 
 def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
-    """Fit the median at every ridge weight of the grid, keep the validated one, and follow it over [0, 1].
+    """Fit the median at every ridge weight, select one by validation, and evaluate it on a fine grid of [0, 1].
 
-    One row per drawn point: the curves there, and of the test points that it stands for the mean excess risk and the
-    deviation that is largest in size. A spike is often narrower than the distance between drawn points.
+    Returns one row per plotted point, each of which stands for `N_TEST // N_PLOTTED` grid points: the curves there, the
+    mean excess risk of its grid points, and the deviation of largest size among them, because spikes are often narrower
+    than the distance between plotted points.
     """
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
+    # At r = 0, gamma = 1 the exponent c is 1, and M = ceil(5 n) would exceed the number of rows.
     M = min(features_of_theorem(n, r, gamma), n)
-    X, y, quantile = make_spline(n + VALIDATION, r, gamma, random_state=rng)
-    fits = fit_each(
-        spline_features(gamma, M, X, rng), X[:n], y[:n], Pinball(np.array([0.5])), warm=False, solver=solver_of(task)
+    X, y, quantile = make_spline(n + N_VALIDATION, r, gamma, random_state=rng)
+    fits = fit_ridge_path(
+        spline_features(gamma, M, X, rng), X[:n], y[:n], Pinball(np.array([0.5])), warm=False, solver=get_solver(task)
     )
-    best = fits.best_on(X[n:], y[n:])
-    test = midpoints(TEST)
+    best = fits.select_on(X[n:], y[n:])
+    test = midpoints(N_TEST)
     estimates, truth = fits.predict(test), quantile(test, 0.5)
     estimate, deviations = estimates[:, best], estimates - truth[:, None]
     risks = normal_excess_risk(deviations, NOISE, 0.5)
@@ -130,8 +141,9 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
         "least_excess": float(risks.mean(axis=0).min()),
         "spread": float(np.median(np.abs(deviations[:, best]))),
     }
-    cells, around = deviations[:, best].reshape(DRAWN, -1), risks[:, best].reshape(DRAWN, -1)
-    drawn = np.arange(DRAWN) * (TEST // DRAWN) + TEST // DRAWN // 2
+    # Every plotted point stands for the grid points around it, one row of these arrays of N_PLOTTED rows.
+    by_point, risk_by_point = deviations[:, best].reshape(N_PLOTTED, -1), risks[:, best].reshape(N_PLOTTED, -1)
+    plotted = np.arange(N_PLOTTED) * (N_TEST // N_PLOTTED) + N_TEST // N_PLOTTED // 2
     return [
         {
             **common,
@@ -139,37 +151,38 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
             "truth": float(truth[at]),
             "estimate": float(estimate[at]),
             "risk": float(risk.mean()),
-            "largest": float(cell[np.argmax(np.abs(cell))]),
+            "largest": float(deviation[np.argmax(np.abs(deviation))]),
         }
-        for at, cell, risk in zip(drawn, cells, around, strict=True)
+        for at, deviation, risk in zip(plotted, by_point, risk_by_point, strict=True)
     ]
 
 
-def present_fitted(table: Table, sheet: Sheet) -> Section:
-    """Curves above, deviations on their full scale below, and the mean excess risk against the Bayes risk."""
-    picture = sheet.figure(
-        _fitted_figure(table),
+def present_fitted(table: Table, output: OutputFolder) -> Section:
+    """Plot curves (above) and deviations (below); tabulate the mean excess risk against the Bayes risk."""
+    picture = output.save_figure(
+        _plot_fitted(table),
         "fig_2-estimated-curves",
         f"Above: estimated and true median, N = {table.values('n')[0]:,} training rows, M from Theorem 2, ridge weight "
-        f"chosen on {VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
-        f"{DRAWN} drawn points the largest distance of the estimate from the truth, over {TEST:,} points in all; "
+        f"chosen on {N_VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
+        f"{N_PLOTTED} drawn points the largest distance of the estimate from the truth, over {N_TEST:,} points in all; "
         f"dotted: {NOISE:g}, the standard deviation of the noise.",
     )
     columns = {
         "case": "", "r": "g", "gamma": "g", "M": ",d", "ridge weight": ".2g", "excess risk": ".2e",
-        "/ Bayes risk": ".3f", "at best / Bayes risk": ".3f", f"share of the worst {WORST:.0%}": ".0%",
+        "/ Bayes risk": ".3f", "at best / Bayes risk": ".3f", f"share of the worst {WORST_SHARE:.0%}": ".0%",
         "median |f - f*|": ".4f", "largest |f - f*|": ".3g",
     }  # fmt: skip
     lines = [
-        [case, r, gamma, *_errors(table.select(r=r, gamma=gamma)).values()] for (r, gamma), case in SETTINGS.items()
+        [case, r, gamma, *_summarize_fit(table.select(r=r, gamma=gamma)).values()]
+        for (r, gamma), case in SETTINGS.items()
     ]
-    numbers = sheet.table(
+    numbers = output.save_table(
         columns,
         lines,
         "fig_2-errors",
         f"The fits of the figure: mean excess risk over [0, 1] from the noise law, relative to the Bayes risk "
         f"{BAYES:.4f} = 0.1 phi(0); the same with the weight of the grid that is best for it; the share of it that "
-        f"falls on the worst {WORST:.0%} of x.",
+        f"falls on the worst {WORST_SHARE:.0%} of x.",
     )
     reported = [
         "The paper shows estimated and true medians for the same three settings, tau = 0.5, N = 1,000, M as Theorem 2 "
@@ -183,23 +196,25 @@ def present_fitted(table: Table, sheet: Sheet) -> Section:
         "bounded features, does not speak of gamma = 1. r = 0 is a limit outside of it too: that target is not "
         "square-integrable itself.",
         f'A median over x does not see narrow spikes; we judge by the mean excess risk, and read "very well" as at '
-        f"most {WELL:.0%} of the Bayes risk.",
+        f"most {WELL_SHARE:.0%} of the Bayes risk.",
     ]
     return Section(reported, [picture, numbers], verdicts_fitted(table))
 
 
 def verdicts_fitted(table: Table) -> list[Verdict]:
-    """For each setting: whether the mean excess risk is small against the Bayes risk, and where it comes from."""
+    """For each setting: whether the mean excess risk is small against the Bayes risk, and where it arises."""
     verdicts = []
     for (r, gamma), case in SETTINGS.items():
-        errors = _errors(table.select(r=r, gamma=gamma))
-        well = errors["relative"] <= WELL
+        errors = _summarize_fit(table.select(r=r, gamma=gamma))
+        well = errors["relative"] <= WELL_SHARE
         text = (
             f"{case.capitalize()} (r = {r:g}, gamma = {gamma:g}), one fit as in the paper: the mean excess risk "
             f"{errors['excess']:.2g} is "
             f"{errors['relative']:.2g} times the Bayes risk {BAYES:.4f}, "
-            f"{'at most' if well else 'more than'} {WELL:.0%} of it; {errors['share']:.0%} of it falls on the worst "
-            f"{WORST:.0%} of x. The estimate is {errors['spread'] / NOISE:.2g} standard deviations of the noise from "
+            f"{'at most' if well else 'more than'} {WELL_SHARE:.0%} of it; {errors['share']:.0%} of it falls on the "
+            "worst "
+            f"{WORST_SHARE:.0%} of x. The estimate is {errors['spread'] / NOISE:.2g} standard deviations of the noise "
+            "from "
             f"the truth in the median over x, and {errors['largest'] / NOISE:,.2g} at most."
         )
         if not well:
@@ -208,10 +223,10 @@ def verdicts_fitted(table: Table) -> list[Verdict]:
     return verdicts
 
 
-def _errors(part: Table) -> dict[str, float]:
+def _summarize_fit(part: Table) -> dict[str, float]:
     """The numbers of one fit, in the order of the table."""
     first, risks = part.rows[0], np.sort(part.column("risk"))
-    worst = risks[len(risks) - round(WORST * len(risks)) :]
+    worst = risks[len(risks) - round(WORST_SHARE * len(risks)) :]
     return {
         "M": first["M"],
         "alpha": first["alpha"],
@@ -224,16 +239,17 @@ def _errors(part: Table) -> dict[str, float]:
     }  # type: ignore[dict-item]  (the rows of a table may hold words, these do not)
 
 
-def _fitted_figure(table: Table) -> Any:
+def _plot_fitted(table: Table) -> Any:
+    """Estimated and true median (above), and the largest deviation around each point on a log scale (below)."""
     with house_style():
-        figure, axes = panels(2, 3, size=(10.0, 6.4), sharex=True, height_ratios=(3, 2))
-        share_scale(axes[1])
+        figure, axes = make_panels(2, 3, size=(10.0, 6.4), sharex=True, height_ratios=(3, 2))
+        share_y_axis(axes[1])
         for (above, below), ((r, gamma), case) in zip(axes.T, SETTINGS.items(), strict=True):
             part = table.select(r=r, gamma=gamma)
             x = part.column("x")
             above.plot(x, part.column("truth"), color=LINE, linewidth=2.4, alpha=0.85, label="true median")
             above.plot(x, part.column("estimate"), color=ACCENT, linewidth=1.1, label="estimated median")
-            _name(above, r, gamma, case, part.column("truth"))
+            _label_panel(above, r, gamma, case, part.column("truth"))
             above.set_xlabel("")
             below.plot(x, np.abs(part.column("largest")), color=ACCENT, linewidth=0.9)
             below.axhline(NOISE, **REFERENCE)
@@ -241,12 +257,12 @@ def _fitted_figure(table: Table) -> Any:
         label_decades(axes[1, 0])
         axes[0, 0].set_ylabel("response $y$")
         axes[1, 0].set_ylabel("largest $|f - f^*|$ nearby")
-        shared_legend(figure, axes[0, 0])
+        add_shared_legend(figure, axes[0, 0])
     return figure
 
 
-def _magnify(ax: Any) -> None:
-    """The panel's middle once more, large enough to tell the curves apart."""
+def _add_inset(ax: Any) -> None:
+    """Inset with the panel's centre, enlarged so that the curves can be distinguished."""
     inset = ax.inset_axes((0.36, 0.6, 0.34, 0.38))
     for line in ax.lines:
         inset.plot(
@@ -261,12 +277,13 @@ def _magnify(ax: Any) -> None:
     inset.tick_params(labelsize=7)
 
 
-def _name(ax: Any, r: float, gamma: float, case: str, values: np.ndarray) -> None:
+def _label_panel(ax: Any, r: float, gamma: float, case: str, values: np.ndarray) -> None:
+    """Title, x axis, and y limits that cut poles off."""
     ax.set_title(f"{case.capitalize()}\n$r = {r:g}$, $\\gamma = {gamma:g}$", loc="left", fontsize=10.5)
     ax.set_xlabel("covariate $x$")
     ax.set_xlim(0, 1)
     top = float(values.max())
-    ax.set_ylim(float(values.min()) - 0.3, min(top + 0.3, CEILING))
+    ax.set_ylim(float(values.min()) - 0.3, min(top + 0.3, Y_MAX))
 
 
 FIG_TRUE = Experiment(

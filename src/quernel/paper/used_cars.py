@@ -1,4 +1,8 @@
-"""The median price of UK used cars by exact KQR, uniform and leverage features (`tab.4`), and by other bandwidths."""
+"""Median log price of UK used cars (`tab.4`): exact KQR, random features, a linear model, and other bandwidths.
+
+Random splits into 5,000 training, 1,000 validation and 1,632 test cars. The test loss has heavy tails: the cars behind
+the largest losses are reported as well.
+"""
 
 from __future__ import annotations
 
@@ -12,80 +16,82 @@ from numpy.typing import NDArray
 from quernel.datasets import UsedCars, load_used_cars
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Gaussian
-from quernel.paper import printed
-from quernel.paper.differences import (
-    describe,
+from quernel.paper import paper_numbers
+from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Summary, Table, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, add_shared_legend, make_panels, plot_errorbars
+from quernel.paper.holdout_fit import ALPHAS, fit_and_select, pinball
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
+from quernel.paper.sampling import NAMES as SAMPLED
+from quernel.paper.slopes import (
+    format_mean,
     half_width,
     is_below_zero,
     paired_difference,
     subtract_means,
     summarize,
 )
-from quernel.paper.drawing import REFERENCE, errorbars, panels, shared_legend
-from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Summary, Table, Task, repetitions, solver_of
-from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, literal_factor
-from quernel.paper.sampling import NAMES as SAMPLED
-from quernel.paper.sheet import Item, Section, Sheet, Verdict
-from quernel.paper.validated import ALPHAS, fit_and_choose, pinball
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
 
-TRAIN, VALIDATION, TEST, M = 5000, 1000, 1632, 100
+# Rows of the three parts of a split, and number of random features.
+N_TRAIN, N_VALIDATION, N_TEST, M = 5000, 1000, 1632, 100
 LEVEL = 0.5
-# The paper's kernel has bandwidth 1 on columns that run from 0 to 1; the others show what tuning gains.
+# The paper's bandwidth, on columns scaled to [0, 1]; the others show what tuning it gains.
 BANDWIDTH = 1.0
 OTHERS = (0.5, 0.3, 0.2, 0.1)
 EXACT, LINEAR = "exact", "linear"
+# Method, as stored in results, to its name on the page.
 NAMES = {EXACT: "exact KQR", **SAMPLED, LINEAR: "linear"}
-# The paper's cell that a method of ours is held against.
+# Method to the cell of the paper's table with which it is compared.
 PRINTED = {EXACT: "exact", UNIFORM: "uniform", LITERAL: "leverage", LEVERAGE: "leverage"}
-# What the factor of the exact kernel may leave out of its trace, and how many features it may have at most. At the
-# paper's bandwidth the first decides; kernels of small bandwidth have more directions than so few rows can use.
-CUT, MOST = 1e-9, 400
-CAPPED = f"KQR, factor capped at {MOST} columns"
-# Cars that are named for each method, those that have the largest loss in most splits first.
-CULPRITS = 2
+# Pivoted Cholesky factor of the exact kernel: fraction of the trace that it may leave out, and most columns. At the
+# paper's bandwidth the former decides; at small bandwidths the eigenvalues decay slowly, and the latter does.
+TRACE_TOL, MAX_COMPONENTS = 1e-9, 400
+CAPPED = f"KQR, factor capped at {MAX_COMPONENTS} columns"
+# Cars reported per method, those with the largest loss in most splits first.
+N_WORST_CARS = 2
 
 
 def tasks(size: Size) -> list[Task]:
-    """Random splits at the paper's bandwidth, and a fifth as many at each of the others."""
+    """Random splits at the paper's bandwidth, and a fifth as many at each other bandwidth."""
     if size == "quick":
         return [*repetitions(3, bandwidth=BANDWIDTH), *repetitions(2, bandwidth=OTHERS[-1])]
-    others = [task for width in OTHERS for task in repetitions(printed.REPETITIONS // 5, bandwidth=width)]
-    return [*repetitions(printed.REPETITIONS, bandwidth=BANDWIDTH), *others]
+    others = [task for width in OTHERS for task in repetitions(paper_numbers.REPETITIONS // 5, bandwidth=width)]
+    return [*repetitions(paper_numbers.REPETITIONS, bandwidth=BANDWIDTH), *others]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
-    """One random split, fitted in all ways at the paper's bandwidth, and in two at others.
+    """Fit one random split by all methods at the paper's bandwidth, or by two of them at another one.
 
-    There is no constant in the paper, and far from all training rows a fit falls back to 0. At small bandwidths many
-    rows are far, and 0 is no price: there the median of the training rows takes its place.
+    The paper fits no intercept, so that predictions tend to 0 far from the training rows. At small bandwidths many test
+    rows are far, and a log price of 0 is absurd: there the median of the training rows is subtracted first.
     """
-    cars, X, y = _cars(str(task["used_cars"]))
+    cars, X, y = _load_scaled(str(task["used_cars"]))
     order = rng.permutation(len(y))
-    base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:TRAIN]]))
-    split = Split(X[order], y[order] - base, cars, order, solver_of(task))
+    base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:N_TRAIN]]))
+    split = Split(X[order], y[order] - base, cars, order, get_solver(task))
     kernel, seed = Gaussian(float(task["bandwidth"])), int(rng.integers(2**31))
-    plain = split.lifted(RandomFeatures(kernel, M, random_state=seed))
-    rows = [split.judged(UNIFORM, plain)]
+    uniform = split.transform(RandomFeatures(kernel, M, random_state=seed))
+    rows = [split.evaluate(UNIFORM, uniform)]
     if kernel.bandwidth == BANDWIDTH:
         alpha = float(rows[0]["alpha"])
-        proper = RandomFeatures(kernel, M, sampling="leverage", leverage_alpha=alpha, random_state=seed)
-        factor = literal_factor(plain[0], alpha)
+        leverage = RandomFeatures(kernel, M, sampling="leverage", leverage_alpha=alpha, random_state=seed)
+        factor = literal_factor(uniform[0], alpha)
         rows += [
-            split.judged(LEVERAGE, split.lifted(proper)),
-            split.judged(LITERAL, [part * factor for part in plain]),
-            split.judged(LINEAR, [np.column_stack([part, np.ones(len(part))]) for part in split.parts]),
+            split.evaluate(LEVERAGE, split.transform(leverage)),
+            split.evaluate(LITERAL, [part * factor for part in uniform]),
+            split.evaluate(LINEAR, [np.column_stack([part, np.ones(len(part))]) for part in split.parts]),
         ]
-    factor_map = PivotedCholesky(kernel, tol=CUT, max_components=MOST)
-    exact = split.judged(EXACT, split.lifted(factor_map))
-    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / TRAIN}]
+    factor_map = PivotedCholesky(kernel, tol=TRACE_TOL, max_components=MAX_COMPONENTS)
+    exact = split.evaluate(EXACT, split.transform(factor_map))
+    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / N_TRAIN}]
 
 
 @lru_cache(maxsize=1)
-def _cars(path: str) -> tuple[UsedCars, Array, Array]:
-    """The cars, their covariates from 0 to 1 over the whole file, as in the paper, and the logarithm of the price."""
+def _load_scaled(path: str) -> tuple[UsedCars, Array, Array]:
+    """The cars, their covariates scaled to [0, 1] over the whole file (as in the paper), and log prices."""
     cars = load_used_cars(path)
     low, high = cars.X.min(axis=0), cars.X.max(axis=0)
     return cars, (cars.X - low) / (high - low), np.log(cars.y)
@@ -93,9 +99,17 @@ def _cars(path: str) -> tuple[UsedCars, Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Shuffled rows: the first 5,000 are for training, the next 1,000 for validation, the others for the test.
+    """A random split: the first 5,000 rows are for training, the next 1,000 for validation, the others for the test.
 
-    Row k is car order[k] of the file.
+    Attributes
+    ----------
+    X, y : ndarrays of shape (n, d) and (n,), shuffled
+    cars : UsedCars
+        The data before scaling and shuffling.
+    order : ndarray of shape (n,)
+        Row k is car order[k] of the file.
+    solver : str
+        "newton" or "admm".
     """
 
     X: Array
@@ -107,19 +121,23 @@ class Split:
     @property
     def parts(self) -> list[Array]:
         """Training, validation and test rows."""
-        return np.split(self.X, [TRAIN, TRAIN + VALIDATION])
+        return np.split(self.X, [N_TRAIN, N_TRAIN + N_VALIDATION])
 
-    def lifted(self, features: Any) -> list[Array]:
-        """The features of the three parts, those that look at rows having looked at the training rows."""
+    def transform(self, features: Any) -> list[Array]:
+        """Features of training, validation and test rows, fitted to the training rows."""
         train, validation, test = self.parts
         return [features.fit_transform(train), features.transform(validation), features.transform(test)]
 
-    def judged(self, method: str, lifted: list[Array]) -> Row:
-        """PQE on the test rows, what the hundredth missed most makes of it, and the car with the largest loss."""
-        y, held_out, new = np.split(self.y, [TRAIN, TRAIN + VALIDATION])
-        chosen = fit_and_choose(lifted[0], y, lifted[1], held_out, (LEVEL,), solver=self.solver)
-        losses = pinball(new - lifted[2] @ chosen.coef[:, 0], np.float64(LEVEL))
-        car = int(self.order[TRAIN + VALIDATION + int(np.argmax(losses))])
+    def evaluate(self, method: str, transform: list[Array]) -> Row:
+        """Fit on these features and evaluate on the test rows.
+
+        Returns the mean loss (`pqe`), the contribution of the 1 % of test cars with the largest losses (`worst`), and
+        the largest single loss with its car.
+        """
+        y, held_out, new = np.split(self.y, [N_TRAIN, N_TRAIN + N_VALIDATION])
+        chosen = fit_and_select(transform[0], y, transform[1], held_out, (LEVEL,), solver=self.solver)
+        losses = pinball(new - transform[2] @ chosen.coef[:, 0], np.float64(LEVEL))
+        car = int(self.order[N_TRAIN + N_VALIDATION + int(np.argmax(losses))])
         loss = np.sort(losses)
         worst = len(loss) // 100
         return {
@@ -129,15 +147,15 @@ class Split:
             "largest": loss[-1],
             "alpha": chosen.alpha[0],
             "gap": chosen.gap[0],
-            "features": lifted[0].shape[1],
+            "features": transform[0].shape[1],
             "car": car,
             **dict(zip(self.cars.feature_names, self.cars.X[car].tolist(), strict=True)),
             "price": float(self.cars.y[car]),
         }
 
 
-def present(table: Table, sheet: Sheet) -> Section:
-    """The paper's table beside ours, where the loss comes from, and what other bandwidths gain."""
+def present(table: Table, output: OutputFolder) -> Section:
+    """The paper's table beside ours, the cars with the largest losses, and other bandwidths."""
     own = table.select(bandwidth=BANDWIDTH)
     return Section(
         reported=[
@@ -151,77 +169,84 @@ def present(table: Table, sheet: Sheet) -> Section:
             "average. Both are held against the one printed cell. A cell agrees if the means differ by no more than "
             "half a unit of the printed digit and a 95 % interval; nearer to exact KQR is judged split by split, by "
             "|PQE - PQE of exact KQR|. The Bayes risk is not known here. A linear model is shown for scale.",
-            f"Exact KQR works on a factor of its kernel that leaves out {CUT:g} of the trace, with at most {MOST} "
+            f"Exact KQR works on a factor of its kernel that leaves out {TRACE_TOL:g} of the trace, with at most "
+            f"{MAX_COMPONENTS} "
             f'columns. Where that cap bites, it is called "{CAPPED}".',
         ],
         items=[
-            _numbers(own, sheet),
-            _culprit_numbers(own, sheet),
-            _bandwidth_figure(table, sheet),
-            _bandwidth_numbers(table, sheet),
+            _tabulate(own, output),
+            _tabulate_worst_cars(own, output),
+            _plot_bandwidths(table, output),
+            _tabulate_bandwidths(table, output),
         ],
         verdicts=verdicts(table),
     )
 
 
 def verdicts(table: Table) -> list[Verdict]:
-    """The paper's claim, for the printed formula before ours, then its cells, then what moves the numbers."""
+    """The paper's claim (for the printed formula, then for ours), its cells, and remarks on what drives the loss."""
     own = table.select(bandwidth=BANDWIDTH)
     return [
         *(_judge_nearer(own, method) for method in (LITERAL, LEVERAGE)),
         *(_judge_cell(own, method) for method in PRINTED),
         _remark_spread(own),
-        _remark_culprits(own),
+        _remark_worst_cars(own),
         _remark_bandwidth(table),
     ]
 
 
 def _judge_nearer(own: Table, method: str) -> Verdict:
-    """Whether it is nearer to exact KQR than uniform features are, split by split."""
+    """Whether a method is closer to exact KQR than uniform features are, paired by split."""
     exact = own.select(method=EXACT).column("pqe")
     distance = {name: abs(own.select(method=name).column("pqe") - exact) for name in (method, UNIFORM)}
     nearer = summarize(distance[method] - distance[UNIFORM])
     holds = is_below_zero(nearer)
-    words = {True: "nearer to", False: "farther from", "undecided": "neither clearly nearer to nor farther from"}[holds]
+    phrase = {True: "nearer to", False: "farther from", "undecided": "neither clearly nearer to nor farther from"}[
+        holds
+    ]
     return Verdict(
-        f"{_begin(method)}: {words} exact KQR than uniform features. Its PQE is {distance[method].mean():.4f} away, "
-        f"theirs {distance[UNIFORM].mean():.4f}: a difference of {describe(nearer)}, in pairs. The PQE "
-        f"itself differs from that of uniform features by {describe(paired_difference(own, method, UNIFORM, 'pqe'))}.",
+        f"{_capitalized_name(method)}: {phrase} exact KQR than uniform features. Its PQE is "
+        f"{distance[method].mean():.4f} away, "
+        f"theirs {distance[UNIFORM].mean():.4f}: a difference of {format_mean(nearer)}, in pairs. The PQE "
+        "itself differs from that of uniform features by "
+        f"{format_mean(paired_difference(own, method, UNIFORM, 'pqe'))}.",
         holds,
     )
 
 
 def _judge_cell(own: Table, method: str) -> Verdict:
-    """Whether the printed mean and ours agree: half a unit of the third decimal is nobody's difference."""
-    ours, difference = own.select(method=method).summary("pqe"), _beside_print(own, method)
-    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), printed.HALF_UNIT)
+    """Whether our mean agrees with the printed one: 95 % interval, half a unit of the third decimal allowed for."""
+    ours, difference = own.select(method=method).summary("pqe"), _subtract_printed(own, method)
+    off = difference.mean - np.sign(difference.mean) * min(abs(difference.mean), paper_numbers.HALF_UNIT)
     agrees = bool(abs(off) <= half_width(difference))
-    words = "agrees with" if agrees else "is above" if off > 0 else "is below"
-    mean, _ = printed.USED_CARS[PRINTED[method]]
+    phrase = "agrees with" if agrees else "is above" if off > 0 else "is below"
+    mean, _ = paper_numbers.USED_CARS[PRINTED[method]]
     return Verdict(
-        f"{_begin(method)}: the mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}) {words} the printed "
+        f"{_capitalized_name(method)}: the mean PQE {ours.mean:.4f} (sd {ours.sd:.4f}, s.e. {ours.se:.4f}) {phrase} "
+        "the printed "
         f"{mean:.3f} ({difference.mean / difference.se:+.1f} standard errors).",
         agrees if np.isfinite(difference.se) else "undecided",
     )
 
 
-def _begin(method: str) -> str:
+def _capitalized_name(method: str) -> str:
     """The name of a method at the beginning of a sentence."""
     return NAMES[method][0].upper() + NAMES[method][1:]
 
 
-def _beside_print(own: Table, method: str) -> Summary:
-    mean, sd = printed.USED_CARS[PRINTED[method]]
-    theirs = Summary(mean, sd, sd / np.sqrt(printed.REPETITIONS), printed.REPETITIONS)
+def _subtract_printed(own: Table, method: str) -> Summary:
+    """Our mean PQE minus the printed one, with the standard errors of both."""
+    mean, sd = paper_numbers.USED_CARS[PRINTED[method]]
+    theirs = Summary(mean, sd, sd / np.sqrt(paper_numbers.REPETITIONS), paper_numbers.REPETITIONS)
     return subtract_means(own.select(method=method).summary("pqe"), theirs)
 
 
 def _remark_spread(own: Table) -> Verdict:
-    """Where the loss and the chosen weights lie."""
+    """How concentrated the loss is on few cars, and which ridge weights are selected."""
     exact = own.select(method=EXACT)
     pqe, alpha = exact.summary("pqe"), exact.column("alpha")
     least = np.mean(alpha <= ALPHAS[0] * 1.01)
-    off = (pqe.mean - printed.USED_CARS["exact"][0]) / pqe.sd
+    off = (pqe.mean - paper_numbers.USED_CARS["exact"][0]) / pqe.sd
     return Verdict(
         "What moves these numbers: the hundredth of the test cars that exact KQR misses most makes "
         f"{exact.summary('worst').mean / pqe.mean:.0%} of its PQE, and the largest single loss of a split is "
@@ -233,10 +258,21 @@ def _remark_spread(own: Table) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Culprit:
-    """A car that has the largest loss in some splits: their share, its mean loss there, its part of their PQE.
+class WorstCar:
+    """A car that has the largest test loss in some splits.
 
-    `pqe` is the mean PQE of those splits, `others` that of all others.
+    Attributes
+    ----------
+    car : Row
+        A row of results with its columns (year, engine size, ...).
+    share : float
+        Fraction of all splits in which it has the largest loss.
+    loss : float
+        Its mean loss in those splits.
+    part : float
+        Fraction of those splits' mean PQE that it makes up.
+    pqe, others : float
+        Mean PQE of those splits, and of all others.
     """
 
     car: Row
@@ -247,23 +283,23 @@ class Culprit:
     others: float
 
 
-def find_culprits(cell: Table) -> list[Culprit]:
-    """The cars that have the largest loss in most splits of one method."""
+def find_worst_cars(cell: Table) -> list[WorstCar]:
+    """The cars that most often have the largest test loss under one method."""
     found = []
     for (car,), rows in cell.groups("car"):
         loss, pqe = rows.summary("largest").mean, rows.summary("pqe").mean
         rest = [row["pqe"] for row in cell.rows if row["car"] != car]
-        part = loss / TEST / pqe
+        part = loss / N_TEST / pqe
         found.append(
-            Culprit(rows.rows[0], len(rows) / len(cell), loss, part, pqe, float(np.mean(rest)) if rest else np.nan)
+            WorstCar(rows.rows[0], len(rows) / len(cell), loss, part, pqe, float(np.mean(rest)) if rest else np.nan)
         )
-    return sorted(found, key=lambda one: (-one.share, -one.loss))[:CULPRITS]
+    return sorted(found, key=lambda one: (-one.share, -one.loss))[:N_WORST_CARS]
 
 
-def _remark_culprits(own: Table) -> Verdict:
+def _remark_worst_cars(own: Table) -> Verdict:
     """The cars behind the bad splits of exact KQR."""
     sentences = []
-    for one in find_culprits(own.select(method=EXACT)):
+    for one in find_worst_cars(own.select(method=EXACT)):
         car = one.car
         sentences.append(
             f"that of {car['year']:.0f} with {car['engineSize']:.1f} litres at {car['price']:,.0f} pounds in "
@@ -274,11 +310,12 @@ def _remark_culprits(own: Table) -> Verdict:
 
 
 def _is_capped(cell: Table) -> bool:
-    """Whether the factor was cut off by the number of its columns in any of these splits of exact KQR."""
-    return bool(np.any(cell.column("left_out") > 1.01 * CUT))
+    """Whether `MAX_COMPONENTS` truncated the factor of the kernel in any of these splits."""
+    return bool(np.any(cell.column("left_out") > 1.01 * TRACE_TOL))
 
 
 def _remark_bandwidth(table: Table) -> Verdict:
+    """What the best of the other bandwidths gains."""
     cells = {width: cell for (width,), cell in table.select(method=EXACT).groups("bandwidth")}
     best = min(cells, key=lambda width: cells[width].summary("pqe").mean)
     if best == BANDWIDTH:
@@ -289,17 +326,19 @@ def _remark_bandwidth(table: Table) -> Verdict:
     clear = "" if is_below_zero(difference) is True else ", which may be chance"
     return Verdict(
         f"Bandwidth {best:g} ({kind}, around the training median) has a PQE of {other.mean:.4f}, bandwidth "
-        f"{BANDWIDTH:g} (exact KQR, no constant) one of {usual.mean:.4f}: it differs by {describe(difference)}{clear}."
+        f"{BANDWIDTH:g} (exact KQR, no constant) one of {usual.mean:.4f}: it differs by "
+        f"{format_mean(difference)}{clear}."
     )
 
 
-def _numbers(own: Table, sheet: Sheet) -> Item:
+def _tabulate(own: Table, output: OutputFolder) -> Item:
+    """The paper's table with ours beside it."""
     rows = []
     for method, name in NAMES.items():
         cell = own.select(method=method)
         ours = cell.summary("pqe")
-        mean, sd = printed.USED_CARS[PRINTED[method]] if method in PRINTED else (np.nan, np.nan)
-        beside = _beside_print(own, method) if method in PRINTED else None
+        mean, sd = paper_numbers.USED_CARS[PRINTED[method]] if method in PRINTED else (np.nan, np.nan)
+        beside = _subtract_printed(own, method) if method in PRINTED else None
         off = beside.mean / beside.se if beside else np.nan
         features, alpha = (float(np.median(cell.column(column))) for column in ("features", "alpha"))
         rows.append([name, ours.n, *ours[:3], mean, sd, float(off), cell.summary("worst").mean, features, alpha])
@@ -308,10 +347,11 @@ def _numbers(own: Table, sheet: Sheet) -> Item:
     columns |= {"median alpha": ".0e"}
     caption = f"PQE at level {LEVEL}, bandwidth {BANDWIDTH:g}. Features of exact KQR are the rank of its kernel's "
     caption += "factor; the paper's leverage cell stands beside both of our readings."
-    return sheet.table(columns, rows, "used_cars", caption)
+    return output.save_table(columns, rows, "used_cars", caption)
 
 
-def _culprit_numbers(own: Table, sheet: Sheet) -> Item:
+def _tabulate_worst_cars(own: Table, output: OutputFolder) -> Item:
+    """Cars with the largest losses, by method."""
     rows = [
         [
             NAMES[method],
@@ -319,16 +359,17 @@ def _culprit_numbers(own: Table, sheet: Sheet) -> Item:
             *(one.share, one.loss, one.part, one.pqe, one.others),
         ]
         for method in PRINTED
-        for one in find_culprits(own.select(method=method))
+        for one in find_worst_cars(own.select(method=method))
     ]
     columns = {"method": "", "year": ".0f", "engine size": ".1f", "mileage": ",.0f", "mpg": ".1f", "tax": ".0f"}
     columns |= {"price": ",.0f", "share of splits": ".0%", "its loss": ".2f", "part of the PQE": ".0%"}
     columns |= {"PQE in these splits": ".4f", "in the others": ".4f"}
     caption = "The cars that have the largest loss of all test cars in most splits, bandwidth 1."
-    return sheet.table(columns, rows, "used_cars_culprits", caption)
+    return output.save_table(columns, rows, "used_cars_culprits", caption)
 
 
-def _bandwidth_figure(table: Table, sheet: Sheet) -> Item:
+def _plot_bandwidths(table: Table, output: OutputFolder) -> Item:
+    """PQE against the bandwidth, with 95 % intervals."""
     widths = sorted(table.values("bandwidth"))
     exact = [table.select(method=EXACT, bandwidth=width) for width in widths]
     series = {
@@ -337,23 +378,24 @@ def _bandwidth_figure(table: Table, sheet: Sheet) -> Item:
         f"uniform features, M = {M}": [table.select(method=UNIFORM, bandwidth=width) for width in widths],
     }
     with house_style():
-        figure, axes = panels(1, 1, size=(6.5, 3.8))
+        figure, axes = make_panels(1, 1, size=(6.5, 3.8))
         ax = axes[0, 0]
         for k, (label, cells) in enumerate(series.items()):
             if cells:
                 x, pqe = [cell.values("bandwidth")[0] for cell in cells], [cell.summary("pqe") for cell in cells]
-                errorbars(ax, x, [c.mean for c in pqe], [half_width(c) for c in pqe], series=k, label=label)
-        ax.axhline(printed.USED_CARS["exact"][0], **REFERENCE, label="exact KQR, as printed")
+                plot_errorbars(ax, x, [c.mean for c in pqe], [half_width(c) for c in pqe], series=k, label=label)
+        ax.axhline(paper_numbers.USED_CARS["exact"][0], **REFERENCE, label="exact KQR, as printed")
         ax.set(xscale="log", xlabel="bandwidth (columns scaled to [0, 1])", ylabel="PQE of the log price")
         ax.set_xticks(widths, [f"{width:g}" for width in widths])
         ax.minorticks_off()
-        shared_legend(figure, ax, columns=2)
+        add_shared_legend(figure, ax, columns=2)
     caption = f"PQE at level {LEVEL} against the bandwidth of the Gaussian kernel; bars of 95 % intervals. "
     caption += "Other bandwidths than the paper's 1 are fitted around the median of the training rows."
-    return sheet.figure(figure, "used_cars_bandwidth", caption)
+    return output.save_figure(figure, "used_cars_bandwidth", caption)
 
 
-def _bandwidth_numbers(table: Table, sheet: Sheet) -> Item:
+def _tabulate_bandwidths(table: Table, output: OutputFolder) -> Item:
+    """PQE by method and bandwidth."""
     rows = []
     for method in (EXACT, UNIFORM):
         for (width,), cell in table.select(method=method).groups("bandwidth"):
@@ -363,10 +405,11 @@ def _bandwidth_numbers(table: Table, sheet: Sheet) -> Item:
             rows.append([name, width, pqe.n, *pqe[:3], float(np.median(cell.column("features"))), left_out])
     columns = {"method": "", "bandwidth": "g", "splits": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f"}
     columns |= {"features": ".0f", "trace left out": ".0e"}
-    return sheet.table(columns, rows, "used_cars_bandwidth", "PQE by bandwidth.", folded=True)
+    return output.save_table(columns, rows, "used_cars_bandwidth", "PQE by bandwidth.", folded=True)
 
 
 def _cost(task: Task) -> float:
+    """Rough running time in seconds."""
     return 5.0 if task["bandwidth"] == BANDWIDTH else 6.0
 
 

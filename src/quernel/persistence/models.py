@@ -1,4 +1,8 @@
-"""`save` and `load`, and the classes that a model file may speak of."""
+"""`save` and `load`, and the registry of classes that a model file may contain.
+
+Loading trusts nothing in the file: objects are built from registered classes by their constructors, then checked for
+consistent shapes, then tried on made-up rows, so that a file that cannot predict raises when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -14,40 +18,42 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from quernel import kernels, losses
-from quernel.calibration import ConformalQuantileRegressor
-from quernel.calibration.models import thawed
-from quernel.calibration.scores import Scores
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import unwrap_frozen
+from quernel.conformal.scores import Scores
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.growth import ComponentsChoice, Trial
-from quernel.estimators.learning import BandwidthChoice, Round
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
-from quernel.estimators.ridge import AlphaChoice
-from quernel.features import KernelValues, Nystroem, PivotedCholesky, RandomFeatures, ReadyFeatures
+from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
+from quernel.estimators.splits import LastRows
+from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.losses import LOSSES
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
-from quernel.persistence.trial import try_out
-from quernel.selection import KernelQuantileRegressorCV
-from quernel.selection.splits import LastRows
+from quernel.persistence.smoke_test import run_smoke_test
 from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
+from quernel.tuning.alpha import AlphaChoice
+from quernel.tuning.bandwidth import BandwidthChoice, Round
+from quernel.tuning.n_components import ComponentsChoice, Trial
 
-# Raised when files are written that an older quernel would misread.
+# Version of the file format, to be increased when older versions of quernel would misread new files.
 FORMAT = 1
 
-# What can be saved. A new estimator is added here, and what it is made of below; nothing else needs to know it.
+# Estimators that can be saved. To add one, register its class here and the classes of its attributes below. Files refer
+# to classes and attributes by name: renaming one makes existing files unreadable.
 QUANTILE_MODELS = (KernelQuantileRegressor, KernelQuantileRegressorCV)
 MODELS: tuple[type, ...] = (
     *QUANTILE_MODELS,
     *(KernelRegressor, KernelClassifier, ConformalQuantileRegressor, TableModel),
 )
-# scikit-learn's splitters that are no more than the arguments of their constructors.
+# Splitters of scikit-learn whose state is the arguments of their constructor.
 SPLITTERS = tuple(
     getattr(model_selection, name)
     for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
 )
-PARTS: tuple[type, ...] = (
-    *(RandomFeatures, PivotedCholesky, Nystroem, KernelValues, ReadyFeatures),
+# Classes that occur inside the models.
+COMPONENTS: tuple[type, ...] = (
+    *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
     *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
     *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
     *dict.fromkeys(LOSSES.values()),
@@ -56,47 +62,62 @@ PARTS: tuple[type, ...] = (
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )
-# What parts that make no sense, or do not fit together, raise.
-SENSELESS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-KNOWN = {kind.__name__: kind for kind in (*MODELS, *PARTS)}
-# What to do about attributes that hold what is not known.
-FOREIGN = (
+# What building and trying an inconsistent model raises.
+DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
+KNOWN_CLASSES = {kind.__name__: kind for kind in (*MODELS, *COMPONENTS)}
+# Remedies for attributes that hold objects of other classes, by the name of the attribute.
+FOREIGN_MODEL = (
     "Calibrate a KernelQuantileRegressor instead, or keep the other model in a file of its own kind and calibrate it "
     "again where it is loaded, with method='prefit'."
 )
 REMEDIES = {
     "cv": "Only fitting needs it: call model.set_params(cv=5) before saving, or give a list of index arrays.",
     **dict.fromkeys(("alphas", "bandwidths"), "Give a list of numbers instead."),
-    "estimator": FOREIGN,
-    "estimators_": FOREIGN,
+    "estimator": FOREIGN_MODEL,
+    "estimators_": FOREIGN_MODEL,
 }
 
 
 def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted model to a file from which `load` makes it again; its predictions are the same to the last bit.
+    """Save a fitted model to a file for `load`; its predictions stay the same to the last bit.
 
     Parameters
     ----------
-    model : a fitted estimator of quernel
-    path : str or path
+    model : fitted estimator of quernel
+    path : str or path-like
     overwrite : bool, default=False
-        Whether to replace a file that is there already. The new file appears whole or not at all.
+        Whether to replace an existing file. Writing is atomic: the new file appears complete or not at all.
+
+    Raises
+    ------
+    TypeError
+        The model, or an attribute of it, is of a class that model files cannot hold.
+    FileExistsError
+        The file exists, and `overwrite` is False.
     """
-    check_kind(model, MODELS, "quernel.save")
-    _check_ready(model)
-    encoder = Encoder(KNOWN, REMEDIES)
+    check_model_type(model, MODELS, "quernel.save")
+    _check_saveable(model)
+    encoder = Encoder(KNOWN_CLASSES, REMEDIES)
     content = encoder.encode(model, type(model).__name__)
     document = {"format": FORMAT, "quernel": _version(), "model": content}
     write_archive(Path(path), document, encoder.arrays, overwrite=overwrite)
 
 
 def load(path: str | PathLike[str]) -> Any:
-    """The model that `save` wrote. Nothing in the file is executed; a file that is not whole is refused.
+    """Load a model that `save` wrote. Nothing in the file is executed.
+
+    Parameters
+    ----------
+    path : str or path-like
+
+    Returns
+    -------
+    The fitted estimator.
 
     Raises
     ------
     ModelFileError
-        A ValueError: the file is no model, is damaged, or comes from a newer quernel.
+        A ValueError: the file is not a model, is damaged, or was written by a newer version of quernel.
     """
     path = Path(path)
     document, arrays = read_archive(path)
@@ -108,21 +129,24 @@ def load(path: str | PathLike[str]) -> Any:
             f"{_version()}, which reads formats up to {FORMAT}. Update quernel, or save the model again with this one."
         )
     try:
-        model = Decoder(KNOWN, arrays).decode(document["model"])
+        model = Decoder(KNOWN_CLASSES, arrays).decode(document["model"])
         if type(model) not in MODELS:
             raise ValueError(f"it holds a {type(model).__name__}, not a model")
-        _check_ready(model)
-        _complete(model)
+        _check_saveable(model)
+        _add_missing_attributes(model)
         _check_shapes(model)
-        try_out(model)
-    except SENSELESS as error:
+        run_smoke_test(model)
+    except DECODING_ERRORS as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ModelFileError(f"{path} is not a valid quernel model file: {reason}.") from error
     return model
 
 
-def check_kind(model: Any, kinds: Collection[type], function: str) -> None:
-    """Refuse what is no model of these kinds; of scikit-learn's wrappers around one, say how to get at it."""
+def check_model_type(model: Any, kinds: Collection[type], function: str) -> None:
+    """Raise TypeError unless the model is of one of these classes.
+
+    For wrappers of scikit-learn (pipelines, searches, frozen estimators) the message says how to get at the model.
+    """
     if type(model) in kinds:
         return
     names, advice = ", ".join(kind.__name__ for kind in kinds), "Fit one of those."
@@ -138,10 +162,10 @@ def check_kind(model: Any, kinds: Collection[type], function: str) -> None:
     raise TypeError(f"{function} takes a fitted {names}; got {type(model).__name__}. {advice}")
 
 
-def _check_ready(model: Any) -> None:
-    """Fitted, and with nothing in it that is code."""
-    for part in _parts(model):
-        if not isinstance(part, TableModel):  # which is made of fitted parts, and no estimator
+def _check_saveable(model: Any) -> None:
+    """Raise unless the model and all models inside it are fitted, and hold no functions."""
+    for part in _nested_models(model):
+        if not isinstance(part, TableModel):  # a TableModel is no estimator; it holds fitted ones
             check_is_fitted(part)
         if isinstance(part, ConformalQuantileRegressor):
             for name, given in (("groups", part._groups), ("density_ratio", part._ratio)):
@@ -152,19 +176,19 @@ def _check_ready(model: Any) -> None:
                     )
 
 
-def _parts(model: Any) -> list[Any]:
-    """The model, and the models inside of it."""
-    inside: list[Any] = []
+def _nested_models(model: Any) -> list[Any]:
+    """Return the model and, recursively, the models inside it."""
+    inner: list[Any] = []
     if isinstance(model, TableModel):
-        inside = [model.model, *([] if model.interval is None else [model.interval])]
+        inner = [model.model, *([] if model.interval is None else [model.interval])]
     if isinstance(model, ConformalQuantileRegressor):
-        inside = [thawed(one) for one in getattr(model, "estimators_", [])]
-    return [model, *(part for one in inside for part in _parts(one))]
+        inner = [unwrap_frozen(one) for one in getattr(model, "estimators_", [])]
+    return [model, *(part for one in inner for part in _nested_models(one))]
 
 
-def _complete(model: Any) -> None:
-    """Add what files from earlier versions lack: the promise of calibrated intervals was a parameter only."""
-    for part in _parts(model):
+def _add_missing_attributes(model: Any) -> None:
+    """Set `coverage_` and `symmetric_`, which files of earlier versions lack: they had the parameters only."""
+    for part in _nested_models(model):
         if isinstance(part, ConformalQuantileRegressor):
             for name in ("coverage", "symmetric"):
                 if not hasattr(part, f"{name}_"):
@@ -172,15 +196,15 @@ def _complete(model: Any) -> None:
 
 
 def _check_shapes(model: Any) -> None:
-    """What predictions are made of must be there, and fit together."""
-    for part in _parts(model):
+    """Raise unless everything that predictions need is there, with consistent shapes."""
+    for part in _nested_models(model):
         if isinstance(part, TableModel):
-            _check_words(part)
-            for inner in _parts(part)[1:]:
+            _check_text(part)
+            for inner in _nested_models(part)[1:]:
                 if len(part.encoder.names) != inner.n_features_in_:
                     raise ValueError(f"its table has {len(part.encoder.names)} columns, not {inner.n_features_in_}")
         if isinstance(part, KernelEstimator):
-            _check_draw(part.feature_map_)
+            _check_random_features(part.feature_map_)
             shape = part.feature_map_.n_components_, len(part.intercept_)
             if part.coef_.shape != shape or part.coef_.dtype != float:
                 raise ValueError(f"its coefficients have the shape {part.coef_.shape}, not {shape}")
@@ -192,34 +216,34 @@ def _check_shapes(model: Any) -> None:
                 raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
 
 
-def _check_draw(features: Any) -> None:
-    """Random features are made of numbers; compiled code would complain of others in its own words."""
+def _check_random_features(features: Any) -> None:
+    """Raise unless the parameters of random features are arrays: compiled code would fail on others obscurely."""
     if isinstance(features, RandomFeatures):
         for name in ("frequencies_", "phases_", "weights_"):
             if not isinstance(getattr(features, name), np.ndarray):
                 raise TypeError(f"{name} is no array")
 
 
-def _check_words(model: TableModel) -> None:
-    """What is compared with the text of a table must be text."""
-    levels = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
-    for word in (model.target, *model.encoder.inputs, *model.encoder.missing, *levels):
-        if not isinstance(word, str):
-            raise TypeError(f"its table has {word!r} where text is needed")
+def _check_text(model: TableModel) -> None:
+    """Raise unless column names, missing-value markers and categories are text."""
+    categories = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
+    for text in (model.target, *model.encoder.inputs, *model.encoder.missing, *categories):
+        if not isinstance(text, str):
+            raise TypeError(f"its table has {text!r} where text is needed")
 
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:
-    """Every group's scores are of one length, and each was made by a model that is there."""
-    predicting_ends = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
-    if not all(isinstance(thawed(inner), predicting_ends) for inner in model.estimators_):
+    """Raise unless the arrays of each group's conformity scores have one length, and refer to models that exist."""
+    interval_models = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
+    if not all(isinstance(unwrap_frozen(inner), interval_models) for inner in model.estimators_):
         raise ValueError("what it calibrates is no model of quantiles")
     for scores in model.calibration_.values():
-        lengths = {len(part) for part in (scores.below, scores.above, scores.model, scores.weight)}
+        lengths = {len(values) for values in (scores.below, scores.above, scores.model, scores.weight)}
         if len(lengths) != 1 or not np.isin(scores.model, np.arange(len(model.estimators_))).all():
             raise ValueError("its calibration scores do not fit together")
 
 
 def _version() -> str:
-    from quernel import __version__  # the package imports this module
+    from quernel import __version__  # not at the top: the package imports this module
 
     return __version__

@@ -1,19 +1,33 @@
-"""Pictures of quantiles, in one house style. Needs matplotlib: ``pip install 'quernel[plots]'``.
+"""Plots of quantile models in one style. Needs matplotlib: ``pip install 'quernel[plots]'``.
 
-A display holds the numbers of a picture. `from_estimator` and `from_predictions` compute and draw it, `of` computes it
-only, and `plot` draws it (again): the axes are then in `ax_` and the figure in `figure_`.
+Displays follow scikit-learn's: each holds the numbers of a plot. `from_estimator` and `from_predictions` compute and
+draw it, `of` computes it only, and `plot` draws it (again), on given axes or a new figure. The axes are then in `ax_`
+and the figure in `figure_`.
+
+=============================== =====================================================================================
+`fan_chart`                     nested bands between quantile curves, over the data
+`QuantileFanDisplay`            the same of a fitted model, along one column
+`CalibrationDisplay`            observed against nominal quantile levels (reliability diagram)
+`ResidualQuantileDisplay`       PIT histogram and worm plot
+`IntervalWidthDisplay`          width and coverage of prediction intervals by group
+`PermutationImportanceDisplay`  rise of the pinball loss when a column is permuted
+`ImportanceDisplay`             inverse learned bandwidths of the kernel, by column
+`PathDisplay`                   held-out loss along the ridge weights of a search
+`FeatureCountDisplay`           held-out loss against the number of random features
+`feature_map`                   number of random features that the theory asks for
+=============================== =====================================================================================
 """
 
 from quernel.plots.calibration import CalibrationDisplay
-from quernel.plots.column import QuantileFanDisplay
-from quernel.plots.components import FeatureCountDisplay
 from quernel.plots.fan import fan_chart
+from quernel.plots.fan_display import QuantileFanDisplay
 from quernel.plots.importance import PermutationImportanceDisplay
+from quernel.plots.interval_width_display import IntervalWidthDisplay
+from quernel.plots.n_components_display import FeatureCountDisplay
 from quernel.plots.plan import exponent_grid, feature_map
 from quernel.plots.residuals import ResidualQuantileDisplay
 from quernel.plots.style import house_style, save_figure
 from quernel.plots.tuning import ImportanceDisplay, PathDisplay
-from quernel.plots.widths import IntervalWidthDisplay
 
 __all__ = [
     "CalibrationDisplay",

@@ -1,4 +1,4 @@
-"""What displays share: arguments checked, and how far a share of n rows strays by chance."""
+"""Shared by the displays: validation of predicted quantiles, counts of rows below them, and binomial bands."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -6,11 +6,15 @@ from scipy.stats import binom
 
 Floats = NDArray[np.float64]
 
+# Default probability of binomial bands.
 CONFIDENCE = 0.95
 
 
-def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """y (n,), curves (n, q) and levels (q,) of agreeing shapes, the levels ascending."""
+def check_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Validate predicted quantiles, and return y (n,), curves (n, q) and levels (q,), sorted by level.
+
+    y_pred may have shape (n,) if quantiles is a single number.
+    """
     levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
     if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)) or len(np.unique(levels)) < len(levels):
         raise ValueError(f"quantiles must be different levels strictly between 0 and 1; got {levels.tolist()}.")
@@ -29,31 +33,34 @@ def checked_predictions(y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLi
     return y, curves[:, order], levels[order]
 
 
-def rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """How many rows are below each curve, and how many below or on it, (q,) each.
+def count_rows_below(y: Floats, curves: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Count the rows strictly below each curve, and those at or below it, (q,) each.
 
-    They differ where rows with the same y lie on curves, as counts do: a level between the two shares is then kept
-    exactly.
+    #{y < f} and #{y <= f} differ where several rows with the same y lie on a curve, as with counts. A quantile of level
+    tau satisfies  #{y < f} <= n tau <= #{y <= f},  so that any level between the two shares is then met exactly.
     """
-    reached = np.sum(y[:, None] <= curves, axis=0)
-    return reached - np.sum(rows_on(y, curves), axis=0), reached
+    at_or_below = np.sum(y[:, None] <= curves, axis=0)
+    return at_or_below - np.sum(rows_on(y, curves), axis=0), at_or_below
 
 
 def rows_on(y: Floats, curves: Floats) -> NDArray[np.bool_]:
-    """Which rows lie on which curves, (n, q), if others with the same y do.
+    """Whether each row lies exactly on each curve, shape (n, q), together with another row of the same y.
 
-    A row that has its y to itself does not count. A fit goes through some of its own training rows, whatever their y,
-    and which of these compare as equal to a curve is rounding.
+    Rows whose y is unique among those do not count: a quantile fit interpolates some of its training rows, and which of
+    these compare as equal to the curve is a matter of rounding.
     """
     on = y[:, None] == curves
     rows = np.flatnonzero(on.any(axis=1))
-    _, which, count = np.unique(y[rows], return_inverse=True, return_counts=True)
-    on[rows[count[which] == 1]] = False
+    _, code, count = np.unique(y[rows], return_inverse=True, return_counts=True)
+    on[rows[count[code] == 1]] = False
     return on
 
 
 def binomial_band(share: ArrayLike, n: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
-    """Between which observed shares of n rows do the middle 95 % lie, if each is hit with this probability?"""
+    """Return the central interval, lower and upper, of k / n where k is binomial(n, share).
+
+    It has probability `confidence`, as far as a discrete distribution allows. Arguments broadcast.
+    """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}. Use 0.95 for 95 %.")
     low, high = (binom.ppf(p, n, share) / n for p in ((1 - confidence) / 2, (1 + confidence) / 2))

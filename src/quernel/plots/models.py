@@ -1,4 +1,4 @@
-"""What displays ask of a fitted model, by itself or within a pipeline or a model of tables: levels and intervals."""
+"""Quantiles, intervals and names of fitted models: estimators by themselves, in pipelines or in models of tables."""
 
 import inspect
 from typing import Any
@@ -9,15 +9,16 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from quernel.calibration import ConformalQuantileRegressor
+from quernel.conformal import ConformalQuantileRegressor
 from quernel.plots.checks import Floats
 from quernel.tables import TableModel
 
-COVERAGE = 0.9
+# Coverage of intervals that were not calibrated for one.
+DEFAULT_COVERAGE = 0.9
 
 
-def fitted_estimator(model: Any) -> Any:
-    """The estimator that predicts: the last step of a pipeline, what a model of tables holds, or the model itself."""
+def unwrap_estimator(model: Any) -> Any:
+    """Return the fitted estimator inside pipelines, models of tables and frozen estimators; raise if unfitted."""
     while isinstance(model, Pipeline | TableModel | FrozenEstimator):
         if isinstance(model, Pipeline):
             model = model.steps[-1][1]
@@ -27,9 +28,9 @@ def fitted_estimator(model: Any) -> Any:
     return model
 
 
-def choosing_estimator(model: Any) -> Any:
-    """The estimator that made the choices: as `fitted_estimator`, and within calibrated intervals."""
-    inner = fitted_estimator(model)
+def unwrap_tuned_estimator(model: Any) -> Any:
+    """Return the estimator that was tuned: as `unwrap_estimator`, and also inside a ConformalQuantileRegressor."""
+    inner = unwrap_estimator(model)
     if not isinstance(inner, ConformalQuantileRegressor):
         return inner
     if len(inner.estimators_) > 1:
@@ -37,29 +38,29 @@ def choosing_estimator(model: Any) -> Any:
             f"This {type(inner).__name__} has a model for each of {len(inner.estimators_)} folds, each with choices of "
             "its own. Draw one of them: give estimators_[0] of it instead."
         )
-    return choosing_estimator(inner.estimators_[0])
+    return unwrap_tuned_estimator(inner.estimators_[0])
 
 
-def input_names(model: Any) -> Any:
-    """What the columns are called that reach the estimator which predicts, or None."""
+def get_input_names(model: Any) -> Any:
+    """Return the names of the columns that the innermost estimator is given, or None if they have none."""
     if isinstance(model, FrozenEstimator):
-        return input_names(model.estimator)
-    if isinstance(model, ConformalQuantileRegressor):  # the names of what its model sees, which may be a pipeline
-        inner = input_names(model.estimators_[0])
+        return get_input_names(model.estimator)
+    if isinstance(model, ConformalQuantileRegressor):  # its model may be a pipeline, with names of its own
+        inner = get_input_names(model.estimators_[0])
         return getattr(model, "feature_names_in_", None) if inner is None else inner
     if isinstance(model, TableModel):
         return model.encoder.names
     if isinstance(model, Pipeline) and len(model) > 1:
         try:
             return model[:-1].get_feature_names_out()
-        except (AttributeError, ValueError):  # a step gives no names
+        except (AttributeError, ValueError):  # a step has no feature names
             return None
     return getattr(model, "feature_names_in_", None)
 
 
-def predicted_levels(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
-    """Curves (n, q) of a fitted model and their levels (q,); None is all levels that it was fitted to."""
-    inner = fitted_estimator(model)
+def predict_quantiles(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[Floats, Floats]:
+    """Predict quantiles; return them, shape (n, q), and their levels (q,). None is all fitted levels."""
+    inner = unwrap_estimator(model)
     name = type(inner).__name__
     if isinstance(inner, ConformalQuantileRegressor):
         raise ValueError(
@@ -76,11 +77,15 @@ def predicted_levels(model: Any, X: Any, quantiles: ArrayLike | None) -> tuple[F
     return np.asarray(model.predict(X, quantiles=levels), dtype=np.float64), levels
 
 
-def predicted_interval(
+def predict_interval_with_coverage(
     model: Any, X: Any, coverage: float | None, groups: Any = None, density_ratio: Any = None
 ) -> tuple[Floats, float]:
-    """Intervals (n, 2) of a fitted model, and the coverage they promise; None is the calibrated one, or else 0.9."""
-    inner = fitted_estimator(model)
+    """Predict intervals; return them, shape (n, 2), and their nominal coverage.
+
+    A coverage of None is that of the calibration or, for a model without one, 0.9. `groups` and `density_ratio` are for
+    a ConformalQuantileRegressor whose `fit` was given arrays of them; groups are ignored by others.
+    """
+    inner = unwrap_estimator(model)
     while isinstance(model, Pipeline | FrozenEstimator):  # they have no predict_interval of their own
         if isinstance(model, Pipeline):
             X, model = (model[:-1].transform(X) if len(model) > 1 else X), model[-1]
@@ -97,8 +102,8 @@ def predicted_interval(
                 f"These intervals were calibrated for a coverage of {model.coverage_:g}; got coverage={coverage:g}. "
                 f"Leave it out, or fit a ConformalQuantileRegressor with coverage={coverage:g}."
             )
-        words = {"groups": groups} if model._groups is True else {}
-        return np.asarray(model.predict_interval(X, **words, density_ratio=density_ratio)), model.coverage_
+        kwargs = {"groups": groups} if model._groups is True else {}  # True: `fit` was given an array of groups
+        return np.asarray(model.predict_interval(X, **kwargs, density_ratio=density_ratio)), model.coverage_
     if density_ratio is not None:
         raise ValueError(
             f"density_ratio is for intervals that were calibrated with one, and {type(inner).__name__} has none. Leave "
@@ -106,5 +111,5 @@ def predicted_interval(
         )
     calibrated = model.interval if isinstance(model, TableModel) else None
     if coverage is None:
-        coverage = COVERAGE if calibrated is None else calibrated.coverage_
+        coverage = DEFAULT_COVERAGE if calibrated is None else calibrated.coverage_
     return np.asarray(model.predict_interval(X, coverage=coverage)), coverage

@@ -1,7 +1,8 @@
-"""The house style: palette, typography, and how a figure reaches the disk.
+"""Style of all plots: palette, typography, new axes, and saving of figures.
 
-Matplotlib is imported inside the functions, so that importing quernel neither needs nor loads it. Figures are built
-without pyplot: no global list of open figures, no display, no change of the user's settings.
+Matplotlib is an optional dependency: it is imported inside the functions, so that importing quernel neither needs nor
+loads it. Figures are built without pyplot: no global list of open figures, no display, no change of the user's
+settings.
 """
 
 import os
@@ -18,16 +19,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# One hue from pale to dark: bands are told apart by lightness, which survives grey printing and every colour blindness.
+# Bands have one hue and differ in lightness, which survives greyscale printing and every colour blindness.
 BAND_PALE, BAND_DARK = "#d3e4f3", "#5a9bd0"
 EDGE = "#5a9bd0"
 LINE = "#08306b"
-# Orange against blue (Okabe and Ito) for levels that have no partner.
+# Orange against blue (Okabe and Ito) for whatever stands out: levels outside any band, what was chosen, what fails.
 ACCENT = "#b34700"
 POINT = "#4d4d4d"
 INK = "#333333"
 GRID = "#e6e6e6"
 
+# matplotlib's rcParams within `house_style`.
 RC: dict[str, Any] = {
     "font.size": 10,
     "axes.titlesize": 12,
@@ -37,7 +39,7 @@ RC: dict[str, Any] = {
     "axes.titlecolor": INK,
     "axes.edgecolor": "#808080",
     "axes.linewidth": 0.8,
-    "axes.formatter.limits": (-5, 9),  # prices are written out: a power of ten would stand where the legend is
+    "axes.formatter.limits": (-5, 9),  # prices are written out: an offset such as 1e5 would overlap the legend
     "xtick.color": INK,
     "ytick.color": INK,
     "xtick.labelsize": 9,
@@ -51,13 +53,13 @@ RC: dict[str, Any] = {
     "axes.facecolor": "white",
     "savefig.facecolor": "white",
     "savefig.dpi": 200,
-    "pdf.fonttype": 42,  # text stays text: searchable, and journals accept it
+    "pdf.fonttype": 42,  # TrueType: text stays searchable, and journals accept it
     "svg.fonttype": "none",
 }
 
 
 def require_matplotlib() -> Any:
-    """Import matplotlib, or say how to get it."""
+    """Import and return matplotlib, or raise ImportError that says how to install it."""
     try:
         import matplotlib
     except ImportError as error:
@@ -69,13 +71,13 @@ def require_matplotlib() -> Any:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Context in which new figures and artists take the house style; the user's settings return on leaving it."""
+    """Context manager in which new figures and artists have this style; the user's rcParams are restored on exit."""
     with require_matplotlib().rc_context(RC):
         yield
 
 
 def new_axes() -> "Axes":
-    """Axes on a figure of their own, which pyplot does not know. Call within `house_style`."""
+    """Return axes on a new figure that pyplot does not manage. Call within `house_style`."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -83,14 +85,14 @@ def new_axes() -> "Axes":
 
 
 def dress(ax: "Axes") -> None:
-    """Quiet frame and grid, also on axes that were made outside the house style."""
+    """Style frame and grid of axes, also of those made outside `house_style`."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(True, color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
 
 
 def shades(count: int) -> list[str]:
-    """Colours from the palest to the darkest band; a single band takes the middle."""
+    """Return hex colours from the palest to the darkest band; of a single band the middle."""
     require_matplotlib()
     from matplotlib.colors import to_hex, to_rgb
 
@@ -100,25 +102,30 @@ def shades(count: int) -> list[str]:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or as many letters as there may be, the last one an ellipsis."""
+    """Truncate text to at most `most` characters, the last one an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def save_figure(fig: "Figure", path: str | os.PathLike[str]) -> Path:
-    """Write a figure in the format that the ending of ``path`` names; the old file stays until the new one is whole.
+    """Save a figure in the format of the suffix of ``path``; an old file stays until the new one is complete.
+
+    Parameters
+    ----------
+    fig : matplotlib Figure, such as ``ax.figure`` or ``display.figure_``
+    path : str or path-like, in an existing folder; an existing file is replaced
 
     Returns
     -------
-    The path, as a ``pathlib.Path``.
+    pathlib.Path
     """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"The folder {target.parent} of the figure {target.name} is missing. Create it first.")
-    formats, kind = fig.canvas.get_supported_filetypes(), target.suffix.lower().lstrip(".")
-    if kind not in formats:
+    formats, suffix = fig.canvas.get_supported_filetypes(), target.suffix.lower().lstrip(".")
+    if suffix not in formats:
         raise ValueError(
             f"path must end in one of {', '.join(sorted(formats))}; got {target.name!r}. Try .png or .pdf."
         )
     with house_style(), written_whole(target, overwrite=True) as part:
-        fig.savefig(part, format=kind)
+        fig.savefig(part, format=suffix)
     return target

@@ -1,4 +1,4 @@
-"""What tuning found: held-out loss along the ridge weights, and how much each column matters."""
+"""Displays of tuning: PathDisplay of held-out losses, and ImportanceDisplay of learned bandwidths."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -6,21 +6,30 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.models import choosing_estimator, input_names
+from quernel.plots.models import get_input_names, unwrap_tuned_estimator
 from quernel.plots.style import ACCENT, BAND_DARK, LINE, POINT, dress, house_style, new_axes, shades
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Most bars of a plot.
 MAX_COLUMNS = 30
 
 
 @dataclass(eq=False)
 class PathDisplay:
-    """Held-out loss at every ridge weight, a line for every bandwidth, and the pair that was chosen.
+    """Regularization path: held-out loss against the ridge weight, one line per bandwidth, and the chosen pair.
 
-    losses and errors (standard errors) have shape (bandwidths, alphas), alphas rising; chosen is (bandwidth, alpha) as
-    positions in them. Not finite means not tried. After `plot`: ax_, figure_.
+    Parameters
+    ----------
+    alphas : array of shape (alphas,), ridge weights, ascending
+    losses : array of shape (bandwidths, alphas), mean held-out pinball loss; not finite where it was not computed
+    errors : array of shape (bandwidths, alphas), standard errors between splits
+    chosen : (bandwidth, alpha), positions of the chosen pair
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure, after `plot`
     """
 
     alphas: NDArray[np.float64]
@@ -30,31 +39,32 @@ class PathDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: "Axes | None" = None) -> Self:
-        """Draw the search of a fitted `KernelQuantileRegressorCV`."""
+        """Plot the search of a fitted `KernelQuantileRegressorCV`."""
         return cls.of(estimator).plot(ax=ax)
 
     @classmethod
     def of(cls, estimator: Any) -> Self:
-        """The search of a fitted `KernelQuantileRegressorCV`, not drawn yet."""
-        estimator = choosing_estimator(estimator)
+        """Compute the display without drawing it; arguments as in `from_estimator`."""
+        estimator = unwrap_tuned_estimator(estimator)
         if not hasattr(estimator, "cv_results_"):
             raise ValueError(
                 f"{type(estimator).__name__} has no path of ridge weights. Fit a KernelQuantileRegressorCV instead."
             )
         results = estimator.cv_results_
         alphas = np.unique(results["param_alpha"])
-        place = np.searchsorted(alphas, results["param_alpha"])
-        given = results["param_alpha"]
-        repeats = next((k for k in range(1, len(given)) if np.array_equal(given[:k], given[k : 2 * k])), len(given))
-        row = np.arange(len(given)) // repeats
+        column = np.searchsorted(alphas, results["param_alpha"])
+        # The results list all alphas of the first bandwidth, then all of the second, ...: find the period.
+        listed = results["param_alpha"]
+        period = next((k for k in range(1, len(listed)) if np.array_equal(listed[:k], listed[k : 2 * k])), len(listed))
+        row = np.arange(len(listed)) // period
         losses, errors = (np.full((row[-1] + 1, len(alphas)), np.nan) for _ in range(2))
-        losses[row, place] = -results["mean_test_score"]
-        errors[row, place] = results["std_test_score"] / np.sqrt(max(estimator.n_splits_ - 1, 1))
+        losses[row, column] = -results["mean_test_score"]
+        errors[row, column] = results["std_test_score"] / np.sqrt(max(estimator.n_splits_ - 1, 1))
         best = estimator.best_index_
-        return cls(alphas, losses, errors, (int(row[best]), int(place[best])))
+        return cls(alphas, losses, errors, (int(row[best]), int(column[best])))
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw; the band is one standard error (between splits) around the bandwidth that was chosen."""
+        """Draw the display; the band is one standard error (between splits) around the chosen bandwidth."""
         b, a = self.chosen
         with house_style():
             ax = new_axes() if ax is None else ax
@@ -62,14 +72,14 @@ class PathDisplay:
             others = [k for k in range(len(self.losses)) if k != b]
             for k in others:
                 label = "other bandwidths" if k == others[0] else None
-                ax.plot(*self._tried(k)[:2], color=POINT, alpha=0.4, linewidth=1, label=label)
-            x, loss, error = self._tried(b)
+                ax.plot(*self._finite_points(k)[:2], color=POINT, alpha=0.4, linewidth=1, label=label)
+            x, loss, error = self._finite_points(b)
             if error.any():
                 band = {"color": shades(1)[0], "alpha": 0.6, "linewidth": 0, "label": "± one standard error"}
                 ax.fill_between(x, loss - error, loss + error, **band)
             ax.plot(x, loss, color=LINE, linewidth=1.8, label="bandwidth chosen")
-            where = self.alphas[a], self.losses[b, a]
-            ax.plot(*where, "o", color=ACCENT, markersize=7, label=f"chosen: alpha = {where[0]:.2g}")
+            point = self.alphas[a], self.losses[b, a]
+            ax.plot(*point, "o", color=ACCENT, markersize=7, label=f"chosen: alpha = {point[0]:.2g}")
             ax.set_xscale("log")
             ax.set_xlabel("ridge weight alpha (smoother to the right)")
             ax.set_ylabel("held-out pinball loss")
@@ -77,18 +87,28 @@ class PathDisplay:
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
-    def _tried(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        tried = np.isfinite(self.losses[k])
-        return self.alphas[tried], self.losses[k, tried], self.errors[k, tried]
+    def _finite_points(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return alphas, losses and errors of bandwidth k, where they were computed."""
+        finite = np.isfinite(self.losses[k])
+        return self.alphas[finite], self.losses[k, finite], self.errors[k, finite]
 
 
 @dataclass(eq=False)
 class ImportanceDisplay:
-    """How much each column matters to the kernel: its scale over its learned bandwidth, the largest being 1.
+    """Importance of each column to the kernel: its scale / its learned bandwidth, relative to the largest.
 
-    The scale is the column's standard deviation or, of a column of two values, their distance: a rare flag that moves
-    the quantiles far is important. A bandwidth ten times as long, in scales, moves the quantiles a tenth as fast.
-    After `plot`: ax_, figure_.
+    The scale is the column's standard deviation or, for a column of two values, their distance: a rare flag that moves
+    the quantiles far is important. With ten times the bandwidth, in these scales, a column moves the quantiles a tenth
+    as fast (automatic relevance determination).
+
+    Parameters
+    ----------
+    names : list of str
+    importance : array of shape (columns,), between 0 and 1
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure, after `plot`
     """
 
     names: list[str]
@@ -96,13 +116,13 @@ class ImportanceDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: "Axes | None" = None) -> Self:
-        """Draw the columns of a model fitted with ``bandwidth="learned"``."""
+        """Plot the columns of a model fitted with ``bandwidth="learned"``."""
         return cls.of(estimator).plot(ax=ax)
 
     @classmethod
     def of(cls, estimator: Any) -> Self:
-        """The columns of a model fitted with ``bandwidth="learned"``, not drawn yet."""
-        names, estimator = input_names(estimator), choosing_estimator(estimator)
+        """Compute the display without drawing it; arguments as in `from_estimator`."""
+        names, estimator = get_input_names(estimator), unwrap_tuned_estimator(estimator)
         choice = getattr(estimator, "bandwidth_choice_", None)
         if choice is None or not choice.rounds:
             raise ValueError(
@@ -115,7 +135,7 @@ class ImportanceDisplay:
         return cls(labels, inverse / inverse.max())
 
     def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw bars, the most important column on top; of many columns the first thirty."""
+        """Draw bars, the most important column on top, at most thirty."""
         order = np.argsort(-self.importance, kind="stable")[:MAX_COLUMNS][::-1]
         with house_style():
             ax = new_axes() if ax is None else ax

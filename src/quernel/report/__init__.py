@@ -1,6 +1,6 @@
-"""One page about a model: what it was fitted to, what was chosen, how well it does. Self-contained HTML, no network."""
+"""Self-contained HTML report on a fitted model: its data, its hyperparameters, and its evaluation on held-out rows."""
 
-from quernel.report.judging import Judged, held_out_rows, judge_by_refitting, judge_on, judge_streamed
-from quernel.report.making import report_page
+from quernel.report.build import report_page
+from quernel.report.evaluation import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, held_out_rows
 
-__all__ = ["Judged", "held_out_rows", "judge_by_refitting", "judge_on", "judge_streamed", "report_page"]
+__all__ = ["Evaluation", "evaluate_by_refitting", "evaluate_on", "evaluate_streamed", "held_out_rows", "report_page"]

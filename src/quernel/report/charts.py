@@ -1,4 +1,4 @@
-"""The charts of the page."""
+"""The charts of the report: histogram, calibration, PIT histogram, and fan charts along a column."""
 
 from __future__ import annotations
 
@@ -13,13 +13,52 @@ from quernel.plots.fan import arrange
 from quernel.plots.style import cut
 from quernel.report.columns import day, time_of_day
 from quernel.report.fans import ColumnFan
+from quernel.report.number_format import number, percent, short
 from quernel.report.svg import Chart, Ticks
-from quernel.report.times import calendar_ticks, clock_ticks
-from quernel.report.words import number, percent, short
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+# Seconds between ticks, as on a clock.
+CLOCK_STEPS = (
+    *(1, 5, 15, 30, MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE),
+    *(HOUR, 2 * HOUR, 3 * HOUR, 4 * HOUR, 6 * HOUR, 12 * HOUR, DAY),
+)
+# Steps between ticks, as in a calendar, and how many there may be: the names of days are the longest.
+CALENDAR_STEPS = (
+    *(("D", step, 4) for step in (1, 2, 4, 7, 14)),
+    *(("M", step, 6) for step in (1, 2, 3, 4, 6)),
+    *(("Y", factor * 10**power, 7) for power in range(4) for factor in (1, 2, 5)),
+)
+
+
+def clock_ticks(low: float, high: float) -> Ticks:
+    """Round times of day, given in seconds since midnight."""
+    return [(at, time_of_day(at)) for at in _clock(low, high, 6)]
+
+
+def calendar_ticks(low: float, high: float) -> Ticks:
+    """Years, months or days that begin between two dates, given in seconds since 1970; within two days, hours."""
+    if high - low < 2 * DAY:  # days are named where they begin, or once
+        hours = _clock(low, high, 5)
+        named = [at for at in hours if at % DAY == 0] or hours[:1]
+        return [(at, day(at) if at in named else time_of_day(at % DAY)) for at in hours]
+    first, last = (np.datetime64(round(at), "s") for at in (low, high))
+    for unit, step, most in CALENDAR_STEPS:
+        begins = np.arange(first.astype(f"datetime64[{unit}]"), last.astype(f"datetime64[{unit}]") + 1)
+        count = begins.astype(int) + (1970 if unit == "Y" else 0)
+        found = begins[(begins >= first) & (count % step == 0)]
+        if len(found) <= most:
+            break
+    return [(float(begin.astype("datetime64[s]").astype(int)), str(begin)) for begin in found]
+
+
+def _clock(low: float, high: float, most: int) -> list[float]:
+    step = next((step for step in CLOCK_STEPS if high - low < most * step), CLOCK_STEPS[-1])
+    return [float(step * k) for k in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
+
 
 Array = NDArray[np.floating]
 
-# The targets and rows beyond these quantiles may leave the picture of a fan, so that a few do not flatten the rest.
+# Rows beyond these quantiles of y may fall outside a fan chart, so that a few outliers do not flatten the rest.
 ENDS = (0.005, 0.995)
 # Bars of a histogram that have a tick each, steps that values may be apart to be taken for counts of steps, and counts
 # that have a bar each, however few the rows.
@@ -31,7 +70,7 @@ LETTERS, LETTERS_LEFT, LETTERS_RIGHT = 52, 4, 1
 
 
 def histogram(y: Array, name: str) -> str:
-    """How the target is distributed."""
+    """Histogram of the target."""
     edges = bins(y)
     counts, _ = np.histogram(y, edges)
     alt = (
@@ -64,16 +103,17 @@ def bins(y: Array) -> Array:
 
 
 def calibration(display: CalibrationDisplay) -> str:
-    """Level asked for against share observed."""
-    told = ", ".join(f"{percent(o)} at {level:g}" for level, o in zip(display.levels, display.observed, strict=True))
-    alt = f"Share of rows at or below each curve: {told}. {display.holds.sum()} of {len(display.levels)} within chance."
-    chart = Chart((0, 1), (0, 1), alt=alt, x_label="level asked for", y_label="share of rows below")
+    """Observed share of rows at or below each quantile, against its nominal level."""
+    text = ", ".join(f"{percent(o)} at {level:g}" for level, o in zip(display.levels, display.observed, strict=True))
+    n_ok, n_levels = display.holds.sum(), len(display.levels)
+    alt = f"Share of rows at or below each quantile: {text}. {n_ok} of {n_levels} within chance."
+    chart = Chart((0, 1), (0, 1), alt=alt, x_label="quantile level", y_label="observed share below")
     grid = np.linspace(0.002, 0.998, 80)
     chart.band(grid, *binomial_band(grid, display.n_rows, display.confidence), "chance")
     chart.line([0, 1], [0, 1], "guide")
     chart.line(display.levels, display.nearest, "thin")
     for level, below, observed in zip(display.levels, display.below, display.observed, strict=True):
-        if below < observed:  # rows on the curve, which may count to either side
+        if below < observed:  # ties: rows on the curve may count to either side
             chart.line([level, level], [below, observed], "thin")
     chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
     chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
@@ -81,16 +121,16 @@ def calibration(display: CalibrationDisplay) -> str:
 
 
 def pit(display: ResidualQuantileDisplay) -> str:
-    """Rows between neighbouring curves, over those expected."""
+    """PIT histogram: rows between neighbouring quantiles, relative to the expected number."""
     edges = np.r_[0.0, display.levels, 1.0]
     widths = np.diff(edges)
     low, high = (band / widths for band in binomial_band(widths, display.n_rows, display.confidence))
-    told = ", ".join(
+    text = ", ".join(
         f"{d:.2f} from {a:g} to {b:g}" for d, a, b in zip(display.density, edges[:-1], edges[1:], strict=True)
     )
-    alt = f"Rows between neighbouring curves over rows expected: {told}. 1 is right."
+    alt = f"Rows between neighbouring quantiles relative to the expected number: {text}. 1 is ideal."
     top = 1.15 * max(display.density.max(), high.max())
-    chart = Chart((0, 1), (0, top), alt=alt, x_label="between the levels", y_label="rows / expected")
+    chart = Chart((0, 1), (0, top), alt=alt, x_label="between quantile levels", y_label="observed / expected")
     chart.bars(edges, display.density, "bar")
     chart.line([0, 1], [1, 1], "guide")
     chart.whiskers(edges[:-1] + widths / 2, low, high, "whisker")
@@ -98,7 +138,7 @@ def pit(display: ResidualQuantileDisplay) -> str:
 
 
 def fan(one: ColumnFan, levels: Array, target: str) -> str:
-    """Quantile curves along a column, over some of the rows."""
+    """Fan chart: predicted quantiles along a column, with a sample of the rows."""
     low, high = one.curves.min(), one.curves.max()
     if len(one.y):
         low, high = min(low, np.quantile(one.y, ENDS[0])), max(high, np.quantile(one.y, ENDS[1]))
@@ -116,7 +156,7 @@ def fan(one: ColumnFan, levels: Array, target: str) -> str:
     chart = Chart(
         ends,
         (low - room, high + room),
-        alt=_told(one, levels, target),
+        alt=_describe(one, levels, target),
         x_label=one.name,
         y_label=target,
         x_ticks=x_ticks,
@@ -165,8 +205,8 @@ def _boxes(chart: Chart, one: ColumnFan, levels: Array) -> None:
             chart.line([at - 0.35, at + 0.35], [row[k]] * 2, "median" if k == parts.median else "single")
 
 
-def _told(one: ColumnFan, levels: Array, target: str) -> str:
-    """What a fan shows, in words: its first, its highest and its last point."""
+def _describe(one: ColumnFan, levels: Array, target: str) -> str:
+    """Describe a fan chart for screen readers by its first, highest and last point."""
     middle = int(np.argmin(np.abs(levels - 0.5)))
     at = [0, int(np.argmax(one.curves[:, middle])), len(one.grid) - 1]
     name = one.categories.__getitem__ if one.categories else lambda k: _value(one, k)
@@ -179,10 +219,10 @@ def _told(one: ColumnFan, levels: Array, target: str) -> str:
 
 
 def _value(one: ColumnFan, k: int) -> str:
-    words = {"date": day, "time": time_of_day}.get(one.kind, number)
-    return words(one.grid[k])
+    as_text = {"date": day, "time": time_of_day}.get(one.kind, number)
+    return as_text(one.grid[k])
 
 
 def opacity(k: int, count: int) -> float:
-    """Outer bands are paler; they lie under the inner ones, which add to them."""
+    """Opacity of the k-th band from outside; outer bands are paler and lie under the inner ones."""
     return 0.28 if count == 1 else 0.2 + 0.35 * k / (count - 1)

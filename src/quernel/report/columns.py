@@ -1,4 +1,4 @@
-"""What is in a table: a line for every column."""
+"""One-line summaries of the columns of a table."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots.style import cut
-from quernel.report.words import number, percent
+from quernel.report.number_format import number, percent
 from quernel.tables import DateColumn, TableModel, TextColumn, TimeColumn
+from quernel.tables.arrow_casts import as_words, numbers
 from quernel.tables.columns import Column
-from quernel.tables.values import as_words, numbers
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """Name, kind, number of missing entries, and a few words on the others."""
+    """Name, type and number of missing values of a column, and a description of the others."""
 
     name: str
     kind: str
     missing: int
-    words: str
+    description: str
 
 
 def summarize(model: TableModel, table: Any) -> list[ColumnSummary]:
-    """The target, then the inputs of the model, as they are in an Arrow table."""
+    """Summarize the target, then the inputs of the model, from an Arrow table."""
     target = numbers(table[model.target])
     lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _range(target))]
     return lines + [_summary(column, table[column.name]) for column in model.encoder.columns]
 
 
 def day(seconds: float) -> str:
-    """A day, or a minute of it if it is not midnight."""
+    """Format a date, with hours and minutes unless it is midnight."""
     moment = datetime.fromtimestamp(round(seconds), UTC)
     return f"{moment:%Y-%m-%d}" if moment.hour == moment.minute == 0 else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def time_of_day(seconds: float) -> str:
-    """Hours and minutes, and seconds if there are some."""
+    """Format a time of day as HH:MM, or HH:MM:SS with seconds."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60:02}:{minutes % 60:02}" + (f":{rest:02}" if rest else "")
 
 
 def _summary(column: Column, entries: Any) -> ColumnSummary:
     if isinstance(column, TextColumn):
-        words, index = as_words(entries)
+        labels, index = as_words(entries)
         counts = Counter(
-            {word: int(count) for word, count in zip(words, _counts(index, len(words)), strict=True) if word}
+            {label: int(count) for label, count in zip(labels, _counts(index, len(labels)), strict=True) if label}
         )
         there = sum(counts.values())
-        common = ", ".join(f"{cut(word, 24)} ({_share(count / there)})" for word, count in counts.most_common(3))
-        return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} different: {common}")
+        common = ", ".join(f"{cut(label, 24)} ({_share(count / there)})" for label, count in counts.most_common(3))
+        return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} categories: {common}")
     values = np.asarray(column.read(entries), dtype=float)
     missing = int(np.sum(np.isnan(values)))
     there = values[np.isfinite(values)]
     if column.kind == "boolean":
-        words = f"true in {percent(there.mean(), 0)}" if len(there) else ""
+        description = f"true in {percent(there.mean(), 0)}" if len(there) else ""
     elif isinstance(column, DateColumn):
-        words = f"{day(there.min())} to {day(there.max())}" if len(there) else ""
+        description = f"{day(there.min())} to {day(there.max())}" if len(there) else ""
     elif isinstance(column, TimeColumn):
-        words = f"{time_of_day(there.min())} to {time_of_day(there.max())}" if len(there) else ""
+        description = f"{time_of_day(there.min())} to {time_of_day(there.max())}" if len(there) else ""
     else:
-        words = _range(there)
-    return ColumnSummary(column.name, column.kind, missing, words)
+        description = _range(there)
+    return ColumnSummary(column.name, column.kind, missing, description)
 
 
 def _range(values: Array) -> str:

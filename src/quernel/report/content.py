@@ -1,4 +1,4 @@
-"""What the page is made of."""
+"""The values shown in the report."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
 from quernel.plots.checks import binomial_band, rows_on
 from quernel.plots.fan import arrange
-from quernel.report.choices import Choice
 from quernel.report.columns import ColumnSummary
+from quernel.report.evaluation import Evaluation
 from quernel.report.fans import ColumnFan
-from quernel.report.judging import Judged
+from quernel.report.model_choices import Choice
 from quernel.tables import TableModel
 
 Array = NDArray[np.floating]
@@ -23,15 +23,16 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """All that the page shows. rows (n,) are the numbers of the judged rows in the file, entries their Arrow table.
+    """Everything that the report shows.
 
-    Of n_rows rows, `dropped` have no target. Where the page describes a random sample, `drawn` says of how many rows.
+    `rows` (n,) are the 1-based numbers of the evaluation rows in the file and `entries` their Arrow table. Of `n_rows`
+    rows, `dropped` have no target. `drawn` is the size of the random sample described, None for all rows.
     """
 
     data: str
     model_file: str
     model: TableModel
-    judged: Judged
+    evaluation: Evaluation
     n_rows: int
     dropped: int
     drawn: int | None
@@ -48,10 +49,10 @@ class Page:
 
 @dataclass(frozen=True)
 class Interval:
-    """A central interval: what it promises, which share of the judged rows it holds, and how wide it is.
+    """Coverage of a central interval: nominal, observed, and mean width.
 
-    From low to high the observed share would be in 95 % of such tables, if the promise is kept to the letter. `inner`
-    is the share without the rows on its ends, which is less where many have the same y.
+    [`low`, `high`] contains the observed coverage with 95 % probability if the nominal one is exact. `inner` is the
+    coverage without rows on the bounds, which is smaller where many rows have the same y.
     """
 
     nominal: float
@@ -64,34 +65,34 @@ class Interval:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise is kept, give or take chance; a calibrated interval promises so many rows or more."""
+        """Whether coverage is nominal within chance; a calibrated interval may also cover more."""
         return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
 
 
-def intervals(judged: Judged) -> list[Interval]:
-    """The calibrated interval, if there is one, then the central ones between pairs of levels, the widest first."""
-    found = _calibrated(judged)
-    for a, b in arrange(judged.levels).bands:
+def intervals(evaluation: Evaluation) -> list[Interval]:
+    """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
+    found = _calibrated_interval(evaluation)
+    for a, b in arrange(evaluation.levels).bands:
         # Not 0.8999999999999999, for 0.95 - 0.05.
-        nominal = round(float(judged.levels[b] - judged.levels[a]), 12)
-        ends = judged.curves[:, a], judged.curves[:, b]
-        found.append(_interval(nominal, judged.y, *ends, binomial_band(nominal, len(judged.y))))
+        nominal = round(float(evaluation.levels[b] - evaluation.levels[a]), 12)
+        ends = evaluation.curves[:, a], evaluation.curves[:, b]
+        found.append(_interval(nominal, evaluation.y, *ends, binomial_band(nominal, len(evaluation.y))))
     return found
 
 
 def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibrated: bool = False) -> Interval:
     inside = (low <= y) & (y <= high)
     on = rows_on(y, np.column_stack([low, high])).any(axis=1)
-    held, inner = np.mean(inside), np.mean(inside & ~on)
+    covered, inner = np.mean(inside), np.mean(inside & ~on)
     width = float(np.mean(high - low))
-    return Interval(nominal, float(held), float(inner), float(band[0]), float(band[1]), width, calibrated)
+    return Interval(nominal, float(covered), float(inner), float(band[0]), float(band[1]), width, calibrated)
 
 
-def _calibrated(judged: Judged) -> list[Interval]:
-    if judged.model.interval is None or judged.ends is None:
+def _calibrated_interval(evaluation: Evaluation) -> list[Interval]:
+    if evaluation.model.interval is None or evaluation.ends is None:
         return []
-    nominal = judged.model.interval.coverage_
-    # The rows that calibrated are a sample, too, as those that judge are: fewer of them leave more to chance.
-    calibrating = judged.model.interval.n_calibration_
-    band = binomial_band(nominal, int(1 / (1 / len(judged.y) + 1 / calibrating)))
-    return [_interval(nominal, judged.y, *judged.ends.T, band, calibrated=True)]
+    nominal = evaluation.model.interval.coverage_
+    # Calibration rows are a random sample, too, as evaluation rows are: their variances add.
+    calibrating = evaluation.model.interval.n_calibration_
+    band = binomial_band(nominal, int(1 / (1 / len(evaluation.y) + 1 / calibrating)))
+    return [_interval(nominal, evaluation.y, *evaluation.ends.T, band, calibrated=True)]

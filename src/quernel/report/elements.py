@@ -25,30 +25,33 @@ def right(text: str) -> Cell:
 
 
 def head(text: str) -> Cell:
-    """What a row is about."""
+    """The heading of a row."""
     return Cell(escape(text), tag="th")
 
 
 def verdict(holds: bool) -> Cell:
-    """Words and a sign, not colours alone."""
-    return Cell("holds", "good") if holds else Cell("misses", "bad")
+    """Text and a sign, not colours alone."""
+    return Cell("ok", "good") if holds else Cell("off", "bad")
 
 
 def table(
     heads: Iterable[Cell | str], lines: Iterable[Iterable[Cell | str]], caption: str = "", marked: Sequence[int] = ()
 ) -> str:
-    """A table in a region that scrolls if it is too wide; some of its lines are marked as ours."""
+    """An HTML table in a region that scrolls if it is too wide; the `marked` lines are highlighted."""
     top = "".join(_cell(head, "th", ' scope="col"') for head in heads)
     lines = list(lines)
     body = "".join(
         f"<tr{' class=ours' if k in marked else ''}>{''.join(_cell(cell, 'td') for cell in line)}</tr>"
         for k, line in enumerate(lines)
     )
-    told = f'<p class="caption">{escape(caption)}</p>' if caption else ""  # not in the table: it must not scroll
+    caption_html = (
+        f'<p class="caption">{escape(caption)}</p>' if caption else ""
+    )  # not in the table: it must not scroll
     tall = " tall" if len(lines) > TALL else ""
     # A table that is too wide is scrolled, by the keyboard too.
     return (
-        f'{told}<div class="scroll{tall}" tabindex="0" role="region" aria-label="{escape(caption) or "Table"}"><table>'
+        f'{caption_html}<div class="scroll{tall}" tabindex="0" role="region" '
+        f'aria-label="{escape(caption) or "Table"}"><table>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

@@ -1,4 +1,4 @@
-"""The fan of every column of a table: how the quantiles run along it while the others stand still at typical values."""
+"""Fan charts: predicted quantiles along one column, with the other columns at typical values."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.columns import ENDS, FEW_VALUES, date_grid
+from quernel.plots.table_access import ENDS, FEW_VALUES, date_grid
 from quernel.tables import DateColumn, TableModel, TextColumn
 from quernel.tables.columns import BooleanColumn, Column
 
 Array = NDArray[np.floating]
 
+# Points of a curve, categories shown (the most frequent), and rows plotted (a random sample).
 GRID_POINTS = 60
 MOST_CATEGORIES = 10
 MOST_POINTS = 400
-SCATTERED = 0.2  # of the distance to the next value
+SCATTERED = 0.2  # jitter, relative to the distance to the next value
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnFan:
-    """Curves (g, q) over grid (g,), and rows (x, y) to draw; categories have names, and the places 0, 1, ...
+    """Predicted quantiles (g, q) over a grid (g,), and rows (x, y) to plot; categories are at 0, 1, ...
 
-    Rows that would lie on each other, at categories or a few numbers, are scattered sideways, up to so far.
+    Rows at categories or at a few distinct values are jittered sideways by up to `scattered`.
     """
 
     name: str
@@ -40,7 +41,7 @@ class ColumnFan:
 
 
 def column_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
-    """The fans of these columns; y are the targets of the rows of the table."""
+    """Return the fan charts of these columns; y are the targets of the rows of the table."""
     columns = model.encoder.columns
     read = [column.read(table[column.name]) for column in columns]
     typical = [
@@ -72,7 +73,7 @@ def column_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -
 
 
 def _scattered(column: Column, grid: Array) -> float:
-    """How far to move rows sideways, at most, where they would lie on each other."""
+    """Return the largest jitter of the rows along a column; 0 where values are mostly distinct."""
     if isinstance(column, TextColumn | BooleanColumn):
         return SCATTERED
     few = 1 < len(grid) <= FEW_VALUES and not isinstance(column, DateColumn)
@@ -80,7 +81,7 @@ def _scattered(column: Column, grid: Array) -> float:
 
 
 def _typical(column: Column, values: NDArray[Any]) -> Any:
-    """The median, or what is most frequent."""
+    """Return the median, or the most frequent category."""
     if isinstance(column, TextColumn):
         return np.bincount(values).argmax()
     there = values[np.isfinite(values)]
@@ -90,7 +91,7 @@ def _typical(column: Column, values: NDArray[Any]) -> Any:
 
 
 def _grid(column: Column, values: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Where to compute the curves, and what the points are called if they are categories."""
+    """Return the values at which to predict, and the names of categories."""
     if isinstance(column, TextColumn):
         names = (*column.levels, "(other)", "(missing)")
         counts = np.bincount(values, minlength=len(names))

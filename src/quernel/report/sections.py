@@ -1,4 +1,4 @@
-"""The sections of the page, one function each."""
+"""The sections of the report, one function each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from quernel.report import charts
 from quernel.report.columns import day, time_of_day
 from quernel.report.content import Page, intervals
 from quernel.report.elements import Cell, figure, head, right, table, verdict
-from quernel.report.judging import Judged
-from quernel.report.words import counted, number, percent
+from quernel.report.evaluation import Evaluation
+from quernel.report.number_format import counted, number, percent
 from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
 
@@ -26,46 +26,50 @@ Array = NDArray[np.floating]
 
 NONE, MISSING = "\N{EN DASH}", "missing"
 TOO_NARROW = (
-    "The intervals hold fewer rows than they promise: the model follows its training rows too closely. A larger ridge "
-    "weight, 3 to 100 times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in "
-    "Python, ConformalQuantileRegressor) widens an interval until it holds."
+    "The intervals cover fewer rows than their nominal coverage: the model overfits. A larger ridge weight, 3 to 100 "
+    "times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in Python, "
+    "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
 )
 ON_CURVES = (
-    "Rows with the same target lie exactly on curves: then two shares are given, of the rows below the curve and of "
-    "those below or on it. A level between the two is kept. So it is with intervals, and the rows on their ends."
+    "Rows with the same target lie exactly on predicted quantiles (ties). Then two shares are shown: of the rows below "
+    "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
+    "and with the rows on their bounds."
 )
 CALIBRATED = (
-    "The calibrated interval was widened, or narrowed, until it held the rows that calibrated it, {rows:,} of those "
-    "that the model was not fitted to. On average over new rows like these it holds as many as it promises, however "
-    "wrong the model; the other intervals are as fitted."
+    "The calibrated interval was adjusted by conformal prediction on {rows:,} rows that the model was not fitted to. "
+    "Its coverage of new rows from the same distribution is guaranteed on average, however wrong the model; the other "
+    "intervals are as fitted."
 )
+# At most: rows in the tables of rows, input columns in these, columns in the importance table, and column names in a
+# sentence.
 WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
 
 
 def data(page: Page) -> str:
-    """What is in the table."""
+    """The data: its columns, and a histogram of the target."""
     lost = f"{page.dropped:,} rows have" if page.dropped > 1 else "1 row has"
     dropped = f" {lost} no target and {'were' if page.dropped > 1 else 'was'} left out." if page.dropped else ""
     drawn = f" What follows describes a random sample of {page.drawn:,} rows." if page.drawn is not None else ""
-    logged = " The model was fitted to the logarithm of the target, and its quantiles are mapped back."
+    logged = " The model was fitted to the logarithm of the target; predictions are transformed back."
     text = (
         f"{counted(page.n_rows, 'row')}, {counted(len(page.columns) - 1, 'input column')}, target "
         f"{page.model.target!r}.{dropped}{drawn}{logged if page.model.log_target else ''}"
     )
     lines = [
-        (head(one.name), one.kind, right(f"{one.missing:,}" if one.missing else NONE), one.words)
+        (head(one.name), one.kind, right(f"{one.missing:,}" if one.missing else NONE), one.description)
         for one in page.columns
     ]
-    columns = table(("column", "read as", right("missing"), "values"), lines)
+    columns = table(("column", "type", right("missing"), "values"), lines)
     return (
         f'<p>{escape(text)}</p><div class="beside"><div>{columns}</div>'
-        f"{figure(charts.histogram(page.y, page.model.target), 'How the target is distributed.')}</div>"
+        f"{figure(charts.histogram(page.y, page.model.target), 'Distribution of the target.')}</div>"
     )
 
 
 def choices(page: Page) -> str:
-    """What was chosen, and why."""
-    chosen = table(("choice", "value", "why"), [(head(one.name), one.value, one.why) for one in page.choices])
+    """The hyperparameters and how they were chosen."""
+    heads = ("hyperparameter", "value", "how it was chosen, or what it means")
+    chosen = table(heads, [(head(one.name), one.value, one.why) for one in page.choices])
     widths, names = page.model.model.bandwidth_, page.model.encoder.names
     if widths is None or np.ndim(widths) != 1 or isinstance(widths, tuple) or len(widths) != len(names):
         return chosen
@@ -77,46 +81,49 @@ def choices(page: Page) -> str:
 
 
 def losses(page: Page) -> str:
-    """The loss of the model beside that of its rivals."""
-    judged = page.judged
-    methods: list[str | None] = [None, *judged.rivals]
-    means = {name: float(judged.losses(name).mean()) for name in methods}
+    """The loss of the model and of the baselines."""
+    evaluation = page.evaluation
+    methods: list[str | None] = [None, *evaluation.baselines]
+    means = {name: float(evaluation.losses(name).mean()) for name in methods}
     top = max(means.values()) or 1.0
     lines = []
     for name in sorted(methods, key=lambda one: means[one]):
         bar = Cell(f'<span style="width:{96 * means[name] / top:.1f}%"></span>', "track")
-        losses = [right(number(loss)) for loss in judged.losses(name)]
+        losses = [right(number(loss)) for loss in evaluation.losses(name)]
         title = head("This model" if name is None else name)
-        lines.append((title, right(number(means[name])), right(_beside(judged, name)), bar, *losses))
+        lines.append((title, right(number(means[name])), right(_difference(evaluation, name)), bar, *losses))
     ours = [k for k, name in enumerate(sorted(methods, key=lambda one: means[one])) if name is None]
-    heads = ["model", right("mean loss"), right("beside this model"), "", *(right(f"{q:g}") for q in judged.levels)]
-    caption = "Pinball loss, in units of the target: the mean over the levels, then by level. Lower is better."
-    warning = "" if judged.unseen else ' class="warn"'
-    best = min(judged.rivals, key=means.__getitem__)
+    heads = ["model", right("mean loss"), right("difference"), "", *(right(f"{q:g}") for q in evaluation.levels)]
+    caption = (
+        "Pinball loss, in units of the target: mean over the levels, difference from this model (± standard error), "
+        "and loss per level. Lower is better."
+    )
+    warning = "" if evaluation.unseen else ' class="warn"'
+    best = min(evaluation.baselines, key=means.__getitem__)
     beaten = (
-        f'<p class="warn">This model is beaten on these rows: {escape(best)} has the lower loss.</p>'
+        f'<p class="warn">A baseline is better on these rows: {escape(best)} has a lower loss than this model.</p>'
         if means[best] < means[None]
         else ""
     )
-    return f"<p{warning}>{escape(judged.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
+    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
 
 
-def _beside(judged: Judged, name: str | None) -> str:
-    """By how much the loss differs from the model's, with the standard error of the difference."""
+def _difference(evaluation: Evaluation, name: str | None) -> str:
+    """Relative difference of a baseline's loss from the model's, with its standard error."""
     if name is None:
         return NONE
-    ours = judged.row_losses()
+    ours = evaluation.row_losses()
     if ours.mean() == 0:
         return NONE
-    change = (judged.row_losses(name) - ours) / ours.mean()
+    change = (evaluation.row_losses(name) - ours) / ours.mean()
     error = change.std() / np.sqrt(len(change))
     digits = 1 if abs(change.mean()) < 1 else 0
     return f"{100 * change.mean():+,.{digits}f} % ± {100 * error:,.{digits}f}"
 
 
 def coverage(page: Page) -> str:
-    """Whether levels and intervals hold."""
-    shown, judged = page.calibration, page.judged
+    """Calibration of the quantile levels and coverage of the intervals."""
+    shown, evaluation = page.calibration, page.evaluation
     lines = [
         (
             right(f"{level:g}"),
@@ -129,8 +136,9 @@ def coverage(page: Page) -> str:
         )
     ]
     heads = (right("level"), right("rows below"), right("95 % by chance"), "")
-    parts = [table(heads, lines, "Share of rows at or below each curve.")]
-    found = intervals(judged)
+    caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
+    parts = [table(heads, lines, caption)]
+    found = intervals(evaluation)
     tied = bool(np.any(shown.below < shown.observed))
     if tied or any(one.inner < one.observed for one in found):
         parts.append(f"<p>{ON_CURVES}</p>")
@@ -147,31 +155,32 @@ def coverage(page: Page) -> str:
             for one in found
         ]
         heads = ("interval", right("rows inside"), right("95 % by chance"), "", right("width"))
-        parts.append(table(heads, lines, "Central intervals, between pairs of levels unless said; mean width."))
+        caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
+        parts.append(table(heads, lines, caption))
         if found[0].calibrated:
-            parts.append(f"<p>{escape(CALIBRATED.format(rows=judged.model.interval.n_calibration_))}</p>")
+            parts.append(f"<p>{escape(CALIBRATED.format(rows=evaluation.model.interval.n_calibration_))}</p>")
         if narrow:
             parts.append(f'<p class="warn">{TOO_NARROW}</p>')
     most = percent(shown.confidence, 0)
     pictures = figure(
         charts.calibration(shown),
-        f"Points on the dashed line are right; the band is where true quantiles would be in {most} of such tables."
-        + (" Upright lines go from the share below a curve to that below or on it." if tied else ""),
+        f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
+        + (" Vertical lines go from the share below a quantile to the share at or below it." if tied else ""),
     ) + figure(
         charts.pit(page.residuals),
-        f"Rows between neighbouring curves over those expected, with {most} of chance. A bowl says that the intervals "
-        "are too narrow, a hump that they are too wide.",
+        f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
+        "shape means that intervals are too narrow, a hump that they are too wide.",
     )
-    told = (
+    sample = (
         ""
-        if judged.out_of is None
-        else f"<p>Counted on {len(judged.y):,} rows, a random sample of {judged.out_of:,}.</p>"
+        if evaluation.out_of is None
+        else f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>"
     )
-    return f'{told}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+    return f'{sample}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
 
 
 def _shares(without: float, on: float) -> str:
-    """The share of rows without those on curves and with them, or both in one."""
+    """Format the share of rows without ties and with them, as one number where these agree."""
     return percent(on) if without == on else _from_to(without, on)
 
 
@@ -180,8 +189,8 @@ def _from_to(low: float, high: float) -> str:
 
 
 def fans(page: Page) -> str:
-    """Which columns matter, and how the quantiles run along each."""
-    levels, target = page.judged.levels, page.model.target
+    """Permutation importance of the columns, and a fan chart along each."""
+    levels, target = page.evaluation.levels, page.model.target
     increase = page.importance.increase.mean(axis=1)
     order = np.argsort(-increase, kind="stable")[:MOST_BARS]
     top = max(float(increase.max()), 1e-12)
@@ -193,22 +202,22 @@ def fans(page: Page) -> str:
         )
         for j in order
     ]
-    most = f" The {MOST_BARS} that matter most." if len(increase) > MOST_BARS else ""
-    caption = f"How much the loss rises when a column is shuffled among the judged rows.{most}"
+    most = f" The {MOST_BARS} most important ones." if len(increase) > MOST_BARS else ""
+    caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
     options = "".join(f'<option value="{k}">{escape(one.name)}</option>' for k, one in enumerate(page.fans))
     alone = len(page.model.encoder.columns) == 1
     still = "" if alone else "; the other columns are at typical values (median, or most frequent)"
     figures = "".join(
         figure(
             charts.fan(one, levels, target),
-            f"Along {one.name}{still}.{' Rows are scattered sideways.' if one.scattered else ''}",
+            f"Along {one.name}{still}.{' Rows are jittered sideways.' if one.scattered else ''}",
             f"fan-{k}",
         )
         for k, one in enumerate(page.fans)
     )
     left = len(page.model.encoder.columns) - len(page.fans)
-    told = "1 column that matters less is" if left == 1 else f"{left} columns that matter less are"
-    more = f'<p class="quiet">{told} not drawn.</p>' if left > 0 else ""
+    hidden = "1 less important column is" if left == 1 else f"{left} less important columns are"
+    more = f'<p class="quiet">{hidden} not shown.</p>' if left > 0 else ""
     chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
     return (
         f'<div class="beside"><div>{table(("column", right("loss"), ""), lines, caption)}</div><div>'
@@ -235,45 +244,45 @@ def _key(levels: Array) -> str:
 
 
 def worst(page: Page) -> str:
-    """The rows that were predicted worst."""
-    judged = page.judged
-    loss = judged.row_losses()
+    """The rows with the largest loss."""
+    evaluation = page.evaluation
+    loss = evaluation.row_losses()
     worst = np.argsort(-loss, kind="stable")[:WORST]
     text = (
-        f"The {len(worst)} rows with the largest pinball loss, mean over the levels. Together they make up "
-        f"{percent(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the loss of {len(loss):,} rows: look "
-        "for errors in the data, and for what the columns do not say."
+        f"The {len(worst)} rows with the largest pinball loss, averaged over the levels. They account for "
+        f"{percent(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the total loss of {len(loss):,} rows: "
+        "look for errors in the data, and for information missing from the columns."
     )
     return f"<p>{escape(text)}</p>{_rows(page, worst, loss)}"
 
 
 def outside(page: Page) -> str:
-    """Rows that leave the range of the training rows."""
-    judged = page.judged
-    count = int(judged.outside.sum())
+    """Rows outside the range of the training data."""
+    evaluation = page.evaluation
+    count = int(evaluation.outside.sum())
     if count == 0:
-        return f"<p>None of the {len(judged.y):,} judged rows leaves the range of the training rows in any column.</p>"
-    beyond = np.sum(judged.beyond, axis=0)
-    names = judged.model.encoder.names
+        return f"<p>None of the {len(evaluation.y):,} evaluation rows is outside the training range in any column.</p>"
+    beyond = np.sum(evaluation.beyond, axis=0)
+    names = evaluation.model.encoder.names
     columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
-    loss = judged.row_losses()
-    inside = ~judged.outside
+    loss = evaluation.row_losses()
+    inside = ~evaluation.outside
     compared = (
-        f" Their mean loss is {number(loss[judged.outside].mean())}, that of the others {number(loss[inside].mean())}."
+        f" Their mean loss is {number(loss[~inside].mean())}, that of the others {number(loss[inside].mean())}."
         if inside.any()
         else ""
     )
     text = (
-        f"{count:,} of {len(judged.y):,} judged rows ({percent(count / len(judged.y))}) leave the range of the "
-        f"training rows in at least one column: {columns}. Kernels know little there.{compared}"
+        f"{count:,} of {len(loss):,} evaluation rows ({percent(count / len(loss))}) are outside the range of the "
+        f"training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
     )
-    first = np.flatnonzero(judged.outside)[:WORST]
+    first = np.flatnonzero(evaluation.outside)[:WORST]
     return f"<p>{escape(text)}</p>{_rows(page, first, loss)}"
 
 
 def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
-    """Some of the judged rows: where they are in the file, their target, quantiles, loss and most important columns."""
-    judged = page.judged
+    """Tabulate some evaluation rows: position in the file, target, quantiles, loss, and the most important columns."""
+    evaluation = page.evaluation
     order = np.argsort(-page.importance.increase.mean(axis=1), kind="stable")
     names = [page.importance.names[j] for j in order[:SHOWN_INPUTS]]
     entries = page.entries.take(some)
@@ -283,37 +292,37 @@ def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     lines = [
         (
             right(f"{page.rows[i]:,}"),
-            right(number(judged.y[i])),
-            *(right(number(value)) for value in judged.curves[i]),
+            right(number(evaluation.y[i])),
+            *(right(number(value)) for value in evaluation.curves[i]),
             right(number(loss[i])),
             *(values[k] for values in inputs),
         )
         for k, i in enumerate(some)
     ]
-    levels = [right(f"{level:g}") for level in judged.levels]
+    levels = [right(f"{level:g}") for level in evaluation.levels]
     heads = (right("row"), right(page.model.target), *levels, right("loss"), *titles)
-    return table(heads, lines, "Rows are counted from 1 in the file, its header left out; columns by importance.")
+    return table(heads, lines, "Rows are numbered from 1, without the header; columns are ordered by importance.")
 
 
 def loading(page: Page) -> str:
-    """How to use the model."""
+    """How to use the model from Python and on the command line."""
     name = PurePath(page.model_file).name
     levels = ", ".join(f"{level:g}" for level in page.model.quantiles_)
     python = (
         f"import quernel\n\nmodel = quernel.load({name!r})\n"
-        f"model.predict(frame)  # pandas, polars or Arrow; one column for each level: {levels}\n"
-        f"model.predict(frame, quantiles={_between(page.judged.levels)})  # or any level between these"
+        f"model.predict(frame)  # pandas, polars or Arrow; one column per level: {levels}\n"
+        f"model.predict(frame, quantiles={_between(page.evaluation.levels)})  # or any level between these"
     )
     if page.model.interval is not None:
         coverage = percent(page.model.interval.coverage_, 0)
-        python += f"\nmodel.predict_interval(frame)  # lower and upper end, calibrated: {coverage}"
+        python += f"\nmodel.predict_interval(frame)  # calibrated lower and upper bounds: {coverage}"
     shell = f"quernel predict {shlex.quote(name)} new.csv --out predicted.csv"
     inputs = page.model.encoder.inputs
-    needed = ", ".join(inputs) if len(inputs) <= MOST_NAMED else f"that are listed above, {len(inputs)} of them"
+    needed = ", ".join(inputs) if len(inputs) <= MOST_NAMED else f"listed above ({len(inputs)})"
     return (
         f"<p>In Python:</p><pre><code>{escape(python)}</code></pre><p>On the command line:</p>"
         f"<pre><code>{escape(shell)}</code></pre><p>Tables must have the columns {escape(needed)}; others are ignored, "
-        "and missing entries are fine.</p>"
+        "and missing values are allowed.</p>"
     )
 
 
@@ -322,7 +331,7 @@ def _between(levels: Array) -> str:
 
 
 def _entries(column: Column, entries: Any) -> list[Cell | str]:
-    """The entries of a column as they are shown; dates that a file holds as text are read first."""
+    """Format the values of a column; dates given as text are parsed first."""
     if isinstance(column, DateColumn):
         return [MISSING if np.isnan(moment) else Cell(day(moment), "whole") for moment in column.read(entries)]
     if isinstance(column, TimeColumn):

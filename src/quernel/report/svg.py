@@ -1,4 +1,4 @@
-"""Small charts as SVG text. Colours are classes that the page's style sheet knows, in light and in dark."""
+"""Small charts as SVG text. Colours are CSS classes of the page's style sheet, for light and dark themes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.plots.style import cut
-from quernel.report.words import short
+from quernel.report.number_format import short
 
 Array = NDArray[np.floating]
 Ticks = Sequence[tuple[float, str]]
@@ -118,7 +118,7 @@ class Chart:
 
 
 def ticks(low: float, high: float, most: int = 6, name: Callable[[float], str] = short) -> list[tuple[float, str]]:
-    """Round numbers between low and high, at most so many, with their names."""
+    """Return at most `most` round numbers between low and high, with their labels."""
     rough = (high - low) / max(most - 1, 1)
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))

@@ -1,19 +1,21 @@
-"""Semismooth Newton on the augmented Lagrangian, for all columns together.
+"""Semismooth Newton on the augmented Lagrangian (Li, Sun and Toh 2018), for all columns together.
 
-Each column follows its smoothed objective F_d (see `problem`) as the width d shrinks:
+Each column minimises its smoothed objective F_d (see `objective.problem`) for a decreasing sequence of widths d:
 
-1. pull     the gradient at the current residuals, and with it the two parts of the gap: slack and stray;
-2. settle   where the inner problem is solved well enough, its duals become the anchors and the width shrinks; the next
-            direction then starts from the rows whose anchors are inside their box, not from the rows active at the new
-            width: those would be few, and the step wild;
-3. step     one Newton direction, and the exact minimum along it.
+1. Gradient. Sums at the current residuals give the gradient of F_d and, at no extra cost, the two parts of the duality
+   gap: Fenchel gap and dual residual.
+2. Multiplier step. Where the inner problem is solved well enough, the duals become the multipliers and d shrinks. The
+   next direction then uses the Hessian of the rows whose multipliers are strictly inside their box, not of the rows
+   active at the new width: those would be few, and the step far too long.
+3. Newton step. One direction (`linear_system`), with an exact line search.
 
-A loss that is smooth by itself needs no width once the width is below its own: from there on this is Newton's method on
-F, damped by the exact step. For least squares the first step is the last.
+The inner problem counts as solved when the Newton decrement is small against the Fenchel gap, which is what the next
+multiplier step can gain. Once the Fenchel gap is within the tolerance, d no longer matters, and what remains is to
+reduce the dual residual. A column has converged when its certificate says so. Small problems are then polished to
+rounding error: the active set is identified by then, and Newton converges in a few steps.
 
-A column whose slack is within its goal stops shrinking and only removes what strays. It is finished when its
-certificate says so. Small problems then go on to rounding: by then the set of active rows is right, and every step
-gains digits.
+A smooth loss needs no smoothing once d is below its own width: from there on this is Newton's method on F with exact
+line search. For least squares the first step is the last.
 """
 
 from __future__ import annotations
@@ -24,24 +26,60 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import NullModel, certify, dual_variance, null_model, relative, stray
-from quernel.problem import Problem, Pull
-from quernel.rows import Memory
-from quernel.solvers.linesearch import exact_step
-from quernel.solvers.result import Ledger, Result
-from quernel.solvers.system import NewtonSystem
+from quernel.data import RowState
+from quernel.objective import DualSums, Problem
+from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
+from quernel.solvers.linear_system import NewtonSystem
+from quernel.solvers.result import BestIterate, Result
 
 Array = NDArray[np.floating]
+
+# The line search ends where the derivative is at most this share of the one predicted at step 0, or after so many
+# probes.
+SLOPE_TOLERANCE = 1e-2
+MAX_PROBES = 60
+
+
+def exact_step(
+    problem: Problem, state: RowState, width: Array, coef: Array, move: Array, shift: Array, first_slope: Array
+) -> Array:
+    """Exact line search: step lengths t >= 0 (q,) at which the derivative of F_d along the direction vanishes.
+
+    The direction is (move, shift), already stored by `Problem.set_direction`. The derivative is increasing and
+    piecewise linear in t, and a probe costs O(n): Newton's method on it, safeguarded by doubling and bisection, takes a
+    few probes.
+    """
+    along, square = np.einsum("ij,ij->j", coef, move), np.einsum("ij,ij->j", move, move)
+    screened_slope = problem.screened_slope(move, shift)
+    low, high = np.zeros(problem.n_columns), np.full(problem.n_columns, np.inf)
+    step = np.ones(problem.n_columns)
+    for _ in range(MAX_PROBES):
+        slope, curvature = problem.eval_along_direction(state, width, step)
+        slope = slope + screened_slope + 2 * problem.alpha * (along + step * square)
+        curvature = curvature + 2 * problem.alpha * square
+        found = np.abs(slope) <= SLOPE_TOLERANCE * first_slope
+        if found.all():
+            break
+        low = np.where(slope < 0, step, low)
+        high = np.where(slope < 0, high, step)
+        newton = step - np.divide(slope, curvature, out=np.full_like(slope, np.nan), where=curvature > 0)
+        inside = (newton > low) & (newton < high)
+        halfway = np.where(np.isfinite(high), (low + high) / 2, 2 * step)
+        step = np.where(found, step, np.where(inside, newton, halfway))
+    return step
+
+
 Mask = NDArray[np.bool_]
 
+# Factor by which the width shrinks after a multiplier step.
 SHRINK = 0.5
-# An inner problem is solved well enough when Newton's decrement is this small against the slack.
-ENOUGH = 0.1
-# Of a smooth loss, a width up to so many of its own is not worth having.
-OWN_WIDTHS = 10
-# The ridge 2 alpha d / share_i of the row-side system stays this large against |phi|^2, or its solution is rounding.
+# The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
+DECREMENT_TOLERANCE = 0.1
+# A smooth loss is not smoothed further once the width is at most this multiple of its own.
+MIN_WIDTH_RATIO = 10
+# Smallest ratio of the ridge 2 alpha d / share_i in the dual (row-side) system to |phi|^2; below, it loses all digits.
 CONDITION = 1e-13
-# Problems up to this size (rows x features) are polished to rounding, for at most so many steps.
+# Problems up to this size (rows x features) are polished to a relative gap of ROUNDING, for at most so many steps.
 SMALL = 2_000_000
 POLISH_STEPS = 12
 ROUNDING = 1e-16
@@ -49,12 +87,28 @@ ROUNDING = 1e-16
 
 @dataclass
 class _Columns:
-    """The columns still being worked on, and all that changes while they are."""
+    """Mutable state of the columns that have not converged.
+
+    Attributes
+    ----------
+    problem, null, state, coef, intercept
+        Problem, null model, row state and iterate, restricted to these columns.
+    index : array of shape (q,)
+        Positions of these columns in the original problem.
+    width, floor : arrays of shape (q,)
+        Smoothing width d, and its lower bound for the sake of the linear algebra.
+    goal : array of shape (q,)
+        Relative gap to reach: `tol`, then ROUNDING while polishing.
+    polish : array of shape (q,)
+        Polishing steps left; negative when the column is finished.
+    systems : list
+        Factorized Newton system of each column's last step, or None.
+    """
 
     problem: Problem
     null: NullModel
     index: NDArray[np.intp]
-    memory: Memory
+    state: RowState
     coef: Array
     intercept: Array
     width: Array
@@ -64,12 +118,12 @@ class _Columns:
     systems: list[NewtonSystem | None]
 
     def take(self, keep: NDArray[np.intp]) -> _Columns:
-        """The columns at these places."""
+        """Some of the columns, by position."""
         return _Columns(
             self.problem.take(keep),
             self.null.take(keep),
             self.index[keep],
-            self.memory.take(keep),
+            self.state.take(keep),
             self.coef[:, keep],
             self.intercept[keep],
             self.width[keep],
@@ -82,9 +136,9 @@ class _Columns:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where to begin: coefficients, intercepts, anchors, widths, and the null model that sets the scale.
+    """A warm start: coef (M, q), intercept (q,), multipliers `anchor`, widths (q,), and the null model.
 
-    Anchors are (n, q), or (q,) where all rows of a column have the same.
+    `anchor` is (n, q), or (q,) if all rows of a column have the same multiplier.
     """
 
     coef: Array
@@ -94,7 +148,7 @@ class Start:
     null: NullModel
 
     def within(self, basis: Array | None) -> Start:
-        """The same start in the coordinates z of u = B z."""
+        """The same start in the coordinates z of u = B z; no basis leaves it as it is."""
         return self if basis is None else replace(self, coef=basis.T @ self.coef)
 
 
@@ -107,51 +161,66 @@ def solve(
     polish: bool = True,
     keep: Callable[[Array, Array], None] | None = None,
 ) -> Result:
-    """Minimise F for every column to a relative gap of at most `tol`, in at most `max_iter` Newton steps each.
+    """Minimise F for every column to a relative duality gap of at most `tol`.
 
-    `polish` lets small problems go on to rounding; `keep` is told coefficients and intercepts after every step.
+    Parameters
+    ----------
+    problem : Problem
+    tol : float
+    max_iter : int
+        Newton steps of every column.
+    start : Start or None
+        Warm start; None starts from the best constant.
+    polish : bool
+        Whether small problems continue below `tol` down to rounding error.
+    keep : callable or None
+        Called with (coef, intercept) after every step.
     """
     start = start if start is not None else _cold_start(problem)
     null = start.null
-    ledger = Ledger(problem, null, tol)
-    columns = _begin(problem, start, tol, polish)
+    best = BestIterate(problem, null, tol)
+    columns = _initialize(problem, start, tol, polish)
     for iteration in range(max_iter):
         if len(columns.index) == 0:
             break
-        pull = columns.problem.pull(columns.memory, columns.width)
-        settled = _settled(columns, pull)
-        if settled.any():
-            columns.problem.settle(columns.memory, columns.width, settled)
-            _certify(columns, pull, settled, ledger, iteration)
-            columns.width = np.where(settled, _next_width(columns), columns.width)
+        # 1. Gradient.
+        sums = columns.problem.smoothed_gradient(columns.state, columns.width)
+        inner_done = _inner_converged(columns, sums)
+        # 2. Multiplier step, where the inner problem is solved; certificate, where it looks small enough.
+        if inner_done.any():
+            columns.problem.update_multipliers(columns.state, columns.width, inner_done)
+            _certify(columns, sums, inner_done, best, iteration)
+            columns.width = np.where(inner_done, _next_width(columns), columns.width)
+        # Columns that are done leave.
         columns.polish = columns.polish - (columns.goal == ROUNDING)
-        working = np.flatnonzero(columns.polish >= 0)
-        if len(working) < len(columns.index):
-            ledger.sweeps += columns.memory.sweeps
-            columns, pull, settled = columns.take(working), pull.take(working), settled[working]
-            columns.memory.sweeps = 0
-        if len(working):
-            _step(columns, pull, settled)
-            ledger.hessian_rows += int(pull.active.sum())
+        unfinished = np.flatnonzero(columns.polish >= 0)
+        if len(unfinished) < len(columns.index):
+            best.sweeps += columns.state.sweeps
+            columns, sums, inner_done = columns.take(unfinished), sums.take(unfinished), inner_done[unfinished]
+            columns.state.sweeps = 0
+        # 3. Newton step.
+        if len(unfinished):
+            _step(columns, sums, inner_done)
+            best.hessian_rows += int(sums.active.sum())
             if keep is not None:
-                keep(*_all_columns(columns, ledger))
-    if len(columns.index):  # out of steps: say how far it got
-        pull = columns.problem.pull(columns.memory, columns.width)
-        columns.problem.settle(columns.memory, columns.width, np.ones(len(columns.index), dtype=bool))
-        _record(columns, pull.active == 0, ledger, max_iter)
-    ledger.sweeps += columns.memory.sweeps
-    return ledger.result()
+                keep(*_all_columns(columns, best))
+    if len(columns.index):  # out of steps: certify what was reached
+        sums = columns.problem.smoothed_gradient(columns.state, columns.width)
+        columns.problem.update_multipliers(columns.state, columns.width, np.ones(len(columns.index), dtype=bool))
+        _certify_and_record(columns, sums.active == 0, best, max_iter)
+    best.sweeps += columns.state.sweeps
+    return best.result()
 
 
-def _all_columns(columns: _Columns, ledger: Ledger) -> tuple[Array, Array]:
-    """Where all columns are: those at work, and those that are finished."""
-    coef, intercept = ledger.coef.copy(), ledger.intercept.copy()
+def _all_columns(columns: _Columns, best: BestIterate) -> tuple[Array, Array]:
+    """Current coefficients and intercepts of all columns, converged or not."""
+    coef, intercept = best.coef.copy(), best.intercept.copy()
     coef[:, columns.index], intercept[columns.index] = columns.coef, columns.intercept
     return coef, intercept
 
 
 def _cold_start(problem: Problem) -> Start:
-    """The best constant, anchors at zero, and a width so wide that the first step is close to a ridge regression."""
+    """The best constant, multipliers 0, and a width so large that the first step is close to a ridge regression."""
     null = null_model(problem)
     coef = np.zeros((problem.rows.n_features, problem.n_columns))
     variance = dual_variance(problem)
@@ -159,108 +228,121 @@ def _cold_start(problem: Problem) -> Start:
     return Start(coef, null.constant, np.zeros(problem.n_columns), width, null)
 
 
-def _begin(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:
+def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:
+    """All columns at the start, except those that the constant fits exactly."""
     q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
     same = start.anchor.ndim == 1
-    memory = problem.rows.new_memory() if same else problem.rows.new_memory(anchor=start.anchor)
+    state = problem.rows.new_memory() if same else problem.rows.new_memory(anchor=start.anchor)
     if same:
-        problem.anchor(memory, start.anchor)
-    problem.place(memory, start.coef, start.intercept)
+        problem.set_multipliers(state, start.anchor)
+    problem.set_coefficients(state, start.coef, start.intercept)
     floor = CONDITION * problem.size() * problem.rows.largest_share / (2 * problem.alpha)
-    width = _needed(problem, start.width)
+    width = _drop_if_smooth(problem, start.width)
     columns = _Columns(
-        problem, start.null, np.arange(q), memory, start.coef.copy(), start.intercept.copy(), width,
-        np.where(problem.loss.own_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
+        problem, start.null, np.arange(q), state, start.coef.copy(), start.intercept.copy(), width,
+        np.where(problem.loss.smoothing_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
         np.full(q, POLISH_STEPS if polish and small else 0), [None] * q,
     )  # fmt: skip
-    # Where the best constant fits exactly there is nothing to do: F0 = 0 is the minimum.
+    # Where the constant fits exactly, F0 = 0 is the minimum.
     return columns.take(np.flatnonzero(start.null.objective > 0))
 
 
-def _needed(problem: Problem, width: Array) -> Array:
-    """The width, or 0 where the loss is about as smooth by itself."""
-    return np.where(width > OWN_WIDTHS * problem.loss.own_width, width, 0.0)
+def _drop_if_smooth(problem: Problem, width: Array) -> Array:
+    """The width (q,), or 0 where the loss itself is about as smooth."""
+    return np.where(width > MIN_WIDTH_RATIO * problem.loss.smoothing_width, width, 0.0)
 
 
 def _next_width(columns: _Columns) -> Array:
-    return np.maximum(_needed(columns.problem, SHRINK * columns.width), columns.floor)
+    """Widths (q,) after a multiplier step."""
+    return np.maximum(_drop_if_smooth(columns.problem, SHRINK * columns.width), columns.floor)
 
 
-def _gradient(columns: _Columns, pull: Pull) -> tuple[Array, Array]:
-    """Of the smoothed objective, in (coef, intercept)."""
-    slope = -pull.balance if columns.problem.fit_intercept else np.zeros_like(pull.balance)
-    return 2 * columns.problem.alpha * columns.coef - pull.force, slope
+def _gradient(columns: _Columns, sums: DualSums) -> tuple[Array, Array]:
+    """Gradient of F_d: (M, q) in coef and (q,) in intercept."""
+    slope = -sums.mean_dual if columns.problem.fit_intercept else np.zeros_like(sums.mean_dual)
+    return 2 * columns.problem.alpha * columns.coef - sums.phi_t_dual, slope
 
 
-def _even(columns: _Columns, pull: Pull) -> Mask:
-    """Columns whose duals balance well enough for the intercept."""
-    heavier = np.maximum(pull.positive, pull.negative)
-    return np.abs(pull.balance) <= 0.1 * columns.goal * heavier if columns.problem.fit_intercept else heavier >= 0
+def _duals_balanced(columns: _Columns, sums: DualSums) -> Mask:
+    """Columns whose duals are balanced: mean v is small enough not to matter to the gap."""
+    heavier = np.maximum(sums.positive, sums.negative)
+    return np.abs(sums.mean_dual) <= 0.1 * columns.goal * heavier if columns.problem.fit_intercept else heavier >= 0
 
 
-def _settled(columns: _Columns, pull: Pull) -> Mask:
-    """Columns whose inner problem is solved: to a share of the slack or, once that is within the goal, to the goal."""
-    gradient, slope = _gradient(columns, pull)
+def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
+    """Columns whose inner problem is solved well enough for a multiplier step.
+
+    That is to a share of the Fenchel gap or, once that is within the goal, until the dual residual is, too.
+    """
+    gradient, slope = _gradient(columns, sums)
     decrement = np.full(len(columns.index), np.inf)
     for k, system in enumerate(columns.systems):
-        if system is not None:  # the last Hessian is near enough to judge by, and it is at hand
+        if system is not None:  # the last Hessian is accurate enough, and factorized
             x, z = system.direction(gradient[:, k], slope[k])
             decrement[k] = -(gradient[:, k] @ x + slope[k] * z) / 2
-    objective = columns.problem.objective(pull, columns.coef, columns.intercept)
+    objective = columns.problem.objective(sums, columns.coef, columns.intercept)
     goal = columns.goal * np.maximum(objective, columns.null.objective / 1000)
-    strays = stray(columns.problem, columns.coef, pull.force)
-    close = (strays <= 0.4 * goal) & _even(columns, pull)
-    lost = np.abs(decrement) <= 1e-18 * objective  # nothing left that floating point could improve
-    return np.where(pull.slack <= 0.5 * goal, close | lost, (decrement <= ENOUGH * pull.slack) | lost)
+    dual_residuals = dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
+    within_goal = (dual_residuals <= 0.4 * goal) & _duals_balanced(columns, sums)
+    at_rounding = np.abs(decrement) <= 1e-18 * objective  # below what floating point can improve
+    return np.where(
+        sums.fenchel_gap <= 0.5 * goal,
+        within_goal | at_rounding,
+        (decrement <= DECREMENT_TOLERANCE * sums.fenchel_gap) | at_rounding,
+    )
 
 
-def _certify(columns: _Columns, pull: Pull, settled: Mask, ledger: Ledger, iteration: int) -> None:
-    """Certify the columns that look finished; those that are get a negative `polish`."""
-    objective = columns.problem.objective(pull, columns.coef, columns.intercept)
-    guess = relative(pull.slack + stray(columns.problem, columns.coef, pull.force), objective, columns.null.objective)
+def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIterate, iteration: int) -> None:
+    """Certify the columns if one of them seems to have converged.
+
+    Those that have are polished from then on; those that were polished to rounding get a negative `polish`.
+    """
+    objective = columns.problem.objective(sums, columns.coef, columns.intercept)
+    gap = sums.fenchel_gap + dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
+    guess = relative(gap, objective, columns.null.objective)
     polishing = columns.goal == ROUNDING
-    if (settled & (guess <= np.where(polishing, ledger.relative_gap[columns.index], 2 * columns.goal))).any():
-        reached = _record(columns, settled & (pull.active == 0), ledger, iteration) <= columns.goal
+    if (inner_done & (guess <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
+        reached = _certify_and_record(columns, inner_done & (sums.active == 0), best, iteration) <= columns.goal
         columns.polish = np.where(reached & polishing, -1, columns.polish)
         columns.goal = np.where(reached, ROUNDING, columns.goal)
 
 
-def _record(columns: _Columns, loose: Mask, ledger: Ledger, iteration: int) -> Array:
-    """Certify all columns as they are, and enter those that are better than what the ledger has.
+def _certify_and_record(columns: _Columns, free_intercept: Mask, best: BestIterate, iteration: int) -> Array:
+    """Certify all columns, record those that have improved, and return relative gaps (q,).
 
-    Where the intercept is loose, no row being at the kink, a whole interval of intercepts is optimal: take its middle.
+    Where `free_intercept`, no row being active, a whole interval of intercepts is optimal: its midpoint is taken.
     """
-    # Residuals were updated step by step; what is certified are those of the coefficients.
-    columns.problem.place(columns.memory, columns.coef, columns.intercept)
+    # Residuals were updated step by step: recompute them, without the accumulated rounding.
+    columns.problem.set_coefficients(columns.state, columns.coef, columns.intercept)
     if columns.problem.fit_intercept:
-        columns.intercept = columns.intercept + columns.problem.center(columns.memory, loose)
-    certificate = certify(columns.problem, columns.memory, columns.coef, columns.intercept, columns.null)
-    ledger.enter(columns.index, columns.coef, columns.intercept, columns.memory, certificate, iteration)
+        columns.intercept = columns.intercept + columns.problem.center_intercept(columns.state, free_intercept)
+    certificate = certify(columns.problem, columns.state, columns.coef, columns.intercept, columns.null)
+    best.update(columns.index, columns.coef, columns.intercept, columns.state, certificate, iteration)
     return certificate.relative
 
 
-def _step(columns: _Columns, pull: Pull, settled: Mask) -> None:
+def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
     """One Newton step of every column."""
-    problem, memory = columns.problem, columns.memory
-    gradient, slope = _gradient(columns, pull)
-    anchored = settled & (columns.width > 0)
-    curvatures = problem.curvature(memory, columns.width, pull.active <= problem.rows.n_features, anchored)
+    problem, state = columns.problem, columns.state
+    gradient, slope = _gradient(columns, sums)
+    anchored = inner_done & (columns.width > 0)
+    curvatures = problem.curvature(state, columns.width, sums.active <= problem.rows.n_features, anchored)
     move, shift = np.zeros_like(columns.coef), np.zeros_like(columns.intercept)
-    stuck = (pull.active == 0) & ~_even(columns, pull)
+    no_active = (sums.active == 0) & ~_duals_balanced(columns, sums)
     for k, curvature in enumerate(curvatures):
-        if stuck[k]:  # no row holds the intercept: move it alone, until one does
+        if no_active[k]:  # singular in the intercept: move it alone, until a row is active
             columns.systems[k], gradient[:, k] = None, 0
-            shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.own_width[k])
+            shift[k] = -np.sign(slope[k]) * max(columns.width[k], problem.loss.smoothing_width[k])
             continue
         columns.systems[k] = system = NewtonSystem(curvature, problem.alpha[k], problem.fit_intercept)
-        if anchored[k]:
-            force, balance = system.surplus()
-            gradient[:, k] -= force
-            slope[k] -= balance if problem.fit_intercept else 0
+        if anchored[k]:  # linearise at the multipliers, where these rows are not clipped
+            phi_t_dual, mean_dual = system.surplus()
+            gradient[:, k] -= phi_t_dual
+            slope[k] -= mean_dual if problem.fit_intercept else 0
         move[:, k], shift[k] = system.direction(gradient[:, k], slope[k])
-    problem.aim(memory, move, shift)
+    problem.set_direction(state, move, shift)
     first_slope = np.abs(np.einsum("ij,ij->j", gradient, move) + slope * shift)
-    step = exact_step(problem, memory, columns.width, columns.coef, move, shift, first_slope)
-    problem.advance(memory, step)
+    step = exact_step(problem, state, columns.width, columns.coef, move, shift, first_slope)
+    problem.step(state, step)
     columns.coef += step * move
     columns.intercept += step * shift

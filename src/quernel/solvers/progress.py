@@ -1,4 +1,4 @@
-"""How a solver says where it is, to whoever listens."""
+"""Progress reports of solvers to a listener, such as a progress bar."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from quernel.rows.watching import Pass, watching
+from quernel.data.progress import Pass, watching
 
-# Passes over rows of files that a fit takes, as a rule: to summarise them, to draw a sample, and to sort and verify all
-# of them once or twice.
+# Typical number of passes over rows of files: to summarise them, to draw a sample, and to screen and check all of them
+# once or twice.
 USUAL_PASSES = 5
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a solve stands: steps taken, columns still being worked on, and the worst relative gap (inf: none yet).
+    """Progress of a solve: iterations, unconverged columns, and the worst relative gap (inf before the first).
 
-    While rows of files are read, `sweep` is the number of the present pass over them, `done` its share of rows that are
-    done, and `left` about how many seconds the usual number of passes will still take; otherwise sweep is 0.
+    While rows are read from files, `sweep` is the number of the present pass over them (otherwise 0), `done` the share
+    of its rows that were read, and `left` the estimated seconds until the typical number of passes is complete.
     """
 
     iteration: int
@@ -47,24 +47,26 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def report(progress: Progress) -> None:
-    """Tell the listener, if there is one."""
+    """Send a report to the listener, if there is one."""
     listener = _listener.get()
     if listener is not None:
         listener(progress)
 
 
 class _Sweeps:
-    """Counts passes over rows, and tells of them beside what the solver last said."""
+    """Adds the state of the present pass over the rows to the solver's last report."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener, self._last = listener, Progress(0, 0, float("inf"))
         self._sweep, self._over, self._longest = 0, True, 0.0
 
     def hear(self, progress: Progress) -> None:
+        """A report of the solver."""
         self._last = progress
         self._listener(progress)
 
     def see(self, state: Pass) -> None:
+        """A report of the present pass over the rows."""
         self._sweep += self._over
         self._over = state.done >= state.n_rows
         whole = state.seconds * state.n_rows / state.done

@@ -1,19 +1,57 @@
-"""What a solver returns, and the ledger in which it is written down."""
+"""What a solver returns, and the record of its best certified iterate."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.certificate import Certificate, NullModel, certify, null_model
-from quernel.problem import Problem
-from quernel.rows import Memory
+from quernel.data import RowState
+from quernel.objective import Problem
+from quernel.objective.duality_gap import Certificate, NullModel, certify, null_model
 from quernel.solvers.progress import Progress, report
 
 Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class InitialPoint:
+    """A warm start: a fit, and what its distance from the solution can be estimated from.
+
+    Attributes
+    ----------
+    coef, intercept : arrays of shape (M, q) and (q,)
+    n_rows : int
+        Rows to which it was fitted.
+    parameters : float
+        Effective degrees of freedom of the fit.
+    band : array of shape (q,) or None
+        Distance from a kink within which rows are active, where that is known better than from `n_rows`.
+    solved : bool
+        Whether it may be the solution already, and only needs a certificate; e.g. that of nearly the same features.
+    """
+
+    coef: Array
+    intercept: Array
+    n_rows: int
+    parameters: float
+    band: Array | None = None
+    solved: bool = False
+
+    @classmethod
+    def solution(cls, coef: Array, intercept: Array, n_rows: int, parameters: float, tol: float) -> InitialPoint:
+        """A point whose F is within a share `tol` of the minimum.
+
+        That is about the error of a fit to `parameters / tol` rows, which stands for `n_rows` where it is larger.
+        """
+        return cls(coef, intercept, max(n_rows, int(parameters / tol)), parameters, solved=True)
+
+
+# Called with intermediate fits from which a solve can be continued.
+Callback = Callable[[InitialPoint], None]
 
 
 class Status(Enum):
@@ -25,13 +63,29 @@ class Status(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The fits of q columns and what is known about them.
+    """The fits of q columns, with their certificates and the work done.
 
-    coef (M, q), intercept (q,) and dual (n, q), or (0, q) of rows that are far away and keep it; objective F, gap >=
-    F - min F and relative_gap, each (q,); null_objective F0 (q,); status and iterations per column; sweeps, counted in
-    passes over all rows' features; hessian_rows that entered second derivatives; doubtful, the number of rows of each
-    column that screening left in the last stage (empty where nothing was screened); parameters, about how many of them
-    the fits use (0: not known).
+    Attributes
+    ----------
+    coef, intercept : arrays of shape (M, q) and (q,)
+    dual : array of shape (n, q)
+        Duals that prove the gap; (0, q) out of core, where they stay with the rows.
+    objective, gap, relative_gap : arrays of shape (q,)
+        F, a bound gap >= F - min F, and the gap relative to max(F, F0 / 1000).
+    null_objective : array of shape (q,)
+        F0, the objective of the best constant.
+    status : tuple of Status
+        One per column.
+    iterations : array of shape (q,)
+        Newton steps or rounds of ADMM.
+    sweeps : float
+        Passes over the features of all rows.
+    hessian_rows : int
+        Rows summed into Hessians.
+    doubtful : tuple of int
+        Active rows of each column in the last stage of screening; empty where nothing was screened.
+    parameters : float
+        Effective degrees of freedom of the fits; 0 if unknown.
     """
 
     coef: Array
@@ -61,27 +115,27 @@ class Result:
 
 
 def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
-    """The status that follows from each gap."""
+    """Converged where the relative gap is at most `tol`."""
     return tuple(Status.CONVERGED if gap <= tol else Status.ITERATION_LIMIT for gap in relative_gap)
 
 
-def recertified(problem: Problem, result: Result, tol: float) -> Result:
-    """The same fits and duals, with the certificate that this problem gives them."""
-    memory = problem.rows.new_memory(anchor=result.dual)
-    problem.place(memory, result.coef, result.intercept)
-    known = certify(problem, memory, result.coef, result.intercept, null_model(problem))
+def recertify(problem: Problem, result: Result, tol: float) -> Result:
+    """The same fits and duals, with their duality gap in this problem."""
+    state = problem.rows.new_memory(anchor=result.dual)
+    problem.set_coefficients(state, result.coef, result.intercept)
+    known = certify(problem, state, result.coef, result.intercept, null_model(problem))
     return replace(
         result,
         objective=known.objective,
         gap=known.gap,
         relative_gap=known.relative,
         status=statuses(known.relative, tol),
-        sweeps=result.sweeps + memory.sweeps,
+        sweeps=result.sweeps + state.sweeps,
     )
 
 
 def after(first: Result | None, then: Result) -> Result:
-    """The later result, with the work of both."""
+    """The later result, with the work of both added up."""
     if first is None:
         return then
     return replace(
@@ -92,8 +146,8 @@ def after(first: Result | None, then: Result) -> Result:
     )
 
 
-class Ledger:
-    """The best certified point of every column so far; it starts with the constant fit where that is the minimum."""
+class BestIterate:
+    """The best certified iterate of every column so far; at first the constant, final only where it is the minimum."""
 
     def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
         q = problem.n_columns
@@ -109,22 +163,22 @@ class Ledger:
         self.sweeps = 0.0
         self.hessian_rows = 0
 
-    def enter(
+    def update(
         self,
         index: NDArray[np.intp],
         coef: Array,
         intercept: Array,
-        memory: Memory,
+        state: RowState,
         certificate: Certificate,
         iteration: int,
     ) -> None:
-        """Write down the columns whose certificate is better than the one on record."""
+        """Record those of the columns `index` whose relative gap has improved."""
         better = np.flatnonzero(certificate.relative < self.relative_gap[index])
         place = index[better]
         self.coef[:, place] = coef[:, better]
         self.intercept[place] = intercept[better]
         if len(self.dual):
-            self.dual[:, place] = memory.collect("anchor")[:, better]
+            self.dual[:, place] = state.collect("anchor")[:, better]
         self.objective[place] = certificate.objective[better]
         self.gap[place] = certificate.gap[better]
         self.relative_gap[place] = certificate.relative[better]
@@ -133,7 +187,7 @@ class Ledger:
             report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
 
     def result(self) -> Result:
-        """The record as it stands; no gap is known better than the rounding of the objective."""
+        """The result so far; gaps are reported as no smaller than the rounding error of the objective."""
         rounding = np.finfo(float).eps
         gap = np.maximum(self.gap, rounding * self.objective)
         rel = np.where(self.null.objective > 0, np.maximum(self.relative_gap, rounding), 0.0)

@@ -1,13 +1,13 @@
-"""Tables with columns of any kind: read from files, turned into numbers, predicted from."""
+"""Tables of mixed columns: reading files, encoding columns as numbers, and models that predict from tables."""
 
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
 from quernel.tables.model import TableModel
+from quernel.tables.multi_file import in_batches, read
 from quernel.tables.reading import TableError
-from quernel.tables.several import in_batches, read
-from quernel.tables.strangers import UnknownWordsWarning
-from quernel.tables.streaming import StreamedTraining, TableRows, prepare_streamed
-from quernel.tables.training import Training, prepare
+from quernel.tables.streaming_training import StreamedTraining, TableRows, prepare_streamed
+from quernel.tables.training_data import Training, prepare
+from quernel.tables.unseen_categories import UnknownWordsWarning
 
 __all__ = [
     "BooleanColumn",

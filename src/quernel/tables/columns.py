@@ -1,4 +1,4 @@
-"""What is kept of an input column, and how its values become numbers: one class for each kind of column.
+"""Fitted encodings of input columns, one class per column type.
 
 A column has a `kind`, names for the numbers it becomes, `read` (from Arrow to plain values, missing ones included) and
 `encode` (from those to a block of the matrix). `persistence` writes the same formulas as ONNX.
@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.tables.values import as_words, clock, kind_of, numbers, parsed, seconds, undone
-from quernel.tables.words import NUMBER, spellings
+from quernel.tables.arrow_casts import as_words, clock, kind_of, numbers, parsed, seconds, undone
+from quernel.tables.missing_values import NUMBER, spellings
 
 Array = NDArray[np.floating]
 
@@ -25,7 +25,7 @@ CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """x, a missing one replaced by the training rows' median; `flagged`: one more column says where.
+    """Numbers, with missing values imputed by the training median; `flagged` adds a missing-value indicator column.
 
     `duration`: the training rows had durations, and x is in seconds.
     """
@@ -38,11 +38,11 @@ class NumberColumn:
 
     @property
     def names(self) -> list[str]:
-        """What the numbers are called."""
+        """Names of the encoded columns."""
         return [self.name, *([f"{self.name} missing"] if self.flagged else [])]
 
     def read(self, column: Any) -> Array:
-        """Numbers, NaN where there is none."""
+        """Numbers, NaN where missing."""
         values = numbers(self._told(column))
         return np.where(np.isfinite(values), values, np.nan)
 
@@ -57,14 +57,14 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class BooleanColumn(NumberColumn):
-    """Truth values as 0 and 1."""
+    """Booleans as 0 and 1."""
 
     kind: ClassVar[str] = "boolean"
 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """One column of 0 and 1 for every level that is frequent enough, one for all `other` text, one for missing text.
+    """One-hot encoding: a column per frequent category, one for all `other` categories, one for missing values.
 
     The last two exist only if the training rows had such text. A level that they had not is `other`; where there is no
     such column, all are 0. Empty text is missing text.
@@ -77,7 +77,7 @@ class TextColumn:
     kind: ClassVar[str] = "text"
 
     def covers(self, kind: Any) -> bool:
-        """Whether values of this Arrow type can be read as these words: as text they look like some, and none differs.
+        """Whether values of this Arrow type can be read as these categories: as text they look like some, none differs.
 
         Those of a zip code such as 01234 do: as a number it has lost its zero.
         """
@@ -88,13 +88,13 @@ class TextColumn:
 
     @property
     def names(self) -> list[str]:
-        """What the numbers are called."""
+        """Names of the encoded columns."""
         extra = [("(other)", self.other), ("(missing)", self.missing)]
         return [f"{self.name} = {level}" for level in (*self.levels, *(name for name, there in extra if there))]
 
     @property
     def codes(self) -> Array:
-        """The numbers of every level, then those of other text and of missing text, shape (levels + 2, width)."""
+        """One-hot codes of every category, then of other ones and of missing values, shape (levels + 2, width)."""
         n, width = len(self.levels), len(self.names)
         codes = np.zeros((n + 2, width))
         codes[:n, :n] = np.eye(n)
@@ -104,7 +104,7 @@ class TextColumn:
 
     @property
     def places(self) -> dict[str, int]:
-        """The row of `codes` for every level, and for other spellings of it that no other level has."""
+        """Map every category, and its equivalent spellings, to its row of `codes`."""
         ways = {level: spellings(level) for level in self.levels}
         told = Counter(way for each in ways.values() for way in each)
         other = {way: i for i, each in enumerate(ways.values()) for way in each if told[way] == 1}
@@ -138,16 +138,16 @@ class DateColumn:
 
     @property
     def names(self) -> list[str]:
-        """What the numbers are called."""
+        """Names of the encoded columns."""
         return [f"{self.name} trend", *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
 
     @property
     def waves(self) -> list[str]:
-        """Those that go round with the day, the week or the year."""
+        """Names of the cyclic (sine and cosine) columns."""
         return [f"{self.name} {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
 
     def read(self, column: Any) -> Array:
-        """Seconds since 1970, NaN where there is none."""
+        """Seconds since 1970, NaN where missing."""
         return seconds(column, self.name)
 
     def encode(self, values: Array) -> Array:
@@ -161,7 +161,7 @@ class DateColumn:
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """Times of day: seconds since midnight, and their sine and cosine; a missing one is the training rows' median."""
+    """Times of day: seconds since midnight, with sine and cosine; missing values are imputed by the training median."""
 
     name: str
     fill: float
@@ -170,16 +170,16 @@ class TimeColumn:
 
     @property
     def names(self) -> list[str]:
-        """What the numbers are called."""
+        """Names of the encoded columns."""
         return [self.name, *self.waves, *([f"{self.name} missing"] if self.flagged else [])]
 
     @property
     def waves(self) -> list[str]:
-        """Those that go round with the day."""
+        """Names of the cyclic (sine and cosine) columns."""
         return [f"{self.name} {wave} of day" for wave in ("sine", "cosine")]
 
     def read(self, column: Any) -> Array:
-        """Seconds since midnight, NaN where there is none."""
+        """Seconds since midnight, NaN where missing."""
         return clock(column, self.name)
 
     def encode(self, values: Array) -> Array:

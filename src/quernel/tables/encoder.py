@@ -1,4 +1,4 @@
-"""TableEncoder: from a table with columns of any kind to a matrix of numbers, the same way every time."""
+"""TableEncoder: encode a table of mixed columns as a numeric matrix, consistently between fit and predict."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.tables.arrow_casts import is_duration, kind_of, numbers, plain
+from quernel.tables.arrow_views import without_views
+from quernel.tables.column_stats import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.columns import Column, NumberColumn, TextColumn
-from quernel.tables.facts import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
+from quernel.tables.missing_values import gap_numbers, gap_words, with_gaps
 from quernel.tables.reading import CsvReading, TableError, nearest
-from quernel.tables.values import is_duration, kind_of, numbers, plain
-from quernel.tables.views import without_views
-from quernel.tables.words import gap_numbers, gap_words, with_gaps
 
 Array = NDArray[np.floating]
 
@@ -30,7 +30,7 @@ FITTING = {
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """The input columns of a model, and what each becomes; `learn_encoder` makes one from a table.
+    """Fitted encoding of a table's input columns as a numeric matrix; `learn_encoder` fits one to a table.
 
     `missing` are words that stand for gaps, besides `words.GAPS`; those that are numbers are gaps as numbers, too.
     """
@@ -40,22 +40,22 @@ class TableEncoder:
 
     @property
     def inputs(self) -> list[str]:
-        """The columns that a table must have."""
+        """Names of the columns that a table must have."""
         return [column.name for column in self.columns]
 
     @property
     def names(self) -> list[str]:
-        """The columns of the matrix."""
+        """Names of the encoded columns."""
         return [name for column in self.columns for name in column.names]
 
     @property
     def cyclic(self) -> NDArray[np.bool_]:
-        """Which columns of the matrix go round with the day, the week or the year: none of their values is far away."""
+        """Which encoded columns are cyclic (sines and cosines of times), so that no value is an extrapolation."""
         waves = [wave for column in self.columns for wave in getattr(column, "waves", ())]
         return np.isin(self.names, waves)
 
     def check(self, schema: Any, of: str = "The table") -> None:
-        """Complain, in one line, if a table of this Arrow schema is not one that the model knows."""
+        """Raise TableError if a table of this Arrow schema does not have the columns and types of the model."""
         wrong = []
         for column in self.columns:
             if column.name not in schema.names:
@@ -70,13 +70,13 @@ class TableEncoder:
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
 
     def encode(self, table: Any) -> Array:
-        """The matrix of a table or of a piece of one, shape (n, len(names)); other columns are ignored."""
+        """Encode a table or a batch, shape (n, len(names)); other columns are ignored."""
         table = self.without_marks(as_arrow(table, self.inputs))
         self.check(table.schema)
         return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
 
     def without_marks(self, table: Any, *others: str) -> Any:
-        """An Arrow table, or a piece of one, with gaps for what stands for them, as a CSV file is read.
+        """Return an Arrow table or batch with missing-value markers replaced by null, as a CSV file is read.
 
         `others` are columns of numbers, besides the inputs, of which the same holds.
         """
@@ -91,11 +91,11 @@ class TableEncoder:
         return table
 
     def gaps(self, column: Column) -> tuple[str, ...]:
-        """The words that stand for gaps in a column: NA is none where the training rows had it as a word."""
+        """Missing-value markers of a column; NA is none where it was a category of the training data."""
         return tuple(word for word in gap_words(self.missing) if word not in _levels(column))
 
     def infinite(self, table: Any) -> NDArray[np.bool_]:
-        """Which rows of a table or of a piece of one have an infinite number among their inputs, which is missing."""
+        """Which rows of a table or batch have an infinite input, which is treated as missing."""
         found = np.zeros(len(table), dtype=bool)
         for column in self.columns:
             if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "number":
@@ -103,7 +103,7 @@ class TableEncoder:
         return found
 
     def csv_reading(self) -> CsvReading:
-        """How a CSV file is to be read: its columns as what they were, however they look this time."""
+        """Return how to read a CSV file: every column with its type in the training data."""
         import pyarrow as pa
 
         types = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string()}
@@ -115,7 +115,7 @@ class TableEncoder:
 
 @dataclass(frozen=True)
 class Learnt:
-    """An encoder, and what it left out: sentences for a person."""
+    """A fitted encoder, and notes on the columns that it left out."""
 
     encoder: TableEncoder
     notes: tuple[str, ...]
@@ -124,7 +124,7 @@ class Learnt:
 def learn_encoder(
     table: Any, inputs: Sequence[str], missing: Sequence[str] = (), categorical: Sequence[str] = ()
 ) -> Learnt:
-    """The encoder for these columns of an Arrow table; those that cannot say anything are left out, with a note.
+    """Fit an encoder to these columns of an Arrow table; uninformative ones are left out, with a note.
 
     `missing` are words that stand for gaps, `categorical` columns whose numbers are words.
     """
@@ -135,7 +135,7 @@ def learn_encoder(
 
 
 def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missing: Sequence[str] = ()) -> Learnt:
-    """The encoder of these columns, with a note where there is only a reason to leave the column out.
+    """Assemble the encoder of these columns, with a note for each one that is left out.
 
     `told` are the remarks on every column, and `missing` words that stand for gaps.
     """
@@ -147,7 +147,7 @@ def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missi
         notes += [f"Column {name!r} {remark}." for remark in told[name]]
         if isinstance(column, TextColumn) and len(column.levels) == MOST_LEVELS and column.other:
             notes.append(
-                f"Column {name!r} has more than {MOST_LEVELS} different words: all but the {MOST_LEVELS} most "
+                f"Column {name!r} has more than {MOST_LEVELS} categories: all but the {MOST_LEVELS} most "
                 "frequent count as one."
             )
     columns = tuple(column for column in made.values() if not isinstance(column, str))
@@ -158,7 +158,7 @@ def learnt_from(made: dict[str, Column | str], told: dict[str, list[str]], missi
 
 
 def as_arrow(table: Any, needed: Sequence[str] = ()) -> Any:
-    """An Arrow table of whatever has columns: Arrow itself, pandas, polars, a dict of arrays.
+    """Convert Arrow, pandas or polars tables, or a dict of arrays, to an Arrow table.
 
     `needed` are the columns that matter, if only some do: others, which Arrow may not take, are left out then.
     """
@@ -232,7 +232,7 @@ def _fits(column: Column, kind: Any) -> bool:
 
 
 def _column(name: str, values: Any, categorical: bool) -> tuple[Column | str, list[str]]:
-    """What to keep of a column, or why nothing, and remarks on it."""
+    """Return the encoding of a column, or the reason to leave it out, and remarks."""
     kind, reason = kind_or_reason(name, values.type, categorical)
     if kind is None:
         return reason, []

@@ -1,4 +1,4 @@
-"""TableModel: an encoder and an estimator, from the columns of a table to conditional quantiles."""
+"""TableModel: an encoder and an estimator that predict conditional quantiles from a table."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.calibration import ConformalQuantileRegressor
-from quernel.calibration.models import MayBeCalibrated
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import HasInterval
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
 from quernel.tables.encoder import TableEncoder, as_arrow
-from quernel.tables.strangers import UnknownWordsWarning, strangers_in
+from quernel.tables.unseen_categories import UnknownWordsWarning, describe_unseen
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TableModel(MayBeCalibrated):
-    """What `quernel fit` writes and `quernel.load` gives back: it predicts from data frames and Arrow tables.
+class TableModel(HasInterval):
+    """Model saved by `quernel fit` and loaded by `quernel.load`; predicts from data frames and Arrow tables.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class TableModel(MayBeCalibrated):
 
     @property
     def quantiles_(self) -> Array:
-        """The fitted levels."""
+        """The fitted quantile levels."""
         return self.model.quantiles_
 
     def __repr__(self) -> str:
@@ -59,11 +59,11 @@ class TableModel(MayBeCalibrated):
         return self.predict_encoded(self._encoded(table), quantiles)
 
     def predict_encoded(self, X: Array, quantiles: float | ArrayLike | None = None) -> Array:
-        """The same, for a matrix that the encoder has made."""
+        """Predict from an encoded matrix."""
         return self._answer(lambda rows: self.model.predict(rows, quantiles), X)
 
     def predict_interval(self, table: Any, coverage: float | None = None) -> Array:
-        """Lower and upper end of an interval for each row, shape (n, 2).
+        """Lower and upper bounds of a prediction interval for each row, shape (n, 2).
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class TableModel(MayBeCalibrated):
         return self._answer(lambda rows: self.model.predict_interval(rows, coverage), X)
 
     def interval_encoded(self, X: Array, coverage: float | None = None) -> Array:
-        """The calibrated interval for a matrix that the encoder has made; `coverage` can be that of the calibration."""
+        """Calibrated interval from an encoded matrix; `coverage`, if given, must be that of the calibration."""
         if self.interval is None:
             raise ValueError(
                 "This model has no calibrated intervals. Fit it with quernel fit --conformal, or ask for the interval "
@@ -108,33 +108,33 @@ class TableModel(MayBeCalibrated):
         return self._answer(lambda rows: self.model.sample(rows, n, rng), self._encoded(table))
 
     def outside(self, table: Any) -> NDArray[np.bool_]:
-        """Which rows leave the range of the training rows in some column, shape (n,)."""
+        """Which rows are outside the training range in some column, shape (n,)."""
         return self.beyond(self._encoded(table)).any(axis=1)
 
     def score(self, table: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Mean D^2 over the levels, as `KernelQuantileRegressor.score`: of the target itself, not of its logarithm."""
         levels, curves, y = self.quantiles_, self.predict(table).reshape(-1, len(self.quantiles_)), check_target(y)
         weight = np.ones(len(y)) if sample_weight is None else check_weight(sample_weight, len(y))
-        constant = np.tile(Pinball(levels).best_constant(y, weight / weight.sum()), (len(y), 1))
+        constant = np.tile(Pinball(levels).fit_constant(y, weight / weight.sum()), (len(y), 1))
         ours, theirs = (pinball_loss(y, each, levels, sample_weight=weight) for each in (curves, constant))
         return float(np.mean(np.where(theirs > 0, 1 - ours / np.where(theirs > 0, theirs, 1), ours == 0)))
 
     def _encoded(self, table: Any) -> Array:
-        """The matrix of a table, with a warning if a column holds words none of which the model knows."""
+        """Encode a table, with a warning if none of a column's categories is known."""
         table = as_arrow(table, self.encoder.inputs)
         X = self.encoder.encode(table)
-        for sentence in strangers_in(self.encoder, table):
+        for sentence in describe_unseen(self.encoder, table):
             warnings.warn(sentence, UnknownWordsWarning, stacklevel=3)
         return X
 
     def _answer(self, ask: Callable[[Array], Array], X: Array) -> Array:
-        """What the model answers for these rows, mapped back from logarithms: quantiles, ends of intervals, draws."""
+        """Call a method of the estimator and transform its result back from the log scale."""
         if len(X) == 0:  # which estimators refuse: the answer for one row within the training range, without it
             return self._answer(ask, np.clip(0.0, *self.model.input_range_)[None])[:0]
         return self.on_its_scale(ask(X))
 
     def on_its_scale(self, values: Array) -> Array:
-        """What was said of the target's logarithm, if that was fitted, of the target itself.
+        """Inverse-transform predictions from the log scale, if the model was fitted to that.
 
         A logarithm of a value that many rows have becomes that value to the last digit, which exp alone misses: a row
         on a curve is on it still.
@@ -150,9 +150,9 @@ class TableModel(MayBeCalibrated):
         return np.where(frequent[place] == values, meant[place], back)
 
     def beyond(self, X: Array) -> NDArray[np.bool_]:
-        """Which numbers of a matrix that the encoder has made leave the range of the training rows, (n, d).
+        """Which values of an encoded matrix are outside the training range, (n, d).
 
-        Those that go round, such as the time of day, never do.
+        Cyclic columns, such as the time of day, never are.
         """
         low, high = self.model.input_range_
         return ((low > X) | (high < X)) & ~self.encoder.cyclic

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from quernel.tables.views import schema_without_views, without_views
-from quernel.tables.words import gap_numbers, gap_words, with_gaps
+from quernel.tables.arrow_views import schema_without_views, without_views
+from quernel.tables.missing_values import gap_numbers, gap_words, with_gaps
 
 CSV = (".csv", ".tsv", ".txt")
 PARQUET = (".parquet", ".pq")

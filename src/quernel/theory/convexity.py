@@ -1,6 +1,6 @@
-"""Bounds on the risk by squared distances, below (`ass7`) and above (the remark after `cor3`), estimated for any loss.
+"""Local strong convexity of the risk (`ass7`) and its upper counterpart (remark after `cor3`), for any loss.
 
-Diagnostics, not proofs: inequalities that are to hold in every direction and at every small distance are looked at in
+Diagnostics, not proofs: inequalities that should hold in every direction and at every small distance are evaluated in
 the directions and at the distance that the caller gives.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.losses import Loss, Pinball
-from quernel.theory.calibration import check_distance, check_vector
+from quernel.theory.noise_conditions import check_distance, check_vector
 
 Array = NDArray[np.floating]
 
@@ -56,11 +56,11 @@ def local_convexity(
     """
     y, prediction = check_vector("y", y), check_vector("prediction", prediction)
     radius = check_distance("radius", radius, radius)
-    rise = _rises(y, prediction, directions, radius, loss).min()
+    increment = _risk_increments(y, prediction, directions, radius, loss).min()
     if truth is None:
-        return LocalConvexity(float(rise) / radius**2, None, radius)
+        return LocalConvexity(float(increment) / radius**2, None, radius)
     distance = np.mean((prediction - check_vector("truth", truth)) ** 2)
-    return LocalConvexity(float(rise) / radius**2, float(rise + distance) / radius**2, radius)
+    return LocalConvexity(float(increment) / radius**2, float(increment + distance) / radius**2, radius)
 
 
 def upper_quadratic_constant(
@@ -76,10 +76,10 @@ def upper_quadratic_constant(
     """
     y, truth = check_vector("y", y), check_vector("truth", truth)
     radius = check_distance("radius", radius, radius)
-    return float(_rises(y, truth, directions, radius, loss).max()) / radius**2
+    return float(_risk_increments(y, truth, directions, radius, loss).max()) / radius**2
 
 
-def _rises(y: Array, center: Array, directions: ArrayLike, radius: float, loss: Loss | None) -> Array:
+def _risk_increments(y: Array, center: Array, directions: ArrayLike, radius: float, loss: Loss | None) -> Array:
     """E(center + t g) - E(center) for each direction g, scaled to norm 1, and t = +-radius: shape (2, k)."""
     loss = Pinball(np.array([0.5])) if loss is None else loss
     G = np.asarray(directions, dtype=float)
@@ -90,7 +90,7 @@ def _rises(y: Array, center: Array, directions: ArrayLike, radius: float, loss: 
     size = np.sqrt(np.mean(G**2, axis=0))
     if not np.all(size > 0):
         raise ValueError("Every direction must be different from 0 at some row; leave out zero columns.")
-    offset, sign = loss.frame(y[:, None])
+    offset, sign = loss.margin_transform(y[:, None])
 
     def values(f: Array) -> Array:
         return loss.value(offset - sign * f[:, None])

@@ -1,4 +1,10 @@
-"""Where the error of a fit comes from (`lemA.1.1`): four estimators, and the three gaps between them and f*."""
+"""Error decomposition of a fit (`lemA.1.1`): a chain of four estimators from the fit to the true function f*.
+
+    f_MD  --least_squares-->  f_MD'  --empirical-->  f_M  --random_feature-->  f_K  --approximation-->  f*
+
+f_MD is the fit, f_MD' the ridge regression of the noiseless f*(x_i) on the same features and rows, f_M that over the
+law of rows, f_K that with the exact kernel. The L2 norms of the four steps add up to a bound on |f_MD - f*|.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel.data import ArrayRows, InMemoryDesign
+from quernel.data.design_matrix import FeatureMap
 from quernel.losses import Loss, Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.rows.lifted import FeatureMap
+from quernel.objective import Problem
 from quernel.solvers import SOLVERS, Result
 from quernel.theory.dimensions import check_alpha
 from quernel.theory.populations import Population
@@ -22,11 +28,20 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class ErrorDecomposition:
-    """L2 norms along the chain from the fit to the truth; `total` is at most the sum of the four others.
+    """L2 norms of the steps from a fit to the true function.
 
-    least_squares is |f_MD - f_MD'|, from the fitted loss to least squares without noise, on the same rows; empirical is
-    |f_MD' - f_M|, from the rows to their law; random_feature is |f_M - f_K|, from the features to the kernel;
-    approximation is |f_K - f*|, what the ridge takes; total is |f_MD - f*|.
+    Attributes
+    ----------
+    total : float
+        |f_MD - f*|, at most the sum of the four others.
+    least_squares : float
+        |f_MD - f_MD'|, from the fitted loss to least squares without noise on the same rows.
+    empirical : float
+        |f_MD' - f_M|, from the sample of rows to their law.
+    random_feature : float
+        |f_M - f_K|, from the random features to the kernel.
+    approximation : float
+        |f_K - f*|, the bias of the ridge penalty.
     """
 
     total: float
@@ -37,7 +52,7 @@ class ErrorDecomposition:
 
     @property
     def bound(self) -> float:
-        """The sum of the four, at least the total (the triangle inequality)."""
+        """Sum of the four terms, at least `total` by the triangle inequality."""
         return self.least_squares + self.empirical + self.random_feature + self.approximation
 
 
@@ -79,7 +94,7 @@ def error_decomposition(
     X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
     if X.ndim != 2 or y.shape != (len(X),):
         raise ValueError(f"X must have shape (n, d) and y (n,); got {X.shape} and {y.shape}.")
-    Phi, S = feature_map.transform(X), population.lift(feature_map)
+    Phi, S = feature_map.transform(X), population.feature_vectors(feature_map)
     truth = population.target_vector
     fitted = S @ _fit(Phi, X, y, alpha, loss, solver, tol, max_iter)
     on_rows = S @ _ridge(Phi / np.sqrt(len(X)), population.target(X) / np.sqrt(len(X)), alpha)
@@ -91,7 +106,7 @@ def error_decomposition(
 
 
 def _ridge(A: Array, b: Array, alpha: float) -> Array:
-    """argmin over u of |A u - b|^2 + alpha |u|^2, on the smaller side."""
+    """Ridge regression: argmin over u of |A u - b|^2 + alpha |u|^2, by the smaller of primal and dual system."""
     if len(A) < A.shape[1]:
         return A.T @ np.linalg.solve(A @ A.T + alpha * np.eye(len(A)), b)
     return np.linalg.solve(A.T @ A + alpha * np.eye(A.shape[1]), A.T @ b)
@@ -107,9 +122,9 @@ def _fit(
     tol: float,
     max_iter: int,
 ) -> Array:
-    """The coefficients (M,) of the fitted loss."""
+    """Coefficients (M,) of the fitted loss."""
     loss = Pinball(np.array([0.5])) if loss is None else loss
-    problem = Problem(LiftedRows(ArrayRows(X, y), features=Phi), loss, alpha, fit_intercept=False)
+    problem = Problem(InMemoryDesign(ArrayRows(X, y), features=Phi), loss, alpha, fit_intercept=False)
     if problem.n_columns != 1:
         raise ValueError(f"The loss must have one column; got {problem.n_columns}. Decompose one level at a time.")
     return solver(problem, tol=tol, max_iter=max_iter).coef[:, 0]

@@ -1,6 +1,6 @@
-"""How many parameters a ridge weight leaves free: on average over the features, and at the worst of them.
+"""Effective dimension and ridge leverage scores: degrees of freedom, on average and at the worst feature.
 
-With C = Phi'Phi/n, or K/n (weights: sums over rows become weighted means),
+With C = Phi'Phi/n, or K/n (with weights, sums over rows become weighted means),
 
     N(alpha)          = Tr((C + alpha I)^-1 C)                               (`def2`)
     N_infinity(alpha) = sup over w of |(L + alpha I)^-1/2 phi(., w)|^2       (`ass5`)
@@ -23,12 +23,12 @@ def effective_dimension(
     alpha: ArrayLike,
     sample_weight: ArrayLike | None = None,
 ) -> float | Array:
-    """N(alpha) = Tr((C + alpha I)^-1 C), from features Phi (n, M) or a Gram matrix K (n, n).
+    """Effective dimension N(alpha) = Tr((C + alpha I)^-1 C), from features Phi (n, M) or a Gram matrix K (n, n).
 
     Parameters
     ----------
     features, gram : give one of the two
-    alpha : positive ridge weight, or an array of them, for which one decomposition serves
+    alpha : positive ridge weight, or an array of them, which share one eigendecomposition
     sample_weight : array of shape (n,), or None for equal weights
 
     Examples
@@ -38,25 +38,25 @@ def effective_dimension(
     """
     alpha = check_alpha(alpha)
     mu = spectrum(features, gram=gram, sample_weight=sample_weight)
-    return _plain((mu / (mu + alpha[..., None])).sum(axis=-1))
+    return _as_scalar((mu / (mu + alpha[..., None])).sum(axis=-1))
 
 
 def leverage_scores(
     features: ArrayLike, *, gram: ArrayLike | None = None, alpha: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> Array:
-    """|(L + alpha I)^-1/2 phi(., w_j)|^2 of each feature, shape (M,), or alpha.shape + (M,).
+    """Ridge leverage scores |(L + alpha I)^-1/2 phi(., w_j)|^2 of the features, shape (M,), or alpha.shape + (M,).
 
-    L is the operator of the Gram matrix where one is given, and otherwise of the features' own K_M = Phi Phi'; the mean
-    of the scores is then the effective dimension of K_M.
+    L is the operator of the Gram matrix if one is given, and otherwise of the features' own K_M = Phi Phi'; the mean of
+    the scores is then the effective dimension of K_M.
     """
     alpha = check_alpha(alpha)
-    Phi, share = _rows(features, "features", sample_weight)
+    Phi, share = _check_rows(features, "features", sample_weight)
     n, M = Phi.shape
     Phi = np.sqrt(share)[:, None] * Phi
     if gram is None and n >= M:
         mu, vectors = np.linalg.eigh(Phi.T @ Phi)
-        kept = np.maximum(mu, 0) / (np.maximum(mu, 0) + alpha[..., None])
-        return M * kept @ (vectors**2).T
+        shrinkage = np.maximum(mu, 0) / (np.maximum(mu, 0) + alpha[..., None])
+        return M * shrinkage @ (vectors**2).T
     K = Phi @ Phi.T if gram is None else _weighted_gram(gram, share)
     mu, vectors = np.linalg.eigh(K)
     return M * (1 / (np.maximum(mu, 0) + alpha[..., None])) @ (vectors.T @ Phi) ** 2
@@ -65,32 +65,35 @@ def leverage_scores(
 def max_dimension(
     features: ArrayLike, *, gram: ArrayLike | None = None, alpha: ArrayLike, sample_weight: ArrayLike | None = None
 ) -> float | Array:
-    """N_infinity(alpha), the largest leverage score among the features given.
+    """Maximal dimension N_infinity(alpha): the largest leverage score among the features given.
 
     The supremum over all features is at least this; give many, and the Gram matrix where it can be had.
     """
-    return _plain(leverage_scores(features, gram=gram, alpha=alpha, sample_weight=sample_weight).max(axis=-1))
+    return _as_scalar(leverage_scores(features, gram=gram, alpha=alpha, sample_weight=sample_weight).max(axis=-1))
 
 
 def spectrum(
     features: ArrayLike | None = None, *, gram: ArrayLike | None = None, sample_weight: ArrayLike | None = None
 ) -> Array:
-    """The eigenvalues of C, none negative, largest first: from the smaller of Phi'Phi/n and Phi Phi'/n, or from K/n."""
+    """Eigenvalues of C, clipped at 0, in descending order.
+
+    Of features, the smaller of Phi'Phi/n and Phi Phi'/n is decomposed: both have the same nonzero eigenvalues.
+    """
     if (features is None) == (gram is None):
         raise ValueError("Give either features (n, M) or gram=(n, n), one of the two.")
     if gram is not None:
-        K, share = _rows(gram, "gram", sample_weight)
-        small = _weighted_gram(K, share)
+        K, share = _check_rows(gram, "gram", sample_weight)
+        smaller = _weighted_gram(K, share)
     else:
         assert features is not None
-        Phi, share = _rows(features, "features", sample_weight)
+        Phi, share = _check_rows(features, "features", sample_weight)
         Phi = np.sqrt(share)[:, None] * Phi
-        small = Phi @ Phi.T if Phi.shape[0] < Phi.shape[1] else Phi.T @ Phi
-    return np.maximum(np.linalg.eigvalsh(small), 0)[::-1]
+        smaller = Phi @ Phi.T if Phi.shape[0] < Phi.shape[1] else Phi.T @ Phi
+    return np.maximum(np.linalg.eigvalsh(smaller), 0)[::-1]
 
 
 def check_alpha(alpha: ArrayLike) -> Array:
-    """Positive, finite ridge weights as an array."""
+    """Ridge weights as an array, or ValueError unless positive and finite."""
     try:
         values = np.asarray(alpha, dtype=float)
     except (TypeError, ValueError) as error:
@@ -101,7 +104,7 @@ def check_alpha(alpha: ArrayLike) -> Array:
 
 
 def _weighted_gram(gram: ArrayLike, share: Array) -> Array:
-    """W^1/2 K W^1/2 with the rows' shares W."""
+    """W^1/2 K W^1/2, W the diagonal matrix of the rows' shares of the weight."""
     K = np.asarray(gram, dtype=float)
     if K.shape != (len(share), len(share)):
         raise ValueError(f"gram must have shape ({len(share)}, {len(share)}), rows by rows; got {K.shape}.")
@@ -109,8 +112,8 @@ def _weighted_gram(gram: ArrayLike, share: Array) -> Array:
     return root[:, None] * K * root
 
 
-def _rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
-    """The matrix and each row's share of the weight."""
+def _check_rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -> tuple[Array, Array]:
+    """The matrix as an array, and each row's share of the total weight."""
     A = np.asarray(matrix, dtype=float)
     if A.ndim != 2 or 0 in A.shape or not np.isfinite(A).all():
         raise ValueError(f"{name} must be a matrix of finite numbers, one row per observation; got shape {A.shape}.")
@@ -120,5 +123,6 @@ def _rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -> tupl
     return A, weight / weight.sum()
 
 
-def _plain(value: Array) -> float | Array:
+def _as_scalar(value: Array) -> float | Array:
+    """A float if alpha was a number, otherwise the array."""
     return float(value) if np.ndim(value) == 0 else value

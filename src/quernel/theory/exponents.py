@@ -1,11 +1,11 @@
-"""Exponents of a kernel and its features, read off data: each with an interval, or the reason why it is undecided.
+"""Capacity and compatibility exponent estimated from data, each with an interval or the reason why it is undecided.
 
 - capacity, gamma:  N(alpha) grows like alpha^-gamma;
 - compatibility:    N_infinity(alpha) grows like alpha^-compatibility.
 
-An exponent describes a limit, and data show a stretch of the way there. Intervals therefore contain two errors: the
-sampling error, from leaving out groups of rows and of features (jackknife), and how much the slope changes within the
-stretch that was seen.
+Each is the slope of log dimension against log(1/alpha). Exponents describe the limit alpha -> 0, while data show a
+finite range of alpha. Intervals therefore add two errors: the sampling error, by a delete-a-group jackknife over rows
+and over features, and the drift, the difference between the slopes of the two halves of the range.
 """
 
 from __future__ import annotations
@@ -22,20 +22,34 @@ from quernel.theory.dimensions import check_alpha, effective_dimension, leverage
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
+# Fewest rows from which an exponent is estimated.
 MIN_ROWS = 200
-GROUPS = 10
-N_ALPHAS = 16
-# Slopes are read where the dimension lies between the first number and this share of the rows and features.
-LEAST_DIMENSION, MOST_DIMENSION = 4.0, 0.05
-# Ridge weights below this share of the largest eigenvalue meet rounding errors instead of eigenvalues.
+# Eigenvalues and ridge weights below this fraction of the largest eigenvalue are rounding errors.
 FLOOR = 1e-12
-# So many features stand for the one of largest leverage.
-TOP = 8
+
+
+@dataclass(frozen=True)
+class SlopeOptions:
+    """Constants of the slopes of log dimension against log(1/alpha)."""
+
+    # Groups of the delete-a-group jackknife.
+    n_groups: int = 10
+    # Ridge weights at which the dimension is evaluated.
+    n_alphas: int = 16
+    # Range of the dimension in which slopes are read: a number, and a fraction of the smaller of rows and features:
+    # the part of the curve that a sample shows reliably.
+    min_dimension: float = 4.0
+    max_dimension_share: float = 0.05
+    # The largest leverage is the geometric mean over this many features of largest leverage: one alone is too unstable.
+    n_top: int = 8
+
+
+OPTIONS = SlopeOptions()
 
 
 @dataclass(frozen=True)
 class Exponent:
-    """An estimate, its interval and, where the data do not decide, why (value and interval are then NaN)."""
+    """An estimated exponent with its interval; if undecided, `reason` says why, and both are NaN."""
 
     name: str
     value: float
@@ -45,7 +59,7 @@ class Exponent:
 
     @property
     def decided(self) -> bool:
-        """Whether the data speak for a value."""
+        """Whether the data determine a value."""
         return not self.reason
 
     def __str__(self) -> str:
@@ -62,13 +76,13 @@ def capacity_exponent(
     alphas: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Exponent:
-    """gamma, the slope of log N(alpha) against log(1/alpha).
+    """Capacity exponent gamma, the slope of log N(alpha) against log(1/alpha).
 
     Parameters
     ----------
     features, gram : features (n, M) or a Gram matrix (n, n), one of the two, of at least 200 rows
-    alphas : ridge weights between which to read the slope, two or more; None chooses them where N lies between 4 and
-        a twentieth of the rows (and features), the part that such a sample shows reliably
+    alphas : ridge weights over which the slope is fitted, two or more; None chooses them where N lies between 4 and a
+        twentieth of the rows (and features), the part that such a sample shows reliably
     confidence : of the interval
 
     Examples
@@ -81,9 +95,11 @@ def capacity_exponent(
         raise ValueError("Give either features (n, M) or gram=(n, n), one of the two.")
 
     def curve(rows: Index, columns: Index, alpha: Array) -> Array:
-        return np.asarray(effective_dimension(*_part(Phi, rows, columns), gram=_corner(K, rows), alpha=alpha))
+        return np.asarray(
+            effective_dimension(*_subset_features(Phi, rows, columns), gram=_subset_gram(K, rows), alpha=alpha)
+        )
 
-    return _slope("capacity gamma", curve, Phi, K, alphas, confidence)
+    return _estimate_slope("capacity gamma", curve, Phi, K, alphas, confidence)
 
 
 def compatibility_exponent(
@@ -93,34 +109,36 @@ def compatibility_exponent(
     alphas: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Exponent:
-    """The slope of log N_infinity(alpha) against log(1/alpha), from features and, better, the Gram matrix too.
+    """Compatibility exponent, the slope of log N_infinity(alpha) against log(1/alpha).
 
-    The largest of many noisy leverage scores is too large. So features are chosen on one half of the rows, a few of the
-    largest together for steadiness, and their leverage is taken on the other half. Without a Gram matrix two thirds of
-    the features stand in for the kernel, one for each half. Parameters are those of `capacity_exponent`, but features
-    are always needed: it is their leverage that counts.
+    The maximum of many noisy leverage scores is biased upwards. It is therefore cross-fitted: features are selected on
+    one half of the rows, a few of the largest for stability, and their leverage is evaluated on the other half. Without
+    a Gram matrix two thirds of the features stand in for the kernel, one for each half.
+
+    Parameters are those of `capacity_exponent`, but features are always needed: it is their leverage that counts. Give
+    the Gram matrix too where it can be had.
     """
     Phi, K = check_matrices(features, gram)
     assert Phi is not None
 
     def curve(rows: Index, columns: Index, alpha: Array) -> Array:
-        return _honest_maximum(Phi, K, rows, columns, alpha)
+        return _cross_fitted_max_leverage(Phi, K, rows, columns, alpha)
 
-    return _slope("compatibility", curve, Phi, K, alphas, confidence)
+    return _estimate_slope("compatibility", curve, Phi, K, alphas, confidence)
 
 
-def _honest_maximum(Phi: Array, K: Array | None, rows: Index, columns: Index, alpha: Array) -> Array:
-    """The leverage, on one half of the rows, of the features that have the largest on the other; one per alpha."""
-    row_half, column_third = rows // GROUPS % 2, columns // GROUPS % 3
+def _cross_fitted_max_leverage(Phi: Array, K: Array | None, rows: Index, columns: Index, alpha: Array) -> Array:
+    """Leverage, on one half of the rows, of the features with the largest on the other; per alpha."""
+    row_half, column_third = rows // OPTIONS.n_groups % 2, columns // OPTIONS.n_groups % 3
     candidates = columns if K is not None else columns[column_third == 2]
     scores = []
     for half in (0, 1):
-        part = rows[row_half == half]
-        stand_in = _part(Phi, part, columns[column_third == half])[0]
-        gram = K[np.ix_(part, part)] if K is not None else stand_in @ stand_in.T
-        scores.append(leverage_scores(_part(Phi, part, candidates)[0], gram=gram, alpha=alpha))
-    # A few of the largest: a single one changes with every row left out, and the error of its slope says little.
-    count = min(TOP, len(candidates))
+        half_rows = rows[row_half == half]
+        stand_in = _subset_features(Phi, half_rows, columns[column_third == half])[0]
+        gram = K[np.ix_(half_rows, half_rows)] if K is not None else stand_in @ stand_in.T
+        scores.append(leverage_scores(_subset_features(Phi, half_rows, candidates)[0], gram=gram, alpha=alpha))
+    # Mean over a few of the largest: a single one changes with every group left out, and so does its slope.
+    count = min(OPTIONS.n_top, len(candidates))
     top = [np.argpartition(-score, count - 1, axis=1)[:, :count] for score in scores]
     logs = [np.log(np.take_along_axis(scores[1 - half], top[half], axis=1)).mean(axis=1) for half in (0, 1)]
     return np.exp((logs[0] + logs[1]) / 2)
@@ -131,7 +149,7 @@ def undecided(name: str, confidence: float, reason: str) -> Exponent:
     return Exponent(name, np.nan, (np.nan, np.nan), confidence, reason)
 
 
-def _slope(
+def _estimate_slope(
     name: str,
     curve: Callable[[Index, Index, Array], Array],
     Phi: Array | None,
@@ -139,59 +157,67 @@ def _slope(
     alphas: ArrayLike | None,
     confidence: float,
 ) -> Exponent:
-    """Slope of the log of the curve, with jackknife error over rows and columns, and drift."""
+    """Slope of log `curve` against log(1/alpha), with an interval: jackknife over rows and columns, plus drift.
+
+    `curve` maps indices of rows and of columns, and ridge weights (k,), to dimensions (k,). Exponents lie in [0, 1] by
+    definition, and are clipped to it.
+    """
     rows = np.arange(len(Phi if Phi is not None else K))  # type: ignore[arg-type]
     columns = np.arange(Phi.shape[1] if Phi is not None else 0)
     check_confidence(confidence)
-    alpha = _chosen_alphas(Phi, K) if alphas is None else np.unique(check_alpha(alphas))[::-1]
+    alpha = _choose_alphas(Phi, K) if alphas is None else np.unique(check_alpha(alphas))[::-1]
     if alphas is not None and len(alpha) < 2:
         raise ValueError(f"alphas must hold two different ridge weights or more; got {alphas!r}.")
     if len(alpha) < 2:
         return undecided(name, confidence, "the eigenvalues fall too fast, or the rows are too few, to read a slope")
     whole = np.log(curve(rows, columns, alpha))
-    value = _steepness(alpha, whole)
+    value = _fit_slope(alpha, whole)
     middle = (len(alpha) + 1) // 2
-    drift = abs(_steepness(alpha[:middle], whole[:middle]) - _steepness(alpha[-middle:], whole[-middle:]))
-    variance = _jackknife([_steepness(alpha, np.log(curve(r, columns, alpha))) for r in _without_groups(rows)])
-    if len(columns) >= 2 * GROUPS:
-        fewer = [_steepness(alpha, np.log(curve(rows, c, alpha))) for c in _without_groups(columns)]
-        variance += _jackknife(fewer)
-    half_width = student.ppf((1 + confidence) / 2, GROUPS - 1) * np.sqrt(variance) + drift
+    drift = abs(_fit_slope(alpha[:middle], whole[:middle]) - _fit_slope(alpha[-middle:], whole[-middle:]))
+    variance = _jackknife_variance(
+        [_fit_slope(alpha, np.log(curve(r, columns, alpha))) for r in _leave_groups_out(rows)]
+    )
+    if len(columns) >= 2 * OPTIONS.n_groups:
+        without_columns = [_fit_slope(alpha, np.log(curve(rows, c, alpha))) for c in _leave_groups_out(columns)]
+        variance += _jackknife_variance(without_columns)
+    half_width = student.ppf((1 + confidence) / 2, OPTIONS.n_groups - 1) * np.sqrt(variance) + drift
     low, value, high = np.clip([value - half_width, value, value + half_width], 0, 1).tolist()  # by definition
     return Exponent(name, value, (low, high), confidence)
 
 
-def _chosen_alphas(Phi: Array | None, K: Array | None) -> Array:
-    """Log-spaced ridge weights at which N runs from 4 to a twentieth of the smaller side; none if there is no room."""
+def _choose_alphas(Phi: Array | None, K: Array | None) -> Array:
+    """Log-spaced ridge weights at which N is in the range of `SlopeOptions`; empty if that range is too short."""
     mu = spectrum(Phi if K is None else None, gram=K)
     side = min(Phi.shape) if Phi is not None else len(mu)
     grid = np.geomspace(mu[0], FLOOR * mu[0], 400)
     dimension = (mu / (mu + grid[:, None])).sum(axis=1)
-    inside = grid[(dimension >= LEAST_DIMENSION) & (dimension <= MOST_DIMENSION * side)]
-    return np.geomspace(inside[0], inside[-1], N_ALPHAS) if len(inside) > N_ALPHAS else np.empty(0)
+    inside = grid[(dimension >= OPTIONS.min_dimension) & (dimension <= OPTIONS.max_dimension_share * side)]
+    return np.geomspace(inside[0], inside[-1], OPTIONS.n_alphas) if len(inside) > OPTIONS.n_alphas else np.empty(0)
 
 
-def _steepness(alpha: Array, log_curve: Array) -> float:
+def _fit_slope(alpha: Array, log_curve: Array) -> float:
+    """Least-squares slope of the log curve against log(1/alpha), NaN for a single point."""
     return float(-np.polyfit(np.log(alpha), log_curve, 1)[0]) if len(alpha) > 1 else np.nan
 
 
-def _without_groups(index: Index) -> list[Index]:
-    """All but every tenth: ten index sets, each of which leaves another tenth out."""
-    return [index[np.arange(len(index)) % GROUPS != g] for g in range(GROUPS)]
+def _leave_groups_out(index: Index) -> list[Index]:
+    """Index sets of the jackknife, each without every tenth index from another start."""
+    return [index[np.arange(len(index)) % OPTIONS.n_groups != g] for g in range(OPTIONS.n_groups)]
 
 
-def _jackknife(values: list[float]) -> float:
+def _jackknife_variance(values: list[float]) -> float:
+    """Delete-a-group jackknife variance, (G - 1)/G times the sum of squared deviations."""
     return (len(values) - 1) * float(np.var(values))
 
 
 def check_confidence(confidence: float) -> None:
-    """A share strictly between 0 and 1."""
+    """ValueError unless strictly between 0 and 1."""
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}.")
 
 
 def check_matrices(features: ArrayLike | None, gram: ArrayLike | None) -> tuple[Array | None, Array | None]:
-    """Features and Gram matrix as arrays of finite numbers, with enough rows; at least one of them."""
+    """Features and Gram matrix as finite arrays with enough rows, at least one of them; or ValueError."""
     Phi = None if features is None else np.asarray(features, dtype=float)
     K = None if gram is None else np.asarray(gram, dtype=float)
     for name, matrix in (("features", Phi), ("gram", K)):
@@ -204,10 +230,11 @@ def check_matrices(features: ArrayLike | None, gram: ArrayLike | None) -> tuple[
     return Phi, K
 
 
-def _part(Phi: Array | None, rows: Index, columns: Index) -> tuple[Array, ...]:
-    """Some rows and columns of the features, rescaled as if there had been only so many."""
+def _subset_features(Phi: Array | None, rows: Index, columns: Index) -> tuple[Array, ...]:
+    """Some rows and columns of the features, rescaled from 1/sqrt(M) to the new number of columns."""
     return () if Phi is None else (Phi[np.ix_(rows, columns)] * np.sqrt(Phi.shape[1] / len(columns)),)
 
 
-def _corner(K: Array | None, rows: Index) -> Array | None:
+def _subset_gram(K: Array | None, rows: Index) -> Array | None:
+    """Gram matrix of some rows."""
     return None if K is None else K[np.ix_(rows, rows)]

@@ -1,13 +1,15 @@
-"""What random features cost in one fit: a proved bracket for its objective minus the optimum of the exact kernel.
+"""What random features cost in one fit: proved bounds on its objective minus the optimum of the exact kernel.
 
-The duals of a fit on random features are feasible for the exact kernel: the box [tau - 1, tau] and, with an intercept,
-the balance mean v = 0 know nothing of features. With s_i = w_i v_i / W, for every such v and every function f,
+Dual variables of a fit on random features are also feasible for the exact kernel: the box [tau - 1, tau] and, with an
+intercept, the balance mean v = 0 do not involve the features. With s_i = w_i v_i / W, weak duality gives for every such
+v and every function f
 
     D_K(v) = s'y - s'K s / (4 alpha)   <=   min F_K   <=   F_K(f) = mean pinball(y - f - b) + alpha |f|_K^2,
 
-so that  F - F_K(f) <= F - min F_K <= F - D_K(v).  Two duals are tried, those of the fit itself and those of a fit on
-landmarks, and all mixtures of the two and 0; and three functions, K s / (2 alpha) of both duals and the fit on
-landmarks, which lies in the kernel's space. One pass over K, made block by block, serves all levels.
+so that  F - F_K(f) <= F - min F_K <= F - D_K(v).  The lower bound on min F_K is maximised over mixtures of two duals,
+those of the fit itself and of a Nystroem fit, and 0. The upper bound is the least of three functions: K s / (2 alpha)
+of both duals, and the Nystroem fit, which lies in the kernel's space. One pass over K, block by block, serves all
+levels.
 """
 
 from __future__ import annotations
@@ -19,45 +21,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import right_sized, spread
-from quernel.certificate import balanced
+from quernel._threads import single_threaded_blas, spread
+from quernel.data import ArrayRows, InMemoryDesign
+from quernel.data.design_matrix import FeatureMap
+from quernel.data.progress import begin_pass
 from quernel.features import Nystroem
 from quernel.kernels import Kernel
 from quernel.losses import Pinball
-from quernel.problem import Problem
-from quernel.rows import ArrayRows, LiftedRows
-from quernel.rows.lifted import FeatureMap
-from quernel.rows.watching import begin_pass
+from quernel.objective import Problem
+from quernel.objective.duality_gap import balanced
 from quernel.solvers import SOLVERS, Result
 from quernel.theory.operators import compare_operators
 
 Array = NDArray[np.floating]
 
-# Shares of the objective are summed to about 1e-14, and s'K s, whose |s| add up to less than 1, to a few units of the
-# last place of K, which 1 / (4 alpha) multiplies. Both ends of the bracket are moved outwards by more than that.
+# Rounding errors: ratios of objectives are accurate to about 1e-14, and s'K s, whose |s| add up to less than 1, to a
+# few units in the last place of K, which 1 / (4 alpha) multiplies. Both bounds are moved outwards by more than that.
 ROUNDING, LAST_PLACE = 1e-12, 4 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True)
 class KernelGapOptions:
-    """What the bracket may cost."""
+    """What the bounds may cost in time."""
 
-    # Landmarks of the second fit: as many as the first has features, within these. More make the bracket tighter.
+    # Landmarks of the Nystroem fit: as many as the fit has features, within these limits. More make the bounds tighter.
     min_landmarks: int = 300
     max_landmarks: int = 1000
-    # The block of K that exists at a time: small enough for a processor's cache, larger ones take three times as long.
+    # Block of K in memory at a time: it should fit into the processor's cache; larger ones take three times as long.
     block_shape: tuple[int, int] = (256, 1024)
-    # Rows on which the operator similarity is computed, in cubic time, and the ridge weights at which it is.
+    # Rows on which the operator similarity is computed, in cubic time, and number of ridge weights in its grid.
     similarity_rows: int = 500
     similarity_alphas: int = 13
 
 
 @dataclass(frozen=True, eq=False)
 class KernelGap:
-    """A bracket per level for (F - min F_K) / F, what the features of a fit cost beside the exact kernel: print it.
+    """Bounds per quantile level on (F - min F_K) / F, the cost of random features beside the exact kernel.
 
     F is the objective of the fit, and F_K that of the exact kernel with the same ridge weight and rows. A negative
-    number means that the features suit y better than the kernel does, as they may by chance.
+    number means that the features happen to suit y better than the kernel does.
 
     Attributes
     ----------
@@ -65,13 +67,14 @@ class KernelGap:
     lower, upper : ndarrays of shape (q,)
         lower <= (F - min F_K) / F <= upper, proved.
     similarity_bound : ndarray of shape (q,)
-        A bound from above on the same share, without a pass over the kernel, from how alike features and kernel are as
-        operators (`lemC.2`). Proved where `similarity_rows` is all rows, and otherwise an estimate from a sample.
+        Upper bound on the same ratio without a pass over the kernel, from the similarity of features and kernel as
+        operators (`lemC.2`). Proved if `similarity_rows` is all rows, otherwise an estimate from a sample.
     objective : ndarray of shape (q,)
         F.
     n_components : int
-        Features of the fit.
+        Number of features of the fit.
     similarity_rows : int
+        Rows on which the similarity was computed.
     """
 
     quantiles: Array
@@ -83,9 +86,9 @@ class KernelGap:
     similarity_rows: int
 
     def as_percent(self) -> list[tuple[str, str]]:
-        """The bracket of every level as text, rounded outwards, so that bounds stay bounds."""
+        """The bounds of every level as text, rounded outwards so that they remain bounds."""
         brackets = zip(self.lower, self.upper, strict=True)
-        return [(_percent(low, ROUND_FLOOR), _percent(high, ROUND_CEILING)) for low, high in brackets]
+        return [(_format_percent(low, ROUND_FLOOR), _format_percent(high, ROUND_CEILING)) for low, high in brackets]
 
     def __str__(self) -> str:
         brackets, worst = self.as_percent(), int(self.upper.argmax())
@@ -97,7 +100,8 @@ class KernelGap:
         return "\n".join(lines)
 
 
-def _percent(share: float, rounding: str) -> str:
+def _format_percent(share: float, rounding: str) -> str:
+    """A ratio as a percentage with three decimals, rounded in the given direction."""
     if not np.isfinite(share):
         return "unknown"
     return f"{Decimal(100 * share).quantize(Decimal('0.001'), rounding=rounding)} %"
@@ -118,21 +122,27 @@ def kernel_gap(
     similarity_only: bool = False,
     options: KernelGapOptions | None = None,
 ) -> KernelGap:
-    """Bracket what the features of a quantile fit cost beside the exact kernel.
+    """Bound what the features of a quantile fit cost beside the exact kernel.
 
     Time grows like n^2 (100,000 rows of 5 columns, Gaussian kernel: about 20 processor seconds), memory like n d beside
     the features, which `max_memory` limits.
 
     Parameters
     ----------
-    rows : the training rows, one target for all levels
-    kernel : with its bandwidth
-    feature_map : the features of the fit
-    quantiles : levels, shape (q,)
+    rows : ArrayRows
+        Training rows, with one target for all levels.
+    kernel : Kernel
+        With its bandwidth.
+    feature_map : FeatureMap
+        The features of the fit.
+    quantiles : ndarray of shape (q,)
     alpha, fit_intercept : of the fit
-    objective : F of the fit on these rows, shape (q,)
-    tol, max_iter, max_memory : for the solver, which finds the duals again
-    similarity_only : whether to leave the pass over the kernel out; `upper` is then `similarity_bound`, `lower` -inf
+    objective : ndarray of shape (q,)
+        F of the fit on these rows.
+    tol, max_iter, max_memory : for the solver, which recomputes the dual variables
+    similarity_only : bool
+        Leave out the pass over the kernel; `upper` is then `similarity_bound`, and `lower` is -inf.
+    options : KernelGapOptions or None
     """
     kernel.check_diagonal()
     options = options or KernelGapOptions()
@@ -144,16 +154,18 @@ def kernel_gap(
 
     def solve(features: FeatureMap) -> tuple[Array, Array]:
         """Feasible duals (n, q) and the objective (q,) of the fit on these features."""
-        problem = Problem(LiftedRows(rows, features, max_memory=max_memory), loss, alpha, fit_intercept=fit_intercept)
+        problem = Problem(
+            InMemoryDesign(rows, features, max_memory=max_memory), loss, alpha, fit_intercept=fit_intercept
+        )
         found = _solve(problem, tol, max_iter)
         return _feasible_duals(found.dual, loss, share, fit_intercept=fit_intercept), found.objective
 
-    def relate(bound: Array) -> Array:
-        """(F - bound) / F; an F of 0 cannot be lowered."""
+    def as_share(bound: Array) -> Array:
+        """(F - bound) / F, and 0 if F is 0, which cannot be lowered."""
         return np.divide(objective - bound, objective, out=np.zeros_like(objective), where=objective > 0)
 
     dual, _ = solve(feature_map)
-    similarity_bound = relate(_dual_bound_by_similarity(rows, kernel, feature_map, dual, alpha, options))
+    similarity_bound = as_share(_dual_bound_by_similarity(rows, kernel, feature_map, dual, alpha, options))
     lower, upper = np.full_like(objective, -np.inf), similarity_bound
     if not similarity_only:
         n_landmarks = min(max(feature_map.n_components_, options.min_landmarks), options.max_landmarks)
@@ -162,9 +174,9 @@ def kernel_gap(
         bounds = _bound_optimum(
             rows, kernel, loss, alpha, np.stack([dual, second], axis=2), options, fit_intercept=fit_intercept
         )
-        lost = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
-        lower = relate(np.minimum(bounds[1], in_kernel_space) + lost) - ROUNDING
-        upper = relate(bounds[0] - lost) + ROUNDING
+        summation_error = LAST_PLACE * float(kernel.diagonal(rows.X).max()) / (4 * alpha)
+        lower = as_share(np.minimum(bounds[1], in_kernel_space) + summation_error) - ROUNDING
+        upper = as_share(bounds[0] - summation_error) + ROUNDING
     return KernelGap(
         quantiles=loss.levels,
         lower=lower,
@@ -186,43 +198,50 @@ def _bound_optimum(
     *,
     fit_intercept: bool,
 ) -> tuple[Array, Array]:
-    """Bounds on min F_K from below and above, (q,) each, from two duals (n, q, 2) and one pass over the kernel."""
+    """Lower and upper bound on min F_K, (q,) each, from two duals (n, q, 2) and one pass over the kernel."""
     weighted = rows.share()[:, None, None] * duals  # s
-    images = _multiply_gram(kernel, rows.X, weighted.reshape(rows.n_rows, -1), options.block_shape)
-    images = images.reshape(weighted.shape)
+    products = _multiply_gram(kernel, rows.X, weighted.reshape(rows.n_rows, -1), options.block_shape)
+    products = products.reshape(weighted.shape)
     linear = np.einsum("nqk,n->qk", weighted, rows.y)
-    quadratic = np.einsum("nqk,nql->qkl", weighted, images) / (4 * alpha)
+    quadratic = np.einsum("nqk,nql->qkl", weighted, products) / (4 * alpha)
     below = np.array([_maximize_dual(*level) for level in zip(linear, quadratic, strict=True)])
     above = [
-        _mean_loss(rows, loss, images[:, :, k] / (2 * alpha), fit_intercept=fit_intercept) + quadratic[:, k, k]
+        _mean_loss(rows, loss, products[:, :, k] / (2 * alpha), fit_intercept=fit_intercept) + quadratic[:, k, k]
         for k in range(2)
     ]
     return below, np.minimum(*above)
 
 
 def _solve(problem: Problem, tol: float, max_iter: int) -> Result:
-    with right_sized(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
+    """Solve with single-threaded BLAS where the problem is small."""
+    with single_threaded_blas(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
         return SOLVERS["newton"](problem, tol=tol, max_iter=max_iter)
 
 
 def _feasible_duals(dual: Array, loss: Pinball, share: Array, *, fit_intercept: bool) -> Array:
-    """In the box to the last bit and, with an intercept, balanced: the solver's are so up to rounding and `tol`."""
+    """Dual variables made exactly feasible: clipped to the box and, with an intercept, balanced.
+
+    Those of the solver are feasible up to rounding and `tol` only, and the bounds need feasibility.
+    """
     inside = np.clip(dual, *loss.domain)
     return np.stack([balanced(column, share, 0.0) for column in inside.T], axis=1) if fit_intercept else inside
 
 
 def _multiply_gram(kernel: Kernel, X: Array, V: Array, block_shape: tuple[int, int]) -> Array:
-    """K V, shape (n, k), K = K(X, X) made block by block above the diagonal."""
+    """K V, shape (n, k), with K = K(X, X) computed block by block.
+
+    Only blocks on and above the diagonal are computed; each is used twice, by the symmetry of K.
+    """
     n, product = len(X), np.zeros_like(V)
     height, width = block_shape
     count = begin_pass(n * (n + 1) // 2)
-    with right_sized(n, n) as threads:
+    with single_threaded_blas(n, n) as threads:
         for top in range(0, n, height):
             strip = slice(top, min(top + height, n))
 
             def multiply(block: slice, strip: slice = strip) -> Array:
                 gram = kernel.gram(X[strip], X[block])
-                product[block] += gram.T @ V[strip]  # no other thread has this block
+                product[block] += gram.T @ V[strip]  # safe: no other thread writes to this block
                 return gram @ V[block]
 
             on_diagonal = kernel.gram(X[strip], X[strip]) @ V[strip]
@@ -234,7 +253,10 @@ def _multiply_gram(kernel: Kernel, X: Array, V: Array, block_shape: tuple[int, i
 
 
 def _maximize_dual(linear: Array, quadratic: Array) -> float:
-    """max of  linear'm - m'quadratic m  over mixtures m >= 0, sum m <= 1, of two feasible duals and 0."""
+    """Maximum of linear'm - m'quadratic m over m >= 0, sum m <= 1: mixtures of two feasible duals and 0.
+
+    A concave quadratic on a triangle has its maximum on an edge or at the stationary point, if that lies inside.
+    """
 
     def along(start: Array, end: Array) -> Array:
         step = end - start
@@ -250,41 +272,43 @@ def _maximize_dual(linear: Array, quadratic: Array) -> float:
 
 
 def _mean_loss(rows: ArrayRows, loss: Pinball, curves: Array, *, fit_intercept: bool) -> Array:
-    """Mean pinball loss of the curves (n, q), each with its best constant where there is an intercept."""
+    """Mean pinball loss of the curves (n, q), with the best constant of each if there is an intercept."""
     residual, share = rows.y[:, None] - curves, rows.share()
     if fit_intercept:
-        residual = residual - loss.best_constant(residual, share)
+        residual = residual - loss.fit_constant(residual, share)
     return share @ loss.value(residual)
 
 
 def _dual_bound_by_similarity(
     rows: ArrayRows, kernel: Kernel, feature_map: FeatureMap, dual: Array, alpha: float, options: KernelGapOptions
 ) -> Array:
-    """A bound on D_K from below, shape (q,), without a pass over the kernel.
+    """Lower bound on D_K, shape (q,), without a pass over the kernel.
 
     With q = |(L + a)^1/2 (L_M + a)^-1/2| of the operators of kernel and features, L + a <= q^2 (L_M + a), hence
 
-        s'K s <= q^2 s'K_M s + (q^2 - 1) a mean v^2,   at the a of a grid that is best.
+        s'K s <= q^2 s'K_M s + (q^2 - 1) a mean v^2.
+
+    The dual is scaled by the best factor in [0, 1], and the bound maximised over a grid of a.
     """
     share = rows.share()
-    some = np.random.default_rng(0).permutation(rows.n_rows)[: options.similarity_rows]
-    root = np.sqrt(share[some] / share[some].sum())
-    gram = root[:, None] * kernel.gram(rows.X[some], rows.X[some]) * root
-    Phi = root[:, None] * feature_map.transform(rows.X[some])
-    own = _quadratic_of_features(rows, feature_map, share[:, None] * dual) / (4 * alpha)
-    size, linear = share @ dual**2 / (4 * alpha), (share * rows.y) @ dual
+    sample = np.random.default_rng(0).permutation(rows.n_rows)[: options.similarity_rows]
+    root = np.sqrt(share[sample] / share[sample].sum())
+    gram = root[:, None] * kernel.gram(rows.X[sample], rows.X[sample]) * root
+    Phi = root[:, None] * feature_map.transform(rows.X[sample])
+    feature_quadratic = _quadratic_of_features(rows, feature_map, share[:, None] * dual) / (4 * alpha)
+    mean_square, linear = share @ dual**2 / (4 * alpha), (share * rows.y) @ dual
     best = np.zeros(dual.shape[1])
-    with right_sized(0, 0):
+    with single_threaded_blas(0, 0):
         for a in np.trace(gram) * np.logspace(-6, 0, options.similarity_alphas):
             ratio = compare_operators(gram, Phi @ Phi.T, a).ratio ** 2
-            quadratic = np.maximum(ratio * own + (ratio - 1) * a * size, np.finfo(float).tiny)
+            quadratic = np.maximum(ratio * feature_quadratic + (ratio - 1) * a * mean_square, np.finfo(float).tiny)
             scale = np.clip(linear / (2 * quadratic), 0, 1)
             best = np.maximum(best, scale * linear - scale**2 * quadratic)
     return best
 
 
 def _quadratic_of_features(rows: ArrayRows, feature_map: FeatureMap, weighted: Array) -> Array:
-    """s'K_M s = |Phi's|^2 for every column s, some rows at a time."""
+    """s'K_M s = |Phi's|^2 for every column s, over blocks of rows."""
     total: Any = 0.0
     for start in range(0, rows.n_rows, 4096):
         part = slice(start, start + 4096)

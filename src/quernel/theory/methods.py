@@ -21,10 +21,23 @@ Formula = Callable[[float, float, float], float]
 class Method:
     """One row of Table 1, or a theorem beside it.
 
-    name and source as printed; `label` is the paper's own label where the result is the paper's; r_range is
-    (lowest, highest, whether the lowest itself is allowed); joint says whether 2r + gamma >= 1 is asked; ridge is the
-    exponent of the ridge weight where the paper states one; the logs are powers of log n that multiply the number of
-    features and the squared error.
+    Attributes
+    ----------
+    name, source, loss : str
+        As printed.
+    r_range : (float, float, bool)
+        Lowest and highest source exponent, and whether the lowest itself is allowed.
+    rate, features, ridge : callables of (r, gamma, compatibility)
+        Exponents of the learning rate, of the number of features (None for methods with the exact kernel) and of the
+        ridge weight (None where the paper states none).
+    joint : bool
+        Whether 2r + gamma >= 1 is required.
+    label : str or None
+        The paper's LaTeX label if the result is the paper's.
+    in_table : bool
+        Whether it is a row of Table 1.
+    features_log, rate_log : int
+        Powers of log n that multiply the number of features and the squared error.
     """
 
     name: str
@@ -42,55 +55,65 @@ class Method:
 
     @property
     def conditions(self) -> str:
-        """The conditions on r and gamma in words."""
+        """Conditions on r and gamma as text."""
         low, high, closed = self.r_range
         r = f"r = {low:g}" if low == high else f"r in {'[' if closed else '('}{low:g}, {high:g}]"
         return f"{r}, gamma in [0, 1]" + (", 2r + gamma >= 1" if self.joint else "")
 
     def covers(self, r: float, gamma: float) -> bool:
-        """Whether (r, gamma) meets the conditions."""
+        """Whether (r, gamma) satisfies the conditions."""
         low, high, closed = self.r_range
         inside = (low <= r if closed else low < r) and r <= high
         return inside and not violations(r, gamma, joint=self.joint)
 
     def learning_rate(self, r: float, gamma: float) -> float:
-        """a in  squared error = O(n^-a)."""
+        """Exponent a in  squared error = O(n^-a)."""
         self._check(r, gamma)
         return float(self.rate(r, gamma, 1.0))
 
     def ridge_exponent(self, r: float, gamma: float) -> float | None:
-        """b in  lambda = n^-b;  None where the paper does not state the ridge weight."""
+        """Exponent b in  lambda = n^-b;  None where the paper does not state the ridge weight."""
         self._check(r, gamma)
         return None if self.ridge is None else float(self.ridge(r, gamma, 1.0))
 
     def feature_exponent(self, r: float, gamma: float, compatibility: float = 1.0) -> float | None:
-        """c in  M = n^c;  None for methods that use the kernel itself. Only `thm2` and `thm3` read `compatibility`."""
+        """Exponent c in  M = n^c;  None for methods with the exact kernel.
+
+        Only `thm2` and `thm3` depend on `compatibility`.
+        """
         self._check(r, gamma, compatibility)
         return None if self.features is None else float(self.features(r, gamma, compatibility))
 
     def features_needed(self, n: float, r: float, gamma: float, compatibility: float = 1.0) -> int | None:
-        """M = n^c (log n)^power, rounded up; None for methods that use the kernel itself."""
+        """M = n^c (log n)^features_log, rounded up; None for methods with the exact kernel."""
         exponent = self.feature_exponent(r, gamma, compatibility)
-        return None if exponent is None else max(1, math.ceil(n**exponent * math.log(n) ** self.features_log * ALMOST))
+        return (
+            None if exponent is None else max(1, math.ceil(n**exponent * math.log(n) ** self.features_log * ROUND_DOWN))
+        )
 
     def _check(self, r: float, gamma: float, compatibility: float = 1.0) -> None:
+        """ValueError if the method's conditions fail."""
         wrong = [text for text in violations(r, gamma, compatibility, joint=False) if text.startswith("compat")]
         if wrong or not self.covers(r, gamma):
             reason = "; ".join(wrong) or f"it asks for {self.conditions}; got r={r!r}, gamma={gamma!r}"
             raise ValueError(f"{self.name} ({self.source}) says nothing here: {reason}.")
 
 
-ALMOST = 1 - ROUNDING
+# Applied before rounding up, so that 10,000^(1/2) = 100.000...1 stays 100.
+ROUND_DOWN = 1 - ROUNDING
+# Ranges of the source exponent: realizable, all, and r = 1/2, a target in the kernel's space.
 REALIZABLE = (0.5, 1.0, True)
 ALL = (0.0, 1.0, False)
 IN_SPACE = (0.5, 0.5, True)
 
 
 def _optimal_rate(r: float, gamma: float, _: float) -> float:
+    """2r / (2r + gamma), the optimal rate."""
     return 2 * r / (2 * r + gamma)
 
 
 def _optimal_ridge(r: float, gamma: float, _: float) -> float:
+    """1 / (2r + gamma)."""
     return 1 / (2 * r + gamma)
 
 
@@ -102,20 +125,20 @@ def _half_gamma(r: float, gamma: float, _: float) -> float:  # noqa: ARG001
     return gamma / 2
 
 
-def _compatible(r: float, gamma: float, compatibility: float) -> float:
-    """The exponent of `thm2`."""
+def _exponent_thm2(r: float, gamma: float, compatibility: float) -> float:
+    """Exponent of the number of features in `thm2`, for any compatibility."""
     if r < 1 / 2:
         return compatibility / (2 * r + gamma)
     return ((2 * r - 1) * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma)
 
 
-def _uniform(r: float, gamma: float, _: float) -> float:
-    """The exponent of `thm1`."""
+def _exponent_thm1(r: float, gamma: float, _: float) -> float:
+    """Exponent of the number of features in `thm1`: compatibility 1, uniform sampling."""
     return (1 if r < 1 / 2 else (2 * r - 1) * gamma + 1) / (2 * r + gamma)
 
 
-def _leverage(r: float, gamma: float, _: float) -> float:
-    """The exponent of `cor1`."""
+def _exponent_cor1(r: float, gamma: float, _: float) -> float:
+    """Exponent of the number of features in `cor1`: compatibility gamma, leverage sampling."""
     return (gamma if r < 1 / 2 else 2 * r + gamma - 1) / (2 * r + gamma)
 
 
@@ -154,15 +177,15 @@ METHODS: dict[str, Method] = {
         lambda _, gamma, __: 1 / (2 * gamma + 1), lambda _, gamma, __: 2 * gamma / (2 * gamma + 1),
     ),
     "thm2": Method(
-        "KQR-RF", OURS, CHECK, ALL, _optimal_rate, _compatible, _optimal_ridge,
+        "KQR-RF", OURS, CHECK, ALL, _optimal_rate, _exponent_thm2, _optimal_ridge,
         joint=True, label="thm2", rate_log=2,
     ),
     "thm1": Method(
-        "KQR-RF-Uniform", OURS, CHECK, ALL, _optimal_rate, _uniform, _optimal_ridge,
+        "KQR-RF-Uniform", OURS, CHECK, ALL, _optimal_rate, _exponent_thm1, _optimal_ridge,
         joint=True, label="thm1", rate_log=2,
     ),
     "cor1": Method(
-        "KQR-RF-Leverage", OURS, CHECK, ALL, _optimal_rate, _leverage, _optimal_ridge,
+        "KQR-RF-Leverage", OURS, CHECK, ALL, _optimal_rate, _exponent_cor1, _optimal_ridge,
         joint=True, label="cor1", rate_log=2,
     ),
     "exist_thm": Method(
@@ -170,15 +193,15 @@ METHODS: dict[str, Method] = {
         label="exist_thm", in_table=False, features_log=1,
     ),
     "thm3": Method(
-        "Lip-RF", OURS, LIPSCHITZ, ALL, _optimal_rate, _compatible, _optimal_ridge,
+        "Lip-RF", OURS, LIPSCHITZ, ALL, _optimal_rate, _exponent_thm2, _optimal_ridge,
         joint=True, label="thm3", in_table=False, rate_log=2,
     ),
     "cor2": Method(
-        "Lip-RF-Uniform", OURS, LIPSCHITZ, ALL, _optimal_rate, _uniform, _optimal_ridge,
+        "Lip-RF-Uniform", OURS, LIPSCHITZ, ALL, _optimal_rate, _exponent_thm1, _optimal_ridge,
         joint=True, label="cor2", in_table=False, rate_log=2,
     ),
     "cor3": Method(
-        "Lip-RF-Leverage", OURS, LIPSCHITZ, ALL, _optimal_rate, _leverage, _optimal_ridge,
+        "Lip-RF-Leverage", OURS, LIPSCHITZ, ALL, _optimal_rate, _exponent_cor1, _optimal_ridge,
         joint=True, label="cor3", in_table=False, rate_log=2,
     ),
 }  # fmt: skip

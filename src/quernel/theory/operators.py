@@ -1,7 +1,7 @@
-"""How near averaged operators come to their means: L_M to L_K over features, and C_MD to C_M over rows.
+"""Similarity of operators: how close L_M over random features is to L_K, and C_MD over a sample of rows to C_M.
 
-The random feature and the empirical error are bounded through these numbers (`lemC.1` to `lemC.4`). Here they are
-measured on a known law of rows, and bounded as the lemmas do.
+The paper bounds the random-feature and the empirical error through these norms (`lemC.1` to `lemC.4`). Here they are
+measured on a known law of rows, and bounded as in the lemmas.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.rows.lifted import FeatureMap
-from quernel.theory.conditions import check_lemma, check_ranges
+from quernel.data.design_matrix import FeatureMap
 from quernel.theory.dimensions import check_alpha
+from quernel.theory.lemma_bounds import check_lemma, check_ranges
 from quernel.theory.populations import Population
 
 Array = NDArray[np.floating]
@@ -52,8 +52,8 @@ def feature_similarity(population: Population, feature_map: FeatureMap, *, alpha
     >>> many.difference < few.difference
     True
     """
-    S = population.lift(feature_map)
-    return compare_operators(population.operator, S @ S.T, _one_alpha(alpha))
+    S = population.feature_vectors(feature_map)
+    return compare_operators(population.operator, S @ S.T, _check_scalar_alpha(alpha))
 
 
 def sample_similarity(
@@ -63,8 +63,8 @@ def sample_similarity(
 
     difference is the paper's R_MD (`lemC.3`), ratio its Q_MD (`lemC.4`). Parameters are those of `feature_similarity`.
     """
-    S, Phi = population.lift(feature_map), feature_map.transform(np.asarray(X, dtype=float))
-    return compare_operators(S.T @ S, Phi.T @ Phi / len(Phi), _one_alpha(alpha))
+    S, Phi = population.feature_vectors(feature_map), feature_map.transform(np.asarray(X, dtype=float))
+    return compare_operators(S.T @ S, Phi.T @ Phi / len(Phi), _check_scalar_alpha(alpha))
 
 
 def feature_similarity_bound(
@@ -105,7 +105,7 @@ def feature_similarity_bound(
     >>> round(feature_similarity_bound(2000, 1e-2, dimension=5.0, max_dimension=5.0).difference, 3)
     0.158
     """
-    _check_draws(M, "M")
+    _check_count(M, "M")
     check_lemma(alpha, kappa, delta)
     check_ranges(
         dimension=(dimension, 0 < dimension < math.inf, "positive"),
@@ -125,43 +125,46 @@ def sample_similarity_bound(
     The bounds on difference and ratio are those of `feature_similarity_bound`, with n for M and kappa^2 / alpha for
     N_infinity. trace is that of C_M, at most kappa^2; None for the paper's own bound.
     """
-    _check_draws(n, "n")
+    _check_count(n, "n")
     check_lemma(alpha, kappa, delta)
     difference = _difference_bound(n, kappa**2 / alpha, alpha, delta, trace)
     return OperatorSimilarity(difference, None, _ratio_bound(difference))
 
 
 def compare_operators(A: Array, B: Array, alpha: float) -> OperatorSimilarity:
-    """The three norms for positive A and B, in the eigenbasis of A, where its roots are diagonal."""
+    """The three norms for positive semidefinite A and B, computed in the eigenbasis of A."""
     mu, vectors = np.linalg.eigh(A)
     root = np.sqrt(np.maximum(mu, 0) + alpha)
     one_sided = vectors.T @ (A - B) @ vectors / root[:, None]
     spectrum = np.linalg.eigvalsh(one_sided / root)
-    # (A + alpha)^1/2 (B + alpha)^-1 (A + alpha)^1/2 is the inverse of 1 minus the whitened difference.
+    # (A + alpha)^1/2 (B + alpha)^-1 (A + alpha)^1/2 = (I - D)^-1 with D the whitened difference A - B; spectrum[-1] is
+    # the largest eigenvalue of D.
     ratio = 1 / math.sqrt(1 - spectrum[-1])
     return OperatorSimilarity(float(np.abs(spectrum).max()), float(np.linalg.norm(one_sided, 2)), ratio)
 
 
-def _difference_bound(count: int, worst: float, alpha: float, delta: float, trace: float | None) -> float:
-    """`lemD.5`, as it is printed or with the trace."""
+def _difference_bound(count: int, max_dimension: float, alpha: float, delta: float, trace: float | None) -> float:
+    """`lemD.5` (a Bernstein inequality for operators), as printed or, given the trace, as proved."""
     if trace is None:
-        log, share = math.log(2 / delta), 1.0
+        log, factor = math.log(2 / delta), 1.0
     else:
         check_ranges(trace=(trace, alpha <= trace < math.inf, "alpha or more"))
-        log, share = math.log(4 * trace / (alpha * delta)), 1 / 3
-    return share * 2 * (worst + 1) * log / count + math.sqrt(2 * worst * log / count)
+        log, factor = math.log(4 * trace / (alpha * delta)), 1 / 3
+    return factor * 2 * (max_dimension + 1) * log / count + math.sqrt(2 * max_dimension * log / count)
 
 
 def _ratio_bound(difference: float) -> float:
-    """`lemD.3`."""
+    """Bound on the ratio from that on the difference: `lemD.3`."""
     return 1 / math.sqrt(1 - difference) if difference < 1 else math.inf
 
 
-def _one_alpha(alpha: float) -> float:
+def _check_scalar_alpha(alpha: float) -> float:
+    """alpha as a float, or ValueError unless it is one positive number."""
     if np.ndim(alpha) != 0:
         raise ValueError(f"alpha must be one number here; got {alpha!r}.")
     return float(check_alpha(alpha))
 
 
-def _check_draws(count: int, name: str) -> None:
+def _check_count(count: int, name: str) -> None:
+    """ValueError unless 1 or more."""
     check_ranges(**{name: (count, 1 <= count < math.inf, "1 or more")})

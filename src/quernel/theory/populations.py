@@ -1,7 +1,7 @@
-"""The law of the rows as a space of vectors: functions become vectors whose length is their L2 norm.
+"""Laws of rows with a kernel and a true function f*, in coordinates in which Euclidean norms are L2 norms.
 
-Two such spaces serve: the Fourier basis, exact for the periodic spline kernel and uniform rows, and the values at a
-large sample of rows, for any other kernel and law.
+Two representations: Fourier coefficients, exact for the periodic spline kernel and uniform rows (`SplinePopulation`),
+and values at a large sample of rows over the root of its size, for any kernel and law (`SampledPopulation`).
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.data.design_matrix import FeatureMap
 from quernel.kernels import Kernel, resolve
-from quernel.rows.lifted import FeatureMap
 from quernel.theory.dimensions import check_alpha
 
 Array = NDArray[np.floating]
 
 
 class Population(Protocol):
-    """A law of rows, a kernel and a true quantile function f*."""
+    """Protocol of a population: a law of rows, a kernel and a true quantile function f*."""
 
     def target(self, X: Array) -> Array:
-        """f*(x) for every row, shape (n,)."""
+        """True function f*(x) at these rows, shape (n,)."""
 
     @property
     def target_vector(self) -> Array:
-        """f* as a vector, shape (p,)."""
+        """f* as a vector of shape (p,)."""
 
     @property
     def operator(self) -> Array:
-        """L_K as a matrix (p, p): `def1`."""
+        """Integral operator L_K of the kernel as a matrix (p, p): `def1`."""
 
     def shrunk_target(self, alpha: float) -> Array:
-        """(L + alpha I)^-1 L f* as a vector: `defA1`'s f_lambda."""
+        """Kernel ridge regression of f* over the law, (L + alpha I)^-1 L f*: `defA1`'s f_lambda."""
 
-    def lift(self, feature_map: FeatureMap) -> Array:
-        """The features as vectors, shape (p, M): `defA2`'s S_M."""
+    def feature_vectors(self, feature_map: FeatureMap) -> Array:
+        """The features as vectors, one column each, shape (p, M): `defA2`'s S_M."""
 
 
 @dataclass(frozen=True)
@@ -68,34 +68,37 @@ class SplinePopulation:
 
     @cached_property
     def frequencies(self) -> Array:
-        """k = 1, ..., n_frequencies."""
+        """Frequencies k = 1, ..., n_frequencies."""
         return np.arange(1, self.n_frequencies + 1, dtype=float)
 
     @cached_property
     def eigenvalues(self) -> Array:
-        """|k|^-q in the order of the basis: the constant, the cosines, the sines."""
+        """Eigenvalues |k|^-q of L in the order of the basis: constant, cosines, sines."""
         mu = self.frequencies ** (-1 / self.gamma)
         return np.concatenate([[1.0], mu, mu])
 
     @cached_property
     def target_vector(self) -> Array:
-        """1 and sqrt2 k^-(r q + 1/2) on the cosines, times the scale."""
+        """Fourier coefficients of f*: scale, and scale sqrt2 k^-(r q + 1/2) on the cosines."""
         cosines = np.sqrt(2) * self.frequencies ** (-self.r / self.gamma - 1 / 2)
         return self.scale * np.concatenate([[1.0], cosines, np.zeros_like(cosines)])
 
     @property
     def operator(self) -> Array:
-        """L_K, diagonal in the basis."""
+        """Integral operator L_K, diagonal in the Fourier basis."""
         return np.diag(self.eigenvalues)
 
     @property
     def radius(self) -> float:
-        """|h| in f* = L^r h."""
+        """|h| in the source condition f* = L^r h."""
         return float(np.linalg.norm(self.target_vector * self.eigenvalues**-self.r))
 
     @property
     def kappa(self) -> float:
-        """sup |phi| = Lambda_(q/2)(0, 0). Without the cut-off it is infinite from gamma = 1/2 on, against `ass4`."""
+        """Bound on the features, sup |phi| = Lambda_(q/2)(0, 0).
+
+        Without the cut-off it is infinite from gamma = 1/2 on, where `ass4` fails.
+        """
         return float(1 + 2 * np.sum(self.frequencies ** (-1 / (2 * self.gamma))))
 
     @property
@@ -112,36 +115,39 @@ class SplinePopulation:
         return 2 * self.n_frequencies ** (1 - 1 / self.gamma) / ((1 / self.gamma - 1) * alpha)
 
     def effective_dimension(self, alpha: float) -> float:
-        """N(alpha); every feature has this leverage, so that it is N_infinity(alpha) too."""
+        """N(alpha); all features have this leverage, so that N_infinity(alpha) is the same."""
         return float(np.sum(self.eigenvalues / (self.eigenvalues + check_alpha(alpha))))
 
     def basis(self, X: Array) -> Array:
-        """The basis functions at these rows, shape (n, 2 n_frequencies + 1)."""
+        """Orthonormal Fourier basis at these rows, shape (n, 2 n_frequencies + 1)."""
         angle = 2 * np.pi * np.outer(np.ravel(X), self.frequencies)
         return np.hstack([np.ones((len(angle), 1)), np.sqrt(2) * np.cos(angle), np.sqrt(2) * np.sin(angle)])
 
     def target(self, X: Array) -> Array:
-        """f*(x)."""
+        """True function f*(x) at these rows, shape (n,)."""
         return self.basis(X) @ self.target_vector
 
     def shrunk_target(self, alpha: float) -> Array:
-        """mu / (mu + alpha) times f*, coordinate by coordinate."""
+        """mu / (mu + alpha) times the coefficients of f*: L is diagonal."""
         return self.eigenvalues / (self.eigenvalues + alpha) * self.target_vector
 
-    def lift(self, feature_map: FeatureMap) -> Array:
-        """Fourier coefficients of the features, by a rule that is exact up to the frequencies of the design."""
+    def feature_vectors(self, feature_map: FeatureMap) -> Array:
+        """Fourier coefficients of the features, shape (p, M).
+
+        By the trapezoidal rule on the circle, which is exact up to the frequencies of the design.
+        """
         grid = np.arange(4 * self.n_frequencies + 2) / (4 * self.n_frequencies + 2)
         return self.basis(grid).T @ feature_map.transform(grid[:, None]) / len(grid)
 
     def features(self, n_components: int, random_state: int | np.random.Generator | None = None) -> SplineFeatures:
-        """phi(x, w) for w uniform on [0, 1]."""
+        """Random features phi(x, w) with w uniform on [0, 1]."""
         w = np.random.default_rng(random_state).random(n_components)
         return SplineFeatures(self, w)
 
     def sample(
         self, n: int, noise: float = 0.1, random_state: int | np.random.Generator | None = None
     ) -> tuple[Array, Array]:
-        """Rows (n, 1) and y = f*(x) + noise times a standard normal: f* is the median, and the mean."""
+        """Draw rows (n, 1) and y = f*(x) + noise e, e standard normal: f* is both median and mean."""
         rng = np.random.default_rng(random_state)
         X = rng.random((n, 1))
         return X, self.target(X) + noise * rng.standard_normal(n)
@@ -149,18 +155,18 @@ class SplinePopulation:
 
 @dataclass(frozen=True, eq=False)
 class SplineFeatures:
-    """phi(x, w_j) / sqrt(M) with phi = Lambda_(q/2), cut off like its population."""
+    """Random features phi(x, w_j) / sqrt(M) with phi = Lambda_(q/2), cut off like their population."""
 
     population: SplinePopulation
     w: Array
 
     @property
     def n_components_(self) -> int:
-        """M."""
+        """Number of features M."""
         return len(self.w)
 
     def transform(self, X: Array) -> Array:
-        """sum over k of |k|^(-q/2) cos(2 pi k (x - w)), constant included, shape (n, M)."""
+        """sum over k of |k|^(-q/2) cos(2 pi k (x - w_j)) / sqrt(M), the constant included, shape (n, M)."""
         # The basis at x, times its values at w scaled by the root of the eigenvalues: cos(a - b) = cos cos + sin sin.
         population = self.population
         at_w = np.sqrt(population.eigenvalues) * population.basis(self.w)
@@ -168,14 +174,16 @@ class SplineFeatures:
 
 
 class SampledPopulation:
-    """Any kernel, any f* and any law of rows, known through a large sample: integrals become means over its rows.
+    """Any kernel, f* and law of rows, known through a large sample: integrals become means over its rows.
 
     Parameters
     ----------
-    kernel : name or kernel object
-    quantile : function of X (m, d) that gives f* (m,)
-    X : array of shape (m, d), rows drawn from the law, apart from those of the fit and several times as many: the law
-        is known to a share sqrt(n / m) of what n rows of a fit miss of it; costs an (m, m) matrix
+    kernel : str or Kernel
+    quantile : callable
+        X of shape (m, d) to f*, shape (m,).
+    X : ndarray of shape (m, d)
+        Rows drawn from the law, independent of those of the fit and several times as many: the error of this quadrature
+        is about sqrt(n / m) of what n rows of a fit miss of the law. Costs an (m, m) matrix.
     """
 
     def __init__(self, kernel: str | Kernel, quantile: object, X: Array) -> None:
@@ -186,24 +194,24 @@ class SampledPopulation:
             raise ValueError(f"X must have shape (m, d) with two rows or more; got {self.X.shape}.")
 
     def target(self, X: Array) -> Array:
-        """f*(x)."""
+        """True function f*(x) at these rows, shape (n,)."""
         return np.asarray(self.quantile(X), dtype=float)
 
     @cached_property
     def target_vector(self) -> Array:
-        """f* at the sample over sqrt(m)."""
+        """Values of f* at the sample over sqrt(m)."""
         return self.target(self.X) / np.sqrt(len(self.X))
 
     @cached_property
     def operator(self) -> Array:
-        """L_K, the Gram matrix of the sample over m."""
+        """Integral operator L_K: the Gram matrix of the sample over m."""
         return self.kernel.gram(self.X, self.X) / len(self.X)
 
     def shrunk_target(self, alpha: float) -> Array:
-        """(K/m + alpha I)^-1 K/m f*, as f* minus what the ridge takes away."""
-        taken = np.linalg.solve(self.operator + alpha * np.eye(len(self.X)), alpha * self.target_vector)
-        return self.target_vector - taken
+        """(K/m + alpha I)^-1 K/m f*, computed as f* minus the bias of the ridge penalty."""
+        bias = np.linalg.solve(self.operator + alpha * np.eye(len(self.X)), alpha * self.target_vector)
+        return self.target_vector - bias
 
-    def lift(self, feature_map: FeatureMap) -> Array:
-        """The features at the sample over sqrt(m)."""
+    def feature_vectors(self, feature_map: FeatureMap) -> Array:
+        """Features at the sample over sqrt(m), shape (m, M)."""
         return feature_map.transform(self.X) / np.sqrt(len(self.X))

@@ -1,4 +1,4 @@
-"""How well the functions near a centre can follow coin flips at the rows: the complexity of `lemA.2.5`."""
+"""Local Rademacher complexity (`lemA.2.5`): how well functions near a centre can fit random signs."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def local_rademacher_complexity(
     delta = np.asarray(radius, dtype=float)
     if delta.size == 0 or not np.all(np.isfinite(delta) & (delta > 0)):
         raise ValueError(f"radius must be positive and finite; got {radius!r}.")
-    rows = _rows(n, features if gram is None else gram)
-    value = np.sqrt(np.minimum(mu, delta[..., None] ** 2).sum(axis=-1) / rows)
+    n_rows = _resolve_n(n, features if gram is None else gram)
+    value = np.sqrt(np.minimum(mu, delta[..., None] ** 2).sum(axis=-1) / n_rows)
     return float(value) if delta.ndim == 0 else value
 
 
-def _rows(n: int | None, matrix: ArrayLike | None) -> int:
+def _resolve_n(n: int | None, matrix: ArrayLike | None) -> int:
+    """Number of rows, given or that of the matrix; ValueError if neither."""
     if n is None and matrix is None:
         raise ValueError("Eigenvalues do not tell the number of rows: give n.")
     count = len(np.asarray(matrix)) if n is None else n

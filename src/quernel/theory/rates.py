@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.floating]
 
-# Sums such as 0.7 + 0.3, and powers such as 10,000^(1/2), are known to this.
+# Tolerance for rounding errors in sums such as 0.7 + 0.3 and powers such as 10,000^(1/2).
 ROUNDING = 1e-12
 
 
@@ -31,11 +31,11 @@ class OutsideTheoryWarning(UserWarning):
 
 
 def learning_rate(r: ArrayLike, gamma: ArrayLike, *, strict: bool = True) -> float | Array:
-    """2r / (2r + gamma): the squared error falls like n to minus this.
+    """Exponent of the optimal learning rate, 2r / (2r + gamma): the squared error is O(n^-rate), logarithms left out.
 
     Parameters
     ----------
-    r, gamma : source and capacity exponent; arrays are taken entry by entry
+    r, gamma : source and capacity exponent; arrays broadcast
     strict : raise outside of the theorems' range (r in (0, 1], gamma in [0, 1], 2r + gamma >= 1); False evaluates the
         formula there too, and warns
 
@@ -44,30 +44,32 @@ def learning_rate(r: ArrayLike, gamma: ArrayLike, *, strict: bool = True) -> flo
     >>> learning_rate(0.5, 1)
     0.5
     """
-    r, gamma, _ = _checked(r, gamma, 1.0, strict)
-    return _plain(2 * r / (2 * r + gamma))
+    r, gamma, _ = _check_exponents(r, gamma, 1.0, strict)
+    return _as_scalar(2 * r / (2 * r + gamma))
 
 
 def regularization(n: float, r: float, gamma: float, *, strict: bool = True) -> float:
-    """lambda = n^(-1 / (2r + gamma)), the ridge weight for n rows (for a target of unit spread, as in the paper).
+    """Ridge weight lambda = n^(-1 / (2r + gamma)) of the theorems for n rows.
+
+    Constants are left out: it is for a target of unit scale, as in the paper.
 
     Examples
     --------
     >>> regularization(10_000, 0.5, 1)
     0.01
     """
-    n = _count(n)
-    source, capacity, _ = _checked(r, gamma, 1.0, strict)
+    n = _check_n_rows(n)
+    source, capacity, _ = _check_exponents(r, gamma, 1.0, strict)
     return float(n ** (-1 / (2 * source + capacity)))
 
 
 def feature_exponent(
     r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *, strict: bool = True
 ) -> float | Array:
-    """c in M = n^c (`thm2`, `thm3`); see `features_needed`. Arrays are taken entry by entry."""
-    r, gamma, compatibility = _checked(r, gamma, compatibility, strict)
-    beyond = np.maximum(2 * r - 1, 0)  # 0 in the agnostic case, where only the compatibility counts
-    return _plain((beyond * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma))
+    """Exponent c in M = n^c (`thm2`, `thm3`); see `features_needed`. Arrays broadcast."""
+    r, gamma, compatibility = _check_exponents(r, gamma, compatibility, strict)
+    excess = np.maximum(2 * r - 1, 0)  # 0 in the agnostic case r < 1/2, where only the compatibility counts
+    return _as_scalar((excess * (1 + gamma - compatibility) + compatibility) / (2 * r + gamma))
 
 
 def features_needed(n: float, r: float, gamma: float, compatibility: float = 1.0, *, strict: bool = True) -> int:
@@ -89,12 +91,12 @@ def features_needed(n: float, r: float, gamma: float, compatibility: float = 1.0
     >>> features_needed(10_000, 0.5, 0.5, compatibility=0.5)  # leverage sampling
     22
     """
-    power = _count(n) ** float(feature_exponent(r, gamma, compatibility, strict=strict))
+    power = _check_n_rows(n) ** float(feature_exponent(r, gamma, compatibility, strict=strict))
     return max(1, math.ceil(power * (1 - ROUNDING)))
 
 
 def violations(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *, joint: bool = True) -> list[str]:
-    """The conditions of the theorems that do not hold, in words; `joint` asks for 2r + gamma >= 1 too."""
+    """Conditions of the theorems that do not hold, as text; `joint` includes 2r + gamma >= 1."""
     r, gamma, compatibility = (np.asarray(value, dtype=float) for value in (r, gamma, compatibility))
     total = 2 * r + gamma
     conditions = [
@@ -103,16 +105,21 @@ def violations(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike = 1.0, *
         ("compatibility must lie in [0, 1]", compatibility, (compatibility >= 0) & (compatibility <= 1)),
         ("2r + gamma must be at least 1", total, (total >= 1 - ROUNDING) | (not joint)),
     ]
-    return [f"{text}, got {_first(value, ~held)}" for text, value, held in conditions if not held.all()]
+    return [f"{text}, got {_first_violation(value, ~held)}" for text, value, held in conditions if not held.all()]
 
 
-def _first(values: Array, wrong: NDArray[np.bool_]) -> str:
-    """The first wrong entry."""
+def _first_violation(values: Array, wrong: NDArray[np.bool_]) -> str:
+    """The first entry that violates a condition."""
     return f"{np.atleast_1d(values)[np.atleast_1d(wrong)][0]:g}"
 
 
-def _checked(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: bool) -> tuple[Array, Array, Array]:
-    """The three as arrays: raise, or warn, where the theorems are silent; raise where there is no formula."""
+def _check_exponents(
+    r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: bool
+) -> tuple[Array, Array, Array]:
+    """The three exponents as arrays.
+
+    Raises where the formula is undefined, and raises (`strict`) or warns where no theorem covers the exponents.
+    """
     try:
         values = [np.asarray(value, dtype=float) for value in (r, gamma, compatibility)]
     except (TypeError, ValueError) as error:
@@ -133,12 +140,13 @@ def _checked(r: ArrayLike, gamma: ArrayLike, compatibility: ArrayLike, strict: b
     return values[0], values[1], values[2]
 
 
-def _count(n: float) -> float:
+def _check_n_rows(n: float) -> float:
+    """A number of rows as float, or ValueError."""
     if isinstance(n, bool) or not isinstance(n, numbers.Real) or not (np.isfinite(n) and n >= 1):
         raise ValueError(f"n must be a number of rows, 1 or more; got {n!r}.")
     return float(n)
 
 
-def _plain(value: Array) -> float | Array:
-    """A float where the arguments were numbers."""
+def _as_scalar(value: Array) -> float | Array:
+    """A float if the arguments were numbers, otherwise the array."""
     return float(value) if np.ndim(value) == 0 else value

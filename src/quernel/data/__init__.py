@@ -1,0 +1,53 @@
+"""Data access: raw rows from arrays, files or Dask, and design matrices in feature space, processed block by block.
+
+Two layers. A *row source* holds raw rows, X (n, d), y and weights: `ArrayRows` in memory, `MemmapRows` and
+`ParquetRows` out of core, `DaskRows` on a cluster. A *design matrix* maps them into feature space, Phi (n, M), and is
+all that the objective and the solvers know of data: `InMemoryDesign`, `StreamedDesign`, `DaskDesign`. What these have
+in common is written down in `protocols.DesignMatrix`.
+"""
+
+from quernel.data.dask import DaskRows
+from quernel.data.dask_design import DaskDesign
+from quernel.data.design_matrix import (
+    Block,
+    BlockState,
+    InMemoryDesign,
+    RemoteStub,
+    RowState,
+    memory_budget,
+    nothing,
+    total,
+)
+from quernel.data.memmap import MemmapRows
+from quernel.data.memory import available_memory
+from quernel.data.parquet import ParquetRows
+from quernel.data.protocols import ArrayDesign, DesignMatrix, OutOfCoreDesign
+from quernel.data.sources import ArrayRows, Piece, RowsError, RowSource, SelectedRows
+from quernel.data.streaming import StreamedDesign
+from quernel.features.blocks import blocks
+
+__all__ = [
+    "ArrayDesign",
+    "ArrayRows",
+    "Block",
+    "BlockState",
+    "DaskDesign",
+    "DaskRows",
+    "DesignMatrix",
+    "InMemoryDesign",
+    "MemmapRows",
+    "OutOfCoreDesign",
+    "ParquetRows",
+    "Piece",
+    "RemoteStub",
+    "RowSource",
+    "RowState",
+    "RowsError",
+    "SelectedRows",
+    "StreamedDesign",
+    "available_memory",
+    "blocks",
+    "memory_budget",
+    "nothing",
+    "total",
+]

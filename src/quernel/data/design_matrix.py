@@ -1,0 +1,440 @@
+"""The design matrix Phi (n, M) of rows in memory, processed block by block.
+
+The objective and the solvers never index rows; they map-reduce over them. `map_reduce` applies one function, a *step*,
+to every block of rows and reduces the results, which are small: sums of shape (M, q) or (q,) over the q columns, one
+column per fit (per quantile level). What a solver knows about single rows (residuals, dual variables; arrays of shape
+(n, q)) is stored beside the rows in a `RowState`. A step may overwrite it, and it is never sent anywhere.
+
+`InMemoryDesign` holds the rows of numpy arrays in this process (`near` is True). `streaming.StreamedDesign` reads rows
+from files in every pass, and `dask_design.DaskDesign` leaves them on the workers of a cluster. All three offer the same
+methods, which `protocols.DesignMatrix` lists, so that the same solvers run in memory and out of core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._threads import spread
+from quernel.data.memory import available_memory
+from quernel.data.sources import ArrayRows
+from quernel.features.blocks import blocks, strips
+
+Array = NDArray[np.floating]
+
+# Fraction of the free memory that stored features may take; larger ones are recomputed in every pass instead.
+CACHE_SHARE = 0.5
+# Features up to this many bytes are stored, however little memory the system reports as free.
+ALWAYS_CACHED = 64 * 2**20
+# Rows whose mean |phi|^2 estimates the scale of the kernel.
+SIZE_ROWS = 256
+# Entries of Phi from which a pass is worth more than one thread, and how many entries `map_rows` costs per row.
+SHARED_WORK = 2_000_000
+VISIT_WORK = 20
+
+
+class FeatureMap(Protocol):
+    """A fitted transformer from rows of X to rows of Phi, such as `features.RandomFeatures`.
+
+    It may also have a method `prepare(n_rows)`, called once before many rows are transformed a block at a time.
+    """
+
+    n_components_: int
+
+    def transform(self, X: Array, **kwargs: Any) -> Array:
+        """Phi (m, M) of the rows X (m, d); `dtype` is passed only where features shall be float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Consecutive rows of the design matrix: what a step sees.
+
+    Parameters
+    ----------
+    features : array of shape (m, M)
+        Rows of Phi; of shape (0, M) in `map_rows`, whose steps do not need them.
+    target : array of shape (m,), or (m, q) where every fit has its own
+    share : array of shape (m,)
+        Normalized weights w_i / W, where W sums over all rows, not only over this block.
+    start : int
+        Index of the first row among all rows.
+    raw : array of shape (m, d) or None
+        Rows of X, where they are out of core: `map_reduce_split` may return some of them, and d numbers per row are
+        fewer to keep than M.
+    """
+
+    features: Array
+    target: Array
+    share: Array
+    start: int = 0
+    raw: Array | None = None
+
+    @property
+    def targets(self) -> Array:
+        """The target as columns, shape (m, 1) or (m, q)."""
+        return self.target if self.target.ndim == 2 else self.target[:, None]
+
+
+# What a solver stores about the rows of one block: arrays of shape (m, q) by name, such as "residual" and "anchor".
+BlockState = dict[str, Any]
+# step(block, state, args) -> result. It may overwrite the state, and must be picklable where rows are on a cluster.
+# With per-block arguments it is step(block, state, args, block_args).
+Step = Callable[..., Any]
+# Reduces a list of results to one. It must be associative: results may be reduced in a tree, always in row order.
+Join = Callable[[list[Any]], Any]
+
+
+def nothing(results: list[Any]) -> None:
+    """Discard the results: the reduction of steps that only overwrite the row state."""
+
+
+def total(results: list[Any]) -> Any:
+    """Sum tuples of numbers and arrays, entry by entry: the reduction of steps that return sums over rows."""
+    return tuple(sum(parts[1:], start=parts[0]) for parts in zip(*results, strict=True))
+
+
+@dataclass
+class RowState:
+    """Per-row arrays of a solver, block by block, and the number of passes over Phi that it has taken.
+
+    Parameters
+    ----------
+    blocks : list of dicts
+        One `BlockState` per block of the design matrix.
+    sweeps : float
+        Passes over all entries of Phi, the unit in which solvers report their work; a fraction of the rows counts as a
+        fraction of a pass.
+    """
+
+    blocks: list[BlockState] = field(default_factory=list)
+    sweeps: float = 0
+
+    def collect(self, name: str) -> Array:
+        """One array over all rows, shape (n, q)."""
+        return np.concatenate([block[name] for block in self.blocks])
+
+    def column(self, name: str, k: int, out: Array | None = None) -> Array:
+        """Column k of one array over all rows, shape (n,)."""
+        return np.concatenate([block[name][:, k] for block in self.blocks], out=out)
+
+    def take(self, columns: NDArray[np.intp]) -> RowState:
+        """The state of some of the columns (fits)."""
+        kept = [{name: array[:, columns] for name, array in block.items()} for block in self.blocks]
+        return RowState(kept, self.sweeps)
+
+
+class InMemoryDesign:
+    """Design matrix Phi = feature_map(X) of rows held in arrays.
+
+    Parameters
+    ----------
+    source : ArrayRows
+        X (n, d), y and weights.
+    feature_map : object with `transform` and `n_components_`, or None
+        None only where `features` are given.
+    features : array of shape (n, M), list of arrays of shape (m, M), or None
+        Phi, where the caller has computed it already; the arrays of a list become the blocks, without a copy.
+    share : array of shape (n,) or None
+        Normalized weights w_i / W; None takes those of the source. A subset of a larger problem's rows keeps the shares
+        that they have there, which then sum to less than 1.
+    shuffled : bool
+        Whether the rows are in random order, so that the first m of them are a random sample.
+    max_memory : int or None
+        Bytes that stored features may take; None is half of the free memory. Features that fit are computed once and
+        stored (`cached` is True); others are recomputed in every pass, one block at a time.
+    dtype : float64 or float32
+        Storage type of computed features; sums over them are accumulated in float64 either way.
+    threads : int
+        Number of threads that share a pass.
+    """
+
+    def __init__(
+        self,
+        source: ArrayRows,
+        feature_map: FeatureMap | None = None,
+        *,
+        features: Array | list[Array] | None = None,
+        share: Array | None = None,
+        shuffled: bool = False,
+        max_memory: int | None = None,
+        dtype: Any = float,
+        threads: int = 1,
+    ) -> None:
+        if features is None:
+            if feature_map is None:
+                raise ValueError("InMemoryDesign needs a feature_map or the features themselves.")
+            if np.dtype(dtype).itemsize * source.n_rows * feature_map.n_components_ <= memory_budget(max_memory):
+                kwargs = {} if dtype is float else {"dtype": dtype}  # not every feature map takes a dtype
+                features = feature_map.transform(source.X, **kwargs)
+            elif hasattr(feature_map, "prepare"):
+                feature_map.prepare(source.n_rows)
+        self.source = source
+        self.feature_map = feature_map
+        self.n_rows = source.n_rows
+        self._pieces = features if isinstance(features, list) else None
+        self._features = None if isinstance(features, list) else features
+        first = features[0] if isinstance(features, list) else features
+        self.n_features = first.shape[1] if first is not None else feature_map.n_components_  # type: ignore[union-attr]
+        self.share = source.share() if share is None else share
+        self.near = True
+        self.shuffled = shuffled
+        self.threads = threads
+        # At least one block per thread, where there is work enough for several.
+        at_least = threads if self.n_rows * self.n_features >= SHARED_WORK else 1
+        self.spans = _spans(self._pieces) if self._pieces else list(blocks(self.n_rows, self.n_features, at_least))
+
+    @property
+    def cached(self) -> bool:
+        """Whether Phi is stored rather than recomputed in every pass."""
+        return self._features is not None or self._pieces is not None
+
+    @property
+    def most_sampled(self) -> int:
+        """Largest size of a random sample: any number of rows."""
+        return self.n_rows
+
+    @property
+    def most_stored(self) -> int:
+        """Largest size of a random sample whose features are stored: any number of rows."""
+        return self.n_rows
+
+    @property
+    def largest_share(self) -> float:
+        """max_i w_i / W, the largest normalized weight."""
+        return float(self.share.max(initial=0))
+
+    @property
+    def target(self) -> Array:
+        """The target y, shape (n,), or (n, q) where every fit has its own."""
+        return self.source.y
+
+    def take(self, columns: NDArray[np.intp]) -> InMemoryDesign:
+        """The same rows for some of the fits: Phi is shared, and columns are dropped from a target of shape (n, q)."""
+        if self.source.y.ndim == 1:
+            return self
+        subset = copy(self)
+        subset.source = replace(self.source, y=self.source.y[:, columns])
+        return subset
+
+    def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
+        """Phi as one array (n, M), or a ValueError that begins with `reason` and names the alternative `instead`."""
+        if self._features is None:
+            raise ValueError(
+                f"{reason}, but {self.n_rows:,} rows x {self.n_features:,} features exceed the memory allowed. "
+                f"Use {instead}, fewer components, or raise max_memory."
+            )
+        return self._features
+
+    def sample(
+        self,
+        size: int,
+        rng: np.random.Generator,
+        basis: Array | None = None,
+        *,
+        stored: bool = True,  # noqa: ARG002
+    ) -> InMemoryDesign:
+        """A random sample of `size` rows, with its features stored: Phi, or Phi B with a basis B (M, k).
+
+        Where the rows are shuffled it consists of the first ones, so that samples of growing size are nested. Shares
+        are normalized anew, over the rows of the sample.
+        """
+        index: Any = slice(size) if self.shuffled else stratified_indices(self.n_rows, size, rng)
+        if basis is not None:
+            features = self.pick(np.arange(size) if self.shuffled else index, basis)
+        else:
+            features = np.asarray(self._compute_features(index), dtype=float)
+        weight = self.source.weight[index] if self.source.weight is not None else None
+        source = ArrayRows(features, self.source.y[index], weight)  # the features stand in for X, not needed any more
+        return InMemoryDesign(source, features=features, shuffled=True, threads=self.threads)
+
+    def size(self) -> float:
+        """Scale of the kernel: mean |phi_i|^2 = mean k(x_i, x_i) over the first SIZE_ROWS rows."""
+        first = slice(SIZE_ROWS)
+        stored = max(self._pieces, key=len) if self._pieces is not None else self._features
+        features = stored[first] if stored is not None else self._compute_features(first)
+        return float(np.mean(np.einsum("ij,ij->i", features, features)))
+
+    def pick(self, index: NDArray[np.intp], basis: Array | None = None) -> Array:
+        """Features of the rows at `index`: Phi[index] of shape (m, M), or Phi[index] B of shape (m, k)."""
+        width = self.n_features if basis is None else basis.shape[1]
+        out = np.empty((len(index), width))
+
+        def fill(strip: slice) -> None:
+            features = self._compute_features(index[strip])
+            if basis is None:
+                out[strip] = features
+            else:
+                np.matmul(features, basis, out=out[strip])
+
+        # One strip at a time: its features are still in the processor's cache when they are projected.
+        work = len(index) * self.n_features * (1 if basis is None else 4)
+        spread(fill, strips(len(index), self.n_features), self.threads if work >= SHARED_WORK else 1)
+        return out
+
+    def within(self, basis: Array) -> InMemoryDesign:
+        """Project on a basis B (M, k): the same rows with the features Phi B."""
+        features = self.pick(np.arange(self.n_rows), basis)
+        return InMemoryDesign(
+            self.source, features=features, share=self.share, shuffled=self.shuffled, threads=self.threads
+        )
+
+    def new_memory(self, **arrays: Array) -> RowState:
+        """Row state for this design matrix, holding the given arrays of shape (n, q); empty if there are none."""
+        return RowState([{name: array[span] for name, array in arrays.items()} for span in self.spans])
+
+    def map_reduce(
+        self, step: Step, memory: RowState, args: Any = None, *, join: Join, each: list[Any] | None = None
+    ) -> Any:
+        """Apply `step` to every block and reduce the results with `join`: one pass over Phi, O(n M) per column.
+
+        Parameters
+        ----------
+        step : callable
+            step(block, state, args) -> result; step(block, state, args, each[k]) if `each` is given.
+        memory : RowState
+            Its blocks are handed to the steps, which may overwrite them; its count of passes rises by 1.
+        args : object
+            The same for every block.
+        join : callable
+            Reduces the list of results, in row order.
+        each : list with an entry per block, or None
+            Arguments that differ between blocks.
+        """
+        memory.sweeps += 1
+        work = self.n_rows * self.n_features
+
+        def run_block(k: int) -> Any:
+            block_args = () if each is None else (each[k],)
+            return step(self._block(k), memory.blocks[k], args, *block_args)
+
+        return join(self._map_blocks(run_block, work))
+
+    def map_reduce_split(self, step: Step, memory: RowState, args: Any = None, *, join: Join) -> tuple[Any, Any]:
+        """Like `map_reduce`, for results (small, large), of which only the small one is sent to the caller.
+
+        Out of core the large one stays where the rows are; here both are returned as they are.
+        """
+        small, large = self.map_reduce(step, memory, args, join=join)
+        return small, large
+
+    def map_rows(self, step: Step, memory: RowState, args: Any = None, *, join: Join) -> Any:
+        """Like `map_reduce`, for steps that need targets and row state only: O(n q), not O(n M), and no pass."""
+        no_features = np.empty((0, self.n_features))
+
+        def run_block(k: int) -> Any:
+            span = self.spans[k]
+            return step(Block(no_features, self.source.y[span], self.share[span], span.start), memory.blocks[k], args)
+
+        return join(self._map_blocks(run_block, VISIT_WORK * self.n_rows))
+
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+        """Call function(*args) -> (stays, returned) where large results of `map_reduce_split` are: in this process."""
+        return function(*args)
+
+    def _map_blocks(self, function: Callable[[int], Any], work: int) -> list[Any]:
+        """[function(k) for every block number k], by several threads where there is work for them."""
+        return spread(function, range(len(self.spans)), self.threads if work >= SHARED_WORK else 1)
+
+    def _block(self, k: int) -> Block:
+        """Block k with its features, stored or computed now."""
+        span = self.spans[k]
+        features = self._pieces[k] if self._pieces is not None else self._compute_features(span)
+        return Block(features, self.source.y[span], self.share[span], span.start)
+
+    def _compute_features(self, index: Any) -> Array:
+        """Phi[index]: looked up where Phi is stored, computed otherwise."""
+        if self._features is not None:
+            return self._features[index]
+        assert self.feature_map is not None
+        return self.feature_map.transform(self.source.X[index])
+
+
+class RemoteStub:
+    """Stands in for an out-of-core design matrix in a problem that is sent to where its rows are.
+
+    It has no rows. A function called there by `run_at` receives raw rows (from `map_reduce_split`) and asks this stub
+    to map them into feature space, with the same feature map and within the memory allowed there.
+
+    Parameters
+    ----------
+    feature_map : object with `transform` and `n_components_`
+    room : int
+        Bytes that the features of such rows may take; larger ones are recomputed in every pass.
+    threads : int
+    """
+
+    near, cached, n_rows = False, False, 0
+
+    def __init__(self, feature_map: FeatureMap, room: int, threads: int) -> None:
+        self.feature_map, self.room, self.threads = feature_map, room, threads
+        self.n_features = feature_map.n_components_
+
+    def take(self, columns: NDArray[np.intp]) -> RemoteStub:  # noqa: ARG002
+        """Itself: without rows there are no columns of targets to drop."""
+        return self
+
+    def lift(self, X: Array, y: Array, share: Array, basis: Array | None) -> InMemoryDesign:
+        """Design matrix of the raw rows X (m, d), projected on `basis` if given; stored if `room` allows."""
+        feature_map: FeatureMap = self.feature_map if basis is None else ProjectedMap(self.feature_map, basis)
+        return InMemoryDesign(ArrayRows(X, y), feature_map, share=share, max_memory=self.room, threads=self.threads)
+
+
+class ProjectedMap:
+    """Feature map followed by a projection: x -> B' phi(x), for a basis B of shape (M, k)."""
+
+    def __init__(self, feature_map: FeatureMap, basis: Array) -> None:
+        self.feature_map, self.basis = feature_map, basis
+        self.n_components_ = basis.shape[1]
+
+    def transform(self, X: Array, **kwargs: Any) -> Array:
+        """Phi B (m, k) of these rows, a strip at a time: Phi itself (m, M) never exists as a whole."""
+        out = np.empty((len(X), self.n_components_))
+        for strip in strips(len(X), self.feature_map.n_components_):
+            out[strip] = self.feature_map.transform(X[strip], **kwargs) @ self.basis
+        return out
+
+    def prepare(self, n_rows: int) -> None:
+        """Prepare the inner feature map for so many rows, such as by loading compiled code where that pays."""
+        if hasattr(self.feature_map, "prepare"):
+            self.feature_map.prepare(n_rows)
+
+
+class Float32Map:
+    """Feature map whose features are computed as float32."""
+
+    def __init__(self, feature_map: FeatureMap) -> None:
+        self.feature_map, self.n_components_ = feature_map, feature_map.n_components_
+
+    def transform(self, X: Array, **kwargs: Any) -> Array:
+        """Phi (m, M) of these rows, in float32 unless another dtype is asked for."""
+        return self.feature_map.transform(X, **{"dtype": np.float32, **kwargs})
+
+    def prepare(self, n_rows: int) -> None:
+        """Prepare the inner feature map for so many rows, such as by loading compiled code where that pays."""
+        if hasattr(self.feature_map, "prepare"):
+            self.feature_map.prepare(n_rows)
+
+
+def stratified_indices(n_rows: int, size: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Stratified sample: one random index from each of `size` equal intervals of 0..n_rows-1, increasing and distinct.
+
+    Data sorted by a column are thereby sampled evenly along it.
+    """
+    ends = np.arange(size + 1) * n_rows // size
+    return rng.integers(ends[:-1], ends[1:])
+
+
+def _spans(pieces: list[Array]) -> list[slice]:
+    """The rows of each array, as slices of all rows."""
+    ends = np.cumsum([len(piece) for piece in pieces]).tolist()
+    return [slice(end - len(piece), end) for end, piece in zip(ends, pieces, strict=True)]
+
+
+def memory_budget(max_memory: int | None) -> float:
+    """Bytes that stored features may take: `max_memory` if it is given, else half of the free memory."""
+    return max(CACHE_SHARE * available_memory(), ALWAYS_CACHED) if max_memory is None else max_memory

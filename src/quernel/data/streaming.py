@@ -1,0 +1,387 @@
+"""Out-of-core design matrix: rows read from files, a few blocks at a time, in every pass.
+
+Memory does not grow with the number of rows, except for the row state of a solver, which is spilled to disk beyond its
+budget (`spilled_state`), and for cached features, if there are any (`feature_cache`). A random sample is drawn once, in
+one pass over the raw rows; smaller samples are the first rows of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._threads import spread
+from quernel.data.design_matrix import (
+    SIZE_ROWS,
+    Block,
+    FeatureMap,
+    Float32Map,
+    InMemoryDesign,
+    Join,
+    ProjectedMap,
+    RemoteStub,
+    Step,
+    memory_budget,
+    stratified_indices,
+)
+from quernel.data.feature_cache import Cache, disk_pays, fits_memory, new_cache
+from quernel.data.progress import begin_pass
+from quernel.data.sources import ArrayRows, Piece, RowSource
+from quernel.data.spilled_state import SpilledRowState
+from quernel.features.blocks import blocks
+
+Array = NDArray[np.floating]
+
+# Fractions of the memory budget: for row state, and for the features of a sample or of the active rows.
+STATE_SHARE, FEATURE_SHARE = 0.25, 0.25
+# Bytes that a sample may take however small the budget is. Problems of that size are solved in memory as a whole
+# (`solvers.screening`), and a poor warm start costs many times more than a sample.
+ALWAYS_SAMPLED = 16_000_000
+# Results are reduced so many at a time, as they come.
+FAN_IN = 16
+# Rows that are transformed, twice, to time the feature map.
+TRIAL = 1024
+
+
+class StreamedDesign:
+    """Design matrix Phi = feature_map(X) of a `RowSource`, recomputed in every pass or cached after the first.
+
+    `source.cache` decides which. "auto", the default, caches in memory if half of the memory budget holds Phi, on disk
+    if reading features back is estimated to be cheaper than reading and transforming rows again, and not otherwise.
+
+    Parameters
+    ----------
+    source : RowSource
+    feature_map : object with `transform` and `n_components_`
+    total, largest : float
+        Sum of all weights, and the largest of them.
+    max_memory : int or None
+        Memory budget in bytes; None is half of the free memory.
+    dtype : float64 or float32
+        Storage type of cached features. With float32, all passes from the first on and the active rows see the rounded
+        features, so that they belong to one problem; features that are not cached are not rounded.
+    threads : int
+        Number of threads that share a pass; each reads its own part of the files.
+    """
+
+    near = False
+    cached = False
+    shuffled = False
+
+    def __init__(
+        self,
+        source: RowSource,
+        feature_map: FeatureMap,
+        *,
+        total: float,
+        largest: float,
+        max_memory: int | None = None,
+        dtype: Any = float,
+        threads: int = 1,
+    ) -> None:
+        self.source, self.feature_map, self.dtype = source, feature_map, dtype
+        self.n_rows, self.n_features = source.n_rows, feature_map.n_components_
+        self.threads, self.total, self.largest_share = threads, total, largest / total
+        self.allowed = memory_budget(max_memory)
+        # A block of raw rows may be too large once it is transformed: each is cut into blocks of Phi. The first of
+        # those of block k of the source has the number `_first[k]`.
+        self._parts = [list(blocks(span.stop - span.start, self.n_features)) for span in source.spans]
+        self.spans = [
+            slice(span.start + part.start, span.start + part.stop)
+            for span, parts in zip(source.spans, self._parts, strict=True)
+            for part in parts
+        ]
+        self._first = np.cumsum([0, *(len(parts) for parts in self._parts)])
+        self._shared = _Shared()
+        self._columns: NDArray[np.intp] | None = None
+        if hasattr(feature_map, "prepare"):
+            feature_map.prepare(self.n_rows)
+        if self._policy != "auto":  # a cache that was asked for and does not fit is refused before the first pass
+            self._shared.cache = new_cache(self._policy, self.spans, self.n_features, self.allowed, dtype)
+            self._shared.decided = True
+
+    @property
+    def _policy(self) -> Any:
+        """Cache policy of the source: see `feature_cache`."""
+        return getattr(self.source, "cache", "auto")
+
+    def close(self) -> None:
+        """Drop cached features and free their space; later passes recompute them."""
+        cache, self._shared.cache, self._shared.decided = self._shared.cache, None, True
+        if cache is not None:
+            cache.close()
+
+    @property
+    def rounded(self) -> bool:
+        """Whether any pass has used float32 features."""
+        return self._shared.rounded
+
+    def as_float64(self) -> StreamedDesign:
+        """The same rows with float64 features, recomputed in every pass; cached float32 features are dropped."""
+        self.close()
+        exact = copy(self)
+        exact.dtype, exact._shared = float, _Shared(self._shared.drawn)
+        exact._shared.decided = True
+        return exact
+
+    @property
+    def most_stored(self) -> int:
+        """Largest size of a random sample whose features (m, M) are stored."""
+        return min(max(int(self._room / (8 * self.n_features)), SIZE_ROWS), self.most_sampled)
+
+    @property
+    def most_sampled(self) -> int:
+        """Largest size of a random sample: above `most_stored`, raw rows are kept and transformed in every pass."""
+        return max(int(self._room / (8 * (self.source.n_columns + 1))), SIZE_ROWS)
+
+    @property
+    def _room(self) -> float:
+        """Bytes that a sample may take, as raw rows or as features."""
+        return max(FEATURE_SHARE * self.allowed, ALWAYS_SAMPLED)
+
+    def take(self, columns: NDArray[np.intp]) -> StreamedDesign:
+        """The same rows for some of the fits; sample and cache are shared."""
+        subset = copy(self)
+        subset._columns = columns if self._columns is None else self._columns[columns]
+        return subset
+
+    def _targets(self, y: Array) -> Array:
+        """Columns of y (m, q) that belong to the chosen fits; y itself where all fits share a target (m,)."""
+        return y if y.ndim == 1 or self._columns is None else y[:, self._columns]
+
+    def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
+        """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is not in memory."""
+        raise ValueError(
+            f"{reason}, but these {self.n_rows:,} rows are read from files in every pass. Use {instead}, or rows that "
+            "fit in memory."
+        )
+
+    def sample(
+        self, size: int, rng: np.random.Generator, basis: Array | None = None, *, stored: bool = True
+    ) -> InMemoryDesign:
+        """A random sample of `size` rows in memory, with features Phi, or Phi B with a basis B (M, k).
+
+        stored=False keeps the raw rows and transforms them in every pass over the sample. The largest sample allowed is
+        drawn at the first call, so that later calls read nothing.
+        """
+        drawn = self._shared.drawn
+        if drawn is None or drawn.n_rows < size:
+            drawn = self._shared.drawn = self._draw(min(max(size, self.most_sampled), self.n_rows), rng)
+        drawn.threads = self.threads
+        sample = drawn.sample(size, rng, basis) if stored else self._first_rows(drawn, size, basis)
+        return sample if self._columns is None else sample.take(self._columns)
+
+    def _first_rows(self, drawn: InMemoryDesign, size: int, basis: Array | None) -> InMemoryDesign:
+        """Design matrix of the first rows of a sample, whose features are not stored."""
+        X, y, weight = drawn.source.X, drawn.source.y, drawn.source.weight
+        first = ArrayRows(X[:size], y[:size], None if weight is None else weight[:size])
+        feature_map = self.feature_map if basis is None else ProjectedMap(self.feature_map, basis)
+        return InMemoryDesign(first, feature_map, shuffled=True, max_memory=0, threads=self.threads)
+
+    def _draw(self, size: int, rng: np.random.Generator) -> InMemoryDesign:
+        """Draw a stratified random sample in random order: one pass over the raw rows; no feature is computed."""
+        chosen = stratified_indices(
+            self.n_rows, size, rng
+        )  # increasing, so chosen[bounds[k]:bounds[k+1]] are block k's
+        bounds = np.searchsorted(chosen, [span.start for span in self.source.spans] + [self.n_rows])
+        order = rng.permutation(size)
+        position = np.argsort(order)
+        # X is by far the largest array: its rows are written to their final positions at once, not reordered later.
+        X = np.empty((size, self.source.n_columns))
+
+        def take_rows(k: int, piece: Piece) -> list[Piece]:
+            index = chosen[bounds[k] : bounds[k + 1]] - self.source.spans[k].start
+            assert piece.X is not None
+            X[position[bounds[k] : bounds[k + 1]]] = piece.X[index]
+            return [Piece(None, piece.y[index], None if piece.weight is None else piece.weight[index])]
+
+        begin = time.perf_counter()
+        pieces = self._pass(take_rows, join=lambda results: [piece for result in results for piece in result])
+        self._shared.read_seconds = (time.perf_counter() - begin) / self.n_rows
+        y = np.concatenate([piece.y for piece in pieces])[order]
+        weight = np.concatenate([piece.weight for piece in pieces])[order] if self.source.weighted else None
+        return InMemoryDesign(ArrayRows(X, y, weight), self.feature_map, shuffled=True, max_memory=0)
+
+    def elsewhere(self) -> RemoteStub:
+        """Stub that stands in for these rows in a problem handed to `run_at`."""
+        return RemoteStub(self._pass_map(self._shared.cache), int(FEATURE_SHARE * self.allowed), self.threads)
+
+    def size(self) -> float:
+        """Scale of the kernel: mean |phi_i|^2 over SIZE_ROWS rows of the sample."""
+        return self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0)).size()
+
+    def within(self, basis: Array) -> StreamedDesign:
+        """Project on a basis B (M, k): the same rows with the features Phi B, with a cache of their own."""
+        inner = StreamedDesign(
+            self.source, ProjectedMap(self.feature_map, basis), total=self.total,
+            largest=self.largest_share * self.total, max_memory=int(self.allowed), dtype=self.dtype,
+            threads=self.threads,
+        )  # fmt: skip
+        return inner if self._columns is None else inner.take(self._columns)
+
+    def new_memory(self, **arrays: Array) -> SpilledRowState:
+        """Empty row state; initial arrays are refused, for they would be as long as the files."""
+        if arrays:
+            raise ValueError("Row state of rows that are read from files must start empty: pass no arrays.")
+        return SpilledRowState(len(self.spans), int(STATE_SHARE * self.allowed))
+
+    def map_reduce(
+        self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join, each: list[Any] | None = None
+    ) -> Any:
+        """Apply `step` to every block and reduce the results with `join`: one pass over Phi.
+
+        Parameters as in `InMemoryDesign.map_reduce`. X is not read where all features are cached.
+        """
+        memory.sweeps += 1
+        cache = self._cache()
+        read_X = cache is None or not cache.complete
+        return self._map_blocks(step, memory, args, each, join, X=read_X, features=self._features(cache))
+
+    def map_reduce_split(self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join) -> tuple[Any, Any]:
+        """Like `map_reduce`, for results (small, large); `block.raw` is there, so that steps can return raw rows.
+
+        The rows pass through this process, so both results are returned as they are.
+        """
+        memory.sweeps += 1
+        features = self._features(self._cache())
+        small, large = self._map_blocks(step, memory, args, None, join, X=True, features=features)
+        return small, large
+
+    def map_rows(self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join) -> Any:
+        """Like `map_reduce`, for steps that need no features: only targets and weights are read, and no pass counts."""
+        return self._map_blocks(step, memory, args, None, join, X=False, features=None)
+
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+        """Call function(*args) -> (stays, returned): in this process, where large results are."""
+        return function(*args)
+
+    def _cache(self) -> Cache | None:
+        """The feature cache, or None to recompute; "auto" is decided here, at the first pass."""
+        if not self._shared.decided:
+            shape, size = (self.n_rows, self.n_features), np.dtype(self.dtype).itemsize * self.n_rows * self.n_features
+            if fits_memory(size, self.allowed) or disk_pays(self._estimate_recompute_cost(), *shape, self.dtype):
+                self._shared.cache = new_cache("auto", self.spans, self.n_features, self.allowed, self.dtype)
+            self._shared.decided = True
+        return self._shared.cache
+
+    def _estimate_recompute_cost(self) -> float:
+        """Seconds per row that a pass without cached features takes: reading the row, plus transforming it."""
+        self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0))  # the pass that draws a sample is timed
+        drawn = self._shared.drawn
+        assert drawn is not None
+        X, seconds = drawn.source.X[:TRIAL], []
+        for _ in range(2):
+            begin = time.perf_counter()
+            self.feature_map.transform(X)
+            seconds.append(time.perf_counter() - begin)
+        return self._shared.read_seconds + min(seconds) / len(X) / self.threads
+
+    def _features(self, cache: Cache | None) -> Callable[[int, Array | None], Array]:
+        """A function from (block number, raw rows) to features: from the cache, else computed and put there."""
+        feature_map = self._pass_map(cache)
+        self._shared.rounded |= isinstance(feature_map, Float32Map)
+
+        def features(number: int, raw: Array | None) -> Array:
+            cached = None if cache is None else cache.get(number)
+            if cached is not None:
+                return cached
+            assert raw is not None
+            computed = feature_map.transform(raw)
+            if cache is not None:
+                cache.put(number, computed)
+            return computed
+
+        return features
+
+    def _pass_map(self, cache: Cache | None) -> FeatureMap:
+        """The feature map of all passes: in float32 where features are cached so.
+
+        It stays in float32 after a cache has given up on a full disk: all passes must see the same problem.
+        """
+        return self.feature_map if cache is None or np.dtype(self.dtype) == float else Float32Map(self.feature_map)
+
+    def _map_blocks(
+        self,
+        step: Step,
+        memory: SpilledRowState,
+        args: Any,
+        each: list[Any] | None,
+        join: Join,
+        *,
+        X: bool,
+        features: Callable[[int, Array | None], Array] | None,
+    ) -> Any:
+        """Apply `step` to every block of Phi; X says whether X is read, features=None that steps need no features."""
+        no_features = np.empty((0, self.n_features))
+
+        def run_piece(k: int, piece: Piece) -> Any:
+            share = np.full(len(piece.y), 1 / self.total) if piece.weight is None else piece.weight / self.total
+            results = []
+            for number, part in enumerate(self._parts[k], start=int(self._first[k])):
+                raw = piece.X[part] if piece.X is not None else None
+                Phi = no_features if features is None else features(number, raw)
+                block = Block(Phi, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
+                block_args = () if each is None else (each[number],)
+                with memory.open(number) as state:
+                    results.append(step(block, state, args, *block_args))
+            return join(results)
+
+        return self._pass(run_piece, join=join, X=X, watched=features is not None)
+
+    def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True, watched: bool = True) -> Any:
+        """Map-reduce over the blocks of the source: each thread streams a contiguous run of them.
+
+        `watched` reports the rows done to whoever watches progress (`progress.watching`).
+        """
+        n_blocks = len(self.source.spans)
+        threads = max(1, min(self.threads, n_blocks))
+        runs = [range(n_blocks * t // threads, n_blocks * (t + 1) // threads) for t in range(threads)]
+
+        count_rows = begin_pass(self.n_rows) if watched else None
+
+        def run_piece(k: int, piece: Piece) -> Any:
+            result = function(k, piece)
+            if count_rows is not None:
+                count_rows(len(piece.y))
+            return result
+
+        def read_run(run: range) -> Any:
+            stream = self.source.stream(run, X=X)
+            return _tree_reduce((run_piece(k, piece) for k, piece in zip(run, stream, strict=True)), join)
+
+        return join(spread(read_run, runs, threads))
+
+
+class _Shared:
+    """What copies of the same design matrix (by `take`) have in common."""
+
+    def __init__(self, drawn: InMemoryDesign | None = None) -> None:
+        self.drawn = drawn  # the largest sample so far, in random order, as raw rows
+        self.read_seconds = 0.0  # per row, as timed when the sample was drawn
+        self.cache: Cache | None = None
+        self.decided = False  # whether `cache` is final
+        self.rounded = False  # whether a pass has used float32 features
+
+
+def _tree_reduce(results: Iterator[Any], join: Join) -> Any:
+    """Reduce results as they come, FAN_IN at a time and in order.
+
+    levels[l] holds results that each stand for FAN_IN^l blocks, fewer than FAN_IN of them: only O(log n_blocks) results
+    are in memory at a time.
+    """
+    levels: list[list[Any]] = [[]]
+    for result in results:
+        levels[0].append(result)
+        level = 0
+        while len(levels[level]) == FAN_IN:
+            if level + 1 == len(levels):
+                levels.append([])
+            levels[level + 1].append(join(levels[level]))
+            levels[level] = []
+            level += 1
+    return join([result for level in reversed(levels) for result in level])

@@ -1,0 +1,112 @@
+"""Cross-validation splits: the `cv` argument of `KernelQuantileRegressorCV`.
+
+Scikit-learn splitters and (train, test) pairs are passed through. A number of folds or a fraction to hold out is split
+here rather than by `KFold`, for two reasons. Files are often sorted, and contiguous folds would then differ from one
+another, so rows are shuffled. And duplicate rows stay together, so that weighting a row is equivalent to repeating it,
+and no held-out row has a copy among the training rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import check_cv
+
+from quernel.estimators.inputs import drop_zero_weight
+from quernel.estimators.validation import check_groups
+from quernel.tuning.grid_search import Split
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+CV_MESSAGE = (
+    "cv must be a number of folds (2 or more), a share of the rows to hold out (between 0 and 1), a scikit-learn "
+    "splitter, or a list of (train, test) index arrays"
+)
+
+
+@dataclass(frozen=True)
+class LastRows:
+    """Splitter for rows in time order: a single split that holds out the last fraction `share` of them."""
+
+    share: float
+
+    def split(self, X: Any, *_: Any) -> Iterator[Split]:
+        """Yield (train, test) index arrays, once."""
+        n = len(X)
+        first = min(max(round((1 - self.share) * n), 1), n - 1)
+        yield np.arange(first), np.arange(first, n)
+
+    def get_n_splits(self, *_: Any) -> int:
+        """Number of splits, 1."""
+        return 1
+
+
+def check_splitting(cv: Any) -> None:
+    """Raise ValueError if `cv` is of no supported kind."""
+    if isinstance(cv, bool | str) or cv is None:
+        raise ValueError(f"{CV_MESSAGE}; got {cv!r}.")
+    if isinstance(cv, Integral):
+        fine = int(cv) >= 2
+    elif isinstance(cv, Real):
+        fine = 0 < float(cv) < 1
+    else:
+        fine = hasattr(cv, "split") or isinstance(cv, Iterable)
+    if not fine:
+        raise ValueError(f"{CV_MESSAGE}; got {cv!r}.")
+
+
+def read_splits(
+    cv: Any, X: Array, y: Array, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
+) -> list[Split]:
+    """Splits of the rows of positive weight, as index arrays into them.
+
+    Parameters
+    ----------
+    cv : int, float, splitter or iterable of (train, test)
+    X, y : ndarrays of shape (m, d) and (m,)
+        The rows of positive weight.
+    counts : ndarray of bool of shape (n,)
+        Which of all n rows have a positive weight; splitters see all n.
+    groups : array-like of shape (n,) or None
+        Group labels.
+    rng : Generator
+        Shuffles the rows if `cv` is a number.
+    """
+    if groups is not None:
+        groups = np.asarray(groups)
+        if groups.shape != counts.shape:
+            raise ValueError(f"groups must have one label for each of {len(counts)} rows; got shape {groups.shape}.")
+        check_groups(groups)
+    if isinstance(cv, Real):
+        labels = _label_equal(np.column_stack([X, y]), axis=0) if groups is None else _label_equal(groups[counts])
+        return _split_by_label(labels, cv, rng)
+    target = np.zeros(len(counts))
+    target[counts] = y
+    return drop_zero_weight(check_cv(cv).split(np.arange(len(counts))[:, None], target, groups), counts)
+
+
+def _split_by_label(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]:
+    """Splits for a number of folds or a fraction: labels are shuffled, and rows of one label stay together."""
+    count = int(labels.max()) + 1
+    folds = int(cv) if isinstance(cv, Integral) else 2
+    if count < folds:
+        raise ValueError(
+            f"cv={cv} needs at least {folds} different rows (or groups); got {count} among n_samples = {len(labels)}."
+        )
+    rank = rng.permutation(count)[labels]
+    if isinstance(cv, Integral):
+        held_out = [rank % folds == k for k in range(folds)]
+    else:
+        held_out = [rank < min(max(round(float(cv) * count), 1), count - 1)]
+    return [(np.flatnonzero(~out), np.flatnonzero(out)) for out in held_out]
+
+
+def _label_equal(rows: NDArray[Any], axis: int | None = None) -> Index:
+    """Integer label of every row, equal for equal rows, in the order of their values."""
+    return np.unique(rows, axis=axis, return_inverse=True)[1].ravel()

@@ -1,0 +1,396 @@
+"""The objective, written once, as map-reduce sums over row blocks.
+
+    F(u, b) = (1/W) sum_i w_i loss(y_i - phi_i'u - b) + alpha u'u            one fit per column: u (M, q), b (q,)
+
+or, for a margin loss, loss(1 - y_i (phi_i'u + b)). Both are residuals r_i = offset_i - s_i (phi_i'u + b) with a sign
+s_i (`Loss.margin_transform`), and such a row enters the sums below as s_i phi_i.
+
+Kinks are smoothed by the augmented Lagrangian. With a multiplier z_i per row (called `anchor` in the code, the centre
+of the proximal term) and a smoothing width d, the inner problem of a proximal multiplier step is to minimise
+
+    F_d(u, b) = (1/W) sum_i w_i max_v [v r_i - conjugate(v) - d (v - z_i)^2 / 2] + alpha u'u.
+
+Its gradient and a generalised Hessian are
+
+    2 alpha u - Phi'(w v)/W        and        2 alpha I + Phi' diag(w c / W) Phi,
+
+where v is the maximiser, for the pinball loss v = clip(r/d + z, tau - 1, tau), and c = dv/dr is zero on the rows whose
+v is clipped: most of them. The rows with c > 0 are called active. The multiplier step then sets z = v. This is
+semismooth Newton on the augmented Lagrangian, in the manner of Li, Sun and Toh (2018).
+
+A solver asks for these sums and never sees a row; the residuals, multipliers and so on of single rows stay with the
+blocks, in a `RowState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quernel.data import Block, BlockState, InMemoryDesign, RowState, nothing, total
+from quernel.losses import Loss
+from quernel.objective import piecewise
+from quernel.objective.hessian import Curvature, curvature_block, reduce_curvatures
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True, eq=False)
+class DualSums:
+    """Sums over rows at the current residuals r and duals v, one entry per column.
+
+    Where rows have signs s (margin losses), s v stands for v in the first four.
+
+    Attributes
+    ----------
+    phi_t_dual : array of shape (M, q)
+        Phi'(w v)/W: minus the gradient of the mean loss in u.
+    mean_dual : array of shape (q,)
+        sum w v / W: minus its derivative in b. Duals are balanced where it is 0.
+    positive, negative : arrays of shape (q,)
+        Absolute values of the positive and of the negative part of `mean_dual`.
+    loss : array of shape (q,)
+        Mean loss.
+    fenchel_gap : array of shape (q,)
+        mean(loss(r) + conjugate(v) - v r) >= 0, zero where every v is a subgradient of the loss at r.
+    active : array of shape (q,)
+        Number of rows whose v is not clipped: those that enter the Hessian.
+    """
+
+    phi_t_dual: Array
+    mean_dual: Array
+    positive: Array
+    negative: Array
+    loss: Array
+    fenchel_gap: Array
+    active: Array
+
+    def take(self, columns: NDArray[np.intp]) -> DualSums:
+        """The sums of some of the columns."""
+        return DualSums(*(getattr(self, field.name)[..., columns] for field in fields(self)))
+
+    # Former names of three fields, read by the tests of the row sources.
+
+
+@dataclass(frozen=True, eq=False)
+class ScreenedRows:
+    """The linear term of rows that are left out of a problem because their duals v are fixed.
+
+    On the segment of the loss with slope v, loss(r) = v r - conjugate(v), so that the mean loss of these rows is
+    constant - phi_t_dual'u - mean_dual b.
+
+    Attributes
+    ----------
+    phi_t_dual : array of shape (M, q)
+        Phi'(w s v)/W over these rows.
+    mean_dual : array of shape (q,)
+        sum w s v / W.
+    constant : array of shape (q,)
+        sum w (v offset - conjugate(v)) / W.
+    """
+
+    phi_t_dual: Array
+    mean_dual: Array
+    constant: Array
+
+    def take(self, columns: NDArray[np.intp]) -> ScreenedRows:
+        """The terms of some of the columns."""
+        return ScreenedRows(self.phi_t_dual[:, columns], self.mean_dual[columns], self.constant[columns])
+
+    def within(self, basis: Array) -> ScreenedRows:
+        """The terms for the projected features Phi B."""
+        return ScreenedRows(basis.T @ self.phi_t_dual, self.mean_dual, self.constant)
+
+
+class NotFiniteError(ValueError):
+    """Raised where a row has a residual that is NaN or infinite."""
+
+
+def require_finite(numbers: ArrayLike) -> None:
+    """Raise NotFiniteError unless all numbers (or sums and maxima, which a NaN or infinity would spoil) are finite."""
+    if not np.isfinite(numbers).all():
+        raise NotFiniteError(
+            "Some rows have residuals that are not finite: their features or targets hold NaN, infinity or numbers so "
+            "large that they overflow. Leave those rows out, or rescale their columns."
+        )
+
+
+class Problem:
+    """The objective F: q fits, one per column, that share the rows of a design matrix.
+
+    Parameters
+    ----------
+    rows : InMemoryDesign
+        Features, targets and weights, or a design with the same methods over rows on disk or on workers.
+    loss : Loss
+        With q columns.
+    alpha : float or array of shape (q,)
+        Ridge weights.
+    fit_intercept : bool
+    screened : ScreenedRows or None
+        Linear term of rows that were screened out.
+    """
+
+    def __init__(
+        self,
+        rows: InMemoryDesign,
+        loss: Loss,
+        alpha: Array | float,
+        *,
+        fit_intercept: bool = True,
+        screened: ScreenedRows | None = None,
+    ) -> None:
+        self.rows = rows
+        self.loss = loss
+        self.n_columns = len(loss.domain[0])
+        self.alpha = np.broadcast_to(np.asarray(alpha, dtype=float), (self.n_columns,))
+        self.fit_intercept = fit_intercept
+        self.screened = screened
+
+    def take(self, columns: NDArray[np.intp]) -> Problem:
+        """The problem of some of the columns, on the same rows."""
+        screened = self.screened.take(columns) if self.screened is not None else None
+        return self._replace(self.rows, columns, screened)
+
+    def on(self, rows: InMemoryDesign) -> Problem:
+        """The same columns on other rows, without a linear term."""
+        return self._replace(rows, np.arange(self.n_columns), None)
+
+    def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
+        """Call function(problem, *args) where the rows live: here, or on the worker that holds its arguments.
+
+        The function returns a pair, what stays there (as a handle) and what is sent back. A worker gets the problem
+        with a stub in place of the rows.
+        """
+        problem = self if self.rows.near else self.on(self.rows.elsewhere())  # type: ignore[attr-defined]
+        return self.rows.run_at(function, problem, *args)
+
+    def within(self, basis: Array | None) -> Problem:
+        """The problem in z, where u = B z; B (M, k) has orthonormal columns, so that the penalty is alpha z'z."""
+        if basis is None:
+            return self
+        screened = self.screened.within(basis) if self.screened is not None else None
+        return self._replace(self.rows.within(basis), np.arange(self.n_columns), screened)
+
+    def _replace(self, rows: InMemoryDesign, columns: NDArray[np.intp], screened: ScreenedRows | None) -> Problem:
+        """A copy with other rows, some of the columns and another linear term."""
+        alpha = self.alpha[columns]
+        return Problem(
+            rows.take(columns), self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, screened=screened
+        )
+
+    def objective(self, sums: DualSums, coef: Array, intercept: Array) -> Array:
+        """F (q,) at (coef, intercept), from the sums of `smoothed_gradient` there."""
+        value = sums.loss + self.alpha * np.einsum("ij,ij->j", coef, coef)
+        if self.screened is None:
+            return value
+        linear = np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) + self.screened.mean_dual * intercept
+        return value + self.screened.constant - linear
+
+    # Each of the following maps one of the block functions below over the row blocks, and reduces the answers. Those
+    # that need the features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
+
+    def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
+        """Set the residuals to those of (coef, intercept); multipliers start at zero unless the state has some."""
+        require_finite(self.rows.map_reduce(_set_residuals, state, (self.loss, coef, intercept), join=np.max))
+
+    def smoothed_gradient(self, state: RowState, width: Array) -> DualSums:
+        """Sums for the duals v that maximise the smoothed loss of width (q,): all that the gradient of F_d needs."""
+        return self._add_screened(self.rows.map_reduce(_smoothed_gradient_block, state, (self.loss, width), join=total))
+
+    def multiplier_gradient(self, state: RowState, shrink: tuple[Array, Array]) -> DualSums:
+        """Sums for the multipliers as duals, the positive and the negative ones multiplied by these factors (q,)."""
+        return self._add_screened(
+            self.rows.map_reduce(_multiplier_gradient_block, state, (self.loss, shrink), join=total)
+        )
+
+    def _add_screened(self, sums: tuple[Array, ...]) -> DualSums:
+        """The sums over these rows, plus phi_t_dual and mean_dual of the screened ones."""
+        if self.screened is None:
+            return DualSums(*sums)
+        phi_t_dual, mean_dual, *rest = sums
+        return DualSums(phi_t_dual + self.screened.phi_t_dual, mean_dual + self.screened.mean_dual, *rest)
+
+    def curvature(
+        self, state: RowState, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
+    ) -> list[Curvature]:
+        """The Hessian of each column's smoothed mean loss, from its active rows.
+
+        Where `anchored` (q,), the active rows are those whose multiplier is strictly inside its box, in place of those
+        whose dual is not clipped at the current residual. Where `few` (q,), the rows themselves are returned instead of
+        their Gram matrix.
+        """
+        few = few & self.rows.near  # out of core, rows are not sent
+        return self.rows.map_reduce(curvature_block, state, (self.loss, width, few, anchored), join=reduce_curvatures)
+
+    def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
+        """Store the change of each row along the direction (coef, intercept), for the line search."""
+        self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), join=nothing)
+
+    def eval_along_direction(self, state: RowState, width: Array, step: Array) -> tuple[Array, Array]:
+        """First and second derivative of the smoothed mean loss along the direction, at step lengths (q,)."""
+        slope, bend = self.rows.map_rows(_eval_along_direction_block, state, (self.loss, width, step), join=total)
+        return slope, bend
+
+    def screened_slope(self, coef: Array, intercept: Array) -> Array:
+        """Derivative (q,) of the screened rows' linear term along a direction."""
+        if self.screened is None:
+            return np.zeros(self.n_columns)
+        return -np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) - self.screened.mean_dual * intercept
+
+    def step(self, state: RowState, step: Array) -> None:
+        """Move the residuals by step lengths (q,) along the direction."""
+        self.rows.map_rows(_step_block, state, step, join=nothing)
+
+    def update_multipliers(self, state: RowState, width: Array, columns: NDArray[np.bool_]) -> None:
+        """The multiplier step z = v, in these columns (q,)."""
+        self.rows.map_rows(_update_multipliers_block, state, (self.loss, width, columns), join=nothing)
+
+    def center_intercept(self, state: RowState, columns: NDArray[np.bool_]) -> Array:
+        """Move the intercepts of these columns (q,) to the middle of their optimal interval; return the shifts (q,)."""
+        below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, join=_intersect)
+        free = columns & np.isfinite(below) & np.isfinite(above)
+        shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
+        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), join=nothing)
+        return shift
+
+    def set_multipliers(self, state: RowState, dual: Array) -> None:
+        """Set the multipliers of all rows of a column to the same dual (q,)."""
+        self.rows.map_rows(_set_multipliers_block, state, dual, join=nothing)
+
+    def size(self) -> float:
+        """mean |phi|^2, approximately: the scale of the kernel."""
+        return self.rows.size()
+
+
+def _predict(block: Block, coef: Array, intercept: Array) -> Array:
+    """Phi u + b with contiguous columns, because later steps work column by column."""
+    prediction = (coef.T @ block.features.T).T
+    prediction += intercept
+    return prediction
+
+
+def residuals(block: Block, loss: Loss, coef: Array, intercept: Array) -> Array:
+    """offset - sign (Phi u + b), with contiguous columns."""
+    prediction = _predict(block, coef, intercept)
+    offset, sign = loss.margin_transform(block.targets)
+    prediction *= sign
+    return np.subtract(offset, prediction, out=prediction)
+
+
+def _set_residuals(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> float:
+    """Set the residuals; return the largest absolute one, which shows a NaN or infinity."""
+    state["residual"] = residuals(block, *args)
+    if "anchor" not in state:
+        state["anchor"] = np.zeros_like(state["residual"])
+    return float(np.abs(state["residual"]).max(initial=0))
+
+
+def _smoothed_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array, ...]:
+    """The fields of `DualSums` over one block, for the duals of the smoothed loss."""
+    loss, width = args
+    if piecewise.applies(loss, block):
+        return piecewise.smoothed_gradient(block, state, loss, width)
+    dual, curvature = loss.smooth(state["residual"], state["anchor"], width)
+    return (*_dual_sums(block, loss, state["residual"], dual), np.count_nonzero(curvature, axis=0))
+
+
+def _multiplier_gradient_block(
+    block: Block, state: BlockState, args: tuple[Loss, tuple[Array, Array]]
+) -> tuple[Array, ...]:
+    """The fields of `DualSums` over one block, for the multipliers as duals."""
+    loss, (positive, negative) = args
+    anchor = state["anchor"]
+    _, sign = loss.margin_transform(block.targets)
+    dual = np.where(sign * anchor > 0, positive, negative) * anchor
+    return (*_dual_sums(block, loss, state["residual"], dual), np.zeros(dual.shape[1]))
+
+
+def _dual_sums(block: Block, loss: Loss, residual: Array, dual: Array) -> tuple[Array, ...]:
+    """The fields of `DualSums` except the last, over one block."""
+    value, conjugate = loss.value(residual), loss.conjugate(dual)
+    _, sign = loss.margin_transform(block.targets)
+    weighted = dual * block.share[:, None] * sign
+    mean_dual = weighted.sum(axis=0)
+    positive = np.maximum(weighted, 0).sum(axis=0)
+    conjugate += value
+    conjugate -= dual * residual
+    return (
+        (weighted.T @ block.features).T,
+        mean_dual,
+        positive,
+        positive - mean_dual,
+        block.share @ value,
+        block.share @ conjugate,
+    )
+
+
+def _set_direction_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:
+    """Store s_i (phi_i'x + z) of the direction (x, z): the residual changes by minus this per unit step."""
+    loss, coef, intercept = args
+    _, sign = loss.margin_transform(block.targets)
+    state["change"] = _predict(block, coef, intercept) * sign
+
+
+def _eval_along_direction_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, Array]
+) -> tuple[Array, Array]:
+    """First and second derivative of the smoothed mean loss at r - step change."""
+    loss, width, step = args
+    if piecewise.applies(loss, block):
+        return piecewise.eval_along_direction(block, state, loss, width, step)
+    change, residual = state["change"], step * state["change"]
+    np.subtract(state["residual"], residual, out=residual)
+    dual, curvature = loss.smooth(residual, state["anchor"], width)
+    dual *= change
+    curvature *= change
+    curvature *= change
+    return -(block.share @ dual), block.share @ curvature
+
+
+def _step_block(block: Block, state: BlockState, step: Array) -> None:  # noqa: ARG001
+    """r = r - step change."""
+    state["residual"] -= step * state["change"]
+
+
+def _set_multipliers_block(block: Block, state: BlockState, dual: Array) -> None:
+    """The same multiplier for all rows of a column."""
+    state["anchor"] = np.tile(dual[:, None], len(block.share)).T
+
+
+def _update_multipliers_block(block: Block, state: BlockState, args: tuple[Loss, Array, Array]) -> None:  # noqa: ARG001
+    """z = v, in the given columns."""
+    loss, width, columns = args
+    dual = loss.dual(state["residual"], state["anchor"], width)
+    state["anchor"] = dual if columns.all() else np.where(columns, dual, state["anchor"])
+
+
+def _intercept_interval_block(block: Block, state: BlockState, loss: Loss) -> tuple[Array, Array]:
+    """Range of intercept shifts for which every row's dual stays a subgradient of its loss."""
+    low, high = loss.subgradient_interval(state["residual"], state["anchor"])
+    _, sign = loss.margin_transform(block.targets)
+    has_weight, low, high = (
+        block.share[:, None] > 0,
+        np.minimum(sign * low, sign * high),
+        np.maximum(sign * low, sign * high),
+    )
+    return np.max(low, axis=0, initial=-np.inf, where=has_weight), np.min(
+        high, axis=0, initial=np.inf, where=has_weight
+    )
+
+
+def _intersect(answers: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Reduce step: the intersection of the blocks' intervals."""
+    below, above = zip(*answers, strict=True)
+    return np.max(below, axis=0), np.min(above, axis=0)
+
+
+def _shift_intercept_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> None:
+    """Residuals after the intercepts moved by `shift` (q,)."""
+    loss, shift = args
+    _, sign = loss.margin_transform(block.targets)
+    state["residual"] -= sign * shift

@@ -1,0 +1,222 @@
+"""ONNX graphs written as array formulas: `cos(x @ W + b)` adds three nodes.
+
+`Tensor` overloads Python's operators, and the functions below have NumPy's names where NumPy has them. All numbers are
+float64: the operators used here have float64 kernels in onnxruntime, and random features of large angles, or
+coefficients that nearly cancel, would lose all digits in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Versions of the operator sets (the standard one and ai.onnx.ml) and of the file format.
+OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
+# Prefix of the names of intermediate values, so that they cannot clash with names of inputs and outputs.
+PREFIX = "quernel/"
+
+
+def import_onnx() -> ModuleType:
+    """Import the optional dependency onnx, or raise ImportError that says how to install it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError("quernel.to_onnx needs the package onnx. Install it with: pip install 'quernel[onnx]'") from (
+            error
+        )
+    return onnx
+
+
+class Graph:
+    """An ONNX graph under construction: operations on its tensors append nodes.
+
+    Declare inputs with `input`, compute with the tensors, declare outputs with `output`, and finish with `model`.
+    """
+
+    def __init__(self) -> None:
+        self.onnx = import_onnx()
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+
+    def input(self, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Tensor:
+        """Declare an input of this NumPy dtype; None in the shape is the number of rows."""
+        self._inputs.append(self._value_info(name, np.dtype(dtype), shape))
+        return Tensor(self, name)
+
+    def output(self, name: str, value: Tensor, dtype: Any, shape: tuple[int | None, ...]) -> None:
+        """Declare a tensor to be an output of this name."""
+        self._nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
+        self._outputs.append(self._value_info(name, np.dtype(dtype), shape))
+
+    def constant(self, value: ArrayLike) -> Tensor:
+        """Add an array of numbers or text as a constant (an initializer of the graph)."""
+        array = np.asarray(value)
+        name = f"{PREFIX}constant{len(self._constants)}"
+        if array.dtype.kind in "UO":
+            text = [str(item).encode() for item in array.ravel().tolist()]
+            tensor = self.onnx.helper.make_tensor(name, self.onnx.TensorProto.STRING, array.shape, text)
+        else:
+            tensor = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        self._constants.append(tensor)
+        return Tensor(self, name)
+
+    def apply(self, operator: str, *args: Tensor | ArrayLike, outputs: int = 1, **attributes: Any) -> Any:
+        """Append a node and return its output, or a tuple of outputs.
+
+        Parameters
+        ----------
+        operator : name of the ONNX operator
+        *args : its inputs; whatever is not a tensor becomes a constant
+        outputs : number of its outputs
+        **attributes : of the node, such as axis
+        """
+        inputs = [value if isinstance(value, Tensor) else self.constant(value) for value in args]
+        names = [f"{PREFIX}{operator}{len(self._nodes)}_{i}" for i in range(outputs)]
+        self._nodes.append(self.onnx.helper.make_node(operator, [value.name for value in inputs], names, **attributes))
+        tensors = tuple(Tensor(self, name) for name in names)
+        return tensors[0] if outputs == 1 else tensors
+
+    def model(self, description: str) -> Any:
+        """Return the finished ONNX model (a ModelProto), validated by the onnx checker."""
+        from quernel import __version__
+
+        helper = self.onnx.helper
+        graph = helper.make_graph(self._nodes, "quernel", self._inputs, self._outputs, self._constants)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, doc_string=description)
+        model.producer_name, model.producer_version = "quernel", __version__
+        self.onnx.checker.check_model(model)
+        return model
+
+    def _value_info(self, name: str, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
+        """Declare name, element type and shape of an input or output."""
+        helper = self.onnx.helper
+        element = self.onnx.TensorProto.STRING if dtype.kind in "UO" else helper.np_dtype_to_tensor_dtype(dtype)
+        return helper.make_tensor_value_info(name, element, ["rows" if size is None else size for size in shape])
+
+
+Operand = Any  # a Tensor, an array or a number
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the graph, by name; arithmetic with it appends nodes. Broadcasting is that of NumPy."""
+
+    graph: Graph
+    name: str
+    __array_ufunc__ = None  # NumPy then leaves `array * tensor` to `Tensor.__rmul__`
+
+    def __add__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Add", self, other)
+
+    def __radd__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Add", other, self)
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Sub", other, self)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Div", other, self)
+
+    def __matmul__(self, other: Operand) -> Tensor:
+        return self.graph.apply("MatMul", self, other)
+
+    def __pow__(self, exponent: float) -> Tensor:
+        return self.graph.apply("Pow", self, float(exponent))
+
+    def __gt__(self, other: Operand) -> Tensor:
+        return self.graph.apply("Greater", self, other)
+
+    def maximum(self, other: float) -> Tensor:
+        """Elementwise maximum of the tensor and a number."""
+        return self.graph.apply("Max", self, float(other))
+
+    def sum(self, axis: int, *, keepdims: bool = False) -> Tensor:
+        """Sum along an axis."""
+        return self.graph.apply("ReduceSum", self, np.array([axis]), keepdims=int(keepdims))
+
+    def prod(self, axis: int) -> Tensor:
+        """Product along an axis."""
+        return self.graph.apply("ReduceProd", self, axes=[axis], keepdims=0)
+
+    def take(self, index: Tensor | ArrayLike, axis: int) -> Tensor:
+        """Select entries along an axis, as `np.take`: a scalar index drops the axis."""
+        index = index if isinstance(index, Tensor) else np.asarray(index, dtype=np.int64)
+        return self.graph.apply("Gather", self, index, axis=axis)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Cast to a NumPy dtype."""
+        element = self.graph.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return self.graph.apply("Cast", self, to=element)
+
+
+def exp(x: Tensor) -> Tensor:
+    """Elementwise exponential."""
+    return x.graph.apply("Exp", x)
+
+
+def log(x: Tensor) -> Tensor:
+    """Elementwise natural logarithm."""
+    return x.graph.apply("Log", x)
+
+
+def sin(x: Tensor) -> Tensor:
+    """Elementwise sine."""
+    return x.graph.apply("Sin", x)
+
+
+def cos(x: Tensor) -> Tensor:
+    """Elementwise cosine."""
+    return x.graph.apply("Cos", x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """Elementwise square root."""
+    return x.graph.apply("Sqrt", x)
+
+
+def absolute(x: Tensor) -> Tensor:
+    """Elementwise absolute value."""
+    return x.graph.apply("Abs", x)
+
+
+def nearest_integer(x: Tensor) -> Tensor:
+    """Round to the nearest integer, halves to even."""
+    return x.graph.apply("Round", x)
+
+
+def equal(x: Tensor, other: Operand) -> Tensor:
+    """Elementwise x == other, boolean."""
+    return x.graph.apply("Equal", x, other)
+
+
+def is_missing(x: Tensor) -> Tensor:
+    """Whether x is NaN or infinite, elementwise: x - x is NaN for both, and 0 for finite numbers."""
+    return x.graph.apply("IsNaN", x - x)
+
+
+def hstack(parts: list[Tensor]) -> Tensor:
+    """Concatenate tensors (n, k_i) along their columns."""
+    return parts[0].graph.apply("Concat", *parts, axis=1)
+
+
+def where(condition: Tensor, yes: Operand, no: Operand) -> Tensor:
+    """Elementwise `yes` where the condition holds and `no` elsewhere, as `np.where`."""
+    return condition.graph.apply("Where", condition, yes, no)

@@ -1,0 +1,238 @@
+"""Uniform access to the columns of arrays, data frames and tables, and grids of values along a column.
+
+Displays replace or permute single columns; `Columns.assemble` turns the columns back into what the model takes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quernel.plots.checks import Floats
+from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
+from quernel.tables.columns import CYCLES
+from quernel.tables.encoder import as_arrow
+
+# Grids end at these quantiles of the column: beyond them there are too few rows to support the curves.
+ENDS = (0.005, 0.995)
+# A column of at most so many distinct numbers is its own grid; also the fewest weeks or days of a grid in these steps.
+FEW_VALUES = 10
+# Most categories of a grid.
+MAX_CATEGORIES = 10
+# Times of day are represented as datetimes of this day.
+FIRST_DAY = date(1970, 1, 1)
+# Resolution of a grid of dates that resolves a yearly cycle, and the most points it may take.
+POINTS_PER_YEAR, MAX_DATES = 12, 400
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The input columns of a model: names, values of shape (n,), and how to put them together again."""
+
+    names: list[str]
+    values: list[NDArray[Any]]
+    """Numbers (float64), dates and times (datetime64[us]), or categories (object)."""
+    assemble: Callable[[Sequence[NDArray[Any]]], Any]
+    """Function from a list of columns to an array, data frame or table that the model takes."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.values[0])
+
+    def take(self, rows: NDArray[np.intp]) -> list[NDArray[Any]]:
+        """Return all columns of the rows at these positions."""
+        return [column[rows] for column in self.values]
+
+    def typical(self) -> list[NDArray[Any]]:
+        """Return one row: the median of numbers and dates, the most frequent category."""
+        return [_typical_value(column) for column in self.values]
+
+
+def split_columns(model: Any, X: Any) -> Columns:
+    """Split X into its columns; for a model of tables, only those that it uses."""
+    if isinstance(model, TableModel):
+        return _columns_of_table(model, model.encoder.without_marks(as_arrow(X)))
+    if not hasattr(X, "columns"):
+        return _columns_of_array(model, X)
+    labels = list(X.columns)
+    values = [_to_plain_array(X[label]) for label in labels]
+    names = [str(label) for label in labels]
+    columns = Columns(names, values, lambda arrays: type(X)(dict(zip(labels, arrays, strict=True))))
+    return _check_shape(columns, (len(X), len(labels)))
+
+
+def make_grid(values: NDArray[Any], n_points: int) -> NDArray[Any]:
+    """Return the default grid along a column, in its own type.
+
+    Its distinct values if they are few, otherwise n_points between its outer quantiles; the most frequent categories.
+    """
+    observed = drop_missing(values)
+    if len(observed) == 0:
+        raise ValueError("The column has no value in these rows. Give rows that have some, or draw another column.")
+    if values.dtype.kind == "O":
+        return _most_frequent(observed)[:MAX_CATEGORIES]
+    if values.dtype.kind == "M":
+        return to_dates(date_grid(to_seconds(observed), n_points))
+    distinct = np.unique(observed)
+    return distinct if len(distinct) <= FEW_VALUES else np.linspace(*np.quantile(observed, ENDS), n_points)
+
+
+def date_grid(seconds: Floats, n_points: int, *, yearly: bool = True) -> Floats:
+    """Return a grid of dates, in seconds since 1970, that does not alias daily, weekly and yearly cycles.
+
+    Points are whole weeks apart, or whole days if the span is short: points at varying times of the week would show its
+    cycle as slow waves. For the same reason, with `yearly` there are more than n_points if the seasons need it.
+    """
+    low, high = np.quantile(seconds, ENDS)
+    unit = next((CYCLES[cycle] for cycle in ("week", "day") if high - low >= FEW_VALUES * CYCLES[cycle]), None)
+    if unit is None:
+        return np.linspace(low, high, n_points) if high > low else np.array([low])
+    # The grid contains the median date, so that it is at a usual time of the week and of the day.
+    step, median = unit * np.ceil((high - low) / unit / n_points), np.median(seconds)
+    step = _seasonal_step(step, high - low, unit) if yearly else step
+    steps = np.arange(np.ceil((low - median) / step), np.floor((high - median) / step) + 1)
+    return median + unit * np.fix(step * steps / unit)  # a year is not a whole number of weeks: round to them
+
+
+def _seasonal_step(step: float, span: float, unit: float) -> float:
+    """Return a step that resolves the seasons or, if that takes too many points, one of whole years."""
+    year = CYCLES["year"]
+    fine = unit * max(np.floor(year / POINTS_PER_YEAR / unit), np.ceil(span / unit / MAX_DATES))
+    if step <= fine:
+        return step
+    return fine if fine <= year / 4 else year * np.ceil(step / year)
+
+
+def convert_grid(grid: ArrayLike, values: NDArray[Any]) -> NDArray[Any]:
+    """Convert a user's grid to the type of the column and sort it; categories keep their order."""
+    if values.dtype.kind == "O":
+        return np.ravel(np.asarray(grid, dtype=object))
+    points = np.ravel(np.asarray(grid))
+    if values.dtype.kind == "M" and points.dtype.kind != "M" and is_time_of_day(values):
+        points = np.array([_parse_time(point) for point in points.tolist()])
+    return np.sort(points.astype(values.dtype))
+
+
+def is_time_of_day(dates: NDArray[Any]) -> bool:
+    """Whether datetimes represent times of day: all on 1 January 1970, or missing."""
+    observed = drop_missing(dates)
+    return bool(len(observed) and np.all(observed.astype("datetime64[D]") == np.datetime64(FIRST_DAY)))
+
+
+def _parse_time(point: Any) -> Any:
+    """Convert a time of day, or text such as 08:30, to a datetime; anything else is returned as it is."""
+    if isinstance(point, str) and ":" in point[:3]:
+        try:
+            point = time.fromisoformat(point)
+        except ValueError as error:
+            raise ValueError(f"grid holds {point!r}, which is no time of day. Write times like 08:30.") from error
+    return datetime.combine(FIRST_DAY, point) if isinstance(point, time) else point
+
+
+def drop_missing(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values that are not missing; infinite numbers and empty text count as missing."""
+    if values.dtype.kind == "O":
+        return values[[value is not None and value == value and value != "" for value in values]]
+    return values[~np.isnat(values)] if values.dtype.kind == "M" else values[np.isfinite(values)]
+
+
+def to_seconds(dates: NDArray[Any]) -> Floats:
+    """Convert datetimes to seconds since 1970."""
+    return dates.astype("datetime64[us]").astype(np.int64) / 1e6
+
+
+def to_dates(seconds: Floats) -> NDArray[Any]:
+    """Convert seconds since 1970 to datetimes, NaT where they are not finite."""
+    finite = np.isfinite(seconds)
+    dates = (1e6 * np.where(finite, seconds, 0)).round().astype(np.int64).astype("datetime64[us]")
+    return np.where(finite, dates, np.datetime64("NaT", "us"))
+
+
+def _typical_value(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the median or the most frequent category, shape (1,); a missing value if there are no others."""
+    observed = drop_missing(values)
+    if len(observed) == 0:
+        return values[:1]
+    if values.dtype.kind == "M":
+        return to_dates(np.array([np.median(to_seconds(observed))]))
+    if values.dtype.kind == "f":
+        return np.array([np.median(observed)])
+    return _most_frequent(observed)[:1]
+
+
+def _most_frequent(categories: NDArray[Any]) -> NDArray[Any]:
+    """Return the distinct categories, the most frequent first; they are compared as text."""
+    _, first, counts = np.unique(categories.astype(str), return_index=True, return_counts=True)
+    return categories[first[np.argsort(-counts, kind="stable")]]
+
+
+def _columns_of_table(model: TableModel, table: Any) -> Columns:
+    """Split an Arrow table into the columns that a model of tables uses, converted as for its encoder."""
+    model.encoder.check(table.schema)
+    values: list[NDArray[Any]] = []
+    for column in model.encoder.columns:
+        if isinstance(column, TextColumn):
+            values.append(np.asarray(table[column.name].to_pylist(), dtype=object))
+            continue
+        read = column.read(table[column.name])
+        if isinstance(column, BooleanColumn):  # a category: a grid of numbers would have values between false and true
+            values.append(np.where(np.isnan(read), None, read > 0.5))
+        else:
+            values.append(to_dates(read) if isinstance(column, DateColumn | TimeColumn) else read)
+    names = model.encoder.inputs
+    times = [isinstance(column, TimeColumn) for column in model.encoder.columns]
+
+    def assemble(columns: Sequence[NDArray[Any]]) -> Any:
+        arrays = (_to_arrow_times(column) if time else column for column, time in zip(columns, times, strict=True))
+        return as_arrow(dict(zip(names, arrays, strict=True)))
+
+    return _check_shape(Columns(names, values, assemble), (table.num_rows, len(names)))
+
+
+def _to_arrow_times(dates: NDArray[Any]) -> Any:
+    """Convert datetimes of 1 January 1970 to an Arrow array of times of day."""
+    import pyarrow as pa
+
+    microseconds = dates.astype("datetime64[us]").astype(np.int64)
+    return pa.array(microseconds, mask=np.isnat(dates)).cast(pa.time64("us"))
+
+
+def _columns_of_array(model: Any, X: Any) -> Columns:
+    """Split an array into its columns, named as those that the model was fitted to."""
+    matrix = np.asarray(X)
+    values = [_to_plain_array(column) for column in matrix.T] if matrix.ndim == 2 else []
+    names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(len(values))])
+
+    def assemble(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        if any(column.dtype.kind == "O" for column in columns):
+            return np.stack([column.astype(object) for column in columns], axis=1)
+        return np.stack(columns, axis=1)
+
+    return _check_shape(Columns([str(name) for name in names], values, assemble), matrix.shape)
+
+
+def _to_plain_array(column: Any) -> NDArray[Any]:
+    """Convert a column of an array or data frame to float64, datetime64[us] or, for categories, object."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind == "M":  # also pandas' dates with a time zone, which NumPy converts to UTC
+        return np.asarray(column, dtype="datetime64[us]")
+    if kind in "iufb" and hasattr(column, "iloc"):  # pandas' nullable numbers may have missing values
+        return column.to_numpy(dtype=float, na_value=np.nan)
+    if hasattr(column, "iloc"):
+        return column.to_numpy(dtype=object, na_value=None)
+    values = np.asarray(column)
+    if values.dtype.kind == "M":
+        return values.astype("datetime64[us]")
+    categorical = values.dtype.kind not in "iufb" and any(isinstance(value, str) for value in values)
+    return values.astype(object if categorical else np.float64)
+
+
+def _check_shape(columns: Columns, shape: tuple[int, ...]) -> Columns:
+    """Return the columns, or raise if X is not a matrix with at least one row and one column."""
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(f"X must have shape (n, d) with n > 0; got {shape}.")
+    return columns

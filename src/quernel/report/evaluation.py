@@ -1,0 +1,273 @@
+"""Evaluate a model on held-out rows, together with baselines fitted to the same training rows."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
+from quernel.estimators.inputs import selected
+from quernel.metrics import pinball_loss
+from quernel.report.number_format import percent
+from quernel.tables import StreamedTraining, TableError, TableModel, Training
+from quernel.tables.arrow_casts import numbers
+from quernel.tables.reservoir_sample import Drawn
+from quernel.tuning.defaults import column_scales
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+# (X, y) to fit, X to predict, levels ascending -> curves (n, q)
+Baseline = Callable[[Array, Array, Array, Array], Array]
+
+# Boosting iterations of the LightGBM baseline.
+TREES = 200
+# Baselines are fitted to at most this many rows, so that a report does not take longer than the fit.
+MOST_ROWS = 100_000
+
+
+def unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Array:
+    """Unconditional quantiles of the target, the same for every row."""
+    return np.tile(np.quantile(y, levels), (len(X_new), 1))
+
+
+def linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
+    """Linear quantile regression on the standardized encoded columns, with a negligible ridge penalty."""
+    mean, scale = X.mean(axis=0), column_scales(X, np.full(len(X), 1 / len(X)))
+    model = KernelQuantileRegressor(levels, kernel="linear", tol=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit((X - mean) / scale, y).predict((X_new - mean) / scale)
+
+
+def boosted(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
+    """LightGBM with default hyperparameters, one model per level, predictions sorted in each row."""
+    import lightgbm
+
+    settings = {"objective": "quantile", "n_estimators": TREES, "verbose": -1, "random_state": 0, "n_jobs": 1}
+    curves = [lightgbm.LGBMRegressor(alpha=level, **settings).fit(X, y).predict(X_new) for level in levels.tolist()]
+    return np.sort(np.column_stack(curves), axis=1)
+
+
+def baselines() -> dict[str, Baseline]:
+    """Return the installed baselines by name."""
+    found: dict[str, Baseline] = {"Unconditional quantiles": unconditional, "Linear quantile regression": linear}
+    if importlib.util.find_spec("lightgbm") is not None:
+        found[f"LightGBM, {TREES} trees, not tuned"] = boosted
+    return found
+
+
+def predict_baseline(
+    baseline: Baseline, X: Array, y: Array, levels: Array, splits: Sequence[tuple[Index, Index]]
+) -> Array:
+    """Return predictions (n, q) of the test rows of (train, test) splits, in the order of the splits.
+
+    A random `MOST_ROWS` of the training rows are used where there are more.
+    """
+    some = [(np.random.default_rng(0).permutation(train)[:MOST_ROWS], test) for train, test in splits]
+    return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
+
+
+# Fraction of the training rows held out for the evaluation, and folds for the baselines of `evaluate_on`.
+HELD_OUT = 0.2
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Predictions of a model and of baselines on evaluation rows, in the target's own units, levels ascending.
+
+    Attributes
+    ----------
+    model : TableModel
+        The model that was evaluated.
+    rows : ndarray of shape (n,)
+        Positions of the evaluation rows among those passed in.
+    X : ndarray of shape (n, d)
+        Their encoded columns.
+    y : ndarray of shape (n,)
+        Their targets.
+    levels : ndarray of shape (q,)
+        Quantile levels.
+    curves : ndarray of shape (n, q)
+        Predicted quantiles.
+    beyond : ndarray of shape (n, d)
+        Which encoded values lie outside the range of the training rows.
+    baselines : dict of str to ndarray of shape (n, q)
+        Predicted quantiles of each baseline.
+    how : str
+        A description of the evaluation for the report.
+    unseen : bool
+        Whether the rows are known not to be training rows.
+    ends : ndarray of shape (n, 2) or None
+        Bounds of the calibrated interval, where the model has one.
+    out_of : int or None
+        Where the rows are a random sample, the number of rows that it was drawn from.
+    """
+
+    model: TableModel
+    rows: Index
+    X: Array
+    y: Array
+    levels: Array
+    curves: Array
+    beyond: NDArray[np.bool_]
+    baselines: dict[str, Array]
+    how: str
+    unseen: bool
+    ends: Array | None = None
+    out_of: int | None = None
+
+    @property
+    def outside(self) -> NDArray[np.bool_]:
+        """Which rows lie outside the training range in at least one column, (n,)."""
+        return self.beyond.any(axis=1)
+
+    def losses(self, name: str | None = None) -> Array:
+        """Mean pinball loss per level, of the model or of a baseline."""
+        return pinball_loss(self.y, self.curves if name is None else self.baselines[name], self.levels)
+
+    def row_losses(self, name: str | None = None) -> Array:
+        """Pinball loss per row, averaged over the levels."""
+        residual = self.y[:, None] - (self.curves if name is None else self.baselines[name])
+        return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
+
+
+def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple[Index, Index]:
+    """Split n rows into training rows and held-out rows: a random fifth, or the last fifth in time order."""
+    count = max(1, round(HELD_OUT * n))
+    order = np.arange(n) if time_ordered else np.random.default_rng(seed).permutation(n)
+    return np.sort(order[:-count]), np.sort(order[-count:])
+
+
+def evaluate_by_refitting(
+    model: TableModel, training: Training, *, seed: int = 0, time_ordered: bool = False
+) -> Evaluation:
+    """Refit the same kind of model to four fifths of its training rows, and evaluate it on the others."""
+    train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
+    weight = None if training.weight is None else training.weight[train]
+    refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
+    at_random = f"{len(test):,} held-out rows (a random {percent(HELD_OUT, 0)}, seed {seed})"
+    on = f"the last {len(test):,} rows" if time_ordered else at_random
+    fitted_to = f"the same {len(train):,} rows"
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
+    return _evaluate(refitted, training.X, training.y, [(train, test)], how, unseen=True)
+
+
+def evaluate_streamed(
+    model: TableModel, training: StreamedTraining, sample: Drawn, *, seed: int = 0, time_ordered: bool = False
+) -> Evaluation:
+    """Do the same, with the same rows held out, for data that are not in memory.
+
+    The model is refitted to all four fifths of the rows. It is evaluated on the held-out rows of the sample, and
+    baselines are fitted to the other rows of the sample.
+    """
+    train, test = held_out_rows(training.n_rows, seed=seed, time_ordered=time_ordered)
+    held_out = np.zeros(training.n_rows, dtype=bool)
+    held_out[test] = True
+    refitted = _refit(model, lambda one: one.fit(selected(training.rows, ~held_out)))
+    X, y, number = _with_target(model, sample)
+    is_test = held_out[number]
+    if is_test.all() or not is_test.any():
+        raise TableError(
+            f"Of {len(sample.table):,} rows sampled for the report, {is_test.sum():,} have a target and are "
+            f"held out, and {np.sum(~is_test):,} are not: too few for an evaluation. Allow more memory, or leave out "
+            "the report."
+        )
+    splits = [(np.flatnonzero(~is_test), np.flatnonzero(is_test))]
+    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)}, seed {seed}"
+    on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
+    fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.roles.weights is not None)
+    return _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
+
+
+def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None) -> Evaluation:
+    """Evaluate a model on these rows, y in the model's units; baselines by five-fold cross-validation on them.
+
+    The rows are a random sample of `out_of` rows, if that is given.
+    """
+    order = np.random.default_rng(0).permutation(len(y))
+    folds = np.array_split(order, FOLDS)
+    splits = [(np.sort(np.setdiff1d(order, fold)), np.sort(fold)) for fold in folds]
+    which = f"all {len(y):,} rows" if out_of is None else f"{len(y):,} rows, a random sample of all {out_of:,} rows"
+    how = (
+        f"The model was evaluated on {which} of the data with a target. If these include its training rows, the "
+        "results are too optimistic. The baselines were evaluated by five-fold cross-validation on the same rows, so "
+        "never on rows that they were fitted to."
+    )
+    return _evaluate(model, X, y, splits, how, unseen=False, out_of=out_of)
+
+
+def _refit(model: TableModel, fit: Callable[[Any], Any]) -> TableModel:
+    """Clone the model, with the same number of features, and fit the clone by the function."""
+    estimator = clone(model.model)
+    if estimator.n_components == "auto":
+        estimator.set_params(n_components=model.model.n_components_)
+    interval = None if model.interval is None else clone(model.interval).set_params(estimator=estimator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the fit to all rows has already warned
+        fit(interval or estimator)
+    estimator = estimator if interval is None else interval.estimators_[0]
+    return TableModel(model.encoder, estimator, model.target, model.log_target, interval)
+
+
+def _describe(model: TableModel, n_train: int, n_test: int, on: str, fitted_to: str, *, weighted: bool) -> str:
+    fitted = "fitted to" if model.interval is None else "fitted to and calibrated on"
+    unweighted = " The fit was weighted; the evaluation is not." if weighted else ""
+    return (
+        f"For this evaluation, a model with the same settings and number of features was {fitted} {n_train:,} rows "
+        f"and evaluated on {on}. The saved model was {fitted} all {n_train + n_test:,} rows and should be slightly "
+        f"better. The baselines were fitted to {fitted_to}.{unweighted}"
+    )
+
+
+def _with_target(model: TableModel, sample: Drawn) -> tuple[Array, Array, Index]:
+    """Return X, y in the model's units, and the row numbers, of the rows of a sample that have a target."""
+    target = numbers(sample.table[model.target])
+    there = np.isfinite(target)
+    y = check_target(model, target[there])
+    return model.encoder.encode(sample.table.filter(there)), y, sample.number[there]
+
+
+def _evaluate(
+    model: TableModel,
+    X: Array,
+    y: Array,
+    splits: Sequence[tuple[Index, Index]],
+    how: str,
+    *,
+    unseen: bool,
+    out_of: int | None = None,
+) -> Evaluation:
+    order = np.argsort(model.quantiles_)
+    levels = model.quantiles_[order]
+    rows = np.concatenate([test for _, test in splits])
+    if max(len(train) for train, _ in splits) > MOST_ROWS:
+        how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
+    found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in baselines().items()}
+    sort = np.argsort(rows)
+    rows = rows[sort]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
+        curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
+        ends = None if model.interval is None else model.interval_encoded(X[rows])
+    by_name = {name: model.on_its_scale(predicted[sort]) for name, predicted in found.items()}
+    y, beyond = model.on_its_scale(y[rows]), model.beyond(X[rows])
+    return Evaluation(model, rows, X[rows], y, levels, curves, beyond, by_name, how, unseen, ends, out_of)
+
+
+def check_target(model: TableModel, y: Array) -> Array:
+    """Return the target in the model's units: its logarithm, if the model was fitted to that."""
+    if model.log_target and y.min() <= 0:
+        raise TableError(
+            f"The model was fitted to the logarithm of {model.target!r}, but {np.sum(y <= 0):,} values are not "
+            f"positive (the smallest is {y.min():g}). Leave those rows out."
+        )
+    return np.log(y) if model.log_target else y

@@ -1,0 +1,1 @@
+"""Quantile levels fitted jointly under the constraint that their curves do not cross."""

@@ -1,0 +1,203 @@
+"""Non-crossing quantile levels as one convex problem: objective, duals and duality gap.
+
+    minimise  sum_k F_k(u_k, b_k)   subject to   f_ik <= f_i,k+1   for every row i and neighbouring levels k, k + 1
+
+Each constraint has a multiplier m_ik >= 0 and enters the Lagrangian as  share_i m_ik (f_ik - f_i,k+1).  In the
+stationarity condition of level k the duals v_k of its loss are then replaced by  e_k = v_k - m_k + m_(k-1).  For all v
+in the box of the loss and all m >= 0, with the e_k balanced (mean e_k = 0) if there are intercepts,
+
+    gap = sum_k [mean(loss(r_k) - v_k r_k) + alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2 + mean m_k (f_k+1 - f_k)]
+
+is at least  sum_k F_k - minimum.  It holds for feasible curves: intercepts are first moved apart, by next to nothing,
+until no levels cross. In the code a constraint has a weight of its own (`constraint_weight`) in place of share_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+# Crossing that is tolerated without intercepts, which could move levels apart, relative to the standard deviation of y.
+CROSSING_TOLERANCE = 1e-7
+# Extra distance, relative to the largest curve value, so that curves recomputed with rounding error do not cross.
+ROUNDING = 1e-13
+
+
+def crossing_tolerance(y: Array, share: Array) -> float:
+    """By how much curves without intercepts may cross."""
+    return CROSSING_TOLERANCE * float(np.sqrt(share @ (y - share @ y) ** 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Duals:
+    """Duals v (N, q) of the losses and multipliers m (N, q - 1) >= 0 of the constraints."""
+
+    v: Array
+    m: Array
+
+    def take(self, run: slice) -> Duals:
+        """The duals of a run of neighbouring levels."""
+        return Duals(self.v[:, run], self.m[:, run.start : run.stop - 1])
+
+    def at(self, rows: Index | slice) -> Duals:
+        """The duals of some rows."""
+        return Duals(self.v[rows], self.m[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class NoncrossingProblem:
+    """q quantile levels over N rows, with the constraint that neighbouring levels do not cross.
+
+    Attributes
+    ----------
+    features : array of shape (N, M)
+    y, share : arrays of shape (N,)
+        Targets, and weights w_i / W. Further points where levels must not cross have no target, and share 0.
+    constraint_weight : array of shape (N,)
+        Weight of a row's constraints, a multiple of its share; for points without a target, that of an average row.
+    levels, alpha, null : arrays of shape (q,)
+        Quantile levels in ascending order, ridge weights, and objectives F0 of the best constants.
+    fit_intercept : bool
+    screened_gradient : array of shape (M + 1, q), or 0
+        What rows that are left out add to the gradient.
+    """
+
+    features: Array
+    y: Array
+    share: Array
+    constraint_weight: Array
+    levels: Array
+    alpha: Array
+    null: Array
+    fit_intercept: bool
+    screened_gradient: Array | float = 0.0
+
+    def take(self, run: slice) -> NoncrossingProblem:
+        """The problem of a run of neighbouring levels."""
+        return replace(self, levels=self.levels[run], alpha=self.alpha[run], null=self.null[run])
+
+    def within(self, basis: Array | None) -> NoncrossingProblem:
+        """The problem in the coordinates z of u = B z; no basis leaves it as it is."""
+        return self if basis is None else replace(self, features=self.features @ basis)
+
+    def at(self, rows: Index) -> NoncrossingProblem:
+        """The problem of some rows, as if there were no others."""
+        return replace(
+            self,
+            features=self.features[rows],
+            y=self.y[rows],
+            share=self.share[rows],
+            constraint_weight=self.constraint_weight[rows],
+            screened_gradient=0.0,
+        )
+
+    def curves(self, coef: Array, intercept: Array) -> Array:
+        """Curves f = Phi u + b, (N, q)."""
+        return self.features @ coef + intercept
+
+    def loss(self, curves: Array) -> Array:
+        """Mean pinball loss of every level, (q,)."""
+        residual = self.y[:, None] - curves
+        return self.share @ np.maximum(self.levels * residual, (self.levels - 1) * residual)
+
+    def objective(self, coef: Array, curves: Array) -> Array:
+        """F of every level, (q,)."""
+        return self.loss(curves) + self.alpha * np.sum(coef**2, axis=0)
+
+    def scale(self, objective: Array) -> Array:
+        """max(F, F0 / 1000) (q,), the scale of relative gaps."""
+        return np.maximum(objective, self.null / 1000)
+
+    def duals(self, curves: Array, anchors: Duals, width: float) -> Duals:
+        """Duals of the smoothed problem: v = clip(r / d + v, tau - 1, tau),  m = max((f_k - f_k+1) / d + m, 0)."""
+        v = np.clip((self.y[:, None] - curves) / width + anchors.v, self.levels - 1, self.levels)
+        return Duals(v, np.maximum(crossing(curves) / width + anchors.m, 0))
+
+    def weighted_dual(self, duals: Duals) -> Array:
+        """share e_k = share v_k - c m_k + c m_(k-1) with the constraint weights c, (N, q)."""
+        weighted_dual, pushed = self.share[:, None] * duals.v, self.constraint_weight[:, None] * duals.m
+        weighted_dual[:, :-1] -= pushed
+        weighted_dual[:, 1:] += pushed
+        return weighted_dual
+
+    def fenchel_gap(self, curves: Array, duals: Duals) -> tuple[float, float]:
+        """sum_k mean(loss(r_k) - v_k r_k)  and  sum_k mean m_k (f_k+1 - f_k),  negative where levels cross."""
+        fitted = np.sum(self.share @ (duals.v * (self.y[:, None] - curves)))
+        complementarity = np.sum(self.constraint_weight @ (duals.m * crossing(curves)))
+        return float(self.loss(curves).sum() - fitted), -float(complementarity)
+
+    def apply_phi_t(self, weighted_dual: Array) -> Array:
+        """(Phi, 1)'weighted_dual, (M + 1, q): the last row, of the intercepts, is 0 where there are none."""
+        mean_dual = weighted_dual.sum(axis=0) if self.fit_intercept else np.zeros(len(self.levels))
+        return np.vstack([self.features.T @ weighted_dual, mean_dual])
+
+    def gradient(self, coef: Array, duals: Duals) -> Array:
+        """Gradient of the sum over levels in (u_k, b_k), (M + 1, q)."""
+        gradient = self.screened_gradient - self.apply_phi_t(self.weighted_dual(duals))
+        gradient[:-1] += 2 * self.alpha * coef
+        return gradient
+
+    def dual_residual(self, gradient: Array) -> float:
+        """sum_k alpha |u_k - Phi'(w e_k) / (2 alpha W)|^2."""
+        return float(np.sum(gradient[:-1] ** 2 / (4 * self.alpha)))
+
+    def crossing_tolerance(self) -> float:
+        """By how much levels may cross: not at all with intercepts, which can be moved apart."""
+        return 0.0 if self.fit_intercept else crossing_tolerance(self.y, self.share)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A certified fit: coef (M, q), intercept (q,), duals, F (q,), each level's share of the gap (q,), steps (q,)."""
+
+    coef: Array
+    intercept: Array
+    duals: Duals
+    objective: Array
+    gap: Array
+    steps: Index
+
+    def take(self, run: slice) -> Point:
+        """The fit of a run of neighbouring levels."""
+        coef, intercept, duals = self.coef[:, run], self.intercept[run], self.duals.take(run)
+        return Point(coef, intercept, duals, self.objective[run], self.gap[run], self.steps[run])
+
+
+def crossing(curves: Array) -> Array:
+    """f_k - f_k+1 (N, q - 1), positive where levels cross."""
+    return curves[:, :-1] - curves[:, 1:]
+
+
+def certify(problem: NoncrossingProblem, coef: Array, intercept: Array, duals: Duals, steps: Index) -> Point:
+    """Make a fit feasible, by moving intercepts apart, and compute the duality gap that these duals prove.
+
+    The gap is infinite where the duals cannot be balanced, and where levels without intercepts cross by more than is
+    tolerated.
+    """
+    curves = problem.curves(coef, intercept)
+    if problem.fit_intercept:
+        rounding = ROUNDING * np.abs(curves).max()
+        apart = np.append(0, np.cumsum(np.maximum(crossing(curves).max(axis=0) + rounding, 0)))
+        intercept, curves = intercept + apart - apart.mean(), curves + apart - apart.mean()
+        duals = Duals(_balance_duals(problem, duals), duals.m)
+    objective, gradient = problem.objective(coef, curves), problem.gradient(coef, duals)
+    gap = sum(problem.fenchel_gap(curves, duals)) + problem.dual_residual(gradient)
+    gap = max(gap, np.finfo(float).eps * objective.sum())
+    if np.any(np.abs(gradient[-1]) > 1e-12) or crossing(curves).max() > problem.crossing_tolerance():
+        gap = np.inf
+    scale = problem.scale(objective)
+    return Point(coef, intercept, duals, objective, gap * scale / scale.sum(), steps)
+
+
+def _balance_duals(problem: NoncrossingProblem, duals: Duals) -> Array:
+    """v moved towards an end of its box, all rows of a level by the same share, until mean e_k = 0."""
+    surplus = problem.weighted_dual(duals).sum(axis=0)
+    end = np.where(surplus > 0, problem.levels - 1, problem.levels)
+    room = problem.share @ duals.v - end * problem.share.sum()
+    part = np.divide(surplus, room, out=np.zeros_like(room), where=room != 0)
+    return duals.v + np.clip(part, 0, 1) * (end - duals.v)

@@ -1,0 +1,353 @@
+"""The active set: which rows are solved for, and the linear term that the screened ones leave behind.
+
+`screen` splits all rows by the distance of their residuals from a kink: beyond the band a row is screened, its dual
+fixed at the slope of the loss there; within, it is active. `tighten` screens active rows again at another fit, and
+`expand_active` moves screened rows back into the active set. Each takes at most one pass over the rows. Per-row arrays
+stay with the row blocks (`RowState`), and active rows stay where the rows are: in this process, or with one worker of a
+cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._threads import spread
+from quernel.data import ArrayRows, Block, BlockState, InMemoryDesign, RowState, total
+from quernel.losses import Loss
+from quernel.objective.problem import Problem, ScreenedRows, require_finite
+from quernel.objective.segments import SegmentedFit, off_segment_rows, shares_target, signed_targets
+
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+# From this many columns on, their screened rows are summed jointly (`screen_rows_together`).
+JOINT_SUMS_FROM = 3
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveRows:
+    """The active rows of one column: a of them.
+
+    Attributes
+    ----------
+    index : array of shape (a,)
+        Positions among all rows.
+    features : list of arrays
+        Features of the first rows, in pieces; those of the rest are gathered when the column is solved. Features that
+        would have to be recomputed are kept from the pass that found the rows; stored ones are gathered on demand and,
+        with a basis, kept from then on. Out of core the raw rows are kept instead, and mapped again for each solve.
+    target, share : arrays of shape (a,)
+        Targets, and weights w_i / W.
+    anchor : array of shape (a,)
+        Multipliers (duals) from which the next solve starts.
+    """
+
+    index: Index
+    features: list[Array]
+    target: Array
+    share: Array
+    anchor: Array
+
+
+def _concatenate(parts: list[ActiveRows]) -> ActiveRows:
+    """One set of the rows of several; pieces of features are not copied."""
+    index, target, share, anchor = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "target", "share", "anchor")
+    )
+    features = [piece for part in parts for piece in part.features]
+    return ActiveRows(index, features, target, share, anchor)
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveSet:
+    """The active rows of all columns, and their sums.
+
+    Attributes
+    ----------
+    rows : list of ActiveRows, one per column
+        Or a handle to such a list on a worker.
+    phi_t_dual, mean_dual : arrays of shape (M, q) and (q,)
+        Phi'(w s v)/W and sum w s v / W over these rows with the slopes v at the fit where they were last screened (0 on
+        curved pieces): added to those of the screened rows they give the full gradient.
+    count : array of shape (q,)
+        Number of active rows.
+    min_dual, max_dual : arrays of shape (q,)
+        Range of sum w s v / W over all duals v in their box.
+    """
+
+    rows: Any
+    phi_t_dual: Array
+    mean_dual: Array
+    count: Array
+    min_dual: Array
+    max_dual: Array
+
+
+def scatter_duals(rows: list[ActiveRows], starts: Index) -> list[list[tuple[int, Index, Array]]]:
+    """Split the duals of active rows by row block: a list of (column, rows, duals) for each block start."""
+    blocks: list[list[tuple[int, Index, Array]]] = [[] for _ in starts]
+    for k, column in enumerate(rows):
+        block = np.searchsorted(starts, column.index, side="right") - 1
+        order = np.argsort(block, kind="stable")
+        cuts = np.searchsorted(block[order], np.arange(1, len(starts)))
+        for b, part in enumerate(np.split(order, cuts)):
+            if len(part):
+                blocks[b].append((k, column.index[part], column.anchor[part]))
+    return blocks
+
+
+def active_problem(
+    problem: Problem, column: Index, screened: ScreenedRows, active_rows: ActiveRows, basis: Array | None
+) -> Problem:
+    """The active-set problem of one column: active rows, and the screened ones as a linear term; in a basis, if any."""
+    screened = screened.take(column)
+    return Problem(
+        _active_design(problem.rows, active_rows, basis),
+        problem.loss.take(column),
+        problem.alpha[column],
+        fit_intercept=problem.fit_intercept,
+        screened=screened if basis is None else screened.within(basis),
+    )
+
+
+def _active_design(rows: InMemoryDesign, active_rows: ActiveRows, basis: Array | None) -> InMemoryDesign:
+    """The design matrix of the active rows: kept features, and those of the rest gathered or recomputed."""
+    kept, threads = active_rows.features, rows.threads
+    if not rows.near:
+        raw, target, share = np.concatenate(kept), active_rows.target, active_rows.share
+        return rows.lift(raw, target, share, basis)  # type: ignore[attr-defined]
+    rest = active_rows.index[sum(len(piece) for piece in kept) :]
+    features = _parallel_concatenate([*kept, rows.pick(rest, basis)] if len(rest) or not kept else kept, threads)
+    return InMemoryDesign(
+        ArrayRows(features, active_rows.target), features=features, share=active_rows.share, threads=threads
+    )
+
+
+def _parallel_concatenate(pieces: list[Array], threads: int) -> Array:
+    """np.concatenate with threads, for page faults of fresh memory dominate; a single piece is not copied."""
+    if len(pieces) == 1:
+        return pieces[0]
+    ends = np.cumsum([len(piece) for piece in pieces])
+    whole = np.empty((ends[-1], pieces[0].shape[1]), dtype=pieces[0].dtype)
+
+    def put(piece: Array, end: int) -> None:
+        whole[end - len(piece) : end] = piece
+
+    spread(lambda part: put(*part), zip(pieces, ends, strict=True), threads)
+    return whole
+
+
+def screen(
+    problem: Problem, state: RowState, coef: Array, intercept: Array, band: Array, basis: Array | None
+) -> tuple[Array, ScreenedRows, ActiveSet]:
+    """Screen all rows at a fit, in one pass; return F (q,), the linear term of the screened rows, and the active set.
+
+    Rows with a residual within `band` (q,) of a kink, or on a curved piece of the loss, are active.
+    """
+    storage = _RowStorage(basis, problem.rows.cached)
+    (loss, phi_t_dual, mean_dual, constant, *known), rows = problem.rows.map_reduce_split(
+        _screen_block, state, (problem.loss, coef, intercept, band, storage), join=_reduce
+    )
+    require_finite(loss)
+    objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
+    return objective, ScreenedRows(phi_t_dual, mean_dual, constant), ActiveSet(rows, *known)
+
+
+class ScreeningBands(NamedTuple):
+    """Bands around the kinks within which rows are active, each row with a width of its own.
+
+    With J draws of the error of a fit, errors (q, J, M) of coefficients and shifts (q, J) of intercepts, a row has the
+    width
+
+        band_i = sqrt(sum_j (phi_i'errors_j + shift_j)^2),     clipped to [narrowest, widest], each of shape (q,).
+    """
+
+    widest: Array
+    narrowest: Array
+    errors: Array
+    shifts: Array
+
+    @classmethod
+    def uniform(cls, band: Array, n_features: int, draws: int = 0) -> ScreeningBands:
+        """The same band (q,) for all rows of a column."""
+        return cls(band, band, np.zeros((len(band), draws, n_features)), np.zeros((len(band), draws)))
+
+
+def tighten(
+    problem: Problem,
+    state: RowState,
+    screened: ScreenedRows | None,
+    coef: Array,
+    intercept: Array,
+    bands: ScreeningBands,
+    basis: Array | None,
+) -> tuple[ScreenedRows, ActiveSet]:
+    """Screen the active rows again, at another fit and within its bands; other rows are not read.
+
+    With `screened=None` all rows count as active before, so that all are screened anew.
+    """
+    args = (problem.loss, coef, intercept, bands, _RowStorage(basis, problem.rows.cached), screened is None)
+    (phi_t_dual, mean_dual, constant, *known), rows = problem.rows.map_reduce_split(
+        _tighten_block, state, args, join=_reduce
+    )
+    state.sweeps -= 1  # the caller counts the rows that were read
+    if screened is not None:
+        phi_t_dual = screened.phi_t_dual + phi_t_dual
+        mean_dual, constant = screened.mean_dual + mean_dual, screened.constant + constant
+    return ScreenedRows(phi_t_dual, mean_dual, constant), ActiveSet(rows, *known)
+
+
+@dataclass(frozen=True, eq=False)
+class _RowStorage:
+    """What to keep of active rows: raw rows out of core, nothing where all features are stored, else their features."""
+
+    basis: Array | None
+    stored: bool
+
+    def __call__(self, block: Block, index: Index) -> list[Array]:
+        if block.raw is not None:
+            return [block.raw[index]]
+        if len(index) == 0 or self.stored:
+            return []
+        return [block.features[index] if self.basis is None else block.features[index] @ self.basis]
+
+
+def _screen_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, Array, Array, _RowStorage]
+) -> tuple[tuple[Array, ...], list[ActiveRows]]:
+    """Screen the rows of one block: sums, and its active rows."""
+    from quernel.objective.numba_kernels import screen_rows, screen_rows_together
+
+    loss, coef, intercept, band, storage = args
+    m, q = len(block.share), len(band)
+    residual, dual, (active, off_segment) = np.empty((q, m)), np.empty((q, m)), np.zeros((2, q, m), dtype=bool)
+    phi_t_dual, active_phi_t_dual = np.zeros((2, *coef.T.shape))
+    mean_dual, active_mean_dual, constant, value = np.zeros((4, q))
+    features, (offset, sign) = np.ascontiguousarray(block.features), signed_targets(block, loss)
+    fit = SegmentedFit.from_fit(coef, intercept, loss)
+    found = residual, dual, active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant, value
+    if q >= JOINT_SUMS_FROM and shares_target(loss, block, fit):
+        screen_rows_together(features, offset, block.share, *fit, band, *found)
+    else:
+        screen_rows(features, offset, sign, block.share, *fit, band, *found)
+    state.update(residual=residual.T, dual=dual.T, active=active.T, off_segment=off_segment.T)
+    rows = _collect_active(block, loss, active, storage)
+    value += off_segment_rows(block, loss, residual, dual, active)[0]
+    sums = value, phi_t_dual.T, mean_dual, constant, active_phi_t_dual.T, active_mean_dual
+    return (*sums, *_summarize(loss, rows)), rows
+
+
+def _collect_active(block: Block, loss: Loss, active: Mask, storage: _RowStorage) -> list[ActiveRows]:
+    """The active rows of a block, for each column, with multipliers at the midpoint of their box."""
+    chosen, (low, high) = [np.flatnonzero(one) for one in active], loss.domain
+    return [
+        _take_rows(block, k, index, (low[k] + high[k]) / 2, storage(block, index)) for k, index in enumerate(chosen)
+    ]
+
+
+def _tighten_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, Array, ScreeningBands, _RowStorage, bool]
+) -> tuple[tuple[Array, ...], list[ActiveRows]]:
+    """Screen the active rows of one block again."""
+    from quernel.objective.numba_kernels import screen_active_rows
+
+    loss, coef, intercept, bands, storage, all_rows = args
+    residual, dual, active = (state[name].T for name in ("residual", "dual", "active"))
+    active |= all_rows
+    phi_t_dual, active_phi_t_dual = np.zeros((2, *coef.T.shape))
+    mean_dual, active_mean_dual, constant = np.zeros((3, len(intercept)))
+    fit = SegmentedFit.from_fit(coef, intercept, loss)
+    screen_active_rows(
+        np.ascontiguousarray(block.features), *signed_targets(block, loss), block.share, *fit, *bands, residual, dual,
+        active, phi_t_dual, active_phi_t_dual, mean_dual, active_mean_dual, constant,
+    )  # fmt: skip
+    rows = _collect_active(block, loss, active, storage)
+    return (phi_t_dual.T, mean_dual, constant, active_phi_t_dual.T, active_mean_dual, *_summarize(loss, rows)), rows
+
+
+def _take_rows(block: Block, k: int, index: Index, anchor: Array | float, features: list[Array]) -> ActiveRows:
+    """The rows of a block at `index`, as active rows of column k."""
+    anchors = np.broadcast_to(anchor, block.share.shape)[index]
+    target = block.targets[index, k % block.targets.shape[1]]  # a target shared by all columns, or one per column
+    return ActiveRows(block.start + index, features, target, block.share[index], anchors)
+
+
+def _summarize(loss: Loss, rows: list[ActiveRows]) -> tuple[Array, Array, Array]:
+    """count, min_dual and max_dual of `ActiveSet`, for these rows."""
+    count, min_dual, max_dual = np.zeros((3, len(rows)))
+    for k, (low, high) in enumerate(zip(*loss.domain, strict=True)):
+        _, sign = loss.margin_transform(rows[k].target)
+        ends = rows[k].share * np.outer([low, high], np.broadcast_to(sign, rows[k].share.shape))
+        count[k], min_dual[k], max_dual[k] = len(rows[k].target), ends.min(axis=0).sum(), ends.max(axis=0).sum()
+    return count, min_dual, max_dual
+
+
+def _reduce(answers: list[tuple[Any, list[ActiveRows]]]) -> tuple[Any, list[ActiveRows]]:
+    """Reduce step: add up the sums of all blocks, and concatenate the active rows of each column."""
+    sums, rows = zip(*answers, strict=True)
+    return total(list(sums)), [_concatenate(list(parts)) for parts in zip(*rows, strict=True)]
+
+
+def expand_active(
+    problem: Problem, state: RowState, screened: ScreenedRows, active_set: ActiveSet, band: Array, basis: Array | None
+) -> tuple[ScreenedRows, ActiveSet]:
+    """Move screened rows within `band` (q,) of a kink, and those found off their segment, into the active set.
+
+    A column with a negative band is left as it is. The rows' terms are subtracted from those of the screened rows.
+    """
+    storage = _RowStorage(basis, problem.rows.cached)
+    (phi_t_dual, mean_dual, constant, *known), more = problem.rows.map_reduce_split(
+        _expand_block, state, (problem.loss, band, storage), join=_reduce
+    )
+    state.sweeps -= problem.rows.cached  # not a full pass: stored features are read for few rows only
+    screened = ScreenedRows(
+        screened.phi_t_dual - phi_t_dual, screened.mean_dual - mean_dual, screened.constant - constant
+    )
+    rows, _ = problem.rows.run_at(_merge, active_set.rows, more)
+    count, min_dual, max_dual = known
+    return screened, ActiveSet(
+        rows,
+        active_set.phi_t_dual + phi_t_dual,
+        active_set.mean_dual + mean_dual,
+        active_set.count + count,
+        active_set.min_dual + min_dual,
+        active_set.max_dual + max_dual,
+    )
+
+
+def _merge(old: list[ActiveRows], new: list[ActiveRows]) -> tuple[list[ActiveRows], None]:
+    """For `run_at`: the merged active rows stay where they are."""
+    return [_concatenate([one, other]) for one, other in zip(old, new, strict=True)], None
+
+
+def _expand_block(
+    block: Block, state: BlockState, args: tuple[Loss, Array, _RowStorage]
+) -> tuple[tuple[Array, ...], list[ActiveRows]]:
+    """Screened rows of one block that become active, and the terms to subtract for them."""
+    loss, band, storage = args
+    residual, dual, known = state["residual"], state["dual"], state["active"]
+    fresh = ~known & ((loss.distance_to_knot(residual) <= band) | (state["off_segment"] & (band > 0)))
+    chosen = [np.flatnonzero(fresh[:, k]) for k in range(fresh.shape[1])]
+    rows = [_take_rows(block, k, index, dual[:, k], storage(block, index)) for k, index in enumerate(chosen)]
+    parts = [_screened_terms(block, loss.take(np.array([k])), part) for k, part in enumerate(rows)]
+    phi_t_dual, mean_dual, constant = zip(*parts, strict=True)
+    sums = (np.column_stack(phi_t_dual), np.array(mean_dual), np.array(constant), *_summarize(loss, rows))
+    state["active"] = known | fresh
+    state["dual"] = np.where(fresh, 0, dual)
+    return sums, rows
+
+
+def _screened_terms(block: Block, loss: Loss, rows: ActiveRows) -> tuple[Array, float, float]:
+    """What these rows of one column contributed to `ScreenedRows` (phi_t_dual, mean_dual, constant)."""
+    offset, sign = loss.margin_transform(rows.target)
+    weighted = rows.share * rows.anchor
+    constant = (
+        weighted @ np.broadcast_to(offset, weighted.shape) - rows.share @ loss.conjugate(rows.anchor[:, None])[:, 0]
+    )
+    features = block.features[rows.index - block.start]
+    return (weighted * sign) @ features, float(np.sum(weighted * sign)), float(constant)

@@ -1,0 +1,300 @@
+"""Newton steps with the full gradient and a subsampled Hessian, for piecewise linear losses, before screening.
+
+A fit u0 to a sample of m rows is off by the sampling noise of its gradient. A pass over all rows gives the full
+gradient, and the curvature of the mean loss, which is smooth although the loss is not, is estimated by finite
+differences,
+
+    H = (1/m) sum_i c_i phi_i phi_i' + 2 alpha I,        c_i = (slope(r_i + h) - slope(r_i - h)) / (2 h),
+
+over the rows of the sample. A step u1 - u0 = -H^-1 gradient leaves two kinds of noise in the gradient: c_i phi_i'(u1 -
+u0) of each row of the sample, because H is estimated from it; and the change of slope of each of the n rows that
+changes segment on the way. Both are small against the duals, which are the noise of u0, so that a step gains about one
+digit.
+
+The remaining error is simulated: both kinds of noise with random signs, mapped through H^-1. A few such draws give
+every row an error of its own, and rows are active only within a multiple of it (`ScreeningBands`). Since rows far from
+a kink do not change segment, the next step need only screen the rows that were active before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.data import RowState
+from quernel.losses import Loss
+from quernel.objective import Curvature, Problem, ScreenedRows
+from quernel.objective.duality_gap import FullGradient, full_gradient
+from quernel.solvers.linear_system import NewtonSystem
+from quernel.solvers.screening.active_set import ActiveSet, ScreeningBands, tighten
+
+Array = NDArray[np.floating]
+
+# h contains this share of the rows; in the tails, at most this multiple of the share of rows beyond the fit.
+NEAR_SHARE, TAIL_FACTOR = 0.3, 2.0
+# Draws of the error, and the number of (root mean square) errors within which a row is active.
+DRAWS, N_ERRORS = 12, 5.0
+# Smallest band of a row, as a share of the typical band: few draws may underestimate the error of a row.
+MIN_BAND = 0.3
+# Rows of the sample from which the typical and the widest band are computed, and a margin on the widest.
+BAND_ROWS, MAX_BAND_FACTOR = 2048, 1.2
+# Rows within h, per effective degree of freedom, that a Hessian estimate needs.
+ROWS_PER_PARAMETER = 8
+# Newton steps towards the fit of the sample, and the factor by which each must be shorter than the one before.
+SAMPLE_STEPS, CONTRACTION = 2, 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """The fit after a Newton step.
+
+    length (q,) is the root mean square change of predictions, `bands` hold each row's own band, `band` (q,) a typical
+    one.
+    """
+
+    coef: Array
+    intercept: Array
+    length: Array
+    band: Array
+    bands: ScreeningBands
+
+    @classmethod
+    def zero(cls, coef: Array, intercept: Array, band: Array) -> Step:
+        """The fit before the first step, with the same band for all rows."""
+        return cls(coef, intercept, np.zeros_like(band), band, ScreeningBands.uniform(band, len(coef), DRAWS))
+
+    def where(self, columns: NDArray[np.bool_], other: Step) -> Step:
+        """The other step in these columns, this one in the rest."""
+        coef, intercept, length, band = (
+            np.where(columns, getattr(other, name), getattr(self, name))
+            for name in ("coef", "intercept", "length", "band")
+        )
+        bands = [np.where(columns, new.T, old.T).T for old, new in zip(self.bands, other.bands, strict=True)]
+        return Step(coef, intercept, length, band, ScreeningBands(*map(np.ascontiguousarray, bands)))
+
+
+class SubsampledNewton:
+    """Newton steps with the Hessian of a sample, factorized once.
+
+    `fit_subsample` steps with the sample's own gradient, towards its fit; `step` with the gradient of all rows, towards
+    theirs. entries and hessian_rows count the work: feature entries read, and rows summed into Hessians.
+
+    Parameters
+    ----------
+    sample : Problem
+        The rows of the sample, with the features of the basis if there is one.
+    basis : array of shape (M, k) or None
+    parameters : float
+        Effective degrees of freedom of the fit, which the sample must resolve.
+    """
+
+    def __init__(self, sample: Problem, basis: Array | None, parameters: float) -> None:
+        self.n_rows, self.entries, self.hessian_rows = sample.rows.n_rows, 0, 0
+        self._sample, self._basis, self._parameters = sample, basis, parameters
+        self._features = sample.rows.as_array("A sample is kept")
+        self._rng = np.random.default_rng(0)
+        self._curvature: Array = np.empty(0)
+        self._systems: list[NewtonSystem] = []
+
+    def fit_subsample(self, coef: Array, intercept: Array) -> tuple[Array, Array, Array] | None:
+        """Approximate the fit of the sample by a few Newton steps from (coef, intercept), given in the basis.
+
+        Returns (coef, intercept, residual), accurate to a share of the sampling error, or None where steps do not
+        contract.
+        """
+        state, length = self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
+        found, residual = self._sample_gradient(state, coef, intercept)
+        for _ in range(SAMPLE_STEPS):
+            if not self._factorize(residual):
+                return None
+            move, shift = self._newton_direction(coef, found.phi_t_dual, found.mean_dual)
+            coef, intercept, before = coef + move, intercept + shift, residual
+            found, residual = self._sample_gradient(state, coef, intercept)
+            last, length = length, self._rms(residual - before)
+            if not np.all(length <= CONTRACTION * last):
+                return None
+        return coef, intercept, residual
+
+    def _sample_gradient(self, state: RowState, coef: Array, intercept: Array) -> tuple[FullGradient, Array]:
+        """Gradient sums and residuals of the sample at a fit."""
+        self.entries += self._features.size
+        return full_gradient(self._sample, state, coef, intercept), state.collect("residual")
+
+    def step(self, coef: Array, intercept: Array, phi_t_dual: Array, mean_dual: Array, n_rows: int) -> Step | None:
+        """One Newton step from a fit at which all rows have these sums; None where the Hessian cannot be estimated.
+
+        Parameters
+        ----------
+        coef, intercept : arrays of shape (M, q) and (q,)
+        phi_t_dual, mean_dual : arrays of shape (M, q) and (q,)
+            Phi'(w s v)/W and sum w s v / W over all rows, with v the slopes of the loss at the fit.
+        n_rows : int
+            Number of all rows.
+        """
+        loss, basis = self._sample.loss, self._basis
+        inner, phi_t_dual = (coef, phi_t_dual) if basis is None else (basis.T @ coef, basis.T @ phi_t_dual)
+        before = self._residuals(inner, intercept)
+        if not self._factorize(before):
+            return None
+        move, shift = self._newton_direction(inner, phi_t_dual, mean_dual)
+        after = self._residuals(inner + move, intercept + shift)
+        changed = loss.slope(after) - loss.slope(before)
+        noise = np.hypot(self._curvature * (after - before), changed * np.sqrt(len(after) / n_rows))
+        there = coef + (move if basis is None else basis @ move), intercept + shift
+        return Step(*there, self._rms(after - before), *self._bands(noise))
+
+    def release(self) -> None:
+        """Free the sample after the last step."""
+        del self._sample, self._features, self._curvature, self._systems
+
+    def _factorize(self, residual: Array) -> bool:
+        """Estimate and factorize the Hessian, at the first call; return whether the sample had enough rows for it."""
+        if not self._systems:
+            self._curvature = _curvature(self._sample.loss, residual, self._sample.rows.share)
+            rows = np.count_nonzero(self._curvature, axis=0)
+            if np.all(np.isfinite(self._curvature)) and rows.min() >= ROWS_PER_PARAMETER * self._parameters:
+                self._systems = [self._system(k) for k in range(self._sample.n_columns)]
+        return len(self._systems) > 0
+
+    def _newton_direction(self, coef: Array, phi_t_dual: Array, mean_dual: Array) -> tuple[Array, Array]:
+        """-H^-1 gradient of every column: (k, q) for the coefficients and (q,) for the intercepts."""
+        gradient = 2 * self._sample.alpha * coef - phi_t_dual
+        steps = [system.direction(gradient[:, k], -mean_dual[k]) for k, system in enumerate(self._systems)]
+        return np.column_stack([x for x, _ in steps]), np.array([z for _, z in steps])
+
+    def _rms(self, change: Array) -> Array:
+        """Root mean square over the sample, (q,)."""
+        return np.sqrt(self._sample.rows.share @ change**2)
+
+    def _residuals(self, coef: Array, intercept: Array) -> Array:
+        """Residuals of the sample, (m, q)."""
+        state = self._sample.rows.new_memory()
+        self._sample.set_coefficients(state, coef, intercept)
+        self.entries += self._features.size
+        return state.collect("residual")
+
+    def _system(self, k: int) -> NewtonSystem:
+        """The factorized Newton system of column k."""
+        curved = np.flatnonzero(self._curvature[:, k])
+        weight, rows = self._sample.rows.share[curved] * self._curvature[curved, k], self._features[curved]
+        self.hessian_rows += len(curved)
+        cross, total = weight @ rows, float(weight.sum())
+        rows *= np.sqrt(weight)[:, None]
+        curvature = Curvature(np.empty(0), gram=rows.T @ rows, cross=cross, total=total)
+        return NewtonSystem(curvature, self._sample.alpha[k], self._sample.fit_intercept)
+
+    def _bands(self, noise: Array) -> tuple[Array, ScreeningBands]:
+        """Simulate the remaining error of a step, given the noise (m, q) of each row of the sample in the gradient.
+
+        Returns the typical band (q,) and the bands of all rows, from random signs on the noise, mapped through H^-1.
+        """
+        (k, q), share = (self._features.shape[1], noise.shape[1]), self._sample.rows.share
+        some = self._features[:: -(-len(noise) // BAND_ROWS)]
+        errors, shifts, (typical, widest) = np.empty((q, DRAWS, k)), np.empty((q, DRAWS)), np.empty((2, q))
+        for column, system in enumerate(self._systems):
+            rows = np.flatnonzero(noise[:, column])
+            signs = 2.0 * self._rng.integers(2, size=(DRAWS, len(rows)), dtype=np.int8) - 1
+            signs *= share[rows] * noise[rows, column] * (N_ERRORS / np.sqrt(DRAWS))
+            phi_t_dual, mean_dual = signs @ self._features[rows], signs.sum(axis=1)
+            drawn = [system.direction(-one, -other) for one, other in zip(phi_t_dual, mean_dual, strict=True)]
+            errors[column], shifts[column] = [x for x, _ in drawn], [z for _, z in drawn]
+            squares = np.sum((some @ errors[column].T + shifts[column]) ** 2, axis=1)
+            typical[column], widest[column] = np.sqrt([squares.mean(), squares.max()])
+        errors = errors if self._basis is None else errors @ self._basis.T
+        limits = MAX_BAND_FACTOR * widest, MIN_BAND * typical
+        return typical, ScreeningBands(*limits, np.ascontiguousarray(errors), shifts)
+
+
+def has_enough_rows(sample: Problem, parameters: float) -> bool:
+    """Whether the sample is stored and large enough for a Hessian estimate with this many degrees of freedom."""
+    return sample.rows.cached and NEAR_SHARE * sample.rows.n_rows >= ROWS_PER_PARAMETER * parameters
+
+
+def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
+    """Finite-difference curvature c_i (m, q); not finite where so many rows lie on a kink that h would be 0."""
+    (low, high), slope = loss.domain, loss.slope(residual)
+    beyond = np.minimum(share @ (slope == low), share @ (slope == high))
+    near = np.minimum(NEAR_SHARE, TAIL_FACTOR * beyond)
+    h = np.array([np.quantile(one, part) for one, part in zip(loss.distance_to_knot(residual).T, near, strict=True)])
+    h[h == 0] = np.nan
+    return (loss.slope(residual + h) - loss.slope(residual - h)) / (2 * h)
+
+
+# A step is accepted if its length and its band are at most this share of those before.
+IMPROVEMENT = 0.75
+# Steps end where at most this share of rows is active, or after so many.
+ENOUGH_SCREENED, MAX_STEPS = 0.01, 3
+
+
+@dataclass(frozen=True, eq=False)
+class ScreenedFit:
+    """A fit with the rows screened at it: the linear term of the screened rows, and the active set."""
+
+    coef: Array
+    intercept: Array
+    band: Array
+    screened: ScreenedRows
+    active_set: ActiveSet
+
+
+@dataclass(frozen=True, eq=False)
+class NewtonSteps:
+    """Settings of the Newton steps before the first round of screening.
+
+    Attributes
+    ----------
+    newton : SubsampledNewton
+    wide_band : array of shape (q,)
+        Band of the first screening: rows outside are not read again, so it is generous.
+    covers_all : bool
+        Whether `wide_band` holds practically every row that could change segment; if not, the first step reads all
+        rows.
+    """
+
+    newton: SubsampledNewton
+    wide_band: Array
+    covers_all: bool
+
+
+def take_steps(
+    problem: Problem, state: RowState, fit: ScreenedFit, steps: NewtonSteps, basis: Array | None
+) -> ScreenedFit:
+    """Newton steps before screening: full gradient, subsampled Hessian; rows are screened again after each.
+
+    A column accepts a step if it is clearly shorter than the one before and narrows the band. `fit` was screened with
+    the wide band; where no column accepts a step, rows are screened again with the original one.
+    """
+    n, M, newton, covers_all = problem.rows.n_rows, problem.rows.n_features, steps.newton, steps.covers_all
+    here = Step.zero(fit.coef, fit.intercept, fit.band)
+    work, band, length = newton.entries, steps.wide_band, np.full(problem.n_columns, np.inf)
+    for _ in range(MAX_STEPS):
+        phi_t_dual = fit.screened.phi_t_dual + fit.active_set.phi_t_dual
+        mean_dual = fit.screened.mean_dual + fit.active_set.mean_dual
+        step = newton.step(here.coef, here.intercept, phi_t_dual, mean_dual, n)
+        if step is None:
+            break
+        taken = (step.length <= IMPROVEMENT * length) & (step.band <= IMPROVEMENT * band) & (step.band > 0)
+        if not taken.any():
+            break
+        here, band = here.where(taken, step), np.where(taken, step.band, band)
+        length = np.where(taken, step.length, length)
+        fit = _rescreen(problem, state, fit, here, basis, all_rows=not covers_all)
+        covers_all = True
+        if fit.active_set.count.max() <= ENOUGH_SCREENED * n:
+            break
+    if length.min() == np.inf:  # no column took a step
+        fit = _rescreen(problem, state, fit, here, basis)
+    state.sweeps += (newton.entries - work) / (n * M)
+    newton.release()
+    return fit
+
+
+def _rescreen(
+    problem: Problem, state: RowState, fit: ScreenedFit, step: Step, basis: Array | None, all_rows: bool = False
+) -> ScreenedFit:
+    """Screen the active rows, or all, with the bands after a step."""
+    state.sweeps += problem.n_columns if all_rows else float(fit.active_set.count.sum()) / problem.rows.n_rows
+    rows = tighten(problem, state, None if all_rows else fit.screened, step.coef, step.intercept, step.bands, basis)
+    return ScreenedFit(step.coef, step.intercept, step.band, *rows)

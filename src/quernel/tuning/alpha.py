@@ -1,0 +1,173 @@
+"""alpha="auto" for small data: choose the ridge weight by cross-validation.
+
+With many rows the default, a constant divided by the scale of y (`defaults`), is about right. With few rows the best
+alpha depends on how much of y the columns explain: a thousand times the default if they explain nothing, a hundredth of
+it without noise. So alphas on a grid  default * STEP^power  are compared by three-fold cross-validation. Among those
+that are not worse than the best by more than one standard error of the paired difference, the one closest to the
+default is chosen.
+
+Folds depend on the values and weights of rows, not on their order or repetition nor on the sign of y, and the grid
+depends on y only through its scale: fit(a y) = a fit(y) holds for any a != 0 (levels mirrored for a < 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._threads import single_threaded_blas
+from quernel.kernels import Kernel, Linear
+from quernel.losses import Loss, weighted_quantiles
+from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.defaults import spread
+from quernel.tuning.holdout import (
+    ROTATE_BELOW,
+    TOL,
+    Fold,
+    deduplicated_sample,
+    iter_folds,
+    representative_levels,
+    sign_symmetric_groups,
+)
+
+Array = NDArray[np.floating]
+
+# Cross-validation is used from FEW distinct rows up to MANY: fewer say too little, and with more the default will do.
+FEW, MANY = 30, ROTATE_BELOW
+# Smallest effective sample size 1 / sum(share^2): otherwise a few heavy rows would decide alone.
+WORTH = 10
+# The grid: the default times STEP^power, for powers from LEAST to LARGEST.
+STEP, LEAST, LARGEST = 4.0, -4, 5
+# Nystroem landmarks of the fits.
+COMPONENTS = 250
+
+
+@dataclass(frozen=True)
+class AlphaChoice:
+    """Result of the search for alpha; print it.
+
+    Attributes
+    ----------
+    alpha : float
+        The value chosen.
+    usual : float
+        The default for this number of rows.
+    tried : tuple of (alpha, held-out loss)
+    n_rows : int
+        Distinct rows that were used.
+    """
+
+    alpha: float
+    usual: float
+    tried: tuple[tuple[float, float], ...]
+    n_rows: int
+
+    def __str__(self) -> str:
+        lines = ["     alpha  held-out loss"]
+        for alpha, loss in self.tried:
+            remarks = ["chosen"] * (alpha == self.alpha) + ["default for so many rows"] * (alpha == self.usual)
+            lines.append(f"{alpha:>10.2g}  {loss:>13.4g}  {', '.join(remarks)}".rstrip())
+        lines.append(f"Held-out loss of {self.n_rows:,} rows by cross-validation, with at most {COMPONENTS} landmarks.")
+        lines.append(
+            "Chosen: the closest to the default that is not worse than the best by more than one standard error."
+        )
+        return "\n".join(lines)
+
+
+def choose_alpha(
+    summary: DataSummary,
+    kernel: Kernel,
+    loss: Loss,
+    usual: float,
+    *,
+    fit_intercept: bool,
+    most_components: int,
+    larger_only: bool = False,
+) -> AlphaChoice | None:
+    """Choose alpha for a kernel with given bandwidths by cross-validation around the default `usual`.
+
+    Returns None, to keep the default, if there are too few or too many distinct rows, for class labels (margins have a
+    natural scale), for the linear kernel, and for kernels known only through their random features. `larger_only`
+    restricts the grid to values not below the default.
+    """
+    if not FEW <= summary.n_distinct < MANY or loss.margin or isinstance(kernel, Linear) or not _has_gram(kernel):
+        return None
+    sample = deduplicated_sample(summary.sample, MANY)
+    share = sample.share()
+    if sample.n_rows < FEW or WORTH * share @ share > 1:
+        return None
+    # Heavy tails inflate the loss, but not the differences between fits: solve more accurately in proportion.
+    median = weighted_quantiles(sample.y, share, np.array([0.5]))[0]
+    outliers = float(share @ np.abs(sample.y - median)) / spread(sample.y, share)
+    n_landmarks, tol = min(COMPONENTS, most_components), TOL / max(outliers, 1.0)
+    with single_threaded_blas(0, 0):
+        folds = [
+            Fold(train, held_out, representative_levels(loss), fit_intercept, n_landmarks, tol)
+            for train, held_out in iter_folds(sample, sign_symmetric_groups(sample))
+        ]
+        trials = _AlphaSearch(folds, kernel, usual, 0 if larger_only else LEAST)
+        trials.run()
+    means = {power: trials.mean(power) for power in sorted(trials.losses)}
+    tried = tuple((usual * STEP**power, mean) for power, mean in means.items())
+    return AlphaChoice(usual * STEP ** trials.select(), usual, tried, sample.n_rows)
+
+
+def _has_gram(kernel: Kernel) -> bool:
+    """Whether k(x, z) can be evaluated, as Nystroem features need; some kernels have random features only."""
+    try:
+        kernel.check_diagonal()
+    except ValueError:
+        return False
+    return True
+
+
+class _AlphaSearch:
+    """Cross-validated losses by row, `losses[power]` of shape (n,), of fits with alpha = usual * STEP^power."""
+
+    def __init__(self, folds: list[Fold], kernel: Kernel, usual: float, least: int) -> None:
+        self.folds, self.kernel, self.usual, self.least = folds, kernel, usual, least
+        weight = np.concatenate([np.asarray(fold.held_out.weight) for fold in folds])
+        self.share = weight / weight.sum()
+        self.losses: dict[int, Array] = {}
+
+    def run(self) -> None:
+        """Extend the grid up or down for as long as the best power is at its end."""
+        self._evaluate([power for power in (1, 0, -1) if power >= self.least])
+        while True:
+            best, low, high = self.best(), min(self.losses), max(self.losses)
+            if best == low > self.least:
+                self._evaluate([power for power in (low - 1, low - 2) if power >= self.least])
+            elif best == high < LARGEST:
+                self._evaluate([power for power in (high + 2, high + 1) if power <= LARGEST])
+            else:
+                return
+
+    def _evaluate(self, powers: list[int]) -> None:
+        """Fit every fold at these powers and record the losses of its held-out rows."""
+        alphas = self.usual * STEP ** np.array(powers, dtype=float)
+        losses = np.hstack([fold.losses(self.kernel, alphas) for fold in self.folds])
+        self.losses.update(zip(powers, losses, strict=True))
+
+    def mean(self, power: int) -> float:
+        """Held-out loss at this power, the weighted mean over all rows."""
+        return float(self.share @ self.losses[power])
+
+    def best(self) -> int:
+        """The power of lowest held-out loss; ties go to the larger alpha."""
+        return min(self.losses, key=lambda power: (self.mean(power), -power))
+
+    def select(self) -> int:
+        """The power closest to 0, the default, that is not significantly worse than the best."""
+        best = self.losses[self.best()]
+        return min((power for power, one in self.losses.items() if not self._is_worse(one - best)), key=abs)
+
+    def _is_worse(self, difference: Array) -> bool:
+        """Whether the weighted mean of paired differences (n,) exceeds its standard error.
+
+        sqrt(sum_i share_i^2 (d_i - mean)^2 / (1 - sum_i share_i^2));  differences are scaled first, against overflow.
+        """
+        difference = difference / (np.abs(difference).max() or 1.0)
+        mean, part = self.share @ difference, self.share**2
+        return bool(mean > np.sqrt(part @ (difference - mean) ** 2 / (1 - part.sum())))

@@ -1,0 +1,200 @@
+"""Statistics of the training data on which hyperparameter selection is based, in memory or out of core.
+
+`DataSummary` holds means, scales and ranges of the columns, a robust scale of y, the point masses of y, and a sample of
+rows. All of them are the same for rows in memory, in files and on a cluster. The sample is drawn by a hash of the
+values, so that further samples of it (`distinct_rows`, `deduplicated_sample`) are those that would be drawn from all
+rows. In memory it is all rows; out of core it holds a few thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, streaming_summary
+from quernel.data.hash_sample import sample
+from quernel.data.sources import counting
+from quernel.data.statistics import column_range
+from quernel.tuning.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
+
+Array = NDArray[np.floating]
+
+# A point mass is a value of y that has at least this fraction of the weight. The relative slack absorbs rounding error
+# of the sums, which depends on the order of rows, so that the result does not.
+PART, ROUNDING = 0.01, 1e-9
+# Rows that `_differ` compares at a time.
+SOME = 1000
+# Distance, relative to the robust scale of y, within which a predicted quantile is snapped to a point mass. Quantiles
+# fitted to counts that stay on a value do so to 1e-9 with one or two columns, and to 1e-4 between rows with more.
+NEAR = 1e-4
+
+
+OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
+
+# Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
+SAMPLE = 4000
+
+
+def find_point_masses(X: Array, y: Array, share: Array) -> Array:
+    """Values of y with at least 1 % of the weight, ascending.
+
+    A value shared only by copies of one row does not count: repeating a row must be equivalent to weighting it.
+    """
+    rows = np.flatnonzero(share > 0)
+    if not _repeats(y[rows]):
+        return np.empty(0)
+    order = rows[np.argsort(y[rows])]
+    ascending = y[order]
+    starts = np.append(0, 1 + np.flatnonzero(ascending[1:] != ascending[:-1]))
+    weight = np.add.reduceat(share[order], starts)
+    often = np.flatnonzero(weight >= PART * (1 - ROUNDING) * weight.sum())
+    stops = np.append(starts[1:], len(order))
+    return np.array([ascending[starts[k]] for k in often.tolist() if _differ(X, order[starts[k] : stops[k]])])
+
+
+def _repeats(y: Array) -> bool:
+    """Whether y has ties; a plain sort is cheaper than the argsort that follows."""
+    ascending = np.sort(y)
+    return bool(np.any(ascending[1:] == ascending[:-1]))
+
+
+def _differ(X: Array, rows: NDArray[np.intp]) -> bool:
+    """Whether these rows of X are not all equal; stops at the first chunk that has a difference."""
+    parts = (rows[start : start + SOME] for start in range(0, len(rows), SOME))
+    return any(bool(np.any(X[part] != X[rows[0]])) for part in parts)
+
+
+def snap_to_point_masses(curves: Array, values: Array, near: float) -> Array:
+    """Replace entries of `curves` within `near` of one of the `values` (ascending) by that value."""
+    if len(values) == 0:
+        return curves
+    above = np.searchsorted(values, curves)
+    low, high = values[np.maximum(above - 1, 0)], values[np.minimum(above, len(values) - 1)]
+    nearest = np.where(np.abs(curves - low) <= np.abs(high - curves), low, high)
+    return np.where(np.abs(nearest - curves) <= near, nearest, curves)
+
+
+class DataSummary:
+    """Lazily computed statistics of data in memory.
+
+    Attributes
+    ----------
+    source : ArrayRows, or an out-of-core source in `StreamedSummary`; without rows of weight 0
+    n_rows, n_columns : int
+    in_memory : bool
+    """
+
+    in_memory = True
+
+    def __init__(self, source: ArrayRows) -> None:
+        self.source: Any = source
+        self.n_rows, self.n_columns = source.X.shape
+
+    @property
+    def sample(self) -> ArrayRows:
+        """Rows that hyperparameter selection samples from: in memory, all of them."""
+        return self.source
+
+    @cached_property
+    def mean(self) -> Array:
+        """Weighted column means, shape (d,)."""
+        return self.source.share() @ self.source.X
+
+    @cached_property
+    def scales(self) -> Array:
+        """Scale of every column, shape (d,): its standard deviation, with exceptions (see `column_scales`)."""
+        return column_scales(self.source.X, self.source.share())
+
+    @cached_property
+    def range(self) -> Array:
+        """Minimum and maximum of every column, shape (2, d)."""
+        return column_range(self.source.X)
+
+    @cached_property
+    def target_scale(self) -> float:
+        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `spread`)."""
+        return spread(self.source.y, self.source.share())
+
+    @cached_property
+    def n_distinct(self) -> int:
+        """Approximate number of distinct rows (x, y)."""
+        return sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
+
+    @cached_property
+    def point_masses(self) -> Array:
+        """Point masses of y (see `find_point_masses`), ascending; out of core, estimated on the sample."""
+        return find_point_masses(self.sample.X, self.sample.y, self.sample.share())
+
+    @property
+    def bandwidth(self) -> Array:
+        """Automatic bandwidths by the median heuristic, shape (d,)."""
+        return bandwidth_from(self.scales, self.sample.X, self.sample.share())
+
+    def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
+        """Apply a row-wise function to the rows 0, step, 2 step, ... of X."""
+        return function(self.source.X[::step])
+
+
+class StreamedSummary(DataSummary):
+    """Statistics of out-of-core data, in files or on a Dask cluster; rows of weight 0 are left out.
+
+    One pass over the rows computes everything but the scale of y, which takes a few passes over y for its quartiles.
+    """
+
+    in_memory = False
+
+    def __init__(self, source: OutOfCoreSource) -> None:
+        self._found = streaming_summary.summarise(source, SAMPLE)
+        moments = self._found.moments
+        self.source = source if moments.n_rows == source.n_rows else _drop_zero_weight(source)
+        self.n_rows, self.n_columns = self.source.n_rows, self.source.n_columns
+        self.total, self.largest = moments.total, moments.largest
+        self.mean, self.range = moments.mean, moments.range
+        self.scales = scales_from(moments)
+        self.n_distinct = self._found.sample.n_pairs
+
+    @cached_property
+    def sample(self) -> ArrayRows:
+        """Hash sample of the rows, in memory."""
+        return self._found.sample.rows()
+
+    @cached_property
+    def target_scale(self) -> float:
+        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `spread`)."""
+        quartiles = streaming_summary.quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
+        return spread_from(
+            quartiles, lambda median: streaming_summary.absolute_deviation(self.source, median, self.total)
+        )
+
+    def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
+        """Apply a row-wise function to the rows 0, step, 2 step, ... of X, block by block or by Dask workers."""
+        if isinstance(self.source, DaskRows):
+            from dask import compute, delayed
+
+            parts = self.source.X[::step].to_delayed().ravel()
+            return np.concatenate(compute(*(delayed(function, pure=False)(part) for part in parts)))
+        spans = self.source.spans
+        pieces = self.source.stream(range(len(spans)))
+        return np.concatenate(
+            [function(piece.X[-span.start % step :: step]) for span, piece in zip(spans, pieces, strict=True)]
+        )
+
+
+def summarize_rows(source: ArrayRows | OutOfCoreSource) -> DataSummary:
+    """Summary of a source of rows, in memory or out of core."""
+    return DataSummary(source) if isinstance(source, ArrayRows) else StreamedSummary(source)
+
+
+def _drop_zero_weight(source: Any) -> Any:
+    """The same source without rows of weight 0."""
+    if isinstance(source, DaskRows):
+        assert source.weight is not None  # unweighted rows all count
+        counts = source.weight > 0
+        some = DaskRows(source.X[counts], source.y[counts], source.weight[counts])
+        some.names = source.names
+        return some
+    return SelectedRows(source, counting(source))
