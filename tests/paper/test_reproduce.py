@@ -111,7 +111,7 @@ def test_the_list_names_every_item_and_its_label(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tab.22"], ("no item 'tab.22'", "Did you mean 'tab.2'")),
+        (["tab.22"], ("no experiment 'tab.22'", "Did you mean 'tab.2'")),
         (["used_cars"], ("--used-cars", "kaggle.com")),
         (["tab.4", "--used-cars", "nowhere.csv"], ("no used cars at nowhere.csv", "kaggle.com")),
         (["tab.2", "--out", "mine"], ("did not write", "--force")),
