@@ -67,3 +67,14 @@ def test_features_are_cheap_if_few_are_near_and_cost_less(risks, seconds, holds,
     (verdict,) = cost_accuracy.verdicts(table)
     assert verdict.holds is holds or verdict.holds == holds
     assert words in verdict.text
+
+
+def test_features_that_may_or_may_not_be_near_decide_nothing():
+    table = costs({"5": 0.02, "exact": 0.01}, {"5": 0.01, "exact": 0.1})
+    rng = np.random.default_rng(0)
+    for row in table.rows:
+        if row["features"] == "5":
+            row["excess"] = 0.011 + 0.002 * rng.standard_normal()
+    (verdict,) = cost_accuracy.verdicts(table)
+    assert verdict.holds == "undecided"
+    assert "for certain" in verdict.text

@@ -263,6 +263,20 @@ def test_exact_kqr_may_be_worse():
     worse = verdicts.judge_exact(table(excess=lambda method, level, n: 2 / n + 0.001 * (method == EXACT)))
     assert worse.holds is False
     assert "level 0.5, N = 2,000 (by 0.00100)" in worse.text
+    paired = verdicts.judge_exact(worse_in_pairs())
+    assert "standard errors of the two means nowhere" in paired.text, "rows vary more than the methods differ"
+    assert paired.holds is False, "in pairs, on the same rows, more cells are worse than chance allows"
+
+
+def worse_in_pairs():
+    """Exact KQR a little worse on every draw of the rows, which both methods share."""
+    rng, shared = np.random.default_rng(0), {}
+    slightly = table(excess=lambda method, level, n: 1 + 0.001 * (method == EXACT))
+    rows = []
+    for row in slightly.rows:
+        draw = shared.setdefault((row["level"], row["n"], row["repetition"]), 0.1 * rng.standard_normal())
+        rows.append(row | {"excess": row["excess"] + draw})
+    return Table(rows)
 
 
 # The Bayes risk.
