@@ -104,7 +104,7 @@ def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
 
     def seconds(rows: StreamedDesign) -> float:
         begin = time.perf_counter()
-        rows.map_reduce(step, rows.new_memory(), join=total)
+        rows.map_reduce(step, rows.new_state(), join=total)
         return time.perf_counter() - begin
 
     def rows_of(cache: str, kind: str) -> StreamedDesign:

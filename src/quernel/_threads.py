@@ -5,8 +5,8 @@ on one thread while quernel solves, and large problems are parallelised over row
 the user allows BLAS (OMP_NUM_THREADS, threadpoolctl), but no more than there are cores.
 
 - `single_threaded_blas`  limits BLAS for the duration of a `with` block, and says how many threads to use instead;
-- `spread`                is a parallel map over blocks;
-- `ahead`                 starts one call in the background.
+- `parallel_map`                is a parallel map over blocks;
+- `submit`                starts one call in the background.
 
 The threads run numpy and nogil numba code, so the interpreter lock is no bottleneck. One pool per thread count lives
 for the whole process. Calls from one of its own threads run serially: waiting there for others could deadlock.
@@ -92,7 +92,7 @@ def single_threaded_blas(n_rows: int, n_features: int) -> Iterator[int]:
         _blas_limit.release()
 
 
-def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
+def parallel_map(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
     """Parallel map:  [function(item) for item in items]  on this thread and threads - 1 of the pool.
 
     Items are scheduled dynamically: each thread takes the next one as soon as it is free, so that a thread which the
@@ -115,7 +115,7 @@ def spread(function: Callable[[Item], Answer], items: Iterable[Item], threads: i
     return results  # type: ignore[return-value]
 
 
-def ahead(function: Callable[..., Answer], *args: Any, threads: int) -> Callable[[], Answer]:
+def submit(function: Callable[..., Answer], *args: Any, threads: int) -> Callable[[], Answer]:
     """Start function(*args) in a background thread; return a function that waits for its result.
 
     With a single thread the call is made only when the result is asked for.

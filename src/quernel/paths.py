@@ -232,7 +232,7 @@ def _warm_start(problem: Problem, previous: Result) -> newton.Start | None:
 def _smoothing_widths(problem: Problem, previous: Result) -> Array:
     """Smoothing widths (q,) at which some rows are within reach of a knot: a quantile of |residual - knot|."""
     subsample = slice(None, None, max(problem.rows.n_rows // _OPTIONS.warm_start_rows, 1))
-    memory = problem.rows.new_memory()
+    memory = problem.rows.new_state()
     problem.set_coefficients(memory, previous.coef, previous.intercept)
     distance = problem.loss.distance_to_knot(memory.collect("residual")[subsample])
     if not np.isfinite(distance).all():  # a loss without knots is smooth by itself

@@ -513,7 +513,7 @@ def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
     assert ran.returncode == 0, ran.stderr
     outside = json.loads(ran.stdout)["rows_outside"]
     model = quernel.load(folder / "m.quernel")
-    assert outside == model.model.outside(model.encoder.encode(far)).sum() >= 7
+    assert outside == model.model.is_extrapolation(model.encoder.encode(far)).sum() >= 7
     assert f"{outside} of 50 rows are outside" in ran.stderr
 
 

@@ -88,7 +88,7 @@ def test_predictions_of_linear_and_named_models_are_lazy(data):
     named = KernelQuantileRegressor(n_components=10, random_state=0).fit(frame, y)
     rows = DaskRows(dd.from_pandas(frame[["c", "a", "b"]], npartitions=2), y)
     np.testing.assert_allclose(named.predict(rows).compute(), named.predict(frame), rtol=1e-12)
-    np.testing.assert_array_equal(linear.outside(A).compute(), np.zeros(500, dtype=bool))
+    np.testing.assert_array_equal(linear.is_extrapolation(A).compute(), np.zeros(500, dtype=bool))
 
 
 def test_data_frames_are_known_by_their_columns(data):

@@ -87,7 +87,7 @@ def test_usual_bandwidths_are_kept_with_the_ridge_of_the_least_error(name):
 def test_the_start_is_where_kernels_are_neither_0_nor_1():
     X = np.random.default_rng(0).standard_normal((100, 6))
     for kernel in KERNELS.values():
-        if len(kernel.parts) == 1:
+        if len(kernel.summands) == 1:
             width = first_bandwidth(kernel, np.ones(6), X)
             pairs = kernel.with_bandwidth(width).gram(X, X)[np.triu_indices(100, 1)]
             assert np.median(pairs) == pytest.approx(0.25, abs=0.01)

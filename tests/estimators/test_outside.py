@@ -41,8 +41,8 @@ def test_rows_are_outside_if_any_column_is(name):
     model = MODELS[name]()
     np.testing.assert_array_equal(model.input_range_, [[0, 0], [1, 100]])
     new = np.array([[0, 0], [1, 100], [0.5, 50], [-1e-9, 50], [0.5, 100.001], [2, -5]])
-    np.testing.assert_array_equal(model.outside(new), [False, False, False, True, True, True])
-    assert not model.outside(rows()[0]).any()
+    np.testing.assert_array_equal(model.is_extrapolation(new), [False, False, False, True, True, True])
+    assert not model.is_extrapolation(rows()[0]).any()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -52,7 +52,7 @@ def test_only_rows_that_are_far_outside_warn(name):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             model.predict([[-0.24, 124], [1.24, -24]])
-        with pytest.warns(ExtrapolationWarning, match=r"1 of 2 rows are far .*model\.outside\(X\)"):
+        with pytest.warns(ExtrapolationWarning, match=r"1 of 2 rows are far .*model\.is_extrapolation\(X\)"):
             model.predict([[0.5, 50], far])
 
 
@@ -77,7 +77,7 @@ def test_rows_without_weight_do_not_count():
     weight = np.ones(len(X))
     weight[5] = 0
     model = KernelQuantileRegressor(**SMALL).fit(X, y, sample_weight=weight)
-    assert model.outside(X).tolist() == [i == 5 for i in range(len(X))]
+    assert model.is_extrapolation(X).tolist() == [i == 5 for i in range(len(X))]
 
 
 def test_a_constant_column_has_no_room():

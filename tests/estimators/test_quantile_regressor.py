@@ -12,7 +12,7 @@ from sklearn.metrics import d2_pinball_score
 
 from quernel import KernelQuantileRegressor
 from quernel.kernels import KERNELS
-from quernel.tuning.defaults import spread
+from quernel.tuning.defaults import robust_scale
 
 RANDOM = {"n_components": 60, "alpha": 1e-3, "random_state": 0}
 EXACT = {"n_components": "exact", "alpha": 1e-3}
@@ -524,14 +524,16 @@ def test_the_automatic_ridge_weight_is_halved_whenever_there_are_four_times_as_m
     def weight(size, unit=1.0, times=1, **words):
         rows = np.repeat(np.arange(size), times)
         return (
-            clone(model).fit(X[rows], unit * y[rows], **words).alpha_ * unit * spread(y[:size], np.full(size, 1 / size))
+            clone(model).fit(X[rows], unit * y[rows], **words).alpha_
+            * unit
+            * robust_scale(y[:size], np.full(size, 1 / size))
         )
 
     sizes = 2_100, 7_500, 8_500, 30_000, 34_000
     np.testing.assert_allclose([weight(size) / 5e-5 for size in sizes], [1 / 2, 1 / 2, 1 / 4, 1 / 4, 1 / 8])
     for size in (500, 1_900):  # where it is chosen, what it is near to
         usual = clone(model).fit(X[:size], y[:size]).alpha_choice_.usual
-        assert usual * spread(y[:size], np.full(size, 1 / size)) == pytest.approx(5e-5)
+        assert usual * robust_scale(y[:size], np.full(size, 1 / size)) == pytest.approx(5e-5)
     assert weight(30_000, unit=1e4) == pytest.approx(weight(30_000))
     assert weight(1_900, times=3) == pytest.approx(weight(1_900))  # repeated rows tell nothing new
     assert weight(1_900, sample_weight=np.full(1_900, 7.0)) == pytest.approx(weight(1_900))

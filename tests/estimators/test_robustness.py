@@ -10,7 +10,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from quernel import KernelQuantileRegressor
-from quernel._threads import _controller, ahead, single_threaded_blas, spread
+from quernel._threads import _controller, parallel_map, single_threaded_blas, submit
 from quernel.datasets import make_homoscedastic
 from quernel.estimators.convergence import warn_not_converged
 
@@ -111,7 +111,7 @@ def test_overlapping_fits_give_blas_back_as_it_was():
 def test_threads_take_every_item_once_and_in_order():
     for threads in (1, 2, 3, 7):
         for items in (0, 1, 5, 20):
-            assert spread(lambda k: k * k, range(items), threads) == [k * k for k in range(items)]
+            assert parallel_map(lambda k: k * k, range(items), threads) == [k * k for k in range(items)]
 
 
 def test_an_error_in_a_thread_reaches_the_caller():
@@ -121,7 +121,7 @@ def test_an_error_in_a_thread_reaches_the_caller():
         return k
 
     with pytest.raises(ZeroDivisionError):
-        spread(fails, range(4), 2)
+        parallel_map(fails, range(4), 2)
 
 
 def test_after_an_error_threads_do_not_go_on():
@@ -132,7 +132,7 @@ def test_after_an_error_threads_do_not_go_on():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        spread(fails, range(1_000), 2)
+        parallel_map(fails, range(1_000), 2)
     assert len(begun) <= 2
 
 
@@ -147,27 +147,27 @@ def test_a_thread_that_is_held_up_holds_up_one_item():
             released.set()
         return k
 
-    assert spread(slow_at_first, range(10), 2) == list(range(10))
+    assert parallel_map(slow_at_first, range(10), 2) == list(range(10))
     assert len({by[k] for k in range(1, 10)}) == 1, "the other thread took all others"
 
 
 def test_what_another_thread_begins_is_what_one_would_have_done():
     for threads in (1, 2):
-        assert ahead(pow, 2, 5, threads=threads)() == 32
+        assert submit(pow, 2, 5, threads=threads)() == 32
         with pytest.raises(ZeroDivisionError):
-            ahead(lambda: 1 / 0, threads=threads)()
-    inside = ahead(lambda: spread(abs, range(-3, 0), 2), threads=2)  # waits for no other thread
+            submit(lambda: 1 / 0, threads=threads)()
+    inside = submit(lambda: parallel_map(abs, range(-3, 0), 2), threads=2)  # waits for no other thread
     assert inside() == [3, 2, 1]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_process_can_use_threads_again():
-    assert spread(abs, range(4), 2) == [0, 1, 2, 3]
+    assert parallel_map(abs, range(4), 2) == [0, 1, 2, 3]
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # a child that waits for its parent's threads would wait for ever
-        os._exit(0 if spread(abs, range(4), 2) == [0, 1, 2, 3] else 1)
+        os._exit(0 if parallel_map(abs, range(4), 2) == [0, 1, 2, 3] else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0
 

@@ -36,7 +36,7 @@ def certificate_of(features, y, levels, alpha, coef, constant, dual, weight=None
     """The library's certificate, with residuals and duals set by hand."""
     rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     problem = Problem(rows, Pinball(levels), alpha, fit_intercept=intercept)
-    memory = rows.new_memory(anchor=dual)
+    memory = rows.new_state(anchor=dual)
     problem.set_coefficients(memory, coef, constant)
     return certify(problem, memory, coef, constant, null_model(problem))
 

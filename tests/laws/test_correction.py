@@ -47,7 +47,7 @@ def fits(apart):
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_screening_all_rows_again_is_screening_them_for_the_first_time(lifted, loss):
     whole, (first, second) = problem(lifted, loss), fits(apart=0.5)
-    state, other = whole.rows.new_memory(), whole.rows.new_memory()
+    state, other = whole.rows.new_state(), whole.rows.new_state()
     screen(whole, state, *first, np.full(2, 0.4), None)
     first_active = state.collect("active").copy()
     screened, active_set = tighten(whole, state, None, *second, bands(2, 0.1), None)
@@ -67,7 +67,7 @@ def test_screening_all_rows_again_is_screening_them_for_the_first_time(lifted, l
 def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(lifted, loss):
     """What screened and active rows would add together: screened ones by the old fit, the others by the new one."""
     whole, (first, second) = problem(lifted, loss), fits(apart=0.02)
-    state = whole.rows.new_memory()
+    state = whole.rows.new_state()
     _, screened, active_set = screen(whole, state, *first, np.full(2, 0.4), None)
     known, before = state.collect("active"), state.collect("dual")
     sweeps, (after, fewer) = state.sweeps, tighten(whole, state, screened, *second, bands(2, 0.1), None)
@@ -87,7 +87,7 @@ def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(lifted, loss
 
 def test_every_row_is_active_within_its_own_band(lifted):
     whole, rng = problem(lifted, Pinball([0.5])), np.random.default_rng(0)
-    coef, intercept, state = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_memory()
+    coef, intercept, state = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_state()
     errors, shifts = rng.normal(0, 0.1, (1, 5, M)), rng.normal(0, 0.1, (1, 5))
     Phi = whole.rows.as_array("")
     reach = np.sqrt(np.sum((Phi @ errors[0].T + shifts[0]) ** 2, axis=1))
@@ -109,7 +109,7 @@ def test_a_step_removes_most_of_the_error_and_its_bands_hold_the_rest(lifted, lo
     def errors(coef, intercept):
         return (Phi @ (coef - best.coef) + intercept - best.intercept)[:, 0]
 
-    _, screened, active_set = screen(whole, whole.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
+    _, screened, active_set = screen(whole, whole.rows.new_state(), guess.coef, guess.intercept, np.array([0.1]), None)
     sums = screened.phi_t_dual + active_set.phi_t_dual, screened.mean_dual + active_set.mean_dual
     step = SubsampledNewton(few, None, 20).step(guess.coef, guess.intercept, *sums, N)
     before, after = errors(guess.coef, guess.intercept), errors(step.coef, step.intercept)
@@ -119,7 +119,7 @@ def test_a_step_removes_most_of_the_error_and_its_bands_hold_the_rest(lifted, lo
     assert np.mean(np.abs(after) > reach) < 0.002
     assert np.mean(np.abs(before) > reach) > 0.1, "negative control: the errors before were larger"
     # The sample's own gradient, which is nearly zero, leads nowhere.
-    _, screened, active_set = screen(few, few.rows.new_memory(), guess.coef, guess.intercept, np.array([0.1]), None)
+    _, screened, active_set = screen(few, few.rows.new_state(), guess.coef, guess.intercept, np.array([0.1]), None)
     sums = screened.phi_t_dual + active_set.phi_t_dual, screened.mean_dual + active_set.mean_dual
     own = SubsampledNewton(few, None, 20).step(guess.coef, guess.intercept, *sums, N)
     assert np.sqrt(np.mean(errors(own.coef, own.intercept) ** 2)) > 0.8 * np.sqrt(np.mean(before**2))

@@ -21,7 +21,7 @@ def make(loss, weighted):
     low, high = loss.domain
     anchor = np.asfortranarray(rng.uniform(low, high, (N, loss.n_columns)))
     anchor[::3] = np.where(rng.random(anchor[::3].shape) < 0.5, low, high)
-    state = problem.rows.new_memory(anchor=anchor)
+    state = problem.rows.new_state(anchor=anchor)
     problem.set_coefficients(state, rng.normal(size=(M, loss.n_columns)), rng.normal(size=loss.n_columns))
     problem.set_direction(state, rng.normal(size=(M, loss.n_columns)), rng.normal(size=loss.n_columns))
     return problem, state, rng.uniform(0.1, 1, loss.n_columns)

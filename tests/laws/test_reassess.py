@@ -29,7 +29,7 @@ def problem(loss):
 def test_it_is_what_another_pass_would_give(loss):
     whole, rng = problem(loss), np.random.default_rng(1)
     coef, move, intercept = rng.normal(0, 0.3, (M, 2)), rng.normal(0, 0.1, (M, 2)), np.zeros(2)
-    state, starts = whole.rows.new_memory(), np.array([span.start for span in whole.rows.spans])
+    state, starts = whole.rows.new_state(), np.array([span.start for span in whole.rows.spans])
     _, screened, active_set = screen(whole, state, coef, intercept, np.array([0.2, 0.1]), None)
 
     def drawn():

@@ -54,7 +54,7 @@ DRAWS = [
     (name, way)
     for name, (kernel, _) in KERNELS.items()
     for way in SAMPLINGS
-    if not any(way in part.refused_samplings for _, part in kernel.parts)
+    if not any(way in part.refused_samplings for _, part in kernel.summands)
 ]
 SOME = ("gaussian", "laplacian", "matern 3/2", "arccosine 1", "spline 4", "mixed sum")
 every_draw = pytest.mark.parametrize(("name", "sampling"), DRAWS)
@@ -169,7 +169,7 @@ def test_moving_rows_and_center_together_changes_nothing(name, sampling):
     kernel, X = KERNELS[name][0], rows(30, columns(name))
     if name in ("arccosine 1", "spline 4", "mixed sum"):  # no waves, or not only
         centered, plain = (drawn(kernel, 20, sampling, 0, X, center=c) for c in (X.mean(axis=0), None))
-        still = np.array([not isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts])
+        still = np.array([not isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands])
         if sampling != "leverage":
             kept = still[plain.terms_]
             np.testing.assert_array_equal(centered.transform(X)[:, kept], plain.transform(X)[:, kept])
@@ -185,7 +185,7 @@ def test_uniform_features_for_m_are_the_first_of_those_for_more(name):
     kernel, X = KERNELS[name][0], rows(8, columns(name))
     few, many = (drawn(kernel, M, "uniform", 5, X) for M in (20, 40))
     other = drawn(kernel, 40, "uniform", 6, X)
-    for term in range(len(kernel.parts)):
+    for term in range(len(kernel.summands)):
         mine, theirs = few.terms_ == term, many.terms_ == term
         first = np.flatnonzero(theirs)[: mine.sum()]
         np.testing.assert_array_equal(few.frequencies_[:, mine], many.frequencies_[:, first])
@@ -196,7 +196,7 @@ def test_uniform_features_for_m_are_the_first_of_those_for_more(name):
 @every_draw
 def test_one_or_two_features_are_possible(name, sampling):
     kernel = KERNELS[name][0]
-    M = len(kernel.parts)
+    M = len(kernel.summands)
     Phi = drawn(kernel, M, sampling, 0, rows(6, columns(name))).transform(rows(6, columns(name)))
     assert Phi.shape == (6, M)
     assert np.all(np.isfinite(Phi))

@@ -136,7 +136,7 @@ def test_sums_and_multiples_are_what_they_say():
     assert hash(kernel) == hash(Gaussian(0.5) + 0.5 * Matern(2.0))
     assert kernel != one + other
     assert isinstance(kernel + one, Sum)
-    assert len((kernel + one).parts) == 3
+    assert len((kernel + one).summands) == 3
 
 
 @pytest.mark.parametrize("number", [0, -1.0, np.inf, np.nan])

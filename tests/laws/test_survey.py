@@ -36,7 +36,7 @@ def problem(data, loss, *, intercept=True, n=N, stored=True):
 def test_a_full_gradient_is_its_sums(data, loss, stored):
     rng, q = np.random.default_rng(2), loss.n_columns
     small = problem(data, loss, n=3000, stored=stored)
-    coef, intercept, state = rng.standard_normal((M, q)), rng.standard_normal(q), small.rows.new_memory()
+    coef, intercept, state = rng.standard_normal((M, q)), rng.standard_normal(q), small.rows.new_state()
     found = full_gradient(small, state, coef, intercept)
     X, _, weight, features = data
     Phi, share, target = features.transform(X[:3000]), weight[:3000] / weight[:3000].sum(), small.rows.target[:, None]
@@ -59,10 +59,10 @@ def test_its_certificate_is_that_of_the_slopes(data, loss, intercept):
     coef, constant, state = (
         0.1 * rng.standard_normal((M, q)),
         rng.standard_normal(q) * intercept,
-        small.rows.new_memory(),
+        small.rows.new_state(),
     )
     ours = certify_gradient(small, state, full_gradient(small, state, coef, constant), coef, null)
-    again = small.rows.new_memory(anchor=state.collect("anchor"))
+    again = small.rows.new_state(anchor=state.collect("anchor"))
     small.set_coefficients(again, coef, constant)
     plain = certify(small, again, coef, constant, null)
     np.testing.assert_allclose(ours.gap, plain.gap, rtol=1e-9)

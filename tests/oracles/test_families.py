@@ -135,7 +135,7 @@ def test_a_gap_that_is_too_small_by_a_hundredth_is_caught(name):
     exact = solved(name, features, y, 1e-2, weight, True)
     rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     problem = Problem(rows, MADE[name], 1e-2)
-    away, memory = exact.coef + 0.1, rows.new_memory(anchor=exact.dual)
+    away, memory = exact.coef + 0.1, rows.new_state(anchor=exact.dual)
     problem.set_coefficients(memory, away, exact.intercept)
     known = certify(problem, memory, away, exact.intercept, null_model(problem))
     reached = objective(name, features, y, 1e-2, away[:, 0], float(exact.intercept[0]), weight)

@@ -281,7 +281,7 @@ def test_a_time_of_day_is_never_outside():
     X = training.X.copy()
     X[:2, model.encoder.cyclic] = 1.0000001
     X[2, names.index("sold trend")] = 50.0
-    assert model.model.outside(X[:3]).all()
+    assert model.model.is_extrapolation(X[:3]).all()
     assert np.flatnonzero(evaluate_on(model, X, training.y).outside).tolist() == [2]
 
 

@@ -133,7 +133,7 @@ def assert_same(found, expected):
 def test_sums_agree_in_any_chunking_on_any_scheduler(scheduler, data, feature_map, coef, expected, source, kept):
     rows = DaskDesign(SOURCES[source](*data), feature_map, max_memory=None if kept else 0)
     assert rows.cached == kept
-    memory = rows.new_memory()
+    memory = rows.new_state()
     for _ in range(3):  # from the third on, stored features are used
         assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
     assert (rows._store.features is not None) == kept
@@ -149,7 +149,7 @@ def test_sums_agree_with_processes(data, feature_map, coef, expected):
         dask.config.set(scheduler="processes", pool=pool, num_workers=2),
     ):
         rows = DaskDesign(ragged(*data), feature_map)
-        memory = rows.new_memory()
+        memory = rows.new_state()
         assert not rows.cached  # features would have to be sent to a process in every sweep
         for _ in range(2):
             assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
@@ -161,13 +161,13 @@ def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, 
     y = y.copy()
     y[np.argmax(weight)] += 1
     rows = DaskDesign(ragged(X, y, weight), feature_map)
-    loss, _, _ = rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+    loss, _, _ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
     assert np.all(np.abs(loss - expected[0]) > 1e-6)
 
 
 def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     found = rows.map_rows(steps.recall, memory, join=steps.chain)
     assert [start for start, _ in found] == [span.start for span in rows.spans]
@@ -179,7 +179,7 @@ def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
 def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, feature_map, coef, expected):
     """A step may overwrite row state; the state before the pass is unchanged."""
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     before = list(memory.kept)
     X, y, weight = data
@@ -195,7 +195,7 @@ def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, featu
 
 def test_memory_of_some_columns(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     whole = rows.map_rows(steps.recall, memory, join=steps.chain)
     some = rows.map_rows(steps.recall, memory.take(np.array([1])), join=steps.chain)
@@ -206,7 +206,7 @@ def test_memory_of_some_columns(scheduler, data, feature_map, coef):
 def test_memory_may_begin_with_arrays(scheduler, data, feature_map):
     rows = DaskDesign(ragged(*data), feature_map)
     array = np.arange(2.0 * N).reshape(N, 2)
-    found = rows.map_rows(steps.recall, rows.new_memory(residual=array), join=steps.chain)
+    found = rows.map_rows(steps.recall, rows.new_state(residual=array), join=steps.chain)
     np.testing.assert_array_equal(np.concatenate([one for _, one in found]), array)
 
 
@@ -217,14 +217,14 @@ def test_every_block_may_have_a_message_of_its_own(scheduler, data, feature_map)
     expected = sum(k * share[span].sum() for k, span in enumerate(rows.spans))
     handle, _ = rows.run_at(lambda numbers: (numbers, None), each)
     for own in (each, handle):
-        found, numbers = rows.map_reduce(steps.weighted, rows.new_memory(), join=total, each=own)
+        found, numbers = rows.map_reduce(steps.weighted, rows.new_state(), join=total, each=own)
         assert found == pytest.approx(expected, rel=1e-12)
         assert numbers == sum(each)
 
 
 def test_what_is_large_stays(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     before = rows.traffic.bytes_in
     small, large = rows.map_reduce_split(steps.halves, memory, 0.0, join=steps.join_halves)
@@ -250,7 +250,7 @@ def test_features_within_a_basis(scheduler, data, feature_map):
     for kept in (None, 0):
         rows = DaskDesign(ragged(*data), feature_map, max_memory=kept).within(basis)
         assert rows.n_features == 5
-        loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+        loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
         np.testing.assert_allclose(loss, expected, rtol=1e-12)
 
 
@@ -259,7 +259,7 @@ def test_a_target_for_each_fit(scheduler, data, feature_map, coef):
     targets = np.column_stack([y, -y, 2 * y])
     rows = DaskDesign(DaskRows(da.from_array(X, chunks=(700, 3)), da.from_array(targets, (500, 2))), feature_map)
     rows = rows.take(np.array([0, 2])).take(np.array([1, 0]))
-    loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+    loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
     residual = targets[:, [2, 0]] - feature_map.transform(X) @ coef
     np.testing.assert_allclose(loss, np.abs(residual).mean(axis=0), rtol=1e-12)
 
@@ -272,7 +272,7 @@ def test_features_are_stored_if_they_fit_once_they_are_used_often(client, data, 
     needed = 8 * N * M
     rows = DaskDesign(ragged(*data), steps.Counting(feature_map), max_memory=needed if kept else needed - 1)
     client.run(steps.forget_lifted)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     for _ in range(6):
         rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     rows.map_rows(steps.move, memory, 0.1, join=total)
@@ -356,7 +356,7 @@ def test_every_beginning_has_each_parts_share(lengths):
 def swept(n, feature_map, coef, step=steps.value_and_gradient, join=total):
     X = np.random.default_rng(1).uniform(size=(n, 3))
     rows = DaskDesign(DaskRows(da.from_array(X, chunks=(n // 4, 3)), X[:, 0]), feature_map)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
     first = (rows.traffic.bytes_out, rows.traffic.bytes_in)
     rows.map_reduce(step, memory, coef, join=join)
@@ -382,7 +382,7 @@ def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, e
     with dask.config.set(scheduler="synchronous"):
         monkeypatch.setattr("quernel.data.schedulers.LocalScheduler.__init__", lambda self, kind: _many(self))
         rows = DaskDesign(ragged(*data), feature_map)
-        memory = rows.new_memory()
+        memory = rows.new_state()
         assert len(memory.kept) == 20
         assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
         found = rows.map_rows(steps.recall, memory, join=steps.chain)
@@ -398,7 +398,7 @@ def _many(scheduler):
 def test_large_messages_arrive(client, data, feature_map, coef, expected, monkeypatch):
     monkeypatch.setattr("quernel.data.dask_design.SMALL_MESSAGE", 10)
     rows = DaskDesign(ragged(*data), feature_map)
-    assert_same(rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total), expected)
+    assert_same(rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total), expected)
 
 
 # Faults
@@ -407,7 +407,7 @@ def test_large_messages_arrive(client, data, feature_map, coef, expected, monkey
 def test_errors_of_steps_come_back_as_they_are(client, data, feature_map):
     rows = DaskDesign(ragged(*data), feature_map)
     with pytest.raises(KeyError, match="residual"):
-        rows.map_rows(steps.recall, rows.new_memory(), join=steps.chain)
+        rows.map_rows(steps.recall, rows.new_state(), join=steps.chain)
 
 
 def spoilt(array, place, value):
@@ -497,7 +497,7 @@ def test_a_lost_scheduler_is_explained(data, feature_map, coef):
             rows = DaskDesign(ragged(*data), feature_map)
         cluster.close()
         with pytest.raises(ConnectionError, match=r"scheduler was lost.*Start the cluster again"):
-            rows.map_reduce(steps.value_and_gradient, rows.new_memory(), coef, join=total)
+            rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
         client.close()
 
 
@@ -574,7 +574,7 @@ def kill_one(client):
 def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
     """One dies between two passes, one during a pass: rows, features and row state are recomputed."""
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_memory()
+    memory = rows.new_state()
     assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
     moved = rows.map_rows(steps.move, memory, 0.1, join=total)
     kill_one(client)
@@ -595,7 +595,7 @@ def test_workers_that_die_again_and_again_are_explained(client, data, feature_ma
     client.run_on_scheduler(_allow_failures, 0)
     try:
         with pytest.raises(RowsError, match=r"died again and again.*memory.*max_memory"):
-            rows.map_reduce(steps.deadly, rows.new_memory(), join=total)
+            rows.map_reduce(steps.deadly, rows.new_state(), join=total)
     finally:
         client.run_on_scheduler(_allow_failures, 3)
         client.wait_for_workers(2)

@@ -80,7 +80,7 @@ def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=floa
 
 
 def sweep(rows, coef, memory=None):
-    return rows.map_reduce(value_and_gradient, rows.new_memory() if memory is None else memory, coef, join=total)
+    return rows.map_reduce(value_and_gradient, rows.new_state() if memory is None else memory, coef, join=total)
 
 
 def policies(folder):
@@ -131,7 +131,7 @@ def test_rows_that_stay_are_raw_where_features_are_cached(data):
     found = []
     for cache in ("recompute", "disk"):
         rows = streamed(data, cache)
-        memory = rows.new_memory()
+        memory = rows.new_state()
         sweep(rows, np.ones((M, 1)), memory)
         found.append(rows.map_reduce_split(halves, memory, 0.5, join=join_halves))
         assert rows.feature_map.lifted == (2 * N if cache == "recompute" else N)
@@ -151,7 +151,7 @@ def test_a_sweep_that_failed_leaves_what_it_had(data):
         return (block.start,)
 
     with pytest.raises(ArithmeticError):
-        rows.map_reduce(deadly, rows.new_memory(), join=total)
+        rows.map_reduce(deadly, rows.new_state(), join=total)
     before = rows.feature_map.lifted
     assert N // 2 < before < N
     sweep(rows, np.zeros((M, 1)))

@@ -57,7 +57,7 @@ def sums(rows):
     """Everything that a solver asks for, at one point and for one direction."""
     rng = np.random.default_rng(52)
     problem = Problem(rows, Pinball(LEVELS), 1e-3)
-    memory = rows.new_memory(anchor=rng.uniform(LEVELS - 1, LEVELS, (N, 3)))
+    memory = rows.new_state(anchor=rng.uniform(LEVELS - 1, LEVELS, (N, 3)))
     problem.set_coefficients(memory, rng.standard_normal((M, 3)), np.array([0.5, 1.0, 1.5]))
     found = {}
     for name, pull in (
@@ -112,7 +112,7 @@ def test_sums_by_hand(make, data):
         rng.uniform(LEVELS - 1, LEVELS, (N, 3)),
     )
     rows = make("many blocks")
-    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory(anchor=anchor)
+    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_state(anchor=anchor)
     problem.set_coefficients(memory, coef, constant)
     pull = problem.smoothed_gradient(memory, WIDTH)
     Phi, share = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X).transform(X), weight / weight.sum()
@@ -170,7 +170,7 @@ def test_the_limit_is_in_bytes(data):
 def test_the_work_done_is_what_cached_promises(make, source):
     """Stored features are computed once; others once per pass, and only for steps that need them."""
     rows = make(source)
-    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_memory()
+    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_state()
     problem.set_coefficients(memory, np.zeros((M, 3)), np.zeros(3))
     for _ in range(3):
         problem.smoothed_gradient(memory, WIDTH)
@@ -225,7 +225,7 @@ def test_shares_add_up_to_one_and_follow_the_weights(data):
 def test_memory_lies_down_and_is_collected(make):
     rows = make("many blocks")
     array = np.arange(3 * N, dtype=float).reshape(N, 3)
-    memory = rows.new_memory(anchor=array)
+    memory = rows.new_state(anchor=array)
     np.testing.assert_array_equal(memory.collect("anchor"), array)
     np.testing.assert_array_equal(memory.take(np.array([2, 0])).collect("anchor"), array[:, [2, 0]])
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from quernel._threads import spread
+from quernel._threads import parallel_map
 from quernel.data import ArrayRows, InMemoryDesign, total
 from quernel.data.memmap import MemmapRows
 from quernel.data.spilled_state import SpilledRowState
@@ -56,7 +56,7 @@ def test_value_and_gradient_are_those_of_the_rows_in_memory(threads, max_memory)
     coef, intercept = np.random.default_rng(2).standard_normal((M, 3)), np.array([-0.5, 0.0, 0.5])
     found = []
     for rows in both(X, y, weight, threads=threads, max_memory=max_memory):
-        problem, memory = Problem(rows, LEVELS, 1e-3), rows.new_memory()
+        problem, memory = Problem(rows, LEVELS, 1e-3), rows.new_state()
         problem.set_coefficients(memory, coef, intercept)
         pull = problem.smoothed_gradient(memory, np.full(3, 1e-3))
         found.append((problem.objective(pull, coef, intercept), pull.phi_t_dual, pull.mean_dual, memory.sweeps))
@@ -278,7 +278,7 @@ def test_threads_share_a_shelf():
                 assert np.all(block.get("a", k + turn - 1) == k + turn - 1)
                 block["a"] = np.full((50 + 10 * (turn % 3), 1), float(k + turn))
 
-    spread(fill, range(40), 4)
+    parallel_map(fill, range(40), 4)
     assert memory.on_disk >= 38
 
 
@@ -300,4 +300,4 @@ def test_what_needs_all_rows_is_refused():
     with pytest.raises(ValueError, match="read from files in every pass"):
         SOLVERS["admm"](Problem(streamed(X, y), Pinball(np.array([0.5])), 1e-3))
     with pytest.raises(ValueError, match="must start empty"):
-        streamed(X, y).new_memory(anchor=np.zeros((1_000, 1)))
+        streamed(X, y).new_state(anchor=np.zeros((1_000, 1)))

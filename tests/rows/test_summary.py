@@ -12,7 +12,7 @@ from quernel.data.streaming_summary import absolute_deviation, labels, quantiles
 from quernel.features.hash_sample import distinct_rows
 from quernel.losses import weighted_quantiles
 from quernel.tuning import defaults
-from quernel.tuning.defaults import bandwidth_from, column_scales, spread
+from quernel.tuning.defaults import bandwidth_from, column_scales, robust_scale
 from quernel.tuning.holdout import deduplicated_sample
 
 N, LIMIT = 6000, 250
@@ -131,7 +131,7 @@ def test_quantiles_are_exact(cut, name):
     np.testing.assert_array_equal(found, weighted_quantiles(whole.y, whole.share(), LEVELS))
     first, median, third = quantiles(rows, np.array([0.25, 0.5, 0.75]), total)
     scale = (third - first) / 1.349 if third > first else absolute_deviation(rows, median, total)
-    assert scale == pytest.approx(spread(whole.y, whole.share()), rel=1e-12)
+    assert scale == pytest.approx(robust_scale(whole.y, whole.share()), rel=1e-12)
     assert (third == first) == (name == "constant y")
 
 

@@ -20,7 +20,7 @@ from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.theory import estimate_exponents, plan
 from quernel.theory.planning import calibrate_features
-from quernel.tuning.defaults import auto_bandwidth, spread
+from quernel.tuning.defaults import auto_bandwidth, robust_scale
 
 PILOT, ALL = 500, 2000
 
@@ -75,7 +75,7 @@ def planned(name):
     rng = np.random.default_rng(0)
     X, y = make(rng)
     share = np.full(len(y), 1 / len(y))
-    y = y / spread(y, share)
+    y = y / robust_scale(y, share)
     kernel = kernel().with_bandwidth(auto_bandwidth(X, share))
     known = estimate_exponents(X[:PILOT], y[:PILOT], kernel, random_state=rng)
     r = np.clip(known.source.value, 0.05, 1) if known.source.decided else 0.5

@@ -84,10 +84,10 @@ def test_the_score_is_that_of_the_target_itself(new):
 def test_the_warning_names_what_the_model_has(new):
     model = made()
     far = new.assign(size=new["size"].where(np.arange(len(new)) % 2 == 0, 1e6))
-    with pytest.warns(ExtrapolationWarning, match=r"model.outside\(X\)"):
+    with pytest.warns(ExtrapolationWarning, match=r"model.is_extrapolation\(X\)"):
         model.predict(far)
-    inside = model.outside(new)
-    assert model.outside(far).tolist() == (inside | (np.arange(len(new)) % 2 == 1)).tolist()
+    inside = model.is_extrapolation(new)
+    assert model.is_extrapolation(far).tolist() == (inside | (np.arange(len(new)) % 2 == 1)).tolist()
     assert not inside.all()
 
 
@@ -99,7 +99,7 @@ def test_no_rows_are_no_predictions(new, kernel):
     assert model.predict(none, 0.5).shape == (0,)
     assert model.predict_interval(none).shape == (0, 2)
     assert model.sample(none, 4).shape == (0, 4)
-    assert model.predict_cdf(none, 1.0).shape == model.outside(none).shape == (0,)
+    assert model.predict_cdf(none, 1.0).shape == model.is_extrapolation(none).shape == (0,)
     assert made(levels=0.5).predict(none).shape == (0,)
     with pytest.raises(ValueError, match="outside the fitted range"):
         model.predict(none, 0.99)

@@ -41,7 +41,7 @@ from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, esti
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
-from quernel.tuning.defaults import auto_bandwidth, spread
+from quernel.tuning.defaults import auto_bandwidth, robust_scale
 
 # Rows needed to estimate exponents, and rows sampled for estimates and pilot by default.
 MIN_ROWS = 200
@@ -154,7 +154,7 @@ def plan(
         exponents = pilot.exponents(r, gamma, compatibility)
         rows = sample.n_rows if rows is None else rows
         width = sample.X.shape[1] if width is None else width
-        unit, data_notes = spread(sample.y, np.full(len(sample.y), 1 / len(sample.y))), sample.notes
+        unit, data_notes = robust_scale(sample.y, np.full(len(sample.y), 1 / len(sample.y))), sample.notes
         made, notes = _make_plan(rows, exponents)
         constants = pilot.constants(made, unit, kernel_gap)
         assert target is not None

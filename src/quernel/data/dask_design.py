@@ -271,7 +271,7 @@ class DaskDesign:
             f"Use {instead}, or rows in memory."
         )
 
-    def new_memory(self, **arrays: Array) -> DaskRowState:
+    def new_state(self, **arrays: Array) -> DaskRowState:
         """Row state for this design matrix; arrays of shape (n, q), if any, are sent to the workers part by part."""
         if not arrays:
             return DaskRowState(self.scheduler, [None] * len(self._parts))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import spread
+from quernel._threads import parallel_map
 from quernel.data.memory import available_memory
 from quernel.data.sources import ArrayRows
 from quernel.features.blocks import blocks, strips
@@ -273,7 +273,7 @@ class InMemoryDesign:
 
         # One strip at a time: its features are still in the processor's cache when they are projected.
         work = len(index) * self.n_features * (1 if basis is None else 4)
-        spread(fill, strips(len(index), self.n_features), self.threads if work >= SHARED_WORK else 1)
+        parallel_map(fill, strips(len(index), self.n_features), self.threads if work >= SHARED_WORK else 1)
         return out
 
     def within(self, basis: Array) -> InMemoryDesign:
@@ -283,7 +283,7 @@ class InMemoryDesign:
             self.source, features=features, share=self.share, shuffled=self.shuffled, threads=self.threads
         )
 
-    def new_memory(self, **arrays: Array) -> RowState:
+    def new_state(self, **arrays: Array) -> RowState:
         """Row state for this design matrix, holding the given arrays of shape (n, q); empty if there are none."""
         return RowState([{name: array[span] for name, array in arrays.items()} for span in self.spans])
 
@@ -338,7 +338,7 @@ class InMemoryDesign:
 
     def _map_blocks(self, function: Callable[[int], Any], work: int) -> list[Any]:
         """[function(k) for every block number k], by several threads where there is work for them."""
-        return spread(function, range(len(self.spans)), self.threads if work >= SHARED_WORK else 1)
+        return parallel_map(function, range(len(self.spans)), self.threads if work >= SHARED_WORK else 1)
 
     def _block(self, k: int) -> Block:
         """Block k with its features, stored or computed now."""

@@ -53,7 +53,7 @@ State = TypeVar("State", bound=RowStateLike)
 class DesignMatrix(Protocol[State]):
     """Rows in feature space with their targets and weights, accessible by map-reduce over blocks only.
 
-    `State` is the class of its row state, made by `new_memory` and accepted by no other design matrix than its own.
+    `State` is the class of its row state, made by `new_state` and accepted by no other design matrix than its own.
     """
 
     threads: int
@@ -101,7 +101,7 @@ class DesignMatrix(Protocol[State]):
 
     # Passes over the rows
 
-    def new_memory(self, **arrays: Array) -> State:
+    def new_state(self, **arrays: Array) -> State:
         """New row state, empty or with these arrays of shape (n, q); rows in files accept only an empty one."""
 
     def map_reduce(

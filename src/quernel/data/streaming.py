@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import spread
+from quernel._threads import parallel_map
 from quernel.data.design_matrix import (
     SIZE_ROWS,
     Block,
@@ -224,7 +224,7 @@ class StreamedDesign:
         )  # fmt: skip
         return inner if self._columns is None else inner.take(self._columns)
 
-    def new_memory(self, **arrays: Array) -> SpilledRowState:
+    def new_state(self, **arrays: Array) -> SpilledRowState:
         """Empty row state; initial arrays are refused, for they would be as long as the files."""
         if arrays:
             raise ValueError("Row state of rows that are read from files must start empty: pass no arrays.")
@@ -354,7 +354,7 @@ class StreamedDesign:
             stream = self.source.stream(run, X=X)
             return _tree_reduce((run_piece(k, piece) for k, piece in zip(run, stream, strict=True)), join)
 
-        return join(spread(read_run, runs, threads))
+        return join(parallel_map(read_run, runs, threads))
 
 
 class _Shared:

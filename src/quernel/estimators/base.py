@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
-from quernel._threads import single_threaded_blas, spread
+from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks
 from quernel.data.schedulers import current
 from quernel.estimators.checkpoint import WarmStart, can_warm_start
@@ -124,7 +124,7 @@ class KernelEstimator(BaseEstimator):
         if not kernel.has_free_bandwidth:
             raise ValueError("The kernel object has its own bandwidth; leave the estimator's at 'auto'.")
         if isinstance(self.bandwidth, str):
-            for _, part in kernel.parts:
+            for _, part in kernel.summands:
                 if not isinstance(part, ShiftInvariantKernel):
                     raise ValueError(
                         f"bandwidth='learned' needs a bandwidth in every part, which the {part.name} kernel in the sum "
@@ -198,7 +198,7 @@ class KernelEstimator(BaseEstimator):
         return choice
 
     @blockwise
-    def outside(self, X: Any) -> NDArray[np.bool_]:
+    def is_extrapolation(self, X: Any) -> NDArray[np.bool_]:
         """Mask of rows with a column outside its training range, ndarray of bool of shape (n,)."""
         check_is_fitted(self)
         low, high = self.input_range_
@@ -262,7 +262,7 @@ class KernelEstimator(BaseEstimator):
         if not isinstance(self.sampling, str) or self.sampling != "auto":
             return isinstance(self.sampling, str) and self.sampling == "landmarks"
         learned = isinstance(self.bandwidth, str) and self.bandwidth == "learned"
-        return learned and any(isinstance(part, Laplacian | Matern) for _, part in kernel.parts)
+        return learned and any(isinstance(part, Laplacian | Matern) for _, part in kernel.summands)
 
     def _draw_features(
         self, summary: DataSummary, kernel: Kernel, loss: Loss, rng: np.random.Generator
@@ -448,5 +448,5 @@ class KernelEstimator(BaseEstimator):
         if hasattr(self.feature_map_, "prepare"):
             self.feature_map_.prepare(len(X))
         with single_threaded_blas(len(X), self.n_components_) as threads:
-            spread(fill, blocks(len(X), self.n_components_), threads)
+            parallel_map(fill, blocks(len(X), self.n_components_), threads)
         return curves

@@ -61,8 +61,8 @@ def warn_if_extrapolating(model: Any, X: Array) -> None:
             group.append(model)
         warnings.warn(
             f"{far.sum():,} of {len(X):,} rows are far outside the training inputs (a column is beyond its range "
-            f"by over {FAR:.0%} of it): predictions for them are guesses. model.outside(X) marks all rows outside "
-            "their range. This model does not warn again.",
+            f"by over {FAR:.0%} of it): predictions for them are guesses. model.is_extrapolation(X) marks all rows "
+            "outside their range. This model does not warn again.",
             ExtrapolationWarning,
             stacklevel=_stacklevel_of_caller(),
         )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
-from quernel._threads import single_threaded_blas, spread
+from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
 
@@ -192,7 +192,7 @@ def refuse_missing(estimator: Any, X: Array) -> None:
     """Raise ValueError if X has NaN or infinity, with their numbers by column."""
     names = getattr(estimator, "feature_names_in_", None)
     with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
-        if np.isfinite(spread(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
+        if np.isfinite(parallel_map(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
             return
     # A sum may also overflow, so look at the entries themselves.
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import single_threaded_blas, spread
+from quernel._threads import parallel_map, single_threaded_blas
 from quernel.features.blocks import blocks, strips
 from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw_by_leverage, draw_features
 from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
@@ -123,7 +123,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         for name, given, known in (("sampling", self.sampling, SAMPLINGS), ("scores", self.scores, SCORES)):
             if given not in known:
                 raise ValueError(f"Unknown {name} {given!r}. Known: {', '.join(repr(one) for one in known)}.")
-        for _, part in kernel.parts:
+        for _, part in kernel.summands:
             if not isinstance(part, RandomFeatureKernel):
                 able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, RandomFeatureKernel))
                 raise ValueError(
@@ -175,7 +175,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         self.weights_, self.terms_ = drawn.weights, drawn.terms
         self.n_components_ = self.n_components
         # Cosines have a fast path of their own. The attribute is part of saved model files, so its name stays.
-        self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts)
+        self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands)
 
     def transform(
         self, X: NDArray[np.floating], *, order: NDArray[np.intp] | None = None, dtype: Any = None
@@ -204,7 +204,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             self._transform_into(X[block] if order is None else X[order[block]], Phi[block])
 
         with single_threaded_blas(*Phi.shape) as threads:
-            spread(transform_block, blocks(*Phi.shape), threads)
+            parallel_map(transform_block, blocks(*Phi.shape), threads)
         return Phi
 
     def prepare(self, n_rows: int) -> None:

@@ -40,26 +40,26 @@ class Kernel(ABC):
         """K(x, x) for every row x of X, shape (len(X),)."""
 
     @property
-    def parts(self) -> tuple[tuple[float, Kernel], ...]:
+    def summands(self) -> tuple[tuple[float, Kernel], ...]:
         """(coefficient, kernel) of every summand; a kernel that is no sum is its only summand, with coefficient 1."""
         return ((1.0, self),)
 
     @property
     def full_name(self) -> str:
         """The name; for a sum, the names of its summands joined by " + "."""
-        return " + ".join(part.name for _, part in self.parts)
+        return " + ".join(part.name for _, part in self.summands)
 
     def __add__(self, other: Any) -> Sum:
         from quernel.kernels.sums import Sum
 
-        return Sum(self.parts + other.parts) if isinstance(other, Kernel) else NotImplemented
+        return Sum(self.summands + other.summands) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, number: Any) -> Sum:
         from quernel.kernels.sums import Sum
 
         if not isinstance(number, Real):
             return NotImplemented
-        return Sum(tuple((float(number) * coefficient, kernel) for coefficient, kernel in self.parts))
+        return Sum(tuple((float(number) * coefficient, kernel) for coefficient, kernel in self.summands))
 
     __rmul__ = __mul__
 

@@ -19,12 +19,12 @@ class Sum(Kernel):
 
     Parameters
     ----------
-    summands : tuple of (float, Kernel)
+    terms : tuple of (float, Kernel)
         The coefficients c_k, positive and finite, and the kernels K_k.
     """
 
     name: ClassVar[str] = "sum"
-    summands: tuple[tuple[float, Kernel], ...]
+    terms: tuple[tuple[float, Kernel], ...]
 
     def __post_init__(self) -> None:
         wrong = [c for c, _ in self.summands if not 0 < c < np.inf]
@@ -32,9 +32,9 @@ class Sum(Kernel):
             raise ValueError(f"A kernel can be multiplied by positive finite numbers only; got {wrong[0]!r}.")
 
     @property
-    def parts(self) -> tuple[tuple[float, Kernel], ...]:
-        """The summands."""
-        return self.summands
+    def summands(self) -> tuple[tuple[float, Kernel], ...]:
+        """The terms."""
+        return self.terms
 
     def gram(self, X: Array, Z: Array) -> Array:
         """sum_k c_k K_k(x, z)."""

@@ -155,7 +155,7 @@ def _fit_constant_of_sample(problem: Problem, sample: InMemoryDesign) -> tuple[N
 
 def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array]], constant: Array) -> tuple[Array]:
     """Map-reduce of a block function over all rows, at a constant fit."""
-    return problem.rows.map_rows(step, problem.rows.new_memory(), (problem.loss, constant), join=total)
+    return problem.rows.map_rows(step, problem.rows.new_state(), (problem.loss, constant), join=total)
 
 
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001

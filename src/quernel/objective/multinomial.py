@@ -47,7 +47,7 @@ class MultinomialProblem:
 
     def shares(self) -> Array:
         """Weighted class frequencies, (K,)."""
-        (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_memory(), join=total)
+        (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_state(), join=total)
         return shares
 
     def gradient_sums(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:

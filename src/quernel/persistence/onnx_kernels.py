@@ -49,7 +49,7 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
     if isinstance(feature_map, LandmarkPredictor):
         return _kernel_sum(kernel, x, feature_map.landmarks_, coef)
     terms = []
-    for term, (_, part) in enumerate(kernel.parts):
+    for term, (_, part) in enumerate(kernel.summands):
         own = feature_map.terms_ == term  # the features of this summand of the kernel
         factor, features = random_features(part, x, feature_map.frequencies_[:, own], feature_map.phases_[own])
         terms.append(features @ (factor * feature_map.weights_[own, None] * coef[own]))
@@ -58,7 +58,7 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
 
 def _kernel_sum(kernel: Kernel, x: Tensor, landmarks: Array, weights: Array) -> Tensor:
     """Return K(x, P) w, shape (n, q), for weights w of shape (P, q); K is a sum of kernels c_k K_k."""
-    return _sum([kernel_matrix(part, x, landmarks) @ (c * weights) for c, part in kernel.parts])
+    return _sum([kernel_matrix(part, x, landmarks) @ (c * weights) for c, part in kernel.summands])
 
 
 def random_features(kernel: Kernel, x: Tensor, frequencies: Array, phases: Array) -> tuple[float, Tensor]:

@@ -71,7 +71,7 @@ def _(model: Any, rows: Any) -> None:
     model.predict(rows)
     model.predict(rows, float(np.mean(model.quantiles_)))  # a level between the fitted ones
     model.predict_cdf(rows, np.zeros(len(rows)))
-    model.outside(rows)
+    model.is_extrapolation(rows)
     if getattr(model, "interval", None) is not None:
         model.predict_interval(rows)
 

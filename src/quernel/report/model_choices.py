@@ -12,7 +12,7 @@ from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Linear
 from quernel.report.number_format import percent
 from quernel.theory import KernelGap, effective_dimension
-from quernel.tuning.defaults import ALPHA, BANDWIDTH, spread
+from quernel.tuning.defaults import ALPHA, BANDWIDTH, robust_scale
 
 Array = NDArray[np.floating]
 
@@ -55,7 +55,7 @@ def choices(model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: Kern
 def dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:
     """Effective dimension Tr((C + alpha I)^-1 C) of the features on at most ROWS rows, alpha scaled by that of y."""
     some = np.sort(np.random.default_rng(0).permutation(len(X))[:ROWS])
-    ridge = model.alpha_ * spread(y, np.full(len(y), 1 / len(y)))
+    ridge = model.alpha_ * robust_scale(y, np.full(len(y), 1 / len(y)))
     features = model.feature_map_
     if isinstance(features, LandmarkPredictor):  # a saved model with landmarks
         features = features.making_the_kernel()

@@ -170,7 +170,7 @@ def _record(
     above = np.max(implied / high, axis=0)
     below = np.max(np.divide(implied, low, out=np.zeros_like(implied), where=low < 0), axis=0)
     anchor = np.clip(implied / np.maximum(1, np.maximum(above, below)), low, high)
-    state = columns.problem.rows.new_memory(anchor=anchor)
+    state = columns.problem.rows.new_state(anchor=anchor)
     columns.problem.set_coefficients(state, coef, intercept)
     certificate = certify(columns.problem, state, coef, intercept, columns.null)
     best.update(columns.index, coef, intercept, state, certificate, iteration)

@@ -70,7 +70,7 @@ class _Descent:
 
     def __init__(self, problem: MultinomialProblem, start: Point, tol: float, max_iter: int) -> None:
         self.problem, (self.coef, self.intercept) = problem, start
-        self.state: RowState = problem.rows.new_memory()
+        self.state: RowState = problem.rows.new_state()
         shares = problem.shares()
         self.null = float(-shares @ np.log(shares)) if problem.fit_intercept else float(np.log(len(shares)))
         small = problem.rows.n_rows * self.coef.size <= SMALL

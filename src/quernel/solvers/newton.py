@@ -232,7 +232,7 @@ def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Co
     """All columns at the start, except those that the constant fits exactly."""
     q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
     same = start.anchor.ndim == 1
-    state = problem.rows.new_memory() if same else problem.rows.new_memory(anchor=start.anchor)
+    state = problem.rows.new_state() if same else problem.rows.new_state(anchor=start.anchor)
     if same:
         problem.set_multipliers(state, start.anchor)
     problem.set_coefficients(state, start.coef, start.intercept)

@@ -121,7 +121,7 @@ def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
 
 def recertify(problem: Problem, result: Result, tol: float) -> Result:
     """The same fits and duals, with their duality gap in this problem."""
-    state = problem.rows.new_memory(anchor=result.dual)
+    state = problem.rows.new_state(anchor=result.dual)
     problem.set_coefficients(state, result.coef, result.intercept)
     known = certify(problem, state, result.coef, result.intercept, null_model(problem))
     return replace(

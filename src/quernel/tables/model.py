@@ -107,7 +107,7 @@ class TableModel(HasInterval):
         """Draws from each row's conditional distribution, shape (rows, n), as `KernelQuantileRegressor.sample`."""
         return self._answer(lambda rows: self.model.sample(rows, n, rng), self._encoded(table))
 
-    def outside(self, table: Any) -> NDArray[np.bool_]:
+    def is_extrapolation(self, table: Any) -> NDArray[np.bool_]:
         """Which rows are outside the training range in some column, shape (n,)."""
         return self.beyond(self._encoded(table)).any(axis=1)
 

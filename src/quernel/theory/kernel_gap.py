@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import single_threaded_blas, spread
+from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.data.design_matrix import FeatureMap
 from quernel.data.progress import begin_pass
@@ -246,7 +246,7 @@ def _multiply_gram(kernel: Kernel, X: Array, V: Array, block_shape: tuple[int, i
 
             on_diagonal = kernel.gram(X[strip], X[strip]) @ V[strip]
             blocks = [slice(start, min(start + width, n)) for start in range(strip.stop, n, width)]
-            product[strip] += on_diagonal + sum(spread(multiply, blocks, threads))
+            product[strip] += on_diagonal + sum(parallel_map(multiply, blocks, threads))
             size = strip.stop - strip.start
             count(size * (size + 1) // 2 + size * (n - strip.stop))
     return product

@@ -21,7 +21,7 @@ from quernel._threads import single_threaded_blas
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, weighted_quantiles
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.defaults import spread
+from quernel.tuning.defaults import robust_scale
 from quernel.tuning.holdout import (
     ROTATE_BELOW,
     TOL,
@@ -100,7 +100,7 @@ def choose_alpha(
         return None
     # Heavy tails inflate the loss, but not the differences between fits: solve more accurately in proportion.
     median = weighted_quantiles(sample.y, share, np.array([0.5]))[0]
-    outliers = float(share @ np.abs(sample.y - median)) / spread(sample.y, share)
+    outliers = float(share @ np.abs(sample.y - median)) / robust_scale(sample.y, share)
     n_landmarks, tol = min(COMPONENTS, most_components), TOL / max(outliers, 1.0)
     with single_threaded_blas(0, 0):
         folds = [

@@ -27,7 +27,7 @@ from quernel._threads import single_threaded_blas
 from quernel.kernels import Kernel
 from quernel.losses import Loss
 from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.defaults import alpha_equivalent_to_krr, spread
+from quernel.tuning.defaults import alpha_equivalent_to_krr, robust_scale
 from quernel.tuning.holdout import Fold, deduplicated_sample, iter_folds, representative_levels, take_rows
 from quernel.tuning.krr_pilot import LooResult, Pilot
 
@@ -216,5 +216,5 @@ class _Candidate:
 
 def _equivalent_alpha(fold: Fold, found: LooResult) -> float:
     """Alpha equivalent to the ridge that leave-one-out found for y in this fold."""
-    scale = 1.0 if fold.loss.margin else spread(fold.train.y, fold.train.share())
+    scale = 1.0 if fold.loss.margin else robust_scale(fold.train.y, fold.train.share())
     return alpha_equivalent_to_krr(float(found.ridges[0]), fold.train.n_rows, fold.loss, scale)

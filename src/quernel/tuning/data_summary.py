@@ -19,7 +19,7 @@ from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource
 from quernel.data.hash_sample import sample
 from quernel.data.sources import counting
 from quernel.data.statistics import column_range
-from quernel.tuning.defaults import bandwidth_from, column_scales, scales_from, spread, spread_from
+from quernel.tuning.defaults import bandwidth_from, column_scales, robust_scale, robust_scale_from, scales_from
 
 Array = NDArray[np.floating]
 
@@ -116,8 +116,8 @@ class DataSummary:
 
     @cached_property
     def target_scale(self) -> float:
-        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `spread`)."""
-        return spread(self.source.y, self.source.share())
+        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `robust_scale`)."""
+        return robust_scale(self.source.y, self.source.share())
 
     @cached_property
     def n_distinct(self) -> int:
@@ -164,9 +164,9 @@ class StreamedSummary(DataSummary):
 
     @cached_property
     def target_scale(self) -> float:
-        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `spread`)."""
+        """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `robust_scale`)."""
         quartiles = streaming_summary.quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
-        return spread_from(
+        return robust_scale_from(
             quartiles, lambda median: streaming_summary.absolute_deviation(self.source, median, self.total)
         )
 

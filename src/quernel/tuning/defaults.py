@@ -40,17 +40,17 @@ LENGTHS = {"huber": "threshold", "epsilon_insensitive": "epsilon", "smoothed_pin
 LENGTH = {"huber": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1, "logcosh": 0.5}
 
 
-def spread(y: Array, share: Array) -> float:
+def robust_scale(y: Array, share: Array) -> float:
     """Robust scale of y: interquartile range / 1.349, the standard deviation of normal data.
 
     The mean absolute deviation from the median if the interquartile range is 0, and 1 if y is constant.
     """
     quartiles = weighted_quantiles(y, share, np.array([0.25, 0.5, 0.75]))
-    return spread_from(quartiles, lambda median: float(share @ np.abs(y - median)))
+    return robust_scale_from(quartiles, lambda median: float(share @ np.abs(y - median)))
 
 
-def spread_from(quartiles: Array, deviation_from: Callable[[float], float]) -> float:
-    """`spread` from the quartiles (3,) of y; `deviation_from(median)` is called only if they coincide."""
+def robust_scale_from(quartiles: Array, deviation_from: Callable[[float], float]) -> float:
+    """`robust_scale` from the quartiles (3,) of y; `deviation_from(median)` is called only if they coincide."""
     first, median, third = quartiles
     if third > first:
         return float(third - first) / 1.349

@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from quernel.data import ArrayRows
 from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball, weighted_quantiles
-from quernel.tuning.defaults import spread
+from quernel.tuning.defaults import robust_scale
 
 Array = NDArray[np.floating]
 
@@ -176,7 +176,7 @@ class LeaveOneOut:
     @property
     def _free_parts(self) -> list[tuple[float, ShiftInvariantKernel]]:
         """Coefficients and summands of the kernel whose bandwidth is to be learned."""
-        return [(c, cast(ShiftInvariantKernel, part)) for c, part in self.kernel.parts if part.has_free_bandwidth]
+        return [(c, cast(ShiftInvariantKernel, part)) for c, part in self.kernel.summands if part.has_free_bandwidth]
 
 
 def _symmetrize(lower: Array) -> Array:
@@ -265,6 +265,8 @@ def as_2d(y: Array) -> Array:
 
 def _winsorize(y: Array, share: Array) -> Array:
     """Winsorize each column of y at WINSORIZE_AT robust scales from its median."""
-    sides = [(weighted_quantiles(one, share, np.array([0.5]))[0], WINSORIZE_AT * spread(one, share)) for one in y.T]
+    sides = [
+        (weighted_quantiles(one, share, np.array([0.5]))[0], WINSORIZE_AT * robust_scale(one, share)) for one in y.T
+    ]
     center, reach = np.array(sides).T
     return np.clip(y, center - reach, center + reach)

@@ -28,7 +28,7 @@ from quernel.losses import Loss
 from quernel.objective import Problem
 from quernel.solvers import newton
 from quernel.theory import effective_dimension
-from quernel.tuning.defaults import N_COMPONENTS, SIZES, alpha_unit, spread
+from quernel.tuning.defaults import N_COMPONENTS, SIZES, alpha_unit, robust_scale
 from quernel.tuning.holdout import deduplicated_sample, take_rows
 
 Array = NDArray[np.floating]
@@ -117,7 +117,7 @@ def choose_components(
         if loss.n_columns == 0:
             return ComponentsChoice(min(N_COMPONENTS, most), "too few rows of the rarer class to choose by.")
     # The effective dimension needs alpha relative to its unit, lest it depend on the units of y and of the loss.
-    ridge = alpha / alpha_unit(loss, 1.0 if loss.margin else spread(sample.y, sample.share()))
+    ridge = alpha / alpha_unit(loss, 1.0 if loss.margin else robust_scale(sample.y, sample.share()))
     trials: list[Trial] = []
     previous: _MappedRows | None = None
     sizes = [size for size in SIZES if size <= min(most, sample.n_rows)] or [most]

@@ -49,7 +49,7 @@ class Draw:
         """
         if center is None:
             return self
-        is_cosine = np.array([isinstance(part, ShiftInvariantKernel) for _, part in kernel.parts])[self.terms]
+        is_cosine = np.array([isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands])[self.terms]
         shifted = (self.phases - np.asarray(center, dtype=float) @ self.frequencies) % (2 * np.pi)
         return replace(self, phases=np.where(is_cosine, shifted, self.phases))
 
@@ -59,10 +59,10 @@ class Draw:
 
     def evaluate_unweighted(self, kernel: Kernel, X: Array) -> Array:
         """The features of the rows of X without their weights, shape (n, M)."""
-        if len(kernel.parts) == 1:
-            return _require_random_features(kernel.parts[0][1]).wave(X, self.frequencies, self.phases)
+        if len(kernel.summands) == 1:
+            return _require_random_features(kernel.summands[0][1]).wave(X, self.frequencies, self.phases)
         Phi = np.empty((len(X), len(self.phases)))
-        for term, (_, part) in enumerate(kernel.parts):
+        for term, (_, part) in enumerate(kernel.summands):
             own = self.terms == term
             Phi[:, own] = _require_random_features(part).wave(X, self.frequencies[:, own], self.phases[own])
         return Phi
@@ -77,11 +77,11 @@ def draw_features(
     sqrt(c_k / M_k), so that each summand is estimated without bias by its own features, and no variance comes from the
     counts.
     """
-    coefficients = np.array([coefficient for coefficient, _ in kernel.parts])
+    coefficients = np.array([coefficient for coefficient, _ in kernel.summands])
     counts = allocate_components(coefficients, n_components)
     drawn = [
         strategy(_require_random_features(part), rng, int(count), n_columns)
-        for count, (_, part) in zip(counts, kernel.parts, strict=True)
+        for count, (_, part) in zip(counts, kernel.summands, strict=True)
     ]
     return Draw(
         np.ascontiguousarray(np.hstack([frequencies for frequencies, _ in drawn])),

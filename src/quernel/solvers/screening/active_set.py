@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import spread
+from quernel._threads import parallel_map
 from quernel.data import ArrayRows, Block, BlockState, InMemoryDesign, RowState, total
 from quernel.losses import Loss
 from quernel.objective.problem import Problem, ScreenedRows, require_finite
@@ -138,7 +138,7 @@ def _parallel_concatenate(pieces: list[Array], threads: int) -> Array:
     def put(piece: Array, end: int) -> None:
         whole[end - len(piece) : end] = piece
 
-    spread(lambda part: put(*part), zip(pieces, ends, strict=True), threads)
+    parallel_map(lambda part: put(*part), zip(pieces, ends, strict=True), threads)
     return whole
 
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import ahead
+from quernel._threads import submit
 from quernel.data import InMemoryDesign
 from quernel.losses import Loss
 from quernel.objective import Problem, require_finite
@@ -208,7 +208,7 @@ def solve(
         size = guess.n_rows
     work, solved, null = [stage.work], guess is not None and guess.solved, None
     if problem.rows.near and not stage.curved:  # in parallel: samples are too small to use all threads
-        null = ahead(null_model, problem, threads=problem.rows.threads)
+        null = submit(null_model, problem, threads=problem.rows.threads)
     # 2. Larger samples, until all rows are next.
     while not stage.curved:
         if not np.all(stage.band > 0):  # an uninformative sample, such as one with constant y
@@ -383,7 +383,7 @@ def warm_start(
 
 def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
     """Residuals of rows in memory, (n, q)."""
-    state = sample.rows.new_memory()
+    state = sample.rows.new_state()
     sample.set_coefficients(state, coef, intercept)
     return state.collect("residual")
 

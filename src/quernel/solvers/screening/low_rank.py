@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
-from quernel._threads import spread
+from quernel._threads import parallel_map
 from quernel.features.blocks import blocks
 from quernel.objective import Problem
 from quernel.objective.duality_gap import dual_variance
@@ -72,7 +72,7 @@ def _second_moments(features: Array, share: Array, threads: int) -> Array:
         return scaled.T @ scaled  # BLAS syrk: half the work of a general product
 
     n_rows, n_features = features.shape
-    return np.sum(spread(moments, blocks(n_rows, n_features, threads), threads), axis=0)
+    return np.sum(parallel_map(moments, blocks(n_rows, n_features, threads), threads), axis=0)
 
 
 def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:

@@ -113,7 +113,7 @@ def solve_in_rounds(
     null : callable or None
         Returns the null model, if its computation has been started.
     """
-    q, state = problem.n_columns, problem.rows.new_memory()
+    q, state = problem.n_columns, problem.rows.new_state()
     first_band = band if steps is None else steps.wide_band
     before, screened, active_set = screen(problem, state, coef, intercept, first_band, basis)
     fit = ScreenedFit(coef, intercept, band, screened, active_set)
@@ -276,7 +276,7 @@ def _proof(problem: Problem, active_rows: list[ActiveRows], point: _ActiveStart,
     for k in columns.tolist():
         column, rows = np.array([k]), active_rows[k]
         small = active_problem(problem, column, point.screened, rows, None)
-        state = small.rows.new_memory(anchor=rows.anchor[:, None])
+        state = small.rows.new_state(anchor=rows.anchor[:, None])
         coef, intercept = point.coef[:, column], point.intercept[column]
         small.set_coefficients(state, coef, intercept)
         gap[k] = certify(small, state, coef, intercept, point.null.take(column)).gap[0]

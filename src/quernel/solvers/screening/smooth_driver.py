@@ -61,7 +61,7 @@ def subsampled_newton(
     # The sample's solution, and its Hessians there, factorized once for all steps.
     _, (sample_fit, systems) = problem.run_at(_solve_sample, sample, guess, intercept, goal, max_iter)
     coef, intercept = sample_fit.coef if basis is None else basis @ sample_fit.coef, sample_fit.intercept.copy()
-    state, best = problem.rows.new_memory(), BestIterate(problem, null, tol)
+    state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
     share = size * len(guess) / (problem.rows.n_rows * problem.rows.n_features)
     best.hessian_rows = sample_fit.hessian_rows
     for iteration in range(max_iter):
@@ -97,7 +97,7 @@ def _solve_sample(
 
 def _systems(sample: Problem, at: Result) -> list[NewtonSystem]:
     """Factorized Newton systems of all columns of a sample, at a fit."""
-    state, zero, no = sample.rows.new_memory(), np.zeros(sample.n_columns), np.zeros(sample.n_columns, dtype=bool)
+    state, zero, no = sample.rows.new_state(), np.zeros(sample.n_columns), np.zeros(sample.n_columns, dtype=bool)
     sample.set_coefficients(state, at.coef, at.intercept)
     curvatures = sample.curvature(state, zero, no, no)
     return [
@@ -156,7 +156,7 @@ def solve_curved(
 
 def _certify_guess(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
     """The given fit, certified with the slopes of the loss as duals, in one pass."""
-    state, best = problem.rows.new_memory(), BestIterate(problem, null, tol)
+    state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
     found = certify_gradient(problem, state, full_gradient(problem, state, coef, intercept), coef, null)
     best.update(np.arange(problem.n_columns), coef, intercept, state, found, 0)
     return replace(best.result(), sweeps=state.sweeps)
@@ -177,9 +177,9 @@ def solve_projected(
     inner = problem.within(basis)
     result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.within(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
-    state = inner.rows.new_memory()
+    state = inner.rows.new_state()
     inner.set_coefficients(state, result.coef, result.intercept)  # residuals are the same, and cheaper in the basis
-    state = problem.rows.new_memory(anchor=result.dual, residual=state.collect("residual"))
+    state = problem.rows.new_state(anchor=result.dual, residual=state.collect("residual"))
     found = certify(problem, state, coef, result.intercept, start.null)
     whole = replace(
         result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,

@@ -104,7 +104,7 @@ class SubsampledNewton:
         Returns (coef, intercept, residual), accurate to a share of the sampling error, or None where steps do not
         contract.
         """
-        state, length = self._sample.rows.new_memory(), np.full(self._sample.n_columns, np.inf)
+        state, length = self._sample.rows.new_state(), np.full(self._sample.n_columns, np.inf)
         found, residual = self._sample_gradient(state, coef, intercept)
         for _ in range(SAMPLE_STEPS):
             if not self._factorize(residual):
@@ -170,7 +170,7 @@ class SubsampledNewton:
 
     def _residuals(self, coef: Array, intercept: Array) -> Array:
         """Residuals of the sample, (m, q)."""
-        state = self._sample.rows.new_memory()
+        state = self._sample.rows.new_state()
         self._sample.set_coefficients(state, coef, intercept)
         self.entries += self._features.size
         return state.collect("residual")
