@@ -25,7 +25,7 @@ from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import evaluation
 from quernel.tables import column_stats, reservoir_sample
 from quernel.tuning import data_summary, defaults
-from tables.made import sales
+from support.tables import sales
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import quernel
-from cli.test_streams import in_files
+from cli.test_many_files import in_files
 from quernel.estimators.checkpoint import Checkpoint
 from quernel.solvers.screening import driver
 

@@ -18,7 +18,7 @@ import quernel.data.design_matrix
 from quernel import estimate_cost
 from quernel.cli import main
 from quernel.estimators.cost import as_size
-from tables.made import sales
+from support.tables import sales
 
 
 class Ran(NamedTuple):

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from oracles.optimum import highs_optimum, minimiser, objective, optimum, unpenalised
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
@@ -14,6 +13,7 @@ from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers import SOLVERS, newton
+from support.pinball_optima import highs_optimum, minimiser, objective, optimum, unpenalised
 
 SETTINGS = {"newton": {"tol": 1e-6}, "admm": {"tol": 1e-4, "max_iter": 30_000}}
 ANY_SOLVER = {"tol": 1e-4, "max_iter": 10_000}  # for a solver that nobody has said anything about

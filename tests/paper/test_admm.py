@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from paper.test_reproduce import SEED, run
-from paper.tiny import TINY
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Hinge, Logistic, Pinball, Squared
@@ -21,6 +20,7 @@ from quernel.paper.results import Finished, Results, stamp
 from quernel.paper.runner import run_task
 from quernel.paper.simulated import KERNEL, make_trial
 from quernel.paper.spline_design import spline_features
+from support.tiny_experiment import TINY
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 ITEMS = {

@@ -13,9 +13,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from paper.tiny import TINY, reproduce
 from quernel.paper.results import TASKS_FILE, Finished, Results, stamp
 from quernel.paper.runner import task_rng
+from support.tiny_experiment import TINY, reproduce
 
 TESTS = str(Path(__file__).parents[1])
 
@@ -58,7 +58,7 @@ def test_another_seed_gives_other_numbers_and_every_task_its_own(whole, tmp_path
 
 def test_a_killed_run_goes_on_where_it_stopped_and_ends_with_the_same_tables(whole, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, *sys.path])}
-    run = subprocess.Popen([sys.executable, "-m", "paper.tiny", str(tmp_path)], env=environment)
+    run = subprocess.Popen([sys.executable, "-m", "support.tiny_experiment", str(tmp_path)], env=environment)
     deadline = time.monotonic() + 60
     while len(lines(tmp_path)) < 4 and time.monotonic() < deadline:
         time.sleep(0.02)

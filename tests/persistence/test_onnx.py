@@ -11,13 +11,13 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 
 import quernel
-from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, rows
 from persistence.test_save import by_groups
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
-from tables.made import sales, with_times
+from support.models import LEVELS, MAKERS, SMALL, fitted, rows
+from support.tables import sales, with_times
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

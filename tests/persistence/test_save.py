@@ -23,7 +23,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import quernel
-from persistence.fitted import LEVELS, MAKERS, SMALL, fitted, rows
 from quernel import (
     ConformalQuantileRegressor,
     KernelQuantileRegressor,
@@ -37,7 +36,8 @@ from quernel.persistence import ModelFileError
 from quernel.persistence.archive import HEADER_SIZE, MAGIC
 from quernel.persistence.models import KNOWN_CLASSES, SPLITTERS
 from quernel.tables import TableEncoder, TableModel, prepare
-from tables.made import sales
+from support.models import LEVELS, MAKERS, SMALL, fitted, rows
+from support.tables import sales
 
 X_NEW = rows(50, seed=1)[0]
 

@@ -9,7 +9,7 @@ from html import escape, unescape
 
 import pytest
 
-from report.made_page import made
+from support.report_page import made
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 QUIET = (

@@ -7,7 +7,7 @@ import pytest
 from quernel.plots.table_access import ENDS, date_grid
 from quernel.report import charts
 from quernel.report.fans import column_fans
-from report.made_page import LEVELS, fitted
+from support.report_page import LEVELS, fitted
 
 DAY, YEAR = 86_400.0, 365.2425 * 86_400
 

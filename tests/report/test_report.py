@@ -23,8 +23,8 @@ from quernel.report.fans import column_fans
 from quernel.report.model_choices import choices
 from quernel.report.number_format import number, short
 from quernel.report.svg import Chart, ticks
-from report.made_page import LEVELS, as_number, fitted, made, pinball, read
-from tables.made import sales
+from support.report_page import LEVELS, as_number, fitted, made, pinball, read
+from support.tables import sales
 
 SECTIONS = ["data", "choices", "loss", "coverage", "columns", "worst", "outside", "load"]
 OUTSIDE_WORLD = r"https?:|//[a-z]|\bsrc=|@import|url\(|<link(?! rel=\"icon\" href=\"data:,\")|fetch\(|XMLHttp"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from quernel.tables import DateColumn, TableEncoder, TableError, TextColumn, as_arrow, learn_encoder, prepare
-from tables.made import sales
+from support.tables import sales
 
 
 def learnt(**columns):

@@ -6,7 +6,7 @@ import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
 from quernel.tables import TableModel, prepare
-from tables.made import LEVELS, sales
+from support.tables import LEVELS, sales
 
 
 def made(levels=LEVELS, log_target=False, conformal=False, **options):

@@ -12,7 +12,7 @@ from pyarrow import csv
 from quernel.tables import TableError, column_stats, in_batches, prepare, read, streaming_training
 from quernel.tables.parquet_row_groups import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
-from tables.made import sales
+from support.tables import sales
 
 WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from oracles.optimum import objective, shares
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
@@ -15,6 +14,7 @@ from quernel.solvers import SOLVERS
 from quernel.solvers.noncrossing import driver, newton
 from quernel.solvers.noncrossing.block_tridiagonal import BlockTridiagonal
 from quernel.solvers.noncrossing.problem import Duals, certify, crossing
+from support.pinball_optima import objective, shares
 
 LEVELS = np.array([0.7, 0.1, 0.5, 0.3, 0.6, 0.9])  # in no order
 ROUNDING = 1e-10

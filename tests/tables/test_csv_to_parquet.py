@@ -18,7 +18,7 @@ from quernel.tables import TableError, csv_to_parquet, read, reading
 from quernel.tables.csv_to_parquet import copied
 from quernel.tables.multi_file import files_of
 from quernel.tables.reading import CsvReading
-from tables.made import sales
+from support.tables import sales
 
 # Columns that look otherwise at the beginning, in the middle and at the end; some take more than one guess.
 ROWS = 900

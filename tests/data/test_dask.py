@@ -23,7 +23,7 @@ from quernel.losses import LOSSES, Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.solvers.result import InitialPoint
-from rows import steps
+from support import map_reduce_steps as steps
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from oracles.optimum import lower_bound, minimiser, objective, optimum
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import PivotedCholesky
 from quernel.kernels import Gaussian
@@ -12,6 +11,7 @@ from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.objective.duality_gap import certify, low_rank_bound, null_model, relative
 from quernel.solvers import newton
+from support.pinball_optima import lower_bound, minimiser, objective, optimum
 
 N, M, LEVELS = 80, 7, (0.05, 0.5, 0.8)
 ROUNDING = 1e-11

@@ -13,7 +13,7 @@ from sklearn.frozen import FrozenEstimator
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.tables import TableModel, prepare
-from tables.made import sales
+from support.tables import sales
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from quernel.data.progress import watching
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.solvers.screening import rounds
-from rows.steps import halves, join_halves, value_and_gradient
+from support.map_reduce_steps import halves, join_halves, value_and_gradient
 
 N, M = 60_000, 40
 ROOM = 1_800_000  # the raw rows have no room in it

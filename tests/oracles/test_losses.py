@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 
-from oracles.families import LENGTH, LEVEL, MARGIN, SPLITS, known_solver, objective, optimum
 from quernel import losses
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
@@ -13,6 +12,7 @@ from quernel.kernels import Gaussian
 from quernel.objective import Problem
 from quernel.objective.duality_gap import certify, null_model
 from quernel.solvers import SOLVERS, newton
+from support.loss_optima import LENGTH, LEVEL, MARGIN, SPLITS, known_solver, objective, optimum
 
 MADE = {
     "pinball": losses.Pinball(LEVEL),

@@ -5,12 +5,12 @@ import hashlib
 import pytest
 
 import quernel
-from persistence.fitted import LEVELS, fitted
 from persistence.test_save import changed, refused
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.persistence.archive import HEADER_SIZE, MAGIC
 from quernel.tables import TableModel, prepare
-from tables.made import sales, with_times
+from support.models import LEVELS, fitted
+from support.tables import sales, with_times
 
 
 @pytest.fixture(scope="module")

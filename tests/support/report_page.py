@@ -8,7 +8,7 @@ import numpy as np
 from quernel import KernelQuantileRegressor
 from quernel.report import evaluate_by_refitting, report_page
 from quernel.tables import TableModel, prepare
-from tables.made import sales
+from support.tables import sales
 
 LEVELS = [0.05, 0.5, 0.95]
 VOID = {"meta", "link", "br", "hr", "img", "input"}

@@ -35,6 +35,6 @@ def reproduce(folder, *, seed=0, size="quick", jobs=2, discard=False, listener=l
 
 
 if __name__ == "__main__":
-    from paper.tiny import reproduce as run  # by the name under which workers find it
+    from support.tiny_experiment import reproduce as run  # by the name under which workers find it
 
     run(sys.argv[1], size="full")

@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import SVC, SVR, LinearSVC
 
-from oracles.optimum import _tight, shares
+from support.pinball_optima import _tight, shares
 
 LEVEL, LENGTH = 0.3, 0.7
 SPLITS = {

@@ -32,7 +32,7 @@ from quernel.plots import (
 )
 from quernel.plots.fan_display import _some
 from quernel.tables import TableModel, prepare
-from tables.made import sales
+from support.tables import sales
 
 BASE = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
 

@@ -11,7 +11,7 @@ from quernel.tables import prepare
 from quernel.tables.parquet_row_groups import open_parquet
 from quernel.tables.reservoir_sample import drawn, join_drawn, rows_to_draw
 from quernel.tables.streaming_training import draw_rows, prepare_streamed
-from tables.made import sales
+from support.tables import sales
 from tables.test_streaming import everything, written
 
 

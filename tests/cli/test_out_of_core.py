@@ -12,14 +12,14 @@ from pyarrow import csv
 from scipy.stats import chisquare
 
 import quernel
-from cli.test_streams import QUICK, alike, fitted, in_files
+from cli.test_many_files import QUICK, alike, fitted, in_files
 from quernel.conformal import regressor
 from quernel.data import SelectedRows
 from quernel.estimators import quantile_cv
 from quernel.report import evaluation
 from quernel.tables import reading, reservoir_sample
-from report.made_page import read as read_page
-from tables.made import sales
+from support.report_page import read as read_page
+from support.tables import sales
 
 LITTLE = ("--max-memory", "20kB")
 

@@ -18,7 +18,7 @@ from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
 from quernel.solvers.screening import driver
 from quernel.tables import read
-from tables.made import sales
+from support.tables import sales
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9", "--json")

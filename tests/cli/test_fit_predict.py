@@ -19,7 +19,7 @@ import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.cli import main
 from quernel.tables import TableModel, prepare, reading
-from tables.made import sales
+from support.tables import sales
 
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9")
 
