@@ -18,6 +18,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from quernel._files import check_writable
 from quernel.cli.console import cli_error_names, console, errors, fitting, flag, note, split_list
 from quernel.cli.data import (
     CATEGORICAL,
@@ -51,7 +52,6 @@ from quernel.persistence import save
 from quernel.report.number_format import counted
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
-from quernel.tables.files import check_free
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 # Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
@@ -159,7 +159,7 @@ def fit(
     interval = _conformal_wrapper(estimator, conformal, coverage, calibration_share, time_ordered)
     check_outputs({"--model": model, "--report": report, "--checkpoint": checkpoint}, data)
     check_checkpoint(checkpoint)
-    check_free(model, overwrite=force, remedy="--force")
+    check_writable(model, overwrite=force, remedy="--force")
     if report is not None:
         check_report_path(report, force=force)
     with load_training_data(

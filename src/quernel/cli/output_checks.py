@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
+from quernel._files import check_writable
 from quernel.estimators.checkpoint import read_checkpoint
-from quernel.tables.files import check_free
 from quernel.tables.multi_file import files_of, looks_like_data
 
 
@@ -40,7 +40,7 @@ def check_checkpoint(path: Path | None) -> None:
     """Raise, before any work, if the path cannot be written or is a file other than a checkpoint."""
     if path is None:
         return
-    check_free(path, overwrite=True)
+    check_writable(path, overwrite=True)
     if path.exists():
         try:
             read_checkpoint(path)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from quernel._files import check_writable, write_atomically
 from quernel.cli.console import console, counting, flag, note, split_list
 from quernel.cli.data import DATA
 from quernel.cli.fit import parse_levels
@@ -21,7 +22,6 @@ from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
-from quernel.tables.files import check_free, written_whole
 from quernel.tables.reading import Batches, ending_of, nearest
 from quernel.tables.unseen_categories import UnseenCategories
 
@@ -47,7 +47,7 @@ def predict(
     """Predict quantiles for every row of a file, in order. Large files are processed in batches."""
     ending_of(out)
     check_outputs({"--out": out}, data, model)
-    check_free(out, overwrite=force, remedy="--force")
+    check_writable(out, overwrite=force, remedy="--force")
     fitted = load_table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
     kept = select_passthrough(list(dict.fromkeys(split_list(keep or ""))), fitted.encoder, data, out)
@@ -55,7 +55,7 @@ def predict(
     unseen = UnseenCategories(fitted.encoder)
     with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_reading()) as batches:
         _check_columns(fitted, batches, data, kept, names)
-        with written_whole(out, overwrite=force) as part, table_writer(part, out) as write:
+        with write_atomically(out, overwrite=force) as part, table_writer(part, out) as write:
             rows, outside, infinite, beyond = _predict_batches(fitted, batches, levels, kept, unseen, names, write)
     for sentence in unseen.sentences():
         note(sentence)

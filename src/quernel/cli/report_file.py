@@ -7,13 +7,13 @@ from typing import Any
 
 from rich.markup import escape
 
+from quernel._files import check_writable, write_text_atomically
 from quernel.cli.console import console, fitting, working
 from quernel.data import memory_budget
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_streamed, report_page
 from quernel.report.content import intervals
 from quernel.report.number_format import number
 from quernel.tables import StreamedTraining, TableModel, Training
-from quernel.tables.files import check_free, written_whole
 from quernel.tables.reservoir_sample import rows_to_draw
 from quernel.tables.streaming_training import draw_rows
 
@@ -22,7 +22,7 @@ def check_report_path(out: Path, *, force: bool) -> None:
     """Raise, before any work, if the report cannot be written."""
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"The report {out} must end in .html.")
-    check_free(out, overwrite=force, remedy="--force")
+    check_writable(out, overwrite=force, remedy="--force")
 
 
 def report_by_refitting(
@@ -52,8 +52,7 @@ def report_by_refitting(
 
 def write_report(text: str, out: Path, *, force: bool) -> None:
     """Write the report atomically."""
-    with written_whole(out, overwrite=force) as part:
-        part.write_text(text, encoding="utf-8")
+    write_text_atomically(out, text, overwrite=force)
 
 
 def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:

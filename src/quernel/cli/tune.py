@@ -11,6 +11,7 @@ import typer
 from rich.table import Table as RichTable
 from sklearn.model_selection import TimeSeriesSplit
 
+from quernel._files import check_writable
 from quernel.cli.console import cli_error_names, console, errors, flag, note, split_list
 from quernel.cli.data import (
     CATEGORICAL,
@@ -47,7 +48,6 @@ from quernel.persistence import save
 from quernel.report.number_format import counted
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
-from quernel.tables.files import check_free
 
 # Default number of cross-validation folds.
 FOLDS = 5
@@ -127,7 +127,7 @@ def tune(
         estimator._check_parameters()
     check_outputs({"--model": model}, data)
     if model is not None:
-        check_free(model, overwrite=force, remedy="--force")
+        check_writable(model, overwrite=force, remedy="--force")
     with load_training_data(
         data, target, columns, exclude, missing=missing, categorical=categorical,
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from quernel._files import write_atomically
 from quernel.losses import Loss
 from quernel.solvers import Result
 from quernel.solvers.result import InitialPoint
@@ -58,18 +58,11 @@ class Checkpoint:
             "n_rows": guess.n_rows,
             "parameters": guess.parameters,
         }
-        part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
-        try:
-            with part.open("wb") as file:
-                np.savez(
-                    file, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
-                    band=np.empty(0) if guess.band is None else guess.band,
-                )  # fmt: skip
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(self.path)
-        finally:
-            part.unlink(missing_ok=True)
+        with write_atomically(self.path, overwrite=True) as part, part.open("wb") as file:
+            np.savez(
+                file, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
+                band=np.empty(0) if guess.band is None else guess.band,
+            )  # fmt: skip
 
     def remove(self) -> None:
         """Delete the file, once the fit is done."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from quernel import __version__
+from quernel._files import write_text_atomically
 from quernel.paper.experiment import NEWTON, Experiment, Size, Table, Task
 from quernel.paper.holdout_fit import ADMM_MAX_ITER, GapStats, merge_gap_stats
 from quernel.paper.output import OutputFolder
 from quernel.paper.page import Chapter, render_page
-from quernel.paper.results import Results, key, stamp, write_atomic
+from quernel.paper.results import Results, key, stamp
 from quernel.paper.runner import Listener, hash_content, run
 
 # Marker file: a folder without it, unless empty, is not written into.
@@ -63,7 +64,7 @@ class Reproduction:
         Returns name to (experiment, results, tasks). Results of another seed, size or version raise ValueError, or are
         deleted with `discard`.
         """
-        write_atomic(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
+        write_text_atomically(self.folder / MARKER, json.dumps(self.about(), indent=1) + "\n")
         prints = {name: hash_content(Path(path)) for name, path in self.data.items()}
         needed = {name for one in self.chosen if self.possible(one) for name in (one.name, *one.uses)}
         work = {}
@@ -89,7 +90,7 @@ class Reproduction:
         for name, (_, results, tasks) in work.items():
             _write_tidy(results.table(tasks), self.folder / "rows" / f"{name}.parquet")
         chapters = [self._chapter(one, work) for one in self.chosen]
-        write_atomic(self.folder / "index.html", render_page(chapters, heading))
+        write_text_atomically(self.folder / "index.html", render_page(chapters, heading))
         return chapters
 
     def certified(self, work: dict[str, tuple[Experiment, Results, list[Task]]]) -> list[str]:
@@ -130,7 +131,7 @@ def summarise(folder: Path, target: Path, readme: str) -> None:
         for path in sorted((folder / part).glob("*")):
             if path.suffix in endings:
                 shutil.copyfile(path, target / part / path.name)
-    write_atomic(target / "README.md", readme)
+    write_text_atomically(target / "README.md", readme)
 
 
 def _write_tidy(table: Table, path: Path) -> None:

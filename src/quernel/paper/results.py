@@ -6,12 +6,12 @@ A folder holds `stamp.json`, which identifies the run (seed, size, version), and
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quernel._files import write_text_atomically
 from quernel.paper.experiment import NEWTON, Experiment, Row, Size, Table, Task
 
 STAMP_FILE, TASKS_FILE = "stamp.json", "tasks.jsonl"
@@ -59,7 +59,7 @@ class Results:
                 "Choose another --out, or add --force to discard them."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / STAMP_FILE, json.dumps(stamp, indent=1) + "\n")
+        write_text_atomically(folder / STAMP_FILE, json.dumps(stamp, indent=1) + "\n")
         self.finished = self._read()
 
     def _read(self) -> dict[str, Finished]:
@@ -72,7 +72,7 @@ class Results:
                 continue
             finished[key(result.task)] = result
             whole.append(line + "\n")
-        write_atomic(path, "".join(whole))
+        write_text_atomically(path, "".join(whole))
         return finished
 
     def add(self, result: Finished) -> None:
@@ -95,13 +95,6 @@ def stamp(experiment: Experiment, seed: int, size: Size, data: str | None, solve
     """What results depend on besides their tasks. `data` is a hash of the file's content, not its path."""
     known = {"experiment": experiment.name, "version": experiment.version, "seed": seed, "size": size, "data": data}
     return known if solver == NEWTON else {**known, "solver": solver}
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a text file atomically: readers see the old content or the new one, never a part."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text)
-    os.replace(draft, path)
 
 
 def _read_stamp(folder: Path) -> dict[str, Any]:

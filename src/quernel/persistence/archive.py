@@ -23,7 +23,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from quernel.tables.files import written_whole
+from quernel._files import write_atomically
 
 MAGIC = b"quernel model\n"
 # Bytes before the zip archive: the magic number and the checksum.
@@ -57,7 +57,7 @@ def write_archive(path: Path, document: Any, arrays: list[NDArray[Any]], *, over
             npy.write_array(member, array, allow_pickle=False)
             members.writestr(zipfile.ZipInfo(f"{number}.npy", ZIP_DATE), member.getvalue())
     archive = content.getvalue()
-    with written_whole(path, overwrite=overwrite) as part, part.open("xb") as file:
+    with write_atomically(path, overwrite=overwrite) as part, part.open("xb") as file:
         file.write(MAGIC + hashlib.sha256(archive).digest() + archive)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from quernel._files import check_writable, write_atomically
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
@@ -21,7 +22,6 @@ from quernel.persistence.onnx_inputs import table_inputs
 from quernel.persistence.onnx_intervals import calibrated_bounds, check_exportable, fitted_quantiles, median_prediction
 from quernel.persistence.onnx_kernels import feature_map_dot
 from quernel.tables import TableModel
-from quernel.tables.files import check_free, written_whole
 
 
 def calibrated_probabilities(calibration: ProbabilityCurves, scores: Tensor) -> Tensor:
@@ -83,10 +83,10 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     check_model_type(model, EXPORTERS, "quernel.to_onnx")
     check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
-    check_free(path, overwrite=overwrite)
+    check_writable(path, overwrite=overwrite)
     EXPORTERS[type(model)](graph, model)
     content = graph.model(f"{type(model).__name__} of quernel").SerializeToString()
-    with written_whole(path, overwrite=overwrite) as part, part.open("xb") as file:
+    with write_atomically(path, overwrite=overwrite) as part, part.open("xb") as file:
         file.write(content)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quernel.tables.files import written_whole
+from quernel._files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,6 +126,6 @@ def save_figure(fig: "Figure", path: str | os.PathLike[str]) -> Path:
         raise ValueError(
             f"path must end in one of {', '.join(sorted(formats))}; got {target.name!r}. Try .png or .pdf."
         )
-    with house_style(), written_whole(target, overwrite=True) as part:
+    with house_style(), write_atomically(target, overwrite=True) as part:
         fig.savefig(part, format=suffix)
     return target

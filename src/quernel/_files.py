@@ -1,4 +1,4 @@
-"""Atomic file writes."""
+"""Atomic file writes: readers find the old file or the new one, never a part of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def check_free(path: Path, *, overwrite: bool, remedy: str = "overwrite=True") -> None:
-    """Complain, before any work, about a path that cannot be written or holds something already."""
+def check_writable(path: Path, *, overwrite: bool, remedy: str = "overwrite=True") -> None:
+    """Raise, before any work, if a file cannot be written here, or exists already and must not be overwritten."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder {path.parent} is missing. Create it first.")
     if path.is_dir():
@@ -20,13 +20,12 @@ def check_free(path: Path, *, overwrite: bool, remedy: str = "overwrite=True") -
 
 
 @contextmanager
-def written_whole(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A new path beside this one to write to: it takes the place of `path` at the end, and vanishes if anything fails.
+def write_atomically(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield the path of a temporary file that replaces `path` at the end, and is removed if anything fails.
 
-    Both are in the same folder, hence on the same disk, so that taking the place is one step: a reader finds the old
-    file or the new one, never half of it.
+    Both are in the same folder, hence on the same disk, so that the replacement is a single step.
     """
-    check_free(path, overwrite=overwrite)
+    check_writable(path, overwrite=overwrite)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield part
@@ -37,3 +36,9 @@ def written_whole(path: Path, *, overwrite: bool) -> Iterator[Path]:
         raise OSError(f"{path} could not be written: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_text_atomically(path: Path, text: str, *, overwrite: bool = True) -> None:
+    """Write a text file (UTF-8) atomically."""
+    with write_atomically(path, overwrite=overwrite) as part:
+        part.write_text(text, encoding="utf-8")
