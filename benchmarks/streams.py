@@ -53,7 +53,7 @@ FIT = """
 import json, resource, sys, time
 from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
-from quernel.tables.parquet_row_groups import open_parquet
+from quernel.tables.parquet_table import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
 from pathlib import Path
 

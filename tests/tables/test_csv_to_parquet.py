@@ -14,9 +14,9 @@ import pyarrow.feather
 import pytest
 from pyarrow import csv
 
-from quernel.tables import TableError, csv_to_parquet, read, reading
-from quernel.tables.csv_to_parquet import copied
+from quernel.tables import TableError, parquet_table, read, reading
 from quernel.tables.multi_file import files_of
+from quernel.tables.parquet_table import copied
 from quernel.tables.reading import CsvReading
 from support.tables import sales
 
@@ -127,7 +127,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_any_work(tmp_path, monkeypat
 KILLED = """
 import sys, tempfile
 from pathlib import Path
-from quernel.tables.csv_to_parquet import copied
+from quernel.tables.parquet_table import copied
 tempfile.tempdir = sys.argv[1]
 with copied([Path(sys.argv[2])]):
     print("copied", flush=True)
@@ -135,7 +135,7 @@ with copied([Path(sys.argv[2])]):
 """
 
 
-@pytest.mark.skipif(csv_to_parquet.flock is None, reason="the system has no such locks")
+@pytest.mark.skipif(parquet_table.flock is None, reason="the system has no such locks")
 def test_the_copy_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path, monkeypatch):
     path, folder = tmp_path / "sales.csv", tmp_path / "temporary"
     folder.mkdir()
@@ -161,12 +161,12 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = tmp_path / "quernel-copy-left"
     left.mkdir()
-    (left / csv_to_parquet.LOCK).touch()
+    (left / parquet_table.LOCK).touch()
     with monkeypatch.context() as patch:
-        patch.setattr(csv_to_parquet, "flock", None)
-        csv_to_parquet.remove_leftovers()
-        with csv_to_parquet.temporary_folder() as folder:
+        patch.setattr(parquet_table, "flock", None)
+        parquet_table.remove_leftovers()
+        with parquet_table.temporary_folder() as folder:
             assert list(folder.iterdir()) == []
     assert list(tmp_path.iterdir()) == [left]
-    csv_to_parquet.remove_leftovers()
-    assert list(tmp_path.iterdir()) == ([] if csv_to_parquet.flock else [left])
+    parquet_table.remove_leftovers()
+    assert list(tmp_path.iterdir()) == ([] if parquet_table.flock else [left])

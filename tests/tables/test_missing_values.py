@@ -15,12 +15,12 @@ from quernel.tables import (
     TextColumn,
     UnknownWordsWarning,
     learn_encoder,
+    multi_file,
     prepare,
     reading,
-    unused_missing_markers,
 )
 from quernel.tables.missing_values import GAPS, spellings
-from quernel.tables.unseen_categories import UnseenCategories
+from quernel.tables.model import UnseenCategories
 
 
 def learnt(categorical=(), missing=(), **columns):
@@ -130,15 +130,15 @@ def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
 @pytest.mark.parametrize("block", [4, 1000])
 def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
-    monkeypatch.setattr(unused_missing_markers, "BLOCK_BYTES", block)
+    monkeypatch.setattr(multi_file, "BLOCK_BYTES", block)
     text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
     with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
         stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
     words = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
-    found = unused_missing_markers.unmet([tmp_path / f"d.{ending}"], words)
+    found = multi_file.unmet([tmp_path / f"d.{ending}"], words)
     assert found == ["non", "last", "999", "nxa", "2"]
     (tmp_path / "other.csv").write_text("a\n2\n999\n")
-    assert unused_missing_markers.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == [
+    assert multi_file.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == [
         "non",
         "last",
         "nxa",

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from quernel.tables import prepare
-from quernel.tables.parquet_row_groups import open_parquet
+from quernel.tables.parquet_table import open_parquet
 from quernel.tables.reservoir_sample import drawn, join_drawn, rows_to_draw
 from quernel.tables.streaming_training import draw_rows, prepare_streamed
 from support.tables import sales

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import csv
 
 from quernel.tables import TableError, column_stats, in_batches, prepare, read, streaming_training
-from quernel.tables.parquet_row_groups import open_parquet
+from quernel.tables.parquet_table import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
 from support.tables import sales
 

@@ -16,12 +16,10 @@ from quernel.report.number_format import counted
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.arrow_casts import kind_of
 from quernel.tables.column_stats import MOST_LEVELS
-from quernel.tables.csv_to_parquet import bytes_of, copied
 from quernel.tables.dask_tables import ClusterTable, cluster_rows, connected
-from quernel.tables.multi_file import Needed, files_of
-from quernel.tables.parquet_row_groups import ParquetTable, open_parquet
+from quernel.tables.multi_file import Needed, files_of, unmet
+from quernel.tables.parquet_table import ParquetTable, bytes_of, copied, open_parquet
 from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
-from quernel.tables.unused_missing_markers import unmet
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
 COLUMNS = "Input columns, separated by commas (names with a comma in double quotes); all but the target by default."

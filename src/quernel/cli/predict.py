@@ -22,8 +22,8 @@ from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
+from quernel.tables.model import UnseenCategories
 from quernel.tables.reading import Batches, ending_of, nearest
-from quernel.tables.unseen_categories import UnseenCategories
 
 
 def predict(

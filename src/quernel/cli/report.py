@@ -22,10 +22,10 @@ from quernel.report.evaluation import check_target
 from quernel.report.number_format import counted
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.arrow_casts import kind_of, numbers
-from quernel.tables.parquet_row_groups import JOINED
+from quernel.tables.model import describe_unseen
+from quernel.tables.parquet_table import JOINED
 from quernel.tables.reading import FAILED, nearest
 from quernel.tables.reservoir_sample import Drawn, drawn, join_drawn, rows_to_draw
-from quernel.tables.unseen_categories import describe_unseen
 from quernel.theory import KernelGap
 
 EVALUATION_DATA = "Data with the target, preferably rows not used for training: a file, a folder or a quoted pattern."

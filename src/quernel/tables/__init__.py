@@ -2,12 +2,11 @@
 
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import Learnt, TableEncoder, as_arrow, learn_encoder
-from quernel.tables.model import TableModel
+from quernel.tables.model import TableModel, UnknownWordsWarning
 from quernel.tables.multi_file import in_batches, read
 from quernel.tables.reading import TableError
 from quernel.tables.streaming_training import StreamedTraining, TableRows, prepare_streamed
 from quernel.tables.training_data import Training, prepare
-from quernel.tables.unseen_categories import UnknownWordsWarning
 
 __all__ = [
     "BooleanColumn",

@@ -14,7 +14,7 @@ import numpy as np
 from quernel.data.dask import DaskRows
 from quernel.data.sources import Piece
 from quernel.tables.encoder import TableEncoder
-from quernel.tables.parquet_row_groups import JOINED, Group, ParquetTable, joined_as_they_come
+from quernel.tables.parquet_table import JOINED, Group, ParquetTable, joined_as_they_come
 from quernel.tables.streaming_training import Roles, encoded, needed_columns
 
 LOCAL = "local"

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.tables.arrow_casts import is_duration, kind_of, numbers, plain
-from quernel.tables.arrow_views import without_views
 from quernel.tables.column_stats import MOST_LEVELS, column_from, facts_of, kind_or_reason, remarks
 from quernel.tables.columns import Column, NumberColumn, TextColumn
 from quernel.tables.missing_values import gap_numbers, gap_words, with_gaps
-from quernel.tables.reading import CsvReading, TableError, nearest
+from quernel.tables.reading import CsvReading, TableError, nearest, without_views
 
 Array = NDArray[np.floating]
 

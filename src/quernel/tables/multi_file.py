@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,17 +11,23 @@ from typing import Any
 
 from quernel.tables import reading
 from quernel.tables.arrow_casts import kind_of, undone
-from quernel.tables.arrow_views import schema_without_views, without_views
+from quernel.tables.missing_values import NUMBER, spellings
 from quernel.tables.reading import (
     ARROW,
     AS_IT_LOOKS,
+    BLOCK_BYTES,
     COMPRESSED,
     CSV,
     PARQUET,
     Batches,
     CsvReading,
     TableError,
+    complaints,
     ending_of,
+    opened_stream,
+    schema_without_views,
+    separator_of,
+    without_views,
 )
 
 Needed = Callable[[str], bool]
@@ -180,3 +187,36 @@ def _common(one: Any, other: Any) -> Any:
 def _format(path: Path) -> tuple[str, ...]:
     ending, _ = ending_of(path)
     return next(endings for endings in (CSV, PARQUET, ARROW) if ending in endings)
+
+
+def unmet(files: Sequence[Path], words: Sequence[str]) -> list[str]:
+    """Return the markers that are no field of any of these CSV files, which are read until all are found."""
+    left = list(words)
+    for path in files:
+        fields = {word: _field(word, separator_of(ending_of(path)[0])) for word in left}
+        for lines in _blocks(path) if left else ():
+            left = [word for word in left if not fields[word].search(lines)]
+            if not left:
+                break
+    return left
+
+
+def _field(word: str, separator: str) -> re.Pattern[bytes]:
+    """Return a pattern of a field with the marker; numbers match with any trailing zeros."""
+    ways = [re.escape(way) for way in spellings(word)]
+    if NUMBER.fullmatch(word):
+        number = repr(float(word)).removesuffix(".0")
+        ways.append(re.escape(number) + ("0*" if "." in number else "(?:[.]0*)?"))
+    ends = re.escape(separator)
+    return re.compile(f'(?:^|[{ends}"])(?:{"|".join(ways)})(?:[{ends}"\r\n]|\\Z)'.encode(), re.MULTILINE)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file in large blocks."""
+    ending, compression = ending_of(path)
+    with complaints(path, ending), opened_stream(path, compression) as stream:
+        rest = b""
+        while block := stream.read(BLOCK_BYTES):
+            lines, _, rest = (rest + block).rpartition(b"\n")
+            yield lines
+        yield rest

@@ -29,7 +29,7 @@ from quernel.tables.arrow_casts import as_words, numbers
 from quernel.tables.column_stats import Facts, column_from, facts_of, joined, kind_or_reason, remarks
 from quernel.tables.columns import Column, TextColumn
 from quernel.tables.encoder import TableEncoder, learnt_from
-from quernel.tables.parquet_row_groups import Group, ParquetTable, Slab
+from quernel.tables.parquet_table import Group, ParquetTable, Slab
 from quernel.tables.reservoir_sample import Drawn, drawn, join_drawn
 from quernel.tables.training_data import (
     check_columns,
