@@ -24,7 +24,7 @@ from quernel.estimators import quantile_cv as tuned
 from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import evaluation
 from quernel.tables import column_stats, reservoir_sample
-from quernel.tuning import data_summary, defaults
+from quernel.tuning import alpha, bandwidth, data_summary, n_components
 from support.tables import sales
 
 ROOT = Path(__file__).parents[1]
@@ -48,9 +48,12 @@ def test_the_readme_example_runs_and_says_the_truth(capsys):
 
 
 def test_the_readme_states_the_defaults():
-    for value in (f"{defaults.N_COMPONENTS} random features", f"{defaults.ALPHA:.0e}".replace("e-0", "e-")):
+    for value in (
+        f"{n_components.OPTIONS.default} random features",
+        f"{alpha.OPTIONS.default:.0e}".replace("e-0", "e-"),
+    ):
         assert value in README, value
-    assert f"{defaults.BANDWIDTH} of the median distance" in README
+    assert f"{bandwidth.OPTIONS.factor} of the median distance" in README
 
 
 def test_the_example_of_rows_beyond_memory_runs(capsys):
@@ -67,7 +70,7 @@ def test_the_page_on_scale_states_the_numbers():
         data_summary.SAMPLE,
         tuned.SEARCHED,
         quernel.estimators.quantile.CROSSING_ROWS,
-        defaults.N_COMPONENTS,
+        n_components.OPTIONS.default,
     ):
         assert f"{number:,}" in SCALE, number
     assert quernel.conformal.regressor.MOST_CALIBRATING == 1_000_000
@@ -141,7 +144,7 @@ def printed_as_shown(page, capsys):
 def test_the_page_of_losses_has_every_loss_and_its_default_length():
     for name, loss in LOSS_REGISTRY.items():
         assert f'`"{name}"`, `{loss.__name__}(' in LOSSES
-    assert defaults.LENGTH == {"huber": 0.5, "logcosh": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1}
+    assert alpha.LENGTH == {"huber": 0.5, "logcosh": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1}
     assert "threshold and the scale of log-cosh are 0.5" in LOSSES
     assert "width of the smoothed pinball loss 0.1" in LOSSES
 

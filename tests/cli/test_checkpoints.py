@@ -12,7 +12,7 @@ import pytest
 
 import quernel
 from cli.test_many_files import in_files
-from quernel.estimators.checkpoint import Checkpoint
+from quernel.estimators.warm_start import Checkpoint
 from quernel.solvers.screening import driver
 
 SMALL = 2_000
@@ -23,7 +23,7 @@ MANY = 10_000
 KILLED = f"""
 import os, signal
 from quernel.cli import main
-from quernel.estimators.checkpoint import Checkpoint
+from quernel.estimators.warm_start import Checkpoint
 from quernel.solvers.screening import driver
 
 driver.SMALL, write = {SMALL}, Checkpoint.write

@@ -17,7 +17,7 @@ import quernel
 import quernel.data.design_matrix
 from quernel import estimate_cost
 from quernel.cli import main
-from quernel.estimators.cost import as_size
+from quernel.tuning.cost import as_size
 from support.tables import sales
 
 

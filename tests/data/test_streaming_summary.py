@@ -1,5 +1,7 @@
 """Statistics of streamed rows: those of the same rows in memory, however they are cut, ordered or repeated."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,8 +13,9 @@ from quernel.data.statistics import column_range, join_moments, moments
 from quernel.data.streaming_summary import absolute_deviation, labels, quantiles, summarise
 from quernel.features.hash_sample import distinct_rows
 from quernel.losses import weighted_quantiles
-from quernel.tuning import defaults
-from quernel.tuning.defaults import bandwidth_from, column_scales, robust_scale
+from quernel.tuning import bandwidth
+from quernel.tuning.bandwidth import bandwidth_from
+from quernel.tuning.data_summary import column_scales, robust_scale
 from quernel.tuning.holdout import deduplicated_sample
 
 N, LIMIT = 6000, 250
@@ -80,7 +83,8 @@ def test_the_automatic_choices_see_the_rows_that_they_would_see_in_memory(cut, n
 
 @pytest.mark.parametrize("name", DATA)
 def test_moments_and_bandwidths_are_those_in_memory(cut, name, monkeypatch):
-    monkeypatch.setattr(defaults, "SUBSAMPLE", LIMIT)  # the median of fewer distances takes less time
+    fewer = replace(bandwidth.OPTIONS, distance_rows=LIMIT)
+    monkeypatch.setattr(bandwidth, "OPTIONS", fewer)  # the median of fewer distances takes less time
     X, y, weight = make(name)
     whole, found = in_memory(X, y, weight), summarise(MemmapRows(X, y, weight), LIMIT)
     one = found.moments

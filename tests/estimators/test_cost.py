@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quernel.data.design_matrix
-import quernel.estimators.cost
+import quernel.tuning.cost
 from quernel import KernelQuantileRegressor, estimate_cost
 from quernel.datasets import make_homoscedastic
 from quernel.features import RandomFeatures
@@ -21,7 +21,7 @@ def free_memory(monkeypatch):
     """Pretend that so many bytes are free."""
 
     def pretend(n_bytes):
-        for room in (quernel.estimators.cost, quernel.data.design_matrix):
+        for room in (quernel.tuning.cost, quernel.data.design_matrix):
             monkeypatch.setattr(room, "available_memory", lambda: n_bytes)
 
     return pretend
@@ -103,7 +103,7 @@ def test_it_reads_well_and_cannot_be_changed():
     ("seconds", "said"), [(0.0234, "0.02 s"), (3.4, "3 s"), (94, "90 s"), (1234, "20 min"), (40_000, "10 h")]
 )
 def test_durations_have_one_digit(seconds, said):
-    assert said in str(quernel.estimators.cost.Cost(10, 10, True, seconds))
+    assert said in str(quernel.tuning.cost.Cost(10, 10, True, seconds))
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,5 @@ def test_a_weighted_table_counts_the_rows_that_are_left(table, free_memory):
 
 
 def test_docstring_example():
-    failed, tried = doctest.testmod(quernel.estimators.cost)
+    failed, tried = doctest.testmod(quernel.tuning.cost)
     assert (failed, tried) == (0, 4)

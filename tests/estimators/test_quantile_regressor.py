@@ -12,7 +12,7 @@ from sklearn.metrics import d2_pinball_score
 
 from quernel import KernelQuantileRegressor
 from quernel.kernels import KERNELS
-from quernel.tuning.defaults import robust_scale
+from quernel.tuning.data_summary import robust_scale
 
 RANDOM = {"n_components": 60, "alpha": 1e-3, "random_state": 0}
 EXACT = {"n_components": "exact", "alpha": 1e-3}

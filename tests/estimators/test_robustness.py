@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from quernel import KernelQuantileRegressor
 from quernel._threads import _controller, parallel_map, single_threaded_blas, submit
 from quernel.datasets import make_homoscedastic
-from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.warnings import warn_not_converged
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.data import MemmapRows
 from quernel.estimators import base
-from quernel.estimators.checkpoint import Checkpoint
+from quernel.estimators.warm_start import Checkpoint
 from quernel.losses import LOSSES
 from quernel.solvers.result import InitialPoint
 

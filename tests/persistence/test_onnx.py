@@ -13,7 +13,7 @@ from sklearn.linear_model import LinearRegression
 import quernel
 from persistence.test_save import by_groups
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators.probabilities import Isotonic, ProbabilityCurves
+from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
 from support.models import LEVELS, MAKERS, SMALL, fitted, rows

@@ -29,7 +29,7 @@ from quernel import (
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
-from quernel.estimators.probabilities import Isotonic
+from quernel.estimators.multiclass import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError

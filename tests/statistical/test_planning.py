@@ -20,7 +20,8 @@ from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.theory import estimate_exponents, plan
 from quernel.theory.planning import calibrate_features
-from quernel.tuning.defaults import auto_bandwidth, robust_scale
+from quernel.tuning.bandwidth import bandwidth_from
+from quernel.tuning.data_summary import column_scales, robust_scale
 
 PILOT, ALL = 500, 2000
 
@@ -76,7 +77,7 @@ def planned(name):
     X, y = make(rng)
     share = np.full(len(y), 1 / len(y))
     y = y / robust_scale(y, share)
-    kernel = kernel().with_bandwidth(auto_bandwidth(X, share))
+    kernel = kernel().with_bandwidth(bandwidth_from(column_scales(X, share), X, share))
     known = estimate_exponents(X[:PILOT], y[:PILOT], kernel, random_state=rng)
     r = np.clip(known.source.value, 0.05, 1) if known.source.decided else 0.5
     rest = [one.value if one.decided else 1.0 for one in (known.capacity, known.compatibility)]

@@ -131,8 +131,8 @@ def test_it_is_chosen_only_where_it_is_open_and_rows_are_few():
     assert fitted(X, y, bandwidth="learned").alpha_choice_ is None
     assert fitted(X, y, kernel="linear").alpha_choice_ is None
     assert fitted(X, y, kernel=PeriodicSpline(order=1.0)).alpha_choice_ is None  # has no Gram matrix
-    assert fitted(X[: alpha.FEW - 1], y[: alpha.FEW - 1]).alpha_choice_ is None
-    assert fitted(*waves(alpha.MANY + 500, 5)).alpha_choice_ is None
+    assert fitted(X[: alpha.OPTIONS.min_rows - 1], y[: alpha.OPTIONS.min_rows - 1]).alpha_choice_ is None
+    assert fitted(*waves(alpha.OPTIONS.max_rows + 500, 5)).alpha_choice_ is None
     labels = KernelClassifier(n_components=20, random_state=0).fit(X, y > 0)
     assert labels.alpha_choice_ is None
 

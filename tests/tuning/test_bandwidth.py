@@ -1,5 +1,7 @@
 """bandwidth="learned": laws of the choice, which columns it finds, and what it is worth."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -37,8 +39,7 @@ def in_deviations(model, X):
 def small():
     """Laws hold for searches of any size: a small one is quick."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 100, "LEARNED_FROM_EACH": 300}.items():
-            patch.setattr(bandwidth, name, value)
+        patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=100, pilot_rows_per_fold=300))
         for name, value in {"FOLDS": 2, "MAX_ITER": 40}.items():
             patch.setattr(holdout, name, value)
         yield
@@ -273,7 +274,7 @@ def test_what_cannot_be_learned_is_refused(kernel, message):
 
 
 def test_large_tables_are_sampled(monkeypatch):
-    monkeypatch.setattr(bandwidth, "ROWS", 300)
+    monkeypatch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, max_rows=300))
     X, y = table(2000)
     choice = learned(X, y).bandwidth_choice_
     assert choice.n_rows == 300

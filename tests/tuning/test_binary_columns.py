@@ -6,8 +6,8 @@ import pytest
 from quernel import KernelQuantileRegressor
 from quernel.data import MemmapRows
 from quernel.metrics import pinball_loss
-from quernel.tuning.data_summary import summarize_rows
-from quernel.tuning.defaults import auto_bandwidth, bandwidth_from, column_scales
+from quernel.tuning.bandwidth import bandwidth_from
+from quernel.tuning.data_summary import column_scales, summarize_rows
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -53,7 +53,7 @@ def test_forty_cities_that_do_not_matter_cost_less_than_the_rest_tells():
 def test_cities_count_about_as_much_as_a_column_of_numbers():
     """Mean squared distances in bandwidths, between rows: of a number, and of all columns of the category."""
     X, _ = with_cities(1000, 10)
-    scaled = X / auto_bandwidth(X, np.full(len(X), 1 / len(X)))
+    scaled = X / bandwidth_from(column_scales(X, np.full(len(X), 1 / len(X))), X, np.full(len(X), 1 / len(X)))
     number, city = 2 * scaled[:, 0].var(), 2 * scaled[:, 2:].var(axis=0).sum()
     assert 0.7 < city / number < 1.0
 

@@ -137,7 +137,7 @@ def test_a_smooth_kernel_in_one_column_needs_few_features():
 
 def test_held_out_loss_has_a_say(monkeypatch):
     """With every dimension taken as resolved, features that matter to y are still waited for."""
-    monkeypatch.setattr(n_components, "RESOLVED", np.inf)
+    monkeypatch.setattr(n_components, "OPTIONS", dataclasses.replace(n_components.OPTIONS, resolved=np.inf))
     X, noise = table()
     wavy = np.sin(15 * X[:, 0]) * np.cos(15 * X[:, 1]) + 0.1 * noise
     first = fitted(X, wavy, bandwidth=0.1).n_components_choice_
@@ -148,7 +148,7 @@ def test_held_out_loss_has_a_say(monkeypatch):
 
 
 def test_the_dimension_has_a_say(monkeypatch):
-    monkeypatch.setattr(n_components, "RESOLVED", -0.5)
+    monkeypatch.setattr(n_components, "OPTIONS", dataclasses.replace(n_components.OPTIONS, resolved=-0.5))
     choice = fitted(*table(1000, 1)).n_components_choice_
     assert choice.n_components == 1000
     assert "no more are tried for so few rows" in choice.reason
@@ -277,7 +277,7 @@ def test_losses_are_in_units_of_their_own(name):
 
 @pytest.mark.parametrize("name", ["hinge", "squared"])
 def test_their_held_out_loss_has_a_say(name, monkeypatch):
-    monkeypatch.setattr(n_components, "RESOLVED", np.inf)
+    monkeypatch.setattr(n_components, "OPTIONS", dataclasses.replace(n_components.OPTIONS, resolved=np.inf))
     X, _ = table()
     wavy = np.sin(15 * X[:, 0]) * np.cos(15 * X[:, 1])
     coin = np.random.default_rng(2).standard_normal(len(X))

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from quernel.estimators.cost import as_duration
 from quernel.solvers.progress import Progress, listening
+from quernel.tuning.cost import as_duration
 
 # Without emoji, a column named `b:smile:` is printed as it is.
 console = Console(emoji=False)

@@ -7,7 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 from quernel._files import check_writable
-from quernel.estimators.checkpoint import read_checkpoint
+from quernel.estimators.warm_start import read_checkpoint
 from quernel.tables.multi_file import files_of, looks_like_data
 
 

@@ -28,9 +28,8 @@ from quernel.cli.data import (
     parse_bytes,
     print_training,
 )
-from quernel.data import memory_budget
+from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
-from quernel.estimators.cost import as_duration, as_size
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
 from quernel.tables import StreamedTraining, Training
@@ -41,7 +40,9 @@ from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, esti
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
-from quernel.tuning.defaults import auto_bandwidth, robust_scale
+from quernel.tuning.bandwidth import auto_bandwidth
+from quernel.tuning.cost import as_duration, as_size
+from quernel.tuning.data_summary import robust_scale, summarize_rows
 
 # Rows needed to estimate exponents, and rows sampled for estimates and pilot by default.
 MIN_ROWS = 200
@@ -266,7 +267,7 @@ class _Pilot:
         self.rng, self.level = np.random.default_rng(seed), level
         chosen = self.rng.permutation(len(sample.y))[:subsample]
         self.X, self.y, self.n_rows = sample.X[chosen], sample.y[chosen], sample.n_rows
-        bandwidth = auto_bandwidth(self.X, np.full(len(self.y), 1 / len(self.y)))
+        bandwidth = auto_bandwidth(summarize_rows(ArrayRows(self.X, self.y)))
         self.kernel = resolve(kernel).with_bandwidth(bandwidth)  # type: ignore[attr-defined]
 
     def exponents(self, r: float | None, gamma: float | None, compatibility: float | None) -> PlanExponents:

@@ -19,7 +19,7 @@ from quernel import __version__
 from quernel.bench import describe
 from quernel.bench.machine import cores
 from quernel.cli.console import console, errors, fail, flag
-from quernel.estimators.cost import as_duration
+from quernel.tuning.cost import as_duration
 
 if TYPE_CHECKING:
     from quernel.paper import Experiment, Task, Verdict

@@ -24,9 +24,8 @@ from quernel.conformal.validation import (
 )
 from quernel.data import ArrayRows
 from quernel.data.sources import counting
-from quernel.estimators.extrapolation import warning_as_one
-from quernel.estimators.inputs import judged, selected, source_of
-from quernel.estimators.out_of_core_predict import blockwise
+from quernel.estimators.inputs import blockwise, judged, selected, source_of
+from quernel.estimators.warnings import warning_as_one
 from quernel.features.random import as_generator
 
 Array = NDArray[np.floating]

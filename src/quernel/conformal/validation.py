@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import _num_samples, has_fit_parameter
 
+from quernel._validation import check_choice, check_share
 from quernel.conformal.adapters import is_frozen
 from quernel.conformal.splits import check_size
-from quernel.estimators.validation import check_choice, check_groups, check_share, check_target, check_weight
+from quernel.estimators.validation import check_groups, check_target, check_weight
 
 Array = NDArray[np.floating]
 

@@ -6,10 +6,10 @@ exact kernel, `cost` memory, `convergence` and `extrapolation` warnings, `out_of
 """
 
 from quernel.estimators.classifier import KernelClassifier
-from quernel.estimators.cost import Cost, estimate_cost
-from quernel.estimators.extrapolation import ExtrapolationWarning
 from quernel.estimators.quantile import KernelQuantileRegressor
 from quernel.estimators.regressor import KernelRegressor
+from quernel.estimators.warnings import ExtrapolationWarning
+from quernel.tuning.cost import Cost, estimate_cost
 
 __all__ = [
     "Cost",

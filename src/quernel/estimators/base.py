@@ -28,16 +28,14 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import parallel_map, single_threaded_blas
+from quernel._validation import check_choice, check_positive
 from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks
 from quernel.data.schedulers import current
-from quernel.estimators.checkpoint import WarmStart, can_warm_start
-from quernel.estimators.convergence import print_progress
-from quernel.estimators.cost import most_components, refuse_if_too_large
-from quernel.estimators.extrapolation import reset_warning, warn_if_extrapolating
 from quernel.estimators.full_kernel import solve_full_kernel
-from quernel.estimators.inputs import training_rows
-from quernel.estimators.out_of_core_predict import blockwise
-from quernel.estimators.validation import check_choice, check_positive, check_rows, refuse_large, refuse_missing
+from quernel.estimators.inputs import blockwise, training_rows
+from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
+from quernel.estimators.warm_start import WarmStart, can_warm_start
+from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, PrecomputedFeatures, RandomFeatures
 from quernel.features.hash_sample import distinct_rows
 from quernel.features.random import as_generator
@@ -48,11 +46,11 @@ from quernel.solvers import SOLVERS, Result
 from quernel.solvers.progress import listening
 from quernel.solvers.result import InitialPoint, after, recertify
 from quernel.tuning.alpha import AlphaChoice, choose_alpha
-from quernel.tuning.bandwidth import BandwidthChoice, learn_bandwidth
+from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
+from quernel.tuning.cost import most_components, refuse_if_too_large
 from quernel.tuning.data_summary import SAMPLE as MOST_SAMPLED
 from quernel.tuning.data_summary import DataSummary, StreamedSummary
-from quernel.tuning.defaults import SIZES, auto_landmarks
-from quernel.tuning.n_components import ComponentsChoice, choose_components
+from quernel.tuning.n_components import OPTIONS, ComponentsChoice, auto_landmarks, choose_components
 
 Array = NDArray[np.floating]
 
@@ -163,7 +161,7 @@ class KernelEstimator(BaseEstimator):
         self.bandwidth_choice_: BandwidthChoice | None = None
         self.alpha_choice_: AlphaChoice | None = None
         if kernel.has_free_bandwidth and self.bandwidth == "auto":
-            kernel = kernel.with_bandwidth(summary.bandwidth)
+            kernel = kernel.with_bandwidth(auto_bandwidth(summary))
         elif kernel.has_free_bandwidth:
             kernels = LEARNED_KERNELS if self.kernel == "auto" else (kernel,)
             chosen = self._learn_bandwidth(kernels, summary, loss)
@@ -337,7 +335,7 @@ class KernelEstimator(BaseEstimator):
             given = self.sampling
         else:
             given = RandomFeatures(sampling=self.sampling if self.sampling in SAMPLINGS else "uniform")
-        n_components = SIZES[0] if self.n_components == "auto" else int(self.n_components)
+        n_components = OPTIONS.sizes[0] if self.n_components == "auto" else int(self.n_components)
         return clone(given).set_params(kernel=kernel, n_components=n_components)
 
     def _solve_full_kernel(self, source: ArrayRows, kernel: Kernel, loss: Loss) -> Result:

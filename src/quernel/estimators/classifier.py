@@ -12,21 +12,20 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from quernel._validation import check_choice
 from quernel.data import ArrayRows, streaming_summary
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.convergence import warn_not_converged
-from quernel.estimators.inputs import require_in_memory
-from quernel.estimators.one_vs_rest import class_weights, encode_signs, encode_target
-from quernel.estimators.out_of_core_predict import blockwise
-from quernel.estimators.probabilities import ProbabilityCurves
-from quernel.estimators.validation import check_choice, check_labels, check_loss, check_rows
+from quernel.estimators.inputs import blockwise, require_in_memory
+from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
+from quernel.estimators.validation import check_labels, check_loss, check_rows
+from quernel.estimators.warm_start import check_checkpoint
+from quernel.estimators.warnings import warn_not_converged
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
 from quernel.solvers import Result, multinomial
+from quernel.tuning.alpha import alpha_for
 from quernel.tuning.data_summary import summarize_rows
-from quernel.tuning.defaults import alpha_for
 
 Array = NDArray[np.floating]
 

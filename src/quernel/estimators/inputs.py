@@ -1,14 +1,18 @@
-"""Training data given as an object of `quernel.data` or as a Dask collection, rather than as arrays.
+"""Data given as an object of `quernel.data` or as a Dask collection, rather than as arrays, to `fit` and `predict`.
 
-`fit` accepts arrays, data frames, row sources (`ParquetRows`, `MemmapRows`, ...) and Dask collections. This module
-decides which one it is (`source_of`), loads what fits in memory (`load_if_fits`), and draws, selects and predicts rows
-of data that do not.
+`fit` accepts arrays, data frames, row sources (`ParquetRows`, `MemmapRows`, ...) and Dask collections. `source_of`
+decides which one it is, `load_if_fits` loads what fits in memory; other functions draw, select and predict rows of data
+that do not. The decorator `blockwise` extends row-wise methods such as `predict` to
+
+- a Dask array or data frame: returns a lazy Dask array with the chunks of X, one task per chunk;
+- a row source of files: reads block by block and returns an array for all rows.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,8 @@ Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 
 NUMBER = 8  # bytes of a float64
+# Names of arguments, besides X, that may have one entry per row and are then split like X.
+PER_ROW = ("y", "groups", "density_ratio")
 
 
 def drop_zero_weight(splits: Iterable[tuple[Any, Any]], counts: NDArray[np.bool_]) -> list[tuple[Index, Index]]:
@@ -219,3 +225,139 @@ def record_feature_names(estimator: Any, source: Any) -> None:
         estimator.feature_names_in_ = np.array(source.names, dtype=object)
     elif hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
+
+
+def blockwise(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate `method(model, X, ...)` so that X may also be a Dask collection or an object of `quernel.data`.
+
+    The method itself only ever sees arrays or data frames. It must work row by row: the result for some rows must not
+    depend on the others.
+    """
+
+    @wraps(method)
+    def predict(self: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
+        order = None
+        if isinstance(X, DaskRows) or is_stream(X):
+            order = _column_order(self, X.names)
+        if isinstance(X, ArrayRows | DaskRows):
+            X = X.X
+        if not (is_dask(X) or is_stream(X)):
+            return method(self, X, *args, **kwargs)
+        if args:  # positional arguments after X, by their names in the signature
+            kwargs |= dict(zip(method.__code__.co_varnames[2:], args, strict=False))
+        per_row = {name: kwargs.pop(name) for name in PER_ROW if _is_per_row(kwargs.get(name))}
+        function = _BoundMethod(method, self, kwargs, tuple(per_row), order)
+        return _predict_dask(function, X, per_row) if is_dask(X) else _predict_streamed(function, X, per_row)
+
+    return predict
+
+
+class _BoundMethod:
+    """Picklable function (X, *per_row) -> result: a method bound to a model and its keyword arguments.
+
+    The method is looked up by name when called, so that the model is pickled and not the decorated function. `order`
+    holds the positions of the model's columns in X for a source whose names were matched already; None leaves X as is.
+    """
+
+    def __init__(
+        self, method: Callable[..., Any], model: Any, kwargs: dict[str, Any], per_row: tuple[str, ...], order: Any
+    ) -> None:
+        self.name, self.model, self.kwargs, self.per_row, self.order = method.__name__, model, kwargs, per_row, order
+
+    def __call__(self, X: Any, *per_row: Any) -> Any:
+        entries = {name: np.asarray(values) for name, values in zip(self.per_row, per_row, strict=True)}
+        if len(X) == 0:
+            return self.empty_result(X, entries)
+        return self._call_method(X if self.order is None else X[:, self.order], entries)
+
+    def _call_method(self, X: Any, entries: dict[str, Any]) -> Any:
+        predict = getattr(self.model, self.name)
+        if self.order is None:
+            return predict(X, **self.kwargs, **entries)
+        # The columns are in the model's order already, but a block is a plain array without names.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            return predict(X, **self.kwargs, **entries)
+
+    def empty_result(self, X: Any, entries: dict[str, Any]) -> Any:
+        """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it."""
+        row: Any = _typical_row(self.model, X.shape[1])
+        if hasattr(X, "columns"):
+            row = type(X)(row, columns=X.columns)
+        one = {name: np.zeros(1, dtype=values.dtype) for name, values in entries.items()}
+        return self._call_method(row, one)[:0]
+
+
+def _typical_row(model: Any, n_columns: int) -> Any:
+    """One row at the centre of the training range, shape (1, d), which raises no ExtrapolationWarning; else zeros."""
+    known = getattr(getattr(model, "estimators_", [model])[0], "input_range_", np.zeros((2, 0)))
+    if known.shape[1] != n_columns or not np.isfinite(known).all():
+        return np.zeros((1, n_columns))
+    return known.mean(axis=0)[None, :]
+
+
+def _is_per_row(values: Any) -> bool:
+    """Whether an argument has one entry per row: an array or Dask collection, not None, a scalar or a function."""
+    return is_dask(values) or (values is not None and not callable(values) and np.ndim(values) > 0)
+
+
+def _predict_dask(function: _BoundMethod, X: Any, per_row: dict[str, Any]) -> Any:
+    """Lazy predictions: a Dask array with the chunks of X; chunk lengths of a data frame are unknown (nan)."""
+    import dask.array as da
+    from dask import delayed
+
+    frame = hasattr(X, "to_dask_array")
+    parts = X.to_delayed() if frame else X.rechunk({1: -1}).to_delayed().ravel()
+    lengths = [np.nan] * len(parts) if frame else X.chunks[0]
+    beside = [_split_like(name, values, lengths) for name, values in per_row.items()]
+    kinds = {name: np.empty(0, dtype=getattr(values, "dtype", float)) for name, values in per_row.items()}
+    none = function.empty_result(X._meta if frame else np.empty((0, X.shape[1])), kinds)
+    task = delayed(function, pure=False)
+    pieces = [
+        da.from_delayed(task(part, *sides), (length, *none.shape[1:]), dtype=none.dtype)
+        for part, length, *sides in zip(parts, lengths, *beside, strict=True)
+    ]
+    return da.concatenate(pieces, allow_unknown_chunksizes=True)
+
+
+def _split_like(name: str, values: Any, lengths: Any) -> list[Any]:
+    """Split a per-row argument into the chunks of X, whose lengths are `lengths` (nan where unknown)."""
+    known = not np.isnan(np.asarray(lengths, dtype=float)).any()
+    if is_dask(values):
+        if known and hasattr(values, "rechunk"):
+            values = values.rechunk({0: tuple(lengths)})
+        parts = np.ravel(values.to_delayed()).tolist()
+        if len(parts) == len(lengths):
+            return parts
+    elif known:
+        return np.split(np.asarray(values), np.cumsum(lengths)[:-1])
+    raise ValueError(
+        f"{name} must be chunked like X: give it as a Dask collection with the same chunks, or X as an array whose "
+        "chunks are known."
+    )
+
+
+def _predict_streamed(function: _BoundMethod, source: Any, per_row: dict[str, Any]) -> Any:
+    """Predictions for all rows of a source, read and predicted block by block, shape (n, ...)."""
+    for name, values in per_row.items():
+        if len(values) != source.n_rows:
+            raise ValueError(f"{name} has {len(values):,} entries for {source.n_rows:,} rows. Give one per row.")
+    spans, out = source.spans, None
+    for span, piece in zip(spans, source.stream(range(len(spans))), strict=True):
+        part = function(piece.X, *(np.asarray(values)[span] for values in per_row.values()))
+        out = np.empty((source.n_rows, *part.shape[1:]), dtype=part.dtype) if out is None else out
+        out[span] = part
+    return out
+
+
+def _column_order(model: Any, names: tuple[str, ...] | None) -> Any:
+    """Positions of the model's columns in the source, matched by name if both have names, else all in order."""
+    known = getattr(model, "feature_names_in_", None)
+    if known is None or names is None:
+        return slice(None)
+    if sorted(known) != sorted(names):
+        raise ValueError(
+            f"The rows have the columns {', '.join(names)}, but the model was fitted with {', '.join(known)}. "
+            "Choose them with columns=."
+        )
+    return [names.index(name) for name in known]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data import ArrayRows, DaskRows
-from quernel.estimators.convergence import print_progress
 from quernel.estimators.inputs import load_if_fits, source_of
 from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
+from quernel.estimators.warnings import print_progress
 from quernel.features import LandmarkPredictor
 from quernel.kernels import Linear
 from quernel.losses import Pinball

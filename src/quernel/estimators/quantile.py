@@ -11,21 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from quernel._validation import check_choice, check_positive, check_share
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.convergence import warn_not_converged
+from quernel.estimators.inputs import blockwise
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, check_levels, rearrange
-from quernel.estimators.out_of_core_predict import blockwise
-from quernel.estimators.validation import (
-    check_choice,
-    check_lengths,
-    check_positive,
-    check_rows,
-    check_share,
-    check_target,
-    check_weight,
-)
+from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
+from quernel.estimators.warm_start import check_checkpoint
+from quernel.estimators.warnings import warn_not_converged
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel
@@ -35,8 +28,8 @@ from quernel.solvers import Result
 from quernel.solvers.noncrossing import driver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.theory.kernel_gap import KernelGap
+from quernel.tuning.alpha import auto_alpha
 from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses, summarize_rows
-from quernel.tuning.defaults import auto_alpha
 from quernel.tuning.holdout import middle_levels
 
 Array = NDArray[np.floating]

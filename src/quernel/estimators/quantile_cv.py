@@ -12,14 +12,15 @@ from scipy.stats import rankdata
 from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import counting
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.convergence import warn_not_converged
-from quernel.estimators.cost import as_size
 from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.splits import check_splitting, read_splits
+from quernel.estimators.warnings import warn_not_converged
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
+from quernel.tuning.bandwidth import auto_bandwidth
+from quernel.tuning.cost import as_size
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.grid_search import GridSearchResult, search
 
@@ -280,7 +281,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     def _resolve_bandwidth(self, name: str, kernel: Kernel, summary: DataSummary, loss: Loss) -> Array:
         """Bandwidths of shape (d,) for "auto" or "learned"."""
         if name == "auto":
-            return summary.bandwidth
+            return auto_bandwidth(summary)
         return np.array(self._learn_bandwidth((kernel,), summary, loss).bandwidth)
 
     def _map_for_search(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:

@@ -10,21 +10,15 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.checkpoint import check_checkpoint
-from quernel.estimators.convergence import warn_not_converged
-from quernel.estimators.out_of_core_predict import blockwise
-from quernel.estimators.validation import (
-    check_lengths,
-    check_loss,
-    check_rows,
-    check_target,
-    check_weight,
-)
+from quernel.estimators.inputs import blockwise
+from quernel.estimators.validation import check_lengths, check_loss, check_rows, check_target, check_weight
+from quernel.estimators.warm_start import check_checkpoint
+from quernel.estimators.warnings import warn_not_converged
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
+from quernel.tuning.alpha import alpha_for, scaled_loss
 from quernel.tuning.data_summary import summarize_rows
-from quernel.tuning.defaults import alpha_for, scaled_loss
 
 Array = NDArray[np.floating]
 

@@ -23,7 +23,7 @@ from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.scores import Scores
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
+from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.estimators.splits import LastRows
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures

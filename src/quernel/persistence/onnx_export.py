@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._files import check_writable, write_atomically
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators.probabilities import Isotonic, ProbabilityCurves, Sigmoid
+from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
 from quernel.persistence.models import check_model_type

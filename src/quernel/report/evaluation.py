@@ -19,7 +19,7 @@ from quernel.report.number_format import percent
 from quernel.tables import StreamedTraining, TableError, TableModel, Training
 from quernel.tables.arrow_casts import numbers
 from quernel.tables.reservoir_sample import Drawn
-from quernel.tuning.defaults import column_scales
+from quernel.tuning.data_summary import column_scales
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]

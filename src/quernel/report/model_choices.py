@@ -12,7 +12,8 @@ from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Linear
 from quernel.report.number_format import percent
 from quernel.theory import KernelGap, effective_dimension
-from quernel.tuning.defaults import ALPHA, BANDWIDTH, robust_scale
+from quernel.tuning import alpha, bandwidth
+from quernel.tuning.data_summary import robust_scale
 
 Array = NDArray[np.floating]
 
@@ -76,7 +77,7 @@ def _bandwidth(model: KernelQuantileRegressor) -> Choice:
     elif isinstance(model.bandwidth, str):
         why = (
             f"median heuristic: each column's standard deviation (or the distance between its two values), times "
-            f"{BANDWIDTH:g} of the median distance between rows in these units"
+            f"{bandwidth.OPTIONS.factor:g} of the median distance between rows in these units"
         )
     else:
         why = "given"
@@ -94,7 +95,7 @@ def _alpha(model: KernelQuantileRegressor) -> Choice:
     elif (chosen := getattr(model, "alpha_choice_", None)) is not None:
         why = f"by held-out loss, among {len(chosen.tried)} values on {chosen.n_rows:,} rows"
     else:
-        why = f"default: {ALPHA:.0e} divided by a robust scale of the target, smaller for many rows"
+        why = f"default: {alpha.OPTIONS.default:.0e} divided by a robust scale of the target, smaller for many rows"
     return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger values give smoother quantiles")
 
 

@@ -19,10 +19,10 @@ from typing import IO, Any, NamedTuple
 from quernel.data.parquet_files import complaints, footer, opened
 from quernel.data.prefetch import read_ahead
 from quernel.data.sources import BLOCK, RowsError
-from quernel.estimators.cost import as_size
 from quernel.tables import reading
 from quernel.tables.multi_file import Needed, agreed, as_agreed, every, files_of
 from quernel.tables.reading import AS_IT_LOOKS, CSV, FAILED, PARQUET, CsvReading, TableError, check_names, ending_of
+from quernel.tuning.cost import as_size
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock

@@ -1,6 +1,6 @@
-"""bandwidth="learned": one bandwidth per column, with a matching alpha and, if kernel="auto", the kernel.
+"""Bandwidths: the median heuristic of bandwidth="auto", and bandwidth="learned".
 
-On a sample of distinct rows:
+Learned are one bandwidth per column, a matching alpha and, if kernel="auto", the kernel. On a sample of distinct rows:
 
 1. For each candidate kernel, bandwidths minimise the leave-one-out error of kernel ridge regression (`krr_pilot`), by
    L-BFGS with gradients. Its targets are y and, for quantile levels, also the absolute residuals, so that columns that
@@ -22,33 +22,41 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
 
 from quernel._threads import single_threaded_blas
+from quernel.features.hash_sample import distinct_rows
 from quernel.kernels import Kernel
-from quernel.losses import Loss
-from quernel.tuning.data_summary import DataSummary
-from quernel.tuning.defaults import alpha_equivalent_to_krr, robust_scale
+from quernel.losses import Loss, weighted_quantiles
+from quernel.tuning.alpha import alpha_equivalent_to_krr
+from quernel.tuning.data_summary import DataSummary, robust_scale
 from quernel.tuning.holdout import Fold, deduplicated_sample, iter_folds, representative_levels, take_rows
 from quernel.tuning.krr_pilot import LooResult, Pilot
 
 Array = NDArray[np.floating]
 
-# Distinct rows in the sample; with fewer than FEW the automatic bandwidths are kept.
-ROWS, FEW = 3000, 30
-# Training rows from which bandwidths are learned, for a single split and for each of several folds; a step costs their
-# number cubed.
-LEARNED_FROM, LEARNED_FROM_EACH = 1000, 700
-# The last kernel whose log leave-one-out error is within this of the lowest is chosen: squared error is only a proxy of
-# the loss.
-CLEARLY = 0.05
-# Learned bandwidths are chosen unless their held-out loss exceeds that of the automatic ones by this fraction.
-TIE = 0.01
-# Nystroem landmarks of the fits whose held-out loss is compared.
-COMPONENTS = 500
-# Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: the first group, then
-# smaller ones for as long as the smallest is the best, since small alphas take longest; at last BESIDE times the best.
-# Most are above 1, because outer quantiles need more regularisation than the mean.
-ALPHAS, BESIDE = ((316.0, 31.6, 3.16), (0.316,), (0.0316,)), (3.16, 0.316)
+
+@dataclass(frozen=True)
+class BandwidthOptions:
+    """Constants of the automatic bandwidths and of learning better ones."""
+
+    factor: float = 0.6  # automatic bandwidths: so many times the median distance of standardised rows
+    distance_rows: int = 1000  # distinct rows whose pairwise distances give that median
+    max_rows: int = 3000  # distinct rows in the sample from which bandwidths are learned
+    min_rows: int = 30  # with fewer the automatic bandwidths are kept
+    pilot_rows: int = 1000  # training rows of the descent, whose steps cost their number cubed, of a single split ...
+    pilot_rows_per_fold: int = 700  # ... and for each of several folds
+    kernel_tie: float = 0.05  # the last kernel whose log leave-one-out error is within this of the lowest is chosen
+    tie: float = 0.01  # learned bandwidths win unless their held-out loss is worse by this fraction
+    n_landmarks: int = 500  # of the Nystroem features of the fits whose held-out loss is compared
+    # Alphas of these fits, as multiples of the one equivalent to the ridge found by leave-one-out: the first group,
+    # then smaller ones for as long as the smallest is the best, since small alphas take longest. Most are above 1,
+    # because outer quantiles need more regularisation than the mean.
+    alpha_factors: tuple[tuple[float, ...], ...] = ((316.0, 31.6, 3.16), (0.316,), (0.0316,))
+    neighbour_factors: tuple[float, ...] = (3.16, 0.316)  # tried last, as multiples of the best alpha
+
+
+OPTIONS = BandwidthOptions()
 
 
 @dataclass(frozen=True)
@@ -126,14 +134,15 @@ def learn_bandwidth(
 
     `alpha` is the default or given ridge weight; `alpha_is_open` says whether to choose it, too.
     """
-    automatic, unit = summary.bandwidth, summary.scales
-    sample = deduplicated_sample(summary.sample, ROWS)
-    if sample.n_rows < FEW:
-        reason = f"The automatic bandwidths: too few different rows to learn from (below {FEW})"
+    automatic, unit = auto_bandwidth(summary), summary.scales
+    sample = deduplicated_sample(summary.sample, OPTIONS.max_rows)
+    if sample.n_rows < OPTIONS.min_rows:
+        reason = f"The automatic bandwidths: too few different rows to learn from (below {OPTIONS.min_rows})"
         return BandwidthChoice(tuple(automatic.tolist()), alpha, reason)
     with single_threaded_blas(0, 0):
-        folds = [Fold(*parts, representative_levels(loss), fit_intercept, COMPONENTS) for parts in iter_folds(sample)]
-        size = LEARNED_FROM if len(folds) == 1 else LEARNED_FROM_EACH
+        few_levels = representative_levels(loss)
+        folds = [Fold(*parts, few_levels, fit_intercept, OPTIONS.n_landmarks) for parts in iter_folds(sample)]
+        size = OPTIONS.pilot_rows if len(folds) == 1 else OPTIONS.pilot_rows_per_fold
         pilots = [
             Pilot(take_rows(fold.train, np.arange(min(size, fold.train.n_rows))), fold.loss, automatic)
             for fold in folds
@@ -141,7 +150,7 @@ def learn_bandwidth(
         # For each kernel one result per fold: bandwidths learned on another fold would have seen the held-out rows.
         learned = [[pilot.fit_bandwidths(kernel, unit) for pilot in pilots] for kernel in kernels]
         errors = np.array([np.mean([found.error for found in each]) for each in learned])
-        kernel_index = int(np.flatnonzero(errors <= errors.min() + CLEARLY)[-1])
+        kernel_index = int(np.flatnonzero(errors <= errors.min() + OPTIONS.kernel_tie)[-1])
         candidates = [
             _Candidate(folds, kernels[0], [pilot.fit_default(kernels[0]) for pilot in pilots], summary.n_distinct),
             _Candidate(folds, kernels[kernel_index], learned[kernel_index], summary.n_distinct),
@@ -151,9 +160,9 @@ def learn_bandwidth(
                 candidate.search_alphas()
             else:
                 candidate.evaluate([alpha])
-        best = int(candidates[1].loss <= (1 + TIE) * candidates[0].loss)
+        best = int(candidates[1].loss <= (1 + OPTIONS.tie) * candidates[0].loss)
         if alpha_is_open:
-            candidates[best].evaluate([factor * candidates[best].alpha for factor in BESIDE])
+            candidates[best].evaluate([factor * candidates[best].alpha for factor in OPTIONS.neighbour_factors])
     chosen = candidates[best]
     return BandwidthChoice(
         tuple(chosen.bandwidth.tolist()),
@@ -198,7 +207,7 @@ class _Candidate:
             _equivalent_alpha(fold, one) * fold.train.n_rows for fold, one in zip(self.folds, self.found, strict=True)
         ]
         middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
-        for factors in ALPHAS:
+        for factors in OPTIONS.alpha_factors:
             self.evaluate([middle * factor for factor in factors])
             if self.alpha > min(self.tried):
                 break
@@ -218,3 +227,19 @@ def _equivalent_alpha(fold: Fold, found: LooResult) -> float:
     """Alpha equivalent to the ridge that leave-one-out found for y in this fold."""
     scale = 1.0 if fold.loss.margin else robust_scale(fold.train.y, fold.train.share())
     return alpha_equivalent_to_krr(float(found.ridges[0]), fold.train.n_rows, fold.loss, scale)
+
+
+def auto_bandwidth(summary: DataSummary) -> Array:
+    """Automatic bandwidths by the median heuristic, shape (d,): see `bandwidth_from`."""
+    return bandwidth_from(summary.scales, summary.sample.X, summary.sample.share())
+
+
+def bandwidth_from(lengths: Array, X: Array, share: Array) -> Array:
+    """Median heuristic for given column scales, shape (d,): `lengths` times 0.6 median |x/lengths - z/lengths|."""
+    rows, weight = distinct_rows(X, share, OPTIONS.distance_rows)
+    if len(rows) < 2:
+        return lengths
+    first, second = np.triu_indices(len(rows), 1)
+    distances = pdist(rows / lengths)
+    median = weighted_quantiles(distances, weight[first] * weight[second], np.array([0.5]))[0]
+    return OPTIONS.factor * median * lengths

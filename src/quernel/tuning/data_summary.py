@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, streaming_summary
 from quernel.data.hash_sample import sample
 from quernel.data.sources import counting
-from quernel.data.statistics import column_range
-from quernel.tuning.defaults import bandwidth_from, column_scales, robust_scale, robust_scale_from, scales_from
+from quernel.data.statistics import Moments, column_range, moments
+from quernel.losses import weighted_quantiles
 
 Array = NDArray[np.floating]
 
@@ -37,6 +37,46 @@ OutOfCoreSource = ParquetRows | MemmapRows | SelectedRows | DaskRows | RowSource
 
 # Distinct rows in the sample of out-of-core data: as many as any of the choices uses.
 SAMPLE = 4000
+
+
+def robust_scale(y: Array, share: Array) -> float:
+    """Robust scale of y: interquartile range / 1.349, the standard deviation of normal data.
+
+    The mean absolute deviation from the median if the interquartile range is 0, and 1 if y is constant.
+    """
+    quartiles = weighted_quantiles(y, share, np.array([0.25, 0.5, 0.75]))
+    return robust_scale_from(quartiles, lambda median: float(share @ np.abs(y - median)))
+
+
+def robust_scale_from(quartiles: Array, deviation_from: Callable[[float], float]) -> float:
+    """`robust_scale` from the quartiles (3,) of y; `deviation_from(median)` is called only if they coincide."""
+    first, median, third = quartiles
+    if third > first:
+        return float(third - first) / 1.349
+    deviation = deviation_from(float(median))
+    return deviation if deviation > 0 else 1.0
+
+
+def column_scales(X: Array, share: Array) -> Array:
+    """Scale of each column, shape (d,): its standard deviation, or for a binary column the distance of its two values.
+
+    A rarely set flag has a small standard deviation; divided by it, the flag would dominate the distances between rows,
+    and so would the columns of a one-hot encoded category. With this scale these columns count together about as much
+    as one numeric column. A constant column gets a scale so large that it has no influence.
+    """
+    return scales_from(moments(X, share))
+
+
+def scales_from(found: Moments) -> Array:
+    """`column_scales` from the weighted moments of the columns."""
+    mean, variance = found.mean, found.variance
+    constant = variance <= (1e-12 * np.maximum(np.abs(mean), 1e-300)) ** 2
+    # Binary columns attain the Bhatia-Davis bound  variance <= (mean - low) (high - mean).  The distances are computed
+    # relative to a row (`origin`), which is one of the two values then: far from 0, mean - low would lose its digits.
+    below, above = found.origin - found.low + found.offset, found.high - found.origin - found.offset
+    two_values = variance >= (1 - 1e-9) * below * above
+    scales = np.where(two_values, found.high - found.low, np.sqrt(variance))
+    return np.where(constant, 1e9 * np.maximum(np.abs(mean), 1), scales)
 
 
 def find_point_masses(X: Array, y: Array, share: Array) -> Array:
@@ -128,11 +168,6 @@ class DataSummary:
     def point_masses(self) -> Array:
         """Point masses of y (see `find_point_masses`), ascending; out of core, estimated on the sample."""
         return find_point_masses(self.sample.X, self.sample.y, self.sample.share())
-
-    @property
-    def bandwidth(self) -> Array:
-        """Automatic bandwidths by the median heuristic, shape (d,)."""
-        return bandwidth_from(self.scales, self.sample.X, self.sample.share())
 
     def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
         """Apply a row-wise function to the rows 0, step, 2 step, ... of X."""

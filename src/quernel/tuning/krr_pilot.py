@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from quernel.data import ArrayRows
 from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball, weighted_quantiles
-from quernel.tuning.defaults import robust_scale
+from quernel.tuning.data_summary import robust_scale
 
 Array = NDArray[np.floating]
 

@@ -28,19 +28,28 @@ from quernel.losses import Loss
 from quernel.objective import Problem
 from quernel.solvers import newton
 from quernel.theory import effective_dimension
-from quernel.tuning.defaults import N_COMPONENTS, SIZES, alpha_unit, robust_scale
+from quernel.tuning.alpha import alpha_unit
+from quernel.tuning.data_summary import robust_scale
 from quernel.tuning.holdout import deduplicated_sample, take_rows
 
 Array = NDArray[np.floating]
 
-# Distinct rows in the sample; half of them are held out.
-ROWS = 2000
-# With fewer distinct rows there is no search: the sample says little about M, and features are cheap.
-FEW = 1000
-# Largest relative growth of the effective dimension, when M is doubled, at which it counts as resolved.
-RESOLVED = 0.1
-# Relative duality gap of the fits: a small fraction of the standard error of held-out loss, which is some percent.
-TOL = 1e-4
+
+@dataclass(frozen=True)
+class ComponentsOptions:
+    """Constants of the number of features."""
+
+    default: int = 500  # random features where data are too small for a search
+    sizes: tuple[int, ...] = (125, 250, 500, 1000, 2000)  # what the search tries
+    max_rows: int = 2000  # distinct rows in the sample; half of them are held out
+    min_rows: int = 1000  # with fewer the sample says little about M, and features are cheap
+    resolved: float = 0.1  # relative growth of the effective dimension, when M is doubled, that counts as none
+    tol: float = 1e-4  # relative gap of the fits: small beside the standard error of held-out loss, some percent
+    landmarks: tuple[int, int] = (1000, 2000)  # smallest and largest number of landmarks; in between ...
+    landmark_work: float = 4e10  # ... n_rows x n_landmarks^2, the operations of a Newton step, is constant
+
+
+OPTIONS = ComponentsOptions()
 
 
 @dataclass(frozen=True)
@@ -107,27 +116,27 @@ def choose_components(
     limited_by : str
         Why `most` is the limit, for the message.
     """
-    sample = deduplicated_sample(source, ROWS) if source.n_rows >= FEW else source
-    if sample.n_rows < FEW:
-        M = min(N_COMPONENTS, most)
-        return ComponentsChoice(M, f"too few different rows to choose by (below {FEW:,}).")
+    sample = deduplicated_sample(source, OPTIONS.max_rows) if source.n_rows >= OPTIONS.min_rows else source
+    if sample.n_rows < OPTIONS.min_rows:
+        M = min(OPTIONS.default, most)
+        return ComponentsChoice(M, f"too few different rows to choose by (below {OPTIONS.min_rows:,}).")
     train, held_out = _split_half(sample)
     if loss.margin:
         train, held_out, loss = _drop_single_class_columns(train, held_out, loss)
         if loss.n_columns == 0:
-            return ComponentsChoice(min(N_COMPONENTS, most), "too few rows of the rarer class to choose by.")
+            return ComponentsChoice(min(OPTIONS.default, most), "too few rows of the rarer class to choose by.")
     # The effective dimension needs alpha relative to its unit, lest it depend on the units of y and of the loss.
     ridge = alpha / alpha_unit(loss, 1.0 if loss.margin else robust_scale(sample.y, sample.share()))
     trials: list[Trial] = []
     previous: _MappedRows | None = None
-    sizes = [size for size in SIZES if size <= min(most, sample.n_rows)] or [most]
+    sizes = [size for size in OPTIONS.sizes if size <= min(most, sample.n_rows)] or [most]
     with single_threaded_blas(0, 0):
         for M in sizes:
             feature_map = features(M, sample)
             current = _MappedRows(feature_map.transform(train.X), feature_map.transform(held_out.X))
             dimension = float(effective_dimension(current.train, alpha=ridge, sample_weight=train.weight))
             trials.append(Trial(M, dimension))
-            if previous is not None and dimension <= (1 + RESOLVED) * trials[-2].dimension:
+            if previous is not None and dimension <= (1 + OPTIONS.resolved) * trials[-2].dimension:
                 before, after = (
                     _losses(one, train, held_out, loss, alpha, fit_intercept) for one in (previous, current)
                 )
@@ -175,7 +184,7 @@ def _losses(
     """Loss of every held-out row, averaged over outputs, shape (n_held_out,); fitted once and cached in `mapped`."""
     if mapped.losses is None:
         rows = InMemoryDesign(train, features=mapped.train)
-        found = newton.solve(Problem(rows, loss, alpha, fit_intercept=fit_intercept), tol=TOL, polish=False)
+        found = newton.solve(Problem(rows, loss, alpha, fit_intercept=fit_intercept), tol=OPTIONS.tol, polish=False)
         fitted = mapped.held_out @ found.coef + found.intercept
         offset, sign = loss.margin_transform(held_out.y.reshape(held_out.n_rows, -1))
         mapped.losses = loss.value(offset - sign * fitted).mean(axis=1)
@@ -193,7 +202,7 @@ def _reason_converged(trials: list[Trial]) -> str:
     before, last = trials[-2:]
     return (
         f"beyond {before.n_components:,} the effective dimension grew by {last.dimension / before.dimension - 1:.0%} "
-        f"(resolved: at most {RESOLVED:.0%}) and held-out loss improved by no more than its standard error."
+        f"(resolved: at most {OPTIONS.resolved:.0%}) and held-out loss improved by no more than its standard error."
     )
 
 
@@ -205,7 +214,7 @@ def _reason_not_converged(trials: list[Trial], limited_by: str) -> str:
     growth = last.dimension / before.dimension - 1
     still = (
         f"the effective dimension still grew by {growth:.0%} from {before.n_components:,} on"
-        if growth > RESOLVED
+        if growth > OPTIONS.resolved
         else "held-out loss still improved by more than its standard error"
     )
     return f"{limited_by}; {still}, so that more may do better."
@@ -213,3 +222,8 @@ def _reason_not_converged(trials: list[Trial], limited_by: str) -> str:
 
 def _format_cell(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def auto_landmarks(n_rows: int) -> int:
+    """Number of Nystroem landmarks for this many distinct rows."""
+    return int(np.clip(np.sqrt(OPTIONS.landmark_work / n_rows), *OPTIONS.landmarks))

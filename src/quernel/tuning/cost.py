@@ -13,12 +13,12 @@ from functools import cache
 import numpy as np
 
 from quernel._threads import single_threaded_blas
+from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
-from quernel.estimators.validation import check_choice, check_positive
 from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.solvers import SOLVERS
-from quernel.tuning.defaults import N_COMPONENTS, SIZES
+from quernel.tuning.n_components import OPTIONS as COMPONENTS
 
 NUMBER, SINGLE = 8, 4  # bytes of float64, used throughout, and of float32, for stored features if dtype says so
 
@@ -143,7 +143,7 @@ def estimate_cost(
 def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | None) -> tuple[int, str]:
     """Largest number of features that n_components="auto" may choose for n rows, and the reason for the limit.
 
-    The Newton solver can recompute features that do not fit in memory; this is slow, and allowed for N_COMPONENTS
+    The Newton solver can recompute features that do not fit in memory; this is slow, and allowed for COMPONENTS.default
     features, not for more. ADMM stores all features and a copy of them.
     """
     room = memory_budget(max_memory) / (NUMBER * n)
@@ -151,12 +151,12 @@ def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | Non
         rows = _rows(n, n_levels)
         room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
     else:
-        room = max(room, N_COMPONENTS)
-    wanted = [size for size in SIZES if size <= max(n, N_COMPONENTS)]
+        room = max(room, COMPONENTS.default)
+    wanted = [size for size in COMPONENTS.sizes if size <= max(n, COMPONENTS.default)]
     allowed = [size for size in wanted if size <= room] or wanted[:1]
     if allowed != wanted:
         return allowed[-1], f"memory has no room for more features of {n:,} rows"
-    return wanted[-1], "no more are tried" if wanted == list(SIZES) else "no more are tried for so few rows"
+    return wanted[-1], "no more are tried" if wanted == list(COMPONENTS.sizes) else "no more are tried for so few rows"
 
 
 def refuse_if_too_large(
@@ -179,7 +179,7 @@ def refuse_if_too_large(
         )
     if linear or n_components == "exact":  # X is in memory already; the Cholesky factor has its own limit
         return
-    M = SIZES[0] if n_components == "auto" else int(n_components)
+    M = COMPONENTS.sizes[0] if n_components == "auto" else int(n_components)
     features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, memory_budget(max_memory)
     what = f"{n:,} rows x {M:,} features need {as_size(features)}"
     if solver == "admm" and features > allowed:
