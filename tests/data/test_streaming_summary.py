@@ -11,7 +11,7 @@ from quernel.data import ArrayRows, MemmapRows, ParquetRows, RowsError, sources
 from quernel.data import hash_sample as sampling
 from quernel.data.statistics import column_range, join_moments, moments
 from quernel.data.streaming_summary import absolute_deviation, labels, quantiles, summarise
-from quernel.features.hash_sample import distinct_rows
+from quernel.features.sampling import distinct_rows
 from quernel.losses import weighted_quantiles
 from quernel.tuning import bandwidth
 from quernel.tuning.bandwidth import bandwidth_from

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from quernel.features import SAMPLINGS, RandomFeatures
-from quernel.features.sampling.draw import allocate_components, orthogonal_normals
-from quernel.features.sampling.leverage import (
+from quernel.features.sampling import (
+    allocate_components,
     inclusion_probabilities,
     leverage_scores,
+    orthogonal_normals,
     sample_without_replacement,
 )
 from quernel.kernels import (

@@ -110,7 +110,7 @@ def _check_data(used_cars: Path | None) -> dict[str, str]:
 
 
 def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
-    from quernel.datasets.used_cars import ADVICE
+    from quernel.datasets.real import CAR_ADVICE
     from quernel.paper.reproduction import MARKER
     from quernel.plots.style import require_matplotlib
     from quernel.solvers import SOLVERS
@@ -120,9 +120,9 @@ def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
         fail(f"There is no solver {plan.solver!r}. Known: {', '.join(SOLVERS)}.")
     wanting = [one.name for one in plan.chosen if not plan.possible(one)]
     if wanting and named:
-        fail(f"{wanting[0]} needs --used-cars PATH. {ADVICE}")
+        fail(f"{wanting[0]} needs --used-cars PATH. {CAR_ADVICE}")
     for name in wanting:
-        errors.print(f"{name} is left out: it needs --used-cars PATH. {ADVICE}", highlight=False, soft_wrap=True)
+        errors.print(f"{name} is left out: it needs --used-cars PATH. {CAR_ADVICE}", highlight=False, soft_wrap=True)
     out = plan.folder
     if out.exists() and not out.is_dir():
         fail(f"{out} is a file, not a folder. Choose another --out.")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data.sources import Array, ArrayRows
-from quernel.features.hash_sample import sample_of_rows
+from quernel.features.sampling import sample_of_rows
 
 Codes = NDArray[np.uint64]
 

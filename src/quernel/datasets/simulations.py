@@ -202,7 +202,7 @@ class SplineQuantile:
 
     def location(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
         """Lambda_(r/gamma + 1/2)(x): the median, and the mean."""
-        return periodic_sum(self.order, X[:, 0], nearest=NEAREST)
+        return periodic_sum(self.order, X[:, 0], nearest=NEAREST).astype(np.float64, copy=False)
 
     def __call__(self, X: ArrayLike, level: ArrayLike) -> NDArray[np.float64]:
         """Shape (n,) for a scalar level, (n, q) for a sequence of q levels."""

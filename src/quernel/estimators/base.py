@@ -37,8 +37,8 @@ from quernel.estimators.validation import check_rows, refuse_large, refuse_missi
 from quernel.estimators.warm_start import WarmStart, can_warm_start
 from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating
 from quernel.features import SAMPLINGS, LandmarkPredictor, Nystroem, PrecomputedFeatures, RandomFeatures
-from quernel.features.hash_sample import distinct_rows
 from quernel.features.random import as_generator
+from quernel.features.sampling import distinct_rows
 from quernel.kernels import Gaussian, Kernel, Laplacian, Linear, Matern, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError, Problem

@@ -11,8 +11,7 @@ All follow scikit-learn's transformer interface (`fit`, `transform`):
 
 from quernel.features.cholesky import PivotedCholesky
 from quernel.features.nystroem import LandmarkPredictor, Nystroem
-from quernel.features.precomputed import PrecomputedFeatures
-from quernel.features.random import RandomFeatures
+from quernel.features.random import PrecomputedFeatures, RandomFeatures
 from quernel.features.sampling import SAMPLINGS
 
 __all__ = ["SAMPLINGS", "LandmarkPredictor", "Nystroem", "PivotedCholesky", "PrecomputedFeatures", "RandomFeatures"]

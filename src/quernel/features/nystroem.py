@@ -14,8 +14,8 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel.features.blocks import strips
-from quernel.features.hash_sample import hash_sample_indices
 from quernel.features.random import as_generator
+from quernel.features.sampling import hash_sample_indices
 from quernel.kernels import Kernel, resolve
 
 Array = NDArray[np.floating]

@@ -1,4 +1,7 @@
-"""Random features: for shift-invariant kernels the random Fourier features sqrt(2 / M) cos(w'x + b)."""
+"""Random features: for shift-invariant kernels the random Fourier features sqrt(2 / M) cos(w'x + b).
+
+And `PrecomputedFeatures`, for the linear kernel, which needs no random ones.
+"""
 
 from __future__ import annotations
 
@@ -261,3 +264,22 @@ def as_generator(random_state: Any) -> np.random.Generator:
         raise ValueError(
             f"random_state must be a non-negative integer, a Generator, a RandomState or None; got {random_state!r}."
         ) from error
+
+
+class PrecomputedFeatures(TransformerMixin, BaseEstimator):
+    """Feature map  phi(x) = x,  for features computed by the caller and for linear quantile regression.
+
+    Attributes
+    ----------
+    n_components_ : int
+        The number of columns of X.
+    """
+
+    def fit(self, X: NDArray[np.floating], y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
+        """Store the number of columns."""
+        self.n_components_ = X.shape[1]
+        return self
+
+    def transform(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
+        """X itself, not a copy."""
+        return X

@@ -1,17 +1,19 @@
-"""The interface of a kernel: a positive definite function and, for most, an expectation over random features."""
+"""The interface of a kernel: a positive definite function and, for most, an expectation over random features.
+
+Kernels can be added and multiplied by positive numbers, which gives a `Sum`. `KERNELS` is the registry of names that
+estimators accept; `resolve` turns a name into an object.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
-
-if TYPE_CHECKING:
-    from quernel.kernels.sums import Sum
 
 Array = NDArray[np.floating]
 
@@ -50,13 +52,9 @@ class Kernel(ABC):
         return " + ".join(part.name for _, part in self.summands)
 
     def __add__(self, other: Any) -> Sum:
-        from quernel.kernels.sums import Sum
-
         return Sum(self.summands + other.summands) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, number: Any) -> Sum:
-        from quernel.kernels.sums import Sum
-
         if not isinstance(number, Real):
             return NotImplemented
         return Sum(tuple((float(number) * coefficient, kernel) for coefficient, kernel in self.summands))
@@ -141,3 +139,86 @@ class RandomFeatureKernel(Kernel):
         """
         mixing, normal = np.split(uniform, [self.n_mixing(n_columns)])
         return self.frequencies_from(ndtri(normal), mixing)
+
+
+@dataclass(frozen=True)
+class Sum(Kernel):
+    """The kernel  K = sum_k c_k K_k,  written `Gaussian(1.0) + 0.5 * Matern(3.0)`.
+
+    Its random features are those of all summands, concatenated.
+
+    Parameters
+    ----------
+    terms : tuple of (float, Kernel)
+        The coefficients c_k, positive and finite, and the kernels K_k.
+    """
+
+    name: ClassVar[str] = "sum"
+    terms: tuple[tuple[float, Kernel], ...]
+
+    def __post_init__(self) -> None:
+        wrong = [c for c, _ in self.summands if not 0 < c < np.inf]
+        if wrong:
+            raise ValueError(f"A kernel can be multiplied by positive finite numbers only; got {wrong[0]!r}.")
+
+    @property
+    def summands(self) -> tuple[tuple[float, Kernel], ...]:
+        """The terms."""
+        return self.terms
+
+    def gram(self, X: Array, Z: Array) -> Array:
+        """sum_k c_k K_k(x, z)."""
+        return np.sum([c * kernel.gram(X, Z) for c, kernel in self.summands], axis=0)
+
+    def diagonal(self, X: Array) -> Array:
+        """sum_k c_k K_k(x, x)."""
+        return np.sum([c * kernel.diagonal(X) for c, kernel in self.summands], axis=0)
+
+    @property
+    def takes_bandwidth(self) -> bool:
+        """Whether some summand has a bandwidth."""
+        return any(kernel.takes_bandwidth for _, kernel in self.summands)
+
+    @property
+    def has_free_bandwidth(self) -> bool:
+        """Whether some summand has a bandwidth of None."""
+        return any(kernel.has_free_bandwidth for _, kernel in self.summands)
+
+    @property
+    def bandwidth(self) -> tuple[Any, ...]:
+        """The bandwidth of every summand; None for a summand without one."""
+        return tuple(getattr(kernel, "bandwidth", None) for _, kernel in self.summands)
+
+    def with_bandwidth(self, bandwidth: ArrayLike) -> Sum:
+        """A copy with this bandwidth in place of every None; bandwidths that were given stay."""
+        filled = (k.with_bandwidth(bandwidth) if k.has_free_bandwidth else k for _, k in self.summands)
+        return Sum(tuple(zip((c for c, _ in self.summands), filled, strict=True)))
+
+    def check_columns(self, n_columns: int) -> None:
+        """Raise a ValueError if a summand cannot be used with this number of columns."""
+        for _, kernel in self.summands:
+            kernel.check_columns(n_columns)
+
+    def check_diagonal(self) -> None:
+        """Raise a ValueError if the diagonal of a summand is infinite or unknown."""
+        for _, kernel in self.summands:
+            kernel.check_diagonal()
+
+
+KERNELS: dict[str, type[Kernel]] = {}
+"""Kernel classes by the names that estimators accept; `quernel.kernels` registers its own, and users may add theirs."""
+
+
+def resolve(kernel: str | Kernel) -> Kernel:
+    """Return the kernel object for a name, or the object itself.
+
+    "auto" gives the Gaussian kernel, which stands where no kernel is chosen from the data.
+    """
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str) and (kernel == "auto" or kernel in KERNELS):
+        return KERNELS["gaussian" if kernel == "auto" else kernel]()
+    if isinstance(kernel, type) and issubclass(kernel, Kernel):
+        raise ValueError(f"kernel must be an object, not a class: write {kernel.__name__}().")
+    known = ", ".join(repr(name) for name in KERNELS)
+    raise ValueError(f"Unknown kernel {kernel!r}. Known kernels: {known}, 'auto', or an object of quernel.kernels.")

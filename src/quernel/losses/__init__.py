@@ -3,20 +3,20 @@
 `LOSSES` is the registry of the names that estimators accept as ``loss="..."``.
 """
 
-from quernel.losses.base import Loss
+from quernel.losses.base import Loss, Smooth
 from quernel.losses.margins import Hinge, Logistic, Margin, SmoothedHinge, SquaredHinge
 from quernel.losses.piecewise import Piecewise
-from quernel.losses.pinball import Pinball, weighted_quantiles
 from quernel.losses.regression import (
     Absolute,
     EpsilonInsensitive,
     Expectile,
     Huber,
     LogCosh,
+    Pinball,
     SmoothedPinball,
     Squared,
+    weighted_quantiles,
 )
-from quernel.losses.smooth import Smooth
 
 LOSSES: dict[str, type[Loss]] = {
     "pinball": Pinball,

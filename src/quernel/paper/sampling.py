@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
-from quernel.features.sampling.leverage import leverage_scores
+from quernel.features.sampling import leverage_scores
 from quernel.paper.experiment import (
     Experiment,
     Row,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from quernel._threads import single_threaded_blas
-from quernel.features.hash_sample import distinct_rows
+from quernel.features.sampling import distinct_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, weighted_quantiles
 from quernel.tuning.alpha import alpha_equivalent_to_krr

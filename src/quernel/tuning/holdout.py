@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quernel import paths
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import Nystroem
-from quernel.features.hash_sample import sample_of_rows
+from quernel.features.sampling import sample_of_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
