@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import beside, family, peers, speed
-from benchmarks.page import measured, page
-from quernel.bench import describe
+from benchmarks import comparisons, family, peers, speed
+from benchmarks.page import format_ratio, render_page
+from quernel.bench import describe_machine
 
 HERE = Path(__file__).parent
 
@@ -23,24 +23,24 @@ def main() -> None:
     kept = json.loads((HERE / "results.json").read_text()) if (HERE / "results.json").exists() else {}
     results, systems = kept.get("results", []), kept.get("systems", [])
     if not options.systems:
-        results = _goals(options.only)
+        results = _measure_goals(options.only)
     if not options.goals:
-        systems = list(beside.rows(options.only))
+        systems = list(comparisons.run_comparisons(options.only))
     if not options.no_write and not options.only:
-        machine = describe()
+        machine = describe_machine()
         everything = {"machine": machine, "results": results, "systems": systems}
         (HERE / "results.json").write_text(json.dumps(everything, indent=1) + "\n")
-        (HERE.parent / "docs" / "benchmarks.md").write_text(page(machine, results, systems))
+        (HERE.parent / "docs" / "benchmarks.md").write_text(render_page(machine, results, systems))
 
 
-def _goals(only: str | None) -> list[dict]:
+def _measure_goals(only: str | None) -> list[dict]:
     results = []
     for line in (*speed.LINES, *peers.LINES, *family.LINES):
         if only and only not in line.__name__:
             continue
         for row in line():
             results.append(row)
-            print(f"{row['what']:<86} {measured(row):>26}  goal {row['goal']}", flush=True)
+            print(f"{row['what']:<86} {format_ratio(row):>26}  goal {row['goal']}", flush=True)
     return results
 
 

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.page import write_results
 from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel._threads import single_threaded_blas
-from quernel.bench.machine import describe
 from quernel.data import ParquetRows, StreamedDesign, total
 from quernel.data.feature_cache import DiskCache, MemoryCache
 from quernel.data.progress import Pass, watching
@@ -81,11 +81,11 @@ def write_files(folder: Path, n_rows: int, n_columns: int, seed: int = 0) -> Non
 
 def fit(folder: Path, setting: Setting, max_memory: int, cache: str, dtype: str) -> tuple[Any, dict]:
     """A fit under one policy, and what it took."""
-    words = {
+    params = {
         "n_components": setting.components, "sampling": setting.sampling, "tol": TOL, "random_state": 0,
         "max_memory": max_memory, "dtype": dtype,
     }  # fmt: skip
-    model = KernelQuantileRegressor(LEVELS, **words) if setting.levels else KernelRegressor("logcosh", **words)
+    model = KernelQuantileRegressor(LEVELS, **params) if setting.levels else KernelRegressor("logcosh", **params)
     passes: list[Pass] = []
     begin = time.perf_counter()
     with watching(passes.append):
@@ -178,7 +178,7 @@ def main() -> None:
         lines = [line for line in kept if line["setting"] not in names] + found
         lines.sort(key=lambda line: list(SETTINGS).index(line["setting"]))
         settings = {"levels": LEVELS, "tol": TOL, "row_group": GROUP}
-        RESULTS.write_text(json.dumps({"machine": describe(), "settings": settings, "results": lines}, indent=1) + "\n")
+        write_results(RESULTS, settings, lines)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,14 @@ are those of messages to the workers and of answers from them, by sweeps over al
 """
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.page import write_results
 from quernel import KernelQuantileRegressor
-from quernel.bench import describe
 from quernel.datasets import make_homoscedastic
 from quernel.estimators.base import DaskDesign
 
@@ -90,7 +89,7 @@ def main() -> None:
     print("met" if found[-1]["ratio"] <= GOAL else "missed", f": ratio {found[-1]['ratio']:.2f}, {GOAL} at most")
     if not options.no_write:
         settings = {"components": COMPONENTS, "alpha": ALPHA, "chunk": CHUNK, "workers": 2}
-        RESULTS.write_text(json.dumps({"machine": describe(), "settings": settings, "results": found}, indent=1) + "\n")
+        write_results(RESULTS, settings, found)
 
 
 if __name__ == "__main__":

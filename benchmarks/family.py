@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.goals import Row, at_most, reported, times_faster
 from benchmarks.speed import lifted, ridge
 from quernel import KernelClassifier, KernelRegressor
-from quernel.bench import best
+from quernel.bench import time_best
 from quernel.losses import EpsilonInsensitive, Huber
 
 ALPHA = 1e-4
@@ -17,7 +17,7 @@ READY = {"kernel": "linear", "alpha": ALPHA, "fit_intercept": False}
 def losses_beside_ridge() -> Iterator[Row]:
     Phi, y = lifted(200_000, 300)
     side = np.where(y > np.median(y), 1, -1)
-    baseline, _ = best(lambda: ridge(Phi, y, ALPHA))
+    baseline, _ = time_best(lambda: ridge(Phi, y, ALPHA))
     for name, model, target, goal in (
         ("hinge", KernelClassifier("hinge", **READY), side, 1.5),
         ("epsilon-insensitive (0.1)", KernelRegressor(EpsilonInsensitive(0.1), **READY), y, 1.5),
@@ -25,7 +25,7 @@ def losses_beside_ridge() -> Iterator[Row]:
         ("squared", KernelRegressor("squared", **READY), y, 1.5),
         ("logistic", KernelClassifier("logistic", **READY), side, 6),
     ):
-        ours, _ = best(lambda model=model, target=target: model.fit(Phi, target))
+        ours, _ = time_best(lambda model=model, target=target: model.fit(Phi, target))
         assert np.all(model.duality_gap_ <= 1e-6)
         yield at_most(f"{name} fit / ridge, n=200,000, M=300, alpha {ALPHA:g}", ours, baseline, goal)
 
@@ -52,8 +52,8 @@ def random_feature_classifiers() -> Iterator[Row]:
     ):
         theirs = make_pipeline(RBFSampler(gamma=0.5 / 0.5**2, n_components=M, random_state=0), peer)
         ours = KernelClassifier(loss, bandwidth=0.5, n_components=M, alpha=ALPHA, random_state=0)
-        slow, _ = best(lambda theirs=theirs: theirs.fit(X, y), repeats=1)
-        fast, _ = best(lambda ours=ours: ours.fit(X, y))
+        slow, _ = time_best(lambda theirs=theirs: theirs.fit(X, y), repeats=1)
+        fast, _ = time_best(lambda ours=ours: ours.fit(X, y))
         scores = f"accuracy {ours.score(new, truth):.4f} and {theirs.score(new, truth):.4f}"
         yield times_faster(f"{loss} classifier / RBFSampler + {name}, n=100,000, M=500; {scores}", fast, slow, 5)
 
@@ -65,8 +65,8 @@ def exact_support_vector_machine() -> Iterator[Row]:
     X, y, new, truth = moons(n, 0.3)
     ours = KernelClassifier("hinge", n_components="exact", bandwidth=0.5, alpha=ALPHA)
     theirs = SVC(C=1 / (2 * n * ALPHA), gamma=0.5 / 0.5**2, tol=1e-6)
-    slow, _ = best(lambda: theirs.fit(X, y), repeats=1)
-    fast, _ = best(lambda: ours.fit(X, y))
+    slow, _ = time_best(lambda: theirs.fit(X, y), repeats=1)
+    fast, _ = time_best(lambda: ours.fit(X, y))
     scores = f"accuracy {ours.score(new, truth):.4f} and {theirs.score(new, truth):.4f}"
     yield reported(f"exact kernel SVM / SVC(tol=1e-6), n=20,000; {scores}", fast, slow)
 

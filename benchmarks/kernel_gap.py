@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from quernel import KernelQuantileRegressor
-from quernel.bench.machine import describe
+from quernel.bench import describe_machine
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.kernels import Gaussian, Laplacian, Matern
 from quernel.losses import Pinball
@@ -74,7 +74,7 @@ def main() -> None:
     if options.large:
         time_large(options.rows)
         return
-    print(describe())
+    print(describe_machine())
     command = [sys.executable, "-m", "benchmarks.kernel_gap", "--large", "--rows", str(options.rows)]
     subprocess.run(command, check=True)
     found = np.array([compare(seed) for seed in range(PROBLEMS)])

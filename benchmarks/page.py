@@ -1,6 +1,11 @@
-"""The results as a Markdown page."""
+"""Results as a Markdown page, and as JSON with the machine that they are from."""
 
+import json
 from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from quernel.bench import describe_machine
 
 HEAD = """# Benchmarks
 
@@ -51,30 +56,37 @@ TABLE = """
 """
 
 
-def page(machine: dict[str, str], results: list[dict], systems: list[dict]) -> str:
+def render_page(machine: dict[str, str], results: list[dict], systems: list[dict]) -> str:
     """The goals, then the systems, problem by problem."""
-    parts = [HEAD.format(**machine), *map(_goal, results)]
+    parts = [HEAD.format(**machine), *map(_format_goal, results)]
     parts.append(NOTES)
     if systems:
         parts.append(BESIDE)
     for problem, rows in groupby(systems, key=lambda row: row["problem"]):
-        parts += [TABLE.format(problem=problem), *map(_system, rows)]
+        parts += [TABLE.format(problem=problem), *map(_format_system, rows)]
     return "".join(parts)
 
 
-def _goal(row: dict) -> str:
+def _format_goal(row: dict) -> str:
     met = {True: "yes", False: "**no**", None: "not measured"}[row["met"]]
     ours, base = (f"{row[key]:.3g}" if row[key] is not None else "" for key in ("ours", "baseline"))
-    return f"| {row['what']} | {measured(row)} | {row['goal']} | {met} | {ours} | {base} |\n"
+    return f"| {row['what']} | {format_ratio(row)} | {row['goal']} | {met} | {ours} | {base} |\n"
 
 
-def measured(row: dict) -> str:
+def format_ratio(row: dict) -> str:
     """The ratio and its unit, or why there is none."""
     return f"{row['ratio']:.3g} {row['unit']}".strip() if row["ratio"] is not None else row["unit"]
 
 
-def _system(row: dict) -> str:
+def _format_system(row: dict) -> str:
     seconds = f"{row['seconds']:.3g}" if row["seconds"] is not None else ""
     excess = f"{row['excess']:.0e}" if row["excess"] is not None else ""
     note = (row["note"] if row["status"] == "done" else row["status"]).replace("|", "/")
     return f"| {row['system']} | {row['version']} | {seconds} | {excess} | {note} |\n"
+
+
+def write_results(path: Path, settings: dict[str, Any], results: list[dict]) -> None:
+    """Write results with their settings and this machine to a JSON file."""
+    path.write_text(
+        json.dumps({"machine": describe_machine(), "settings": settings, "results": results}, indent=1) + "\n"
+    )

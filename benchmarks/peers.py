@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from benchmarks.goals import LEVELS, Row, not_measured, times_faster
 from quernel import KernelQuantileRegressor
-from quernel.bench import Outcome, Task, best, run
+from quernel.bench import Outcome, Task, run, time_best
 from quernel.datasets import make_homoscedastic
 
 PATIENCE = 600.0
@@ -68,8 +68,8 @@ def predictions_beside_lightgbm() -> Iterator[Row]:
     new, _, _ = make_homoscedastic(200_000, random_state=1)
     model = KernelQuantileRegressor(LEVELS, n_components=500, random_state=0).fit(X, y)
     trees = [LGBMRegressor(objective="quantile", alpha=a, n_estimators=100, verbose=-1).fit(X, y) for a in LEVELS]
-    ours, _ = best(lambda: model.predict(new))
-    theirs, _ = best(lambda: [tree.predict(new) for tree in trees])
+    ours, _ = time_best(lambda: model.predict(new))
+    theirs, _ = time_best(lambda: [tree.predict(new) for tree in trees])
     yield times_faster(what, ours, theirs, 3)
 
 

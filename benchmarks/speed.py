@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.goals import LEVELS, REPEATS, Row, at_most, times_faster
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV, estimate_cost, paths
-from quernel.bench import best
+from quernel.bench import time_best
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.datasets import make_heteroscedastic, make_homoscedastic
 from quernel.features import RandomFeatures
@@ -38,10 +38,10 @@ def on_ready_features(Phi: np.ndarray, y: np.ndarray, levels: object, alpha: flo
 def fits_beside_ridge() -> Iterator[Row]:
     for n, M, goal in ((200_000, 300, 0.7), (200_000, 1000, 0.5), (2_000_000, 100, 0.6)):
         Phi, y = lifted(n, M)
-        baseline, _ = best(lambda Phi=Phi, y=y: ridge(Phi, y))
+        baseline, _ = time_best(lambda Phi=Phi, y=y: ridge(Phi, y))
         for level in (0.1, 0.5):
             for alpha in (1e-2, 1e-4, 1e-6):
-                ours, _ = best(lambda Phi=Phi, y=y, a=alpha, t=level: on_ready_features(Phi, y, t, a))
+                ours, _ = time_best(lambda Phi=Phi, y=y, a=alpha, t=level: on_ready_features(Phi, y, t, a))
                 yield at_most(f"fit / ridge, n={n:,}, M={M}, level {level}, alpha {alpha:g}", ours, baseline, goal)
         del Phi
 
@@ -49,27 +49,27 @@ def fits_beside_ridge() -> Iterator[Row]:
 def hard_fits_beside_ridge() -> Iterator[Row]:
     for bandwidth, alphas, goal in ((1.0, (1e-8, 1e-10), 1.5), (0.2, (1e-6, 1e-8), 3.0)):
         Phi, y = lifted(200_000, 300, bandwidth)
-        baseline, _ = best(lambda Phi=Phi, y=y: ridge(Phi, y))
+        baseline, _ = time_best(lambda Phi=Phi, y=y: ridge(Phi, y))
         for alpha in alphas:
-            ours, _ = best(lambda Phi=Phi, y=y, a=alpha: on_ready_features(Phi, y, 0.5, a))
+            ours, _ = time_best(lambda Phi=Phi, y=y, a=alpha: on_ready_features(Phi, y, 0.5, a))
             what = f"fit / ridge, n=200,000, M=300, level 0.5, bandwidth {bandwidth:g}, alpha {alpha:g}"
             yield at_most(what, ours, baseline, goal)
 
 
 def levels_together() -> Iterator[Row]:
     Phi, y = lifted(200_000, 300)
-    one, _ = best(lambda: on_ready_features(Phi, y, 0.5, 1e-4))
-    five, _ = best(lambda: on_ready_features(Phi, y, LEVELS, 1e-4))
+    one, _ = time_best(lambda: on_ready_features(Phi, y, 0.5, 1e-4))
+    five, _ = time_best(lambda: on_ready_features(Phi, y, LEVELS, 1e-4))
     yield at_most("five levels together / one, n=200,000, M=300, alpha 1e-4", five, one, 2.5)
 
 
 def grid_beside_one_cell() -> Iterator[Row]:
     Phi, y = lifted(10_000, 100)
     alphas, levels = 10.0 ** (np.arange(-20, 3) / 2), [0.1, 0.25, 0.5, 0.75, 0.9]
-    cells = [best(lambda a=a, t=t: on_ready_features(Phi, y, t, a))[0] for a in alphas[::2] for t in levels]
+    cells = [time_best(lambda a=a, t=t: on_ready_features(Phi, y, t, a))[0] for a in alphas[::2] for t in levels]
     rows = InMemoryDesign(ArrayRows(Phi, y), features=Phi)
     problem = Problem(rows, Pinball(levels), 1.0, fit_intercept=False)
-    ours, answer = best(lambda: paths.solve(problem, alphas))
+    ours, answer = time_best(lambda: paths.solve(problem, alphas))
     assert np.all(answer.relative_gap <= 1e-6)
     what = "23 alphas x 5 levels by paths.solve / median cold fit of one cell, n=10,000, M=100"
     yield at_most(what, ours, float(np.median(cells)), 25)
@@ -86,8 +86,8 @@ def search_beside_grid_search() -> Iterator[Row]:
         peer = GridSearchCV(
             KernelQuantileRegressor(LEVELS, **common), {"alpha": alphas, "bandwidth": widths}, cv=cv, scoring=_mean_loss
         )
-        ours, _ = best(lambda search=search, X=X, y=y: search.fit(X, y))
-        baseline, _ = best(lambda peer=peer, X=X, y=y: peer.fit(X, y), repeats=1)
+        ours, _ = time_best(lambda search=search, X=X, y=y: search.fit(X, y))
+        baseline, _ = time_best(lambda peer=peer, X=X, y=y: peer.fit(X, y), repeats=1)
         chosen = {"alpha": search.alpha_, "bandwidth": search.bandwidth_}
         same = "the same choice" if chosen == peer.best_params_ else f"chose {chosen}, not {peer.best_params_}"
         what = f"KernelQuantileRegressorCV, against GridSearchCV over the same 8 x 3 grid, n={n:,}, M={M} ({same})"
@@ -105,11 +105,11 @@ def whole_fit_beside_scikit_learn() -> Iterator[Row]:
 
     X, y, _ = make_homoscedastic(2_000_000, random_state=0)
     peer = make_pipeline(RBFSampler(gamma=0.5, n_components=100, random_state=0), Ridge(1e-4, solver="cholesky"))
-    baseline, _ = best(lambda: peer.fit(X, y))
+    baseline, _ = time_best(lambda: peer.fit(X, y))
     model = KernelQuantileRegressor(
         0.5, bandwidth=1.0, n_components=100, alpha=1e-4, fit_intercept=False, random_state=0
     )
-    ours, _ = best(lambda: model.fit(X, y))
+    ours, _ = time_best(lambda: model.fit(X, y))
     assert np.all(model.duality_gap_ <= 1e-6)
     yield at_most("whole fit(X, y) / RBFSampler + Ridge(cholesky), n=2,000,000, M=100", ours, baseline, 0.2)
 
@@ -118,7 +118,7 @@ def growth() -> Iterator[Row]:
     seconds = {}
     for n in (200_000, 2_000_000):
         Phi, y = lifted(n, 100)
-        seconds[n], _ = best(lambda Phi=Phi, y=y: on_ready_features(Phi, y, 0.5, 1e-4))
+        seconds[n], _ = time_best(lambda Phi=Phi, y=y: on_ready_features(Phi, y, 0.5, 1e-4))
     yield at_most("growth: time at n=2,000,000 / at n=200,000, M=100", seconds[2_000_000], seconds[200_000], 9)
 
 
@@ -130,8 +130,8 @@ def features_beside_scikit_learn() -> Iterator[Row]:
     ours = RandomFeatures(Gaussian(1.0), 300, random_state=0).fit(X)
     yield times_faster(
         "RandomFeatures.transform, against RBFSampler.transform, n=200,000, M=300",
-        best(lambda: ours.transform(X))[0],
-        best(lambda: peer.transform(X))[0],
+        time_best(lambda: ours.transform(X))[0],
+        time_best(lambda: peer.transform(X))[0],
         8,
     )
 
@@ -143,9 +143,9 @@ def exact_beside_libsvm() -> Iterator[Row]:
         X, y, _ = make_homoscedastic(n, random_state=0)
         # At level 1/2 the check loss is half the absolute one: C = 1 / (4 n alpha).
         peer = SVR(epsilon=0, gamma=0.5, C=1 / (4 * n * 1e-4), cache_size=2000)
-        baseline, _ = best(lambda peer=peer, X=X, y=y: peer.fit(X, y), 1 if n > 5000 else REPEATS)
+        baseline, _ = time_best(lambda peer=peer, X=X, y=y: peer.fit(X, y), 1 if n > 5000 else REPEATS)
         model = KernelQuantileRegressor(0.5, bandwidth=1.0, n_components="exact", alpha=1e-4)
-        ours, _ = best(lambda model=model, X=X, y=y: model.fit(X, y))
+        ours, _ = time_best(lambda model=model, X=X, y=y: model.fit(X, y))
         yield times_faster(f"exact, against libsvm's SVR(epsilon=0), n={n:,}, alpha 1e-4", ours, baseline, goal)
 
 
@@ -154,7 +154,7 @@ def estimates_beside_the_truth() -> Iterator[Row]:
     for n, M, levels in ((2_000, 500, 0.5), (20_000, 500, LEVELS), (500_000, 100, 0.5)):
         X, y, _ = make_homoscedastic(n, random_state=0)
         model = KernelQuantileRegressor(levels, n_components=M, random_state=0)
-        measured, _ = best(lambda model=model, X=X, y=y: model.fit(X, y))
+        measured, _ = time_best(lambda model=model, X=X, y=y: model.fit(X, y))
         predicted = estimate_cost(n, 3, M, np.size(levels)).seconds
         ratio = predicted / measured
         yield {
@@ -167,7 +167,7 @@ def estimates_beside_the_truth() -> Iterator[Row]:
 def many_features_few_rows() -> Iterator[Row]:
     Phi, y = lifted(800, 2000)
     for level in (0.5, 0.01):
-        ours, model = best(lambda level=level: on_ready_features(Phi, y, level, 1e-8), 1)
+        ours, model = time_best(lambda level=level: on_ready_features(Phi, y, level, 1e-8), 1)
         gap = float(model.duality_gap_[0])
         yield {
             "what": f"n=800, M=2,000, alpha 1e-8, level {level}: relative gap reached", "ratio": gap, "unit": "",

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quernel.bench.machine import describe
+from benchmarks.page import write_results
 
 RESULTS = Path(__file__).with_name("streams.json")
 SIZES = (1_000_000, 10_000_000)
@@ -122,7 +122,7 @@ def main() -> None:
         print(f"{'met' if holds else 'NOT met'}: {text}")
     if not chosen.no_write:
         settings = {"columns": COLUMNS, "components": COMPONENTS, "levels": LEVELS, "tol": TOL, "row_group": GROUP}
-        RESULTS.write_text(json.dumps({"machine": describe(), "settings": settings, "results": found}, indent=1) + "\n")
+        write_results(RESULTS, settings, found)
 
 
 if __name__ == "__main__":

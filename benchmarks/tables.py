@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.tabular import TABLES, read
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.bench import describe
+from quernel.bench import describe_machine
 
 HERE = Path(__file__).parent
 LEVELS = [0.1, 0.5, 0.9]
@@ -152,7 +152,7 @@ class Results:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        found = json.loads(file.read_text()) if file.exists() else {"machine": describe(), "rows": []}
+        found = json.loads(file.read_text()) if file.exists() else {"machine": describe_machine(), "rows": []}
         self.machine: dict = found["machine"]
         self.rows: list[dict] = found["rows"]
 
@@ -161,7 +161,7 @@ class Results:
 
     def add(self, table: str, split: int, method: str, loss: float, seconds: float) -> None:
         self.rows.append({"table": table, "split": split, "method": method, "loss": loss, "seconds": seconds})
-        here = describe()
+        here = describe_machine()
         if here["processor"] not in self.machine["processor"]:  # taken up on another machine
             here["processor"] = f"{self.machine['processor']} or {here['processor']}"
         else:

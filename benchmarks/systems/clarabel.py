@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.systems.quadratic import answer, dual
-from quernel.bench import Answer, System, Task, best
+from quernel.bench import Answer, System, Task, time_best
 
 
 def _fit(task: Task) -> Answer:
@@ -27,7 +27,7 @@ def _fit(task: Task) -> Answer:
         )
         return solver.solve(), equalities
 
-    seconds, (solution, equalities) = best(solve, task.repeats)
+    seconds, (solution, equalities) = time_best(solve, task.repeats)
     note = "" if "Solved" in str(solution.status) else f"status {solution.status}"
     return answer(task, seconds, np.array(solution.x), np.array(solution.z)[:equalities], note)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from quernel import KernelQuantileRegressor
-from quernel.bench import Answer, System, Task, best
+from quernel.bench import Answer, System, Task, time_best
 from quernel.datasets import make_homoscedastic
 from quernel.metrics import pinball_loss
 
@@ -16,8 +16,8 @@ NEW_ROWS = 100_000
 
 def _answer(task: Task, fit: Callable[[], Any], predict: Callable[[np.ndarray], np.ndarray]) -> Answer:
     new = make_homoscedastic(NEW_ROWS, random_state=1)
-    seconds, _ = best(fit, task.repeats)
-    predicting, curves = best(lambda: predict(new.X), task.repeats)
+    seconds, _ = time_best(fit, task.repeats)
+    predicting, curves = time_best(lambda: predict(new.X), task.repeats)
     loss = np.mean(pinball_loss(new.y, curves, LEVELS))
     return Answer(seconds, note=f"predicts {NEW_ROWS / predicting:,.0f} rows/s; loss on new rows {loss:.4f}")
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.systems.quadratic import answer, dual
-from quernel.bench import Answer, System, Task, best
+from quernel.bench import Answer, System, Task, time_best
 
 
 def _fit(task: Task) -> Answer:
@@ -25,7 +25,7 @@ def _fit(task: Task) -> Answer:
         status = solver.solve()
         return solver.result, status
 
-    seconds, (result, status) = best(solve, task.repeats)
+    seconds, (result, status) = time_best(solve, task.repeats)
     note = "" if status == piqp.PIQP_SOLVED else f"status {status}"
     return answer(task, seconds, np.array(result.x), np.array(result.y), note)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from quernel.bench import Answer, System, Task, best
+from quernel.bench import Answer, System, Task, time_best
 
 
 def _fit(task: Task) -> Answer:
@@ -20,11 +20,11 @@ def _fit(task: Task) -> Answer:
             P=solve_triangular(factor, X.T, lower=True, check_finite=False),
         )  # fmt: skip
 
-    seconds, (coef, converged, *_) = best(solve, task.repeats)
+    seconds, (coef, converged, *_) = time_best(solve, task.repeats)
     coef = np.ravel(coef)
     intercept = float(coef[task.M]) if task.fit_intercept else 0.0
     note = "solves alpha = 0" + ("" if converged else "; not converged")
-    return task.answer_of(seconds, coef[: task.M], intercept, note)
+    return task.make_answer(seconds, coef[: task.M], intercept, note)
 
 
 FRISCH_NEWTON = System("pyfixest quantreg (fn)", "pyfixest", _fit)

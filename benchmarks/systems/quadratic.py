@@ -44,7 +44,7 @@ def answer(task: Task, seconds: float, x: np.ndarray, multipliers: np.ndarray, n
     """The primal answer of x and the multipliers of A x = 0."""
     intercept = float(multipliers[0]) if task.fit_intercept else 0.0
     if task.M is not None:
-        return task.answer_of(seconds, x[task.n :], intercept, note)
+        return task.make_answer(seconds, x[task.n :], intercept, note)
     weights = x[: task.n] / (2 * task.alpha * task.n)
     K = task.gram()
     return Answer(seconds, K @ weights + intercept, float(weights @ (K @ weights)), note=note)

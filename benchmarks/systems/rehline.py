@@ -1,6 +1,6 @@
 """ReHLine: coordinate descent on the dual, for piecewise linear-quadratic losses and a ridge."""
 
-from quernel.bench import Answer, System, Task, best
+from quernel.bench import Answer, System, Task, time_best
 
 
 def _fit(task: Task) -> Answer:
@@ -12,8 +12,8 @@ def _fit(task: Task) -> Answer:
     model = plqERM_Ridge(
         loss={"name": "QR", "qt": task.level}, C=1 / (2 * task.n * task.alpha), max_iter=100_000, tol=1e-6
     )
-    seconds, model = best(lambda: model.fit(X=task.features, y=task.y), task.repeats)
-    return task.answer_of(seconds, model.coef_)
+    seconds, model = time_best(lambda: model.fit(X=task.features, y=task.y), task.repeats)
+    return task.make_answer(seconds, model.coef_)
 
 
 REHLINE = System("ReHLine", "rehline", _fit)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 
-from quernel.bench import Answer, System, Task, best
+from quernel.bench import Answer, System, Task, time_best
 
 
 def _fit(task: Task) -> Answer:
@@ -32,7 +32,7 @@ def _fit(task: Task) -> Answer:
         return model
 
     with contextlib.redirect_stdout(None):  # it reports its stages there
-        seconds, model = best(solve, task.repeats)
+        seconds, model = time_best(solve, task.repeats)
     intercept, weights = float(model.alpmat[0, 0]), model.alpmat[1:, 0].numpy()
     K = task.gram()
     return Answer(seconds, K @ weights + intercept, float(weights @ (K @ weights)))

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quernel.bench import Task, beside, best, describe, run
-from quernel.bench.child import load
-from quernel.bench.child import outcome as outcome_of
+from quernel.bench import Task, compare, describe_machine, run, time_best
+from quernel.bench.runner import fit_and_score, load_system
 
 TASK = Task(n=100, level=0.5, alpha=1e-2, M=5, repeats=1)
 BROKEN = """
@@ -54,7 +53,7 @@ def broken(tmp_path, monkeypatch):
     ("name", "status"), [("MISSING", "not installed"), ("WRONG", "failed: the matrix is singular")]
 )
 def test_what_goes_wrong_is_said(broken, name, status):
-    assert outcome_of(load(broken + name), TASK) == {"system": name.lower(), "status": status}
+    assert fit_and_score(load_system(broken + name), TASK) == {"system": name.lower(), "status": status}
 
 
 def test_a_crash_is_said_too(broken):
@@ -83,12 +82,12 @@ def test_what_a_system_prints_is_no_answer_and_its_threads_are_ours_to_set(broke
 
 
 def test_the_data_are_made_before_anybody_is_timed(broken):
-    assert outcome_of(load(broken + "PREPARED"), Task(n=50, level=0.5, alpha=1e-2, M=4))["note"] == "True"
+    assert fit_and_score(load_system(broken + "PREPARED"), Task(n=50, level=0.5, alpha=1e-2, M=4))["note"] == "True"
 
 
 def test_rows_are_held_against_the_first_ones_bound(broken):
     seen = []
-    rows = beside(["quernel.bench.systems:QUERNEL", broken + "WRONG"], TASK, problem="a task", told=seen.append)
+    rows = compare(["quernel.bench.systems:QUERNEL", broken + "WRONG"], TASK, problem="a task", callback=seen.append)
     assert rows == seen
     assert [row["problem"] for row in rows] == ["a task"] * 2
     assert 0 <= rows[0]["excess"] <= 1e-6
@@ -97,20 +96,20 @@ def test_rows_are_held_against_the_first_ones_bound(broken):
 
 def test_best_is_the_shortest_and_gives_the_last_answer():
     calls = []
-    seconds, answer = best(lambda: calls.append(0) or len(calls), repeats=4)
+    seconds, answer = time_best(lambda: calls.append(0) or len(calls), repeats=4)
     assert answer == 4
     assert 0 <= seconds < 1
 
 
 def test_what_takes_long_is_not_run_again(monkeypatch):
-    monkeypatch.setattr("quernel.bench.task.LONG", 0.0001)
+    monkeypatch.setattr("quernel.bench.systems.LONG", 0.0001)
     calls = []
-    assert best(lambda: calls.append(time.sleep(0.001)), repeats=4)[0] >= 0.001
+    assert time_best(lambda: calls.append(time.sleep(0.001)), repeats=4)[0] >= 0.001
     assert len(calls) == 1
 
 
 def test_the_machine_is_described():
-    facts = describe()
+    facts = describe_machine()
     assert "cores" in facts["processor"]
     assert f"numpy {np.__version__}" in facts["packages"]
     assert "?" not in facts["packages"]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import beside, page
+from benchmarks import comparisons, page
 from benchmarks.systems import quadratic
 from benchmarks.systems.forecasters import LEVELS
 
 from quernel.bench import Answer, Task
-from quernel.bench.child import load, outcome
+from quernel.bench.runner import fit_and_score, load_system
 from quernel.datasets import make_homoscedastic
 from quernel.metrics import pinball_loss
 
@@ -54,7 +54,7 @@ CASES = [
 def result(system, task):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in the process of its own in which it usually runs
-        found = outcome(load(system), task)
+        found = fit_and_score(load_system(system), task)
     if found["status"] == "not installed":
         pytest.skip(f"{found['system']} is not installed")
     assert found["status"] == "done", found["status"]
@@ -86,7 +86,7 @@ def test_conquer_comes_near():
     task = replace(LINEAR, fit_intercept=True)
     bound = result(QUERNEL, task)["lower_bound"]
     assert -1e-9 < result("benchmarks.systems.r:CONQUER", task)["objective"] / bound - 1 < 0.01
-    assert "intercept" in outcome(load("benchmarks.systems.r:CONQUER"), LINEAR)["status"]
+    assert "intercept" in fit_and_score(load_system("benchmarks.systems.r:CONQUER"), LINEAR)["status"]
 
 
 def test_ridge_has_times_but_no_objective():
@@ -106,7 +106,7 @@ def test_forecasters_predict_new_rows_well(name, monkeypatch):
 
 
 def test_libsvm_declines_other_levels():
-    found = outcome(load("benchmarks.systems.libsvm:SVR"), KERNEL)
+    found = fit_and_score(load_system("benchmarks.systems.libsvm:SVR"), KERNEL)
     assert found["status"] == "failed: SVR knows level 0.5 only"
 
 
@@ -121,7 +121,7 @@ def test_the_dual_program_is_the_dual():
 
 
 def test_an_answer_needs_only_what_it_found():
-    answer = FEATURES.answer_of(1.0, np.zeros(FEATURES.M))
+    answer = FEATURES.make_answer(1.0, np.zeros(FEATURES.M))
     assert isinstance(answer, Answer)
     assert FEATURES.objective(answer.fitted, answer.penalty) == pytest.approx(FEATURES.null_objective(), rel=1e-12)
 
@@ -130,9 +130,9 @@ def test_an_answer_needs_only_what_it_found():
 
 
 def test_every_system_of_a_comparison_can_be_loaded():
-    for comparison in beside.COMPARISONS.values():
+    for comparison in comparisons.COMPARISONS.values():
         for system in comparison.systems:
-            assert load(system).name
+            assert load_system(system).name
 
 
 MACHINE = {"processor": "abacus, 2 cores", "memory": "1 GiB", "python": "3.11", "packages": "quernel 0"}
@@ -149,7 +149,7 @@ def test_the_page_says_what_did_not_work():
         "ours": 1.0,
         "baseline": None,
     }
-    text = page.page(
+    text = page.render_page(
         MACHINE, [goal], [row | {"status": "timed out after 60 s"}, row | {"status": "failed: too | large"}]
     )
     assert "| x | not installed | >= 2 | not measured | 1 |  |" in text
@@ -161,4 +161,4 @@ def test_the_page_says_what_did_not_work():
 def test_the_committed_page_shows_the_committed_results():
     kept = json.loads((ROOT / "benchmarks" / "results.json").read_text())
     shown = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert shown == page.page(kept["machine"], kept["results"], kept.get("systems", []))
+    assert shown == page.render_page(kept["machine"], kept["results"], kept.get("systems", []))

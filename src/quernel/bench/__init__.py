@@ -1,7 +1,6 @@
 """Benchmarks of quernel and other systems: common tasks, one adapter per system, one objective to compare them by."""
 
-from quernel.bench.machine import describe
-from quernel.bench.runner import Outcome, beside, run
-from quernel.bench.task import Answer, System, Task, best
+from quernel.bench.runner import Outcome, compare, count_cores, describe_machine, run
+from quernel.bench.systems import Answer, System, Task, time_best
 
-__all__ = ["Answer", "Outcome", "System", "Task", "beside", "best", "describe", "run"]
+__all__ = ["Answer", "Outcome", "System", "Task", "compare", "count_cores", "describe_machine", "run", "time_best"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from quernel.bench import Task, beside, describe
+from quernel.bench import Task, compare, describe_machine
 from quernel.cli.console import console, errors, flag
 
 SYSTEMS = "quernel.bench.systems:"
@@ -25,9 +25,9 @@ def bench(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
     """Benchmark quernel against ridge regression and scikit-learn on this machine (one thread, half a minute)."""
-    machine, rows = describe(), []
+    machine, rows = describe_machine(), []
     for task, names in SMALL_SET:
-        rows += beside([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, told=_print_status)
+        rows += compare([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, callback=_print_status)
     if as_json:
         typer.echo(json.dumps({"machine": machine, "results": rows}, indent=1))
         return

@@ -16,8 +16,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table as RichTable
 
 from quernel import __version__
-from quernel.bench import describe
-from quernel.bench.machine import cores
+from quernel.bench import count_cores, describe_machine
 from quernel.cli.console import console, errors, fail, flag
 from quernel.tuning.cost import as_duration
 
@@ -73,7 +72,7 @@ def reproduce(
     _check_setup(plan, named=bool(items), force=force)
     command = _command(items, quick=quick, seed=seed, solver=solver, used_cars=used_cars is not None)
     work = plan.open(discard=force)
-    workers = jobs or cores()
+    workers = jobs or count_cores()
     try:
         with _progress(work, workers) as listener:
             plan.measure(work, jobs=workers, listener=listener)
@@ -193,7 +192,7 @@ def _command(items: list[str] | None, *, quick: bool, seed: int, solver: str, us
 
 
 def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
-    machine = describe()
+    machine = describe_machine()
     size = "a quick one, with few repetitions and small sizes" if plan.size == "quick" else "the full size of the paper"
     return [
         'Every numerical item of the paper "Optimal Kernel Quantile Learning with Random Features", run with quernel, '

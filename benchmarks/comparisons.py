@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from quernel.bench import Task, beside
+from quernel.bench import Task, compare
 
 TIME_LIMIT = 60.0
 
@@ -53,17 +53,19 @@ COMPARISONS = {
 }
 
 
-def rows(only: str | None = None) -> Iterator[dict]:
+def run_comparisons(only: str | None = None) -> Iterator[dict]:
     """A row for every system at every task; `only` keeps the comparisons and systems whose name contains it."""
     for name, comparison in COMPARISONS.items():
         chosen = [s for s in comparison.systems if only is None or only in name or only in s.lower()]
         if chosen and chosen[0] != comparison.systems[0]:  # the bound is needed in any case
             chosen.insert(0, comparison.systems[0])
         if chosen and (only is None or only in name or len(chosen) > 1):
-            yield from beside(chosen, comparison.task, time_limit=TIME_LIMIT, problem=comparison.problem, told=tell)
+            yield from compare(
+                chosen, comparison.task, time_limit=TIME_LIMIT, problem=comparison.problem, callback=print_row
+            )
 
 
-def tell(row: dict) -> None:
+def print_row(row: dict) -> None:
     """One line of what became of a system."""
     seconds = f"{row['seconds']:.3g} s" if row["seconds"] is not None else row["status"]
     excess = f"excess {row['excess']:.0e}" if row["excess"] is not None else ""
