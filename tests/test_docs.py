@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import quernel.cli
+import quernel.conformal.adapters
 import quernel.conformal.regressor
 import quernel.estimators.classifier
 import quernel.estimators.quantile
@@ -73,7 +74,7 @@ def test_the_page_on_scale_states_the_numbers():
         n_components.OPTIONS.default,
     ):
         assert f"{number:,}" in SCALE, number
-    assert quernel.conformal.regressor.MOST_CALIBRATING == 1_000_000
+    assert quernel.conformal.adapters.MAX_CALIBRATION_ROWS == 1_000_000
     assert "at most a million rows" in SCALE
     assert f"{streaming.ALWAYS_SAMPLED / 1e6:.0f} MB however little is allowed" in SCALE
     assert f"lifts {streaming.TRIAL:,} of them twice" in SCALE

@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import quernel
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
+from quernel.conformal.methods import METHODS
 from quernel.metrics import coverage
 from quernel.plots.models import predict_interval_with_coverage
 
@@ -352,3 +353,9 @@ def test_a_model_that_predicts_nan(table):
 
     with pytest.raises(ValueError, match="Broken predicts NaN in 100 rows"):
         fit(*table, estimator=Broken())
+
+
+def test_every_method_is_described():
+    """In the docstring of the parameter, which users read, and in the order of the registry."""
+    quoted = ", ".join(f'"{name}"' for name in METHODS)
+    assert f"method : {{{quoted}}}" in ConformalQuantileRegressor.__doc__

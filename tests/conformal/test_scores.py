@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 import pytest
 
-from quernel.conformal.scores import Scores, conformal_quantile, min_calibration_rows
+from quernel.conformal.methods import Scores, conformal_quantile, min_calibration_rows
 
 LEVELS = ["0.5", "0.7", "0.8", "0.9", "0.95", "0.975", "0.99", "0.07"]
 

@@ -43,7 +43,6 @@ from quernel.cli.report_file import (
     write_report,
 )
 from quernel.conformal import ConformalQuantileRegressor
-from quernel.conformal.validation import check_parameters
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.levels import check_levels
 from quernel.features import SAMPLINGS
@@ -308,7 +307,7 @@ def _conformal_wrapper(
         random_state=estimator.random_state,
     )
     with cli_error_names():
-        check_parameters(interval)
+        interval._check_parameters()
     return interval
 
 

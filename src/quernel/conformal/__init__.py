@@ -1,7 +1,7 @@
 """Conformal prediction: intervals of guaranteed coverage around any quantile model.
 
-`ConformalQuantileRegressor` is the estimator. `scores` has the conformity scores and their quantile, `splits` divides
-the rows, `adapters` reads intervals off other models, and `validation` checks the arguments.
+`ConformalQuantileRegressor` is the estimator. `methods` has the registry of methods with their splits, conformity
+scores and intervals; `adapters` reads intervals off other models, and rows from wherever they are.
 """
 
 from quernel.conformal.regressor import ConformalQuantileRegressor

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from functools import partial
-from numbers import Integral
+import dataclasses
+import numbers
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import _safe_indexing, get_tags, indexable
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from quernel.conformal.adapters import clone_with_levels, interval_bounds, point_prediction, unwrap_frozen
-from quernel.conformal.scores import Scores, min_calibration_rows, score_level
-from quernel.conformal.splits import Index, choose_calibration_rows, make_folds
-from quernel.conformal.validation import (
-    check_parameters,
-    check_y_and_weight,
-    checkpoint_params,
+from quernel._validation import check_choice, check_share
+from quernel.conformal.adapters import (
+    InMemoryRows,
+    OutOfCoreRows,
+    clone_with_levels,
+    interval_bounds,
+    is_frozen,
+    point_prediction,
+    read_rows,
     resolve_density_ratio,
     resolve_groups,
+    unwrap_frozen,
 )
-from quernel.data import ArrayRows
-from quernel.data.sources import counting
-from quernel.estimators.inputs import blockwise, judged, selected, source_of
+from quernel.conformal.methods import (
+    METHODS,
+    ConformalMethod,
+    Index,
+    Scores,
+    SplitRequest,
+    min_calibration_rows,
+    score_level,
+    use_all_rows,
+)
+from quernel.estimators.inputs import blockwise
 from quernel.estimators.warnings import warning_as_one
 from quernel.features.random import as_generator
 
 Array = NDArray[np.floating]
-
-# Most calibration rows of out-of-core data, where `calibration_size` is a share. The coverage varies with the draw of n
-# calibration rows by a standard deviation of at most 0.5 / sqrt(n): a twentieth of a per cent for a million of them.
-MOST_CALIBRATING = 1_000_000
 
 
 class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
@@ -80,7 +87,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         The only key is None without groups.
     n_calibration_ : int
         Number of calibration rows.
-    coverage_, symmetric_ : float, bool
+    coverage_, symmetric_, method_ : float, bool, str
         The parameters at the time of `fit`: `set_params` changes no interval before the next fit.
     n_features_in_, feature_names_in_ : int, array of str
         As in scikit-learn, where the model has them.
@@ -168,80 +175,49 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         -------
         self
         """
-        prefit = check_parameters(self)
-        fit_params = checkpoint_params(self, checkpoint, prefit)
-        source = source_of(X, y, sample_weight)
-        if source is not None and not isinstance(source, ArrayRows):
-            return self._fit_out_of_core(source, prefit, groups, density_ratio, fit_params)
-        if source is not None:
-            X, y, sample_weight = source.X, source.y, source.weight
-        (X,) = indexable(X)
-        y, weight = check_y_and_weight(self, X, y, sample_weight, prefit)
-        labels, ratio = resolve_groups(groups, X), resolve_density_ratio(density_ratio, X)
-        self._groups, self._ratio = _remember_argument(groups), _remember_argument(density_ratio)
-        positive = np.ones(len(y), dtype=bool) if weight is None else weight > 0
-        splits = self._split(X, y, positive, labels, prefit)  # before rows of weight 0 go: splitters count all rows
-        if weight is not None and not positive.all():
-            X, y = _safe_indexing(X, np.flatnonzero(positive)), y[positive]
-            weight, ratio = weight[positive], ratio[positive]
-            labels = None if labels is None else labels[positive]
+        method = self._check_parameters()
+        fit_params = self._checkpoint_params(checkpoint, method)
+        rows = read_rows(self.estimator, X, y, sample_weight, prefit=method.models == "none")
+        if method.models == "several" and isinstance(rows, OutOfCoreRows):
+            raise ValueError(
+                f"method={self.method!r} is for rows in memory. Use method='split' for rows of files and of Dask."
+            )
+        labels, ratio = rows.row_metadata(groups, density_ratio)
+        splits = method.split(self._split_request(rows, labels))
         # Too few calibration rows are an error before anything is fitted.
-        rows = np.concatenate([test for _, test in splits])
-        positions = self._group_positions(labels, ratio, rows)
-        self.estimators_ = [
-            self.estimator if prefit else self._fit_clone(X, y, weight, train, fit_params) for train, _ in splits
+        calibrating = np.flatnonzero(rows.positive)[np.concatenate([test for _, test in splits])]
+        if labels is None:
+            positions = {None: np.arange(len(calibrating))}
+        else:
+            known = np.unique(labels[rows.positive]).tolist()
+            positions = {label: np.flatnonzero(labels[calibrating] == label) for label in known}
+        self._check_calibration_rows(positions, ratio[calibrating])
+        models = [
+            self.estimator if method.models == "none" else rows.fit(self._clone_estimator(), train, fit_params)
+            for train, _ in splits
         ]
         with warning_as_one():
-            bounds = [
-                interval_bounds(model, _safe_indexing(X, test), self.coverage)
-                for model, (_, test) in zip(self.estimators_, splits, strict=True)
+            predictions = [
+                rows.predict_bounds(model, test, self.coverage) for model, (_, test) in zip(models, splits, strict=True)
             ]
+        bounds, targets = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
         fold = np.repeat(np.arange(len(splits)), [len(test) for _, test in splits])
-        scores = Scores.from_predictions(np.concatenate(bounds), y[rows], fold, ratio[rows], symmetric=self.symmetric)
-        return self._store_scores(scores, positions)
+        scores = Scores.from_predictions(
+            bounds, targets, fold, ratio[calibrating], symmetric=self.symmetric, method=method
+        )
+        calibration = {label: scores.take(index) for label, index in positions.items()}
+        return self._store(models, calibration, _remember_argument(groups), _remember_argument(density_ratio))
 
-    def _store_scores(self, scores: Scores, positions: dict[Any, Index]) -> Self:
-        """Set the fitted attributes of the calibration; `positions` are those of each group among the scores."""
-        self.calibration_ = {label: scores.take(index) for label, index in positions.items()}
-        self.n_calibration_ = len(scores.weight)
-        self.coverage_, self.symmetric_ = self.coverage, self.symmetric
+    def _store(self, models: list[Any], calibration: dict[Any, Scores], groups: Any, ratio: Any) -> Self:
+        """Set all fitted attributes; `groups` and `ratio` are what `_remember_argument` returns."""
+        self.estimators_, self.calibration_ = models, calibration
+        self.n_calibration_ = sum(len(scores.weight) for scores in calibration.values())
+        self.coverage_, self.symmetric_, self.method_ = self.coverage, self.symmetric, self.method
+        self._groups, self._ratio = groups, ratio
         for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimators_[0], name):
-                setattr(self, name, getattr(self.estimators_[0], name))
+            if hasattr(models[0], name):
+                setattr(self, name, getattr(models[0], name))
         return self
-
-    def _fit_out_of_core(
-        self, source: Any, prefit: bool, groups: Any, density_ratio: Any, fit_params: dict[str, Any]
-    ) -> Self:
-        """Split conformal (or prefit) on out-of-core data, where both parts are masks of one source."""
-        for name, given in (("groups", groups), ("density_ratio", density_ratio)):
-            if given is not None:
-                raise ValueError(
-                    f"{name} was given, which is for rows in memory. Leave it out, or calibrate on arrays with "
-                    "method='prefit'."
-                )
-        if self.method == "cv+":
-            raise ValueError("method='cv+' is for rows in memory. Use method='split' for rows of files and of Dask.")
-        self._groups = self._ratio = None
-        positive, rng = counting(source), as_generator(self.random_state)
-        rows = np.flatnonzero(positive)
-        if not prefit:
-            size, n = self.calibration_size, len(rows)
-            size = MOST_CALIBRATING if not isinstance(size, Integral) and size * n > MOST_CALIBRATING else size
-            rows = rows[choose_calibration_rows(n, size, last=self.time_ordered, groups=None, rng=rng)]
-        self._group_positions(None, np.ones(len(positive)), rows)  # raises if there are too few
-        held_out = np.zeros(len(positive), dtype=bool)
-        held_out[rows] = True
-        if prefit:
-            self.estimators_ = [self.estimator]
-        else:
-            model = clone_with_levels(self.estimator, self.coverage, self.random_state)
-            self.estimators_ = [model.fit(selected(source, positive & ~held_out), **fit_params)]
-        predict_bounds = partial(interval_bounds, self.estimators_[0], coverage=self.coverage)
-        bounds, y = judged(predict_bounds, selected(source, held_out))
-        fold, weight = np.zeros(len(y), dtype=np.intp), np.ones(len(y))
-        scores = Scores.from_predictions(bounds, y, fold, weight, symmetric=self.symmetric)
-        return self._store_scores(scores, {None: np.arange(len(y))})
 
     @blockwise
     def predict_interval(self, X: Any, *, groups: Any = None, density_ratio: Any = None) -> Array:
@@ -262,15 +238,16 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         own = resolve_density_ratio(_resolve_argument("density_ratio", density_ratio, self._ratio), X)
         with warning_as_one():
             bounds = np.stack([interval_bounds(model, X, self.coverage_) for model in self.estimators_])
+        method = METHODS[self.method_]
         if labels is None:
-            return self.calibration_[None].interval(bounds, own, self._score_level)
+            return self.calibration_[None].interval(bounds, own, self._score_level, method)
         interval = np.empty((len(own), 2))
         for label in np.unique(labels).tolist():
             if label not in self.calibration_:
                 known = ", ".join(map(repr, self.calibration_))
                 raise ValueError(f"Group {label!r} was not calibrated; known groups are {known}. Fit with rows of it.")
             rows = np.flatnonzero(labels == label)
-            interval[rows] = self.calibration_[label].interval(bounds[:, rows], own[rows], self._score_level)
+            interval[rows] = self.calibration_[label].interval(bounds[:, rows], own[rows], self._score_level, method)
         return interval
 
     @blockwise
@@ -288,31 +265,66 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         """Level of the conformal quantile at each bound."""
         return score_level(self.coverage_, self.symmetric_)
 
-    def _split(
-        self, X: Any, y: Array, positive: NDArray[np.bool_], labels: Any, prefit: bool
-    ) -> list[tuple[Index, Index]]:
-        """Return (training rows, calibration rows) of each model, as positions among the rows of positive weight."""
-        n, rng = int(positive.sum()), as_generator(self.random_state)
-        everything = np.arange(n)
-        if prefit:
-            return [(everything[:0], everything)]
-        if self.method == "cv+":
-            return make_folds(self.cv, X, y, positive, labels, rng)
-        groups = None if labels is None else labels[positive]
-        rows = choose_calibration_rows(n, self.calibration_size, last=self.time_ordered, groups=groups, rng=rng)
-        return [(np.setdiff1d(everything, rows), rows)]
+    def _check_parameters(self) -> ConformalMethod:
+        """Validate the constructor's parameters, and return the method.
 
-    def _group_positions(self, labels: Any, ratio: Array, rows: Index) -> dict[Any, Index]:
-        """Return the positions of each group among the calibration rows; raise if a group has too few.
+        A FrozenEstimator is used as fitted, whatever the method: all rows calibrate it.
+        """
+        check_share("coverage", self.coverage)
+        check_choice("method", self.method, tuple(METHODS))
+        _check_calibration_size(self.calibration_size)
+        for name in ("symmetric", "time_ordered"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+        method, name = METHODS[self.method], self.method
+        if is_frozen(self.estimator) and method.models == "one":
+            method, name = dataclasses.replace(method, split=use_all_rows, models="none"), "prefit"
+        if self.time_ordered and method.models != "one":
+            raise ValueError(
+                "time_ordered=True divides the rows into earlier and later ones, which method='split' does and "
+                f"method={name!r} does not. Use method='split', or leave it False."
+            )
+        if method.models == "none" and self.estimator is None:
+            raise ValueError(f"method={name!r} needs a fitted estimator; got None. Give one, or use method='split'.")
+        if method.models == "several" and is_frozen(self.estimator):
+            raise ValueError(
+                f"method={name!r} fits a model for each fold, and a FrozenEstimator cannot be fitted again."
+            )
+        return method
 
-        labels and ratio have shape (n,), None for no groups; rows are the calibration rows among the n.
+    def _checkpoint_params(self, checkpoint: Any, method: ConformalMethod) -> dict[str, Any]:
+        """Return the arguments of the estimator's `fit` other than the data: the checkpoint, if there is one."""
+        if checkpoint is None:
+            return {}
+        if method.models != "one":
+            how = "several models" if method.models == "several" else "none"
+            raise ValueError(f"checkpoint is for the fit of one model, and here {how} will be fitted. Leave it out.")
+        if self.estimator is not None and not has_fit_parameter(self.estimator, "checkpoint"):
+            raise ValueError(f"{type(self.estimator).__name__} takes no checkpoint. Leave it out.")
+        return {"checkpoint": checkpoint}
+
+    def _split_request(self, rows: InMemoryRows | OutOfCoreRows, labels: NDArray[Any] | None) -> SplitRequest:
+        """Return the rows and parameters by which the method divides the rows."""
+        return SplitRequest(
+            X=rows.X,
+            y=rows.y,
+            groups=labels,
+            positive=rows.positive,
+            calibration_size=self.calibration_size,
+            time_ordered=self.time_ordered,
+            cv=self.cv,
+            max_calibration=rows.max_calibration,
+            rng=as_generator(self.random_state),
+        )
+
+    def _check_calibration_rows(self, positions: dict[Any, Index], ratio: Array) -> None:
+        """Raise if a group has too few calibration rows for the coverage, or all of them have a density ratio of 0.
+
+        `positions` are those of each group among the calibration rows, `ratio` has one entry for each of these.
         """
         needed = min_calibration_rows(score_level(self.coverage, self.symmetric))
-        positions: dict[Any, Index] = {None: np.arange(len(rows))}
-        if labels is not None:
-            positions = {label: np.flatnonzero(labels[rows] == label) for label in np.unique(labels).tolist()}
         for label, index in positions.items():
-            where = "" if labels is None else f" of group {label!r}"
+            where = "" if label is None else f" of group {label!r}"
             if len(index) < needed:
                 each = "" if self.symmetric else " with both ends calibrated by themselves"
                 raise ValueError(
@@ -320,17 +332,14 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
                     f"{len(index)}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
                     "or ask for less coverage."
                 )
-            if not ratio[rows[index]].any():
+            if not ratio[index].any():
                 raise ValueError(
                     f"density_ratio is zero for every calibration row{where}: they say nothing. Give more."
                 )
-        return positions
 
-    def _fit_clone(self, X: Any, y: Array, weight: Array | None, rows: Index, fit_params: dict[str, Any]) -> Any:
-        """Clone the estimator and fit it to these rows."""
-        model = clone_with_levels(self.estimator, self.coverage, self.random_state)
-        weight_params = {} if weight is None else {"sample_weight": weight[rows]}
-        return model.fit(_safe_indexing(X, rows), y[rows], **weight_params, **fit_params)
+    def _clone_estimator(self) -> Any:
+        """Return an unfitted clone of the estimator with the quantile levels of the interval."""
+        return clone_with_levels(self.estimator, self.coverage, self.random_state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -339,6 +348,16 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             tags.input_tags = get_tags(inner).input_tags
         tags.regressor_tags.poor_score = True  # the model is trained on a part of the rows
         return tags
+
+
+def _check_calibration_size(size: Any) -> None:
+    """Raise unless `calibration_size` is a share of the rows in (0, 1), or a positive number of them."""
+    is_count = isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
+    is_share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
+    if not (is_count or is_share):
+        raise ValueError(
+            f"calibration_size must be a share between 0 and 1 or a positive number of rows; got {size!r}."
+        )
 
 
 def _remember_argument(given: Any) -> Any:

@@ -153,8 +153,7 @@ def build(kind: type, state: dict[str, Any]) -> Any:
     """
     if not issubclass(kind, BaseEstimator):
         return kind(**state)
-    parameters = {name: state.pop(name) for name in kind._get_param_names()}
-    model = kind(**parameters)
+    model = kind(**{name: state.pop(name) for name in inspect.signature(kind).parameters})
     for name, value in state.items():
         if not isinstance(name, str) or not name.isidentifier() or hasattr(kind, name):
             raise ValueError(f"{kind.__name__} has no fitted attribute {name!r}")

@@ -17,17 +17,17 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from quernel import kernels, losses
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
-from quernel.conformal.scores import Scores
+from quernel.conformal.methods import METHODS, Scores
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.estimators.splits import LastRows
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
-from quernel.losses import LOSSES
+from quernel.kernels import KERNELS, Sum
+from quernel.losses import LOSSES, Pinball
 from quernel.persistence.archive import ModelFileError, read_archive, write_archive
 from quernel.persistence.codec import Decoder, Encoder
 from quernel.persistence.smoke_test import run_smoke_test
@@ -54,10 +54,10 @@ SPLITTERS = tuple(
 # Classes that occur inside the models.
 COMPONENTS: tuple[type, ...] = (
     *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
-    *(kernels.Gaussian, kernels.Laplacian, kernels.Matern, kernels.Cauchy),
-    *(kernels.ArcCosine, kernels.PeriodicSpline, kernels.Linear, kernels.Sum),
-    *dict.fromkeys(LOSSES.values()),
-    losses.Pinball,
+    *KERNELS.values(),
+    Sum,
+    *LOSSES.values(),
+    Pinball,
     *(ComponentsChoice, Trial, BandwidthChoice, Round, AlphaChoice, Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
@@ -187,10 +187,10 @@ def _nested_models(model: Any) -> list[Any]:
 
 
 def _add_missing_attributes(model: Any) -> None:
-    """Set `coverage_` and `symmetric_`, which files of earlier versions lack: they had the parameters only."""
+    """Set `coverage_`, `symmetric_` and `method_`, which earlier files lack: they had the parameters only."""
     for part in _nested_models(model):
         if isinstance(part, ConformalQuantileRegressor):
-            for name in ("coverage", "symmetric"):
+            for name in ("coverage", "symmetric", "method"):
                 if not hasattr(part, f"{name}_"):
                     setattr(part, f"{name}_", getattr(part, name))
 
@@ -233,7 +233,9 @@ def _check_text(model: TableModel) -> None:
 
 
 def _check_scores(model: ConformalQuantileRegressor) -> None:
-    """Raise unless the arrays of each group's conformity scores have one length, and refer to models that exist."""
+    """Raise unless the arrays of each group's scores have one length, and refer to a method and models that exist."""
+    if model.method_ not in METHODS:
+        raise ValueError(f"its conformal method {model.method_!r} is unknown: register it in METHODS before loading")
     interval_models = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
     if not all(isinstance(unwrap_frozen(inner), interval_models) for inner in model.estimators_):
         raise ValueError("what it calibrates is no model of quantiles")

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
-from quernel.conformal.scores import Scores, conformal_quantile
+from quernel.conformal.methods import METHODS, ConformalMethod, Scores, conformal_quantile
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.levels import QuantileFunction
 from quernel.persistence.onnx_graph import Graph, Tensor, absolute, hstack, where
@@ -106,7 +106,8 @@ def calibrated_bounds(graph: Graph, model: ConformalQuantileRegressor, x: Tensor
     """Return the calibrated lower and upper bounds, each (n,); adds the input `groups` if they are by group."""
     tail = (1 - model.coverage_) / 2
     bounds = [quantiles_at(inner, x, [tail, 1 - tail]) for inner in _inner_models(model)]
-    intervals = [_interval(scores, bounds, model._score_level) for scores in model.calibration_.values()]
+    level, method = model._score_level, METHODS[model.method_]
+    intervals = [_interval(scores, bounds, level, method) for scores in model.calibration_.values()]
     if None in model.calibration_:
         return [bound.take(0, axis=1) for bound in intervals[0]]
     group = _group_index(graph, list(model.calibration_))
@@ -124,27 +125,33 @@ def _inner_models(model: ConformalQuantileRegressor) -> list[Any]:
     return [unwrap_frozen(one) for one in model.estimators_]
 
 
-def _interval(scores: Scores, bounds: list[Tensor], level: float) -> tuple[Tensor, Tensor]:
+def _interval(scores: Scores, bounds: list[Tensor], level: float, method: ConformalMethod) -> tuple[Tensor, Tensor]:
     """Return lower and upper bounds, each (n, 1), as `Scores.interval` does for new rows of weight 1.
 
     `bounds` has the predicted intervals (n, 2) of each model. Bounds that cross become their midpoint.
     """
-    low = -1.0 * _calibrated_bound([-1.0 * each.take([0], axis=1) for each in bounds], scores, scores.below, level)
-    high = _calibrated_bound([each.take([1], axis=1) for each in bounds], scores, scores.above, level)
+    lows, highs = ([each.take([side], axis=1) for each in bounds] for side in (0, 1))
+    units = None if method.scale is None else [method.scale(*ends) for ends in zip(lows, highs, strict=True)]
+    low = -1.0 * _calibrated_bound([-1.0 * each for each in lows], units, scores, scores.below, level)
+    high = _calibrated_bound(highs, units, scores, scores.above, level)
     crossed, midpoint = low > high, (low + high) / 2.0
     return where(crossed, midpoint, low), where(crossed, midpoint, high)
 
 
-def _calibrated_bound(bounds: list[Tensor], scores: Scores, score: Array, level: float) -> Tensor:
-    """Return the conformal quantile of  bound + score,  (n, 1), from the bound (n, 1) that each model predicts.
+def _calibrated_bound(
+    bounds: list[Tensor], units: list[Tensor] | None, scores: Scores, score: Array, level: float
+) -> Tensor:
+    """Return the conformal quantile of  bound + unit score,  (n, 1), from the bound (n, 1) that each model predicts.
 
     One model: its bound plus a constant. CV+: for each row, the bound + score of a rank that is known beforehand.
     """
     if len(bounds) == 1:
-        return bounds[0] + conformal_quantile(score, scores.weight, np.ones(1), level)
+        quantile = conformal_quantile(score, scores.weight, np.ones(1), level)
+        return bounds[0] + (quantile if units is None else units[0] * quantile)
     n = len(score)
     rank = int(conformal_quantile(np.arange(n, dtype=float), scores.weight, np.ones(1), level)[0])  # from 0
-    values = hstack(bounds).take(scores.model, axis=1) + score
+    correction = score if units is None else hstack(units).take(scores.model, axis=1) * score
+    values = hstack(bounds).take(scores.model, axis=1) + correction
     largest, _ = values.graph.apply("TopK", values, np.array([n - rank]), outputs=2, axis=1, largest=1, sorted=1)
     return largest.take([n - rank - 1], axis=1)
 
@@ -154,7 +161,7 @@ def _group_index(graph: Graph, labels: list[Any]) -> Tensor:
     text = isinstance(labels[0], str)
     label = graph.input("groups", str if text else np.int64, (None,))
     keys = {"keys_strings": labels} if text else {"keys_int64s": [int(one) for one in labels]}
-    codes = {"values_int64s": list(range(len(labels))), "default_int64": len(labels)}
+    codes: dict[str, Any] = {"values_int64s": list(range(len(labels))), "default_int64": len(labels)}
     index = graph.apply("LabelEncoder", label, domain="ai.onnx.ml", **keys, **codes)
     return graph.apply("Unsqueeze", index, np.array([1]))
 

@@ -78,7 +78,7 @@ def _(model: Any, rows: Any) -> None:
 
 @_predict_all.register
 def _(model: ConformalQuantileRegressor, rows: Any) -> None:
-    kwargs = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(rows)}
+    kwargs: dict[str, Any] = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(rows)}
     kwargs |= {} if model._ratio is None else {"density_ratio": np.ones(len(rows))}
     model.predict_interval(rows, **kwargs)
     model.predict(rows)
