@@ -122,7 +122,7 @@ def test_bench_prints_the_machine_and_a_table_of_what_became_of_everyone(monkeyp
     late = {"status": "timed out after 10 s", "version": "", "seconds": None, "excess": None, "note": ""}
     monkeypatch.setattr(bench_module, "SMALL_SET", ((TASK, ()),))
     monkeypatch.setattr(
-        bench_module, "beside", lambda *_, **__: [row | {"system": "us"}, row | {"system": "them"} | late]
+        bench_module, "compare", lambda *_, **__: [row | {"system": "us"}, row | {"system": "them"} | late]
     )
     monkeypatch.setattr(bench_module.console, "_width", 160)
     ran = CliRunner().invoke(app, ["bench"])
