@@ -9,7 +9,8 @@ the user allows BLAS (OMP_NUM_THREADS, threadpoolctl), but no more than there ar
 - `submit`                starts one call in the background.
 
 The threads run numpy and nogil numba code, so the interpreter lock is no bottleneck. One pool per thread count lives
-for the whole process. Calls from one of its own threads run serially: waiting there for others could deadlock.
+for the whole process. Calls from one of its own threads run serially: waiting there for others could deadlock. Its
+threads see the context variables of the caller, such as the request to stop (`solvers.progress`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -104,7 +106,8 @@ def parallel_map(function: Callable[[Item], Answer], items: Iterable[Item], thre
     if threads <= 1 or _in_pool_thread():
         return [function(item) for item in items]
     indices, results = iter(range(len(items))), [None] * len(items)
-    futures = [_pool(threads).submit(_run_worker, function, items, indices, results) for _ in range(threads - 1)]
+    work = function, items, indices, results
+    futures = [_pool(threads).submit(copy_context().run, _run_worker, *work) for _ in range(threads - 1)]
     try:
         _run_worker(function, items, indices, results)
     finally:  # all items are taken by now: workers that have not started need not
@@ -122,7 +125,7 @@ def submit(function: Callable[..., Answer], *args: Any, threads: int) -> Callabl
     """
     if threads <= 1 or _in_pool_thread():
         return partial(function, *args)
-    return _pool(threads).submit(function, *args).result
+    return _pool(threads).submit(copy_context().run, function, *args).result
 
 
 def _run_worker(

@@ -25,7 +25,8 @@ from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
 from quernel.objective.duality_gap import null_model
 from quernel.solvers import newton
-from quernel.solvers.result import Result, recertify
+from quernel.solvers.progress import stop_requested
+from quernel.solvers.result import Result, or_null, recertify
 from quernel.solvers.screening import driver
 from quernel.solvers.screening.low_rank import directions
 
@@ -215,7 +216,9 @@ class _RotatedRows:
         reduced_fit = newton.solve(reduced, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
         result = recertify(problem, replace(reduced_fit, coef=basis @ reduced_fit.coef), tol)
         sweeps = reduced_fit.sweeps * k / self._rows.n_features
-        if np.any(result.relative_gap > tol) and reduced_fit.converged:
+        if stop_requested():
+            result = or_null(result, null, tol)
+        elif np.any(result.relative_gap > tol) and reduced_fit.converged:
             widths = _smoothing_widths(problem, result)
             full_start = newton.Start(result.coef, result.intercept, result.dual, widths, null)
             result = newton.solve(problem, tol=tol, max_iter=max_iter, start=full_start, polish=False)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from quernel.objective import Problem
 from quernel.objective.duality_gap import NullModel, certify, null_model
+from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Result
 
 Array = NDArray[np.floating]
@@ -104,7 +105,7 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
     best = BestIterate(problem, null, tol)
     best.sweeps = 2
     columns = _initialize(problem, null)
-    if len(columns.index) == 0:
+    if len(columns.index) == 0 or stop_requested():
         return best.result()
     ridge, next_change = _Ridge(features, problem.rows.share, problem.fit_intercept), 0.0
     for iteration in range(1, max_iter + 1):
@@ -119,7 +120,7 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
         before, s_before, columns.z = columns.z, columns.s, columns.problem.loss.prox(moved, 1 / columns.rho)
         columns.s = np.subtract(moved, columns.z, out=moved)
         best.sweeps += 2
-        last = iteration == max_iter
+        last = iteration == max_iter or stop_requested()
         if iteration % CHECK_EVERY != 0 and not last:
             continue
         primal, dual = _distances(columns, residual, before)
@@ -134,7 +135,7 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
             columns.rho, columns.s = columns.rho * scale, columns.s / scale
         if len(ready):
             columns = columns.take(np.flatnonzero(best.relative_gap[columns.index] > tol))
-        if len(columns.index) == 0:
+        if len(columns.index) == 0 or last:
             break
     return best.result()
 

@@ -16,10 +16,10 @@ from scipy.linalg import cho_factor, cho_solve
 from quernel.data import RowState
 from quernel.losses import Logistic
 from quernel.objective import Problem
-from quernel.objective.duality_gap import null_model, relative
+from quernel.objective.duality_gap import NullModel, null_model, relative
 from quernel.objective.multinomial import MultinomialProblem, MultinomialSums
-from quernel.solvers.progress import Progress, report
-from quernel.solvers.result import Result, statuses
+from quernel.solvers.progress import Progress, report, stop_requested
+from quernel.solvers.result import Result, or_null, statuses
 from quernel.solvers.screening.low_rank import principal_basis
 
 Array = NDArray[np.floating]
@@ -59,10 +59,11 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     null = np.array([found.null])
     gap, objective = np.array([found.gap]), np.array([found.objective])
     rel = relative(gap, objective, null)
-    return Result(
+    result = Result(
         found.coef, found.intercept, found.state.collect("dual"), objective, gap, rel, null, statuses(rel, tol),
         np.array([iterations]), float(sweeps), 0,
     )  # fmt: skip
+    return or_null(result, NullModel(found.constant, null), tol)
 
 
 class _Descent:
@@ -73,16 +74,18 @@ class _Descent:
         self.state: RowState = problem.rows.new_state()
         shares = problem.shares()
         self.null = float(-shares @ np.log(shares)) if problem.fit_intercept else float(np.log(len(shares)))
+        self.constant = np.log(shares) if problem.fit_intercept else np.zeros(len(shares))
         small = problem.rows.n_rows * self.coef.size <= SMALL
         steps, left, solver = 0, POLISH_STEPS if small else 0, None
         for steps in range(max_iter + 1):
             problem.set_coefficients(self.state, self.coef, self.intercept)
             sums = problem.gradient_sums(self.state)
-            if self._dual_residual(sums) <= 0.9 * tol * self._scale(sums) or steps == max_iter:
+            last = steps == max_iter or stop_requested()
+            if self._dual_residual(sums) <= 0.9 * tol * self._scale(sums) or last:
                 self._certify(sums)
                 report(Progress(steps, len(shares), self.gap / self._scale(sums)))
                 left -= int(self.gap <= tol * self._scale(sums))
-                if left < 0 or steps == max_iter:
+                if left < 0 or last:
                     break
             solver = solver or _preconditioner(*problem.curvature(self.state), problem)
             self._step(sums, solver)

@@ -30,6 +30,7 @@ from quernel.data import RowState
 from quernel.objective import DualSums, Problem
 from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
 from quernel.solvers.linear_system import NewtonSystem
+from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Result
 
 Array = NDArray[np.floating]
@@ -179,9 +180,9 @@ def solve(
     start = start if start is not None else _cold_start(problem)
     null = start.null
     best = BestIterate(problem, null, tol)
-    columns = _initialize(problem, start, tol, polish)
+    columns, iteration = _initialize(problem, start, tol, polish), 0
     for iteration in range(max_iter):
-        if len(columns.index) == 0:
+        if len(columns.index) == 0 or stop_requested():
             break
         # 1. Gradient.
         sums = columns.problem.smoothed_gradient(columns.state, columns.width)
@@ -204,7 +205,9 @@ def solve(
             best.hessian_rows += int(sums.active.sum())
             if keep is not None:
                 keep(*_all_columns(columns, best))
-    if len(columns.index):  # out of steps: certify what was reached
+    if len(columns.index) and stop_requested():  # with as few passes as possible
+        _certify_stopped(columns, best, iteration)
+    elif len(columns.index):  # out of steps: certify what was reached
         sums = columns.problem.smoothed_gradient(columns.state, columns.width)
         columns.problem.update_multipliers(columns.state, columns.width, np.ones(len(columns.index), dtype=bool))
         _certify_and_record(columns, sums.active == 0, best, max_iter)
@@ -319,6 +322,13 @@ def _certify_and_record(columns: _Columns, free_intercept: Mask, best: BestItera
     certificate = certify(columns.problem, columns.state, columns.coef, columns.intercept, columns.null)
     best.update(columns.index, columns.coef, columns.intercept, columns.state, certificate, iteration)
     return certificate.relative
+
+
+def _certify_stopped(columns: _Columns, best: BestIterate, iteration: int) -> None:
+    """Certify the columns as they are, with the duals of their smoothed losses."""
+    columns.problem.update_multipliers(columns.state, columns.width, np.ones(len(columns.index), dtype=bool))
+    certificate = certify(columns.problem, columns.state, columns.coef, columns.intercept, columns.null)
+    best.update(columns.index, columns.coef, columns.intercept, columns.state, certificate, iteration)
 
 
 def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:

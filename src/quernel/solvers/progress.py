@@ -1,11 +1,20 @@
-"""Progress reports of solvers to a listener, such as a progress bar."""
+"""What a solve tells its caller, and how the caller stops it: progress reports, time limits and Ctrl-C.
+
+- `listening`       sends the progress of every solve inside it to a listener, such as a progress bar;
+- `stopping`        limits the time of every solve inside it, or lets Ctrl-C end it;
+- `stop_requested`  is what solvers ask between steps. Once it is true, they return their best certified iterate.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import FrameType
 
 from quernel.data.progress import Pass, watching
 
@@ -30,20 +39,126 @@ class Progress:
     left: float | None = None
 
 
-Listener = Callable[[Progress], None]
-_listener: ContextVar[Listener | None] = ContextVar("quernel_progress", default=None)
+class Stop:
+    """Whether the solves of a `stopping` block shall end, and why.
+
+    Parameters
+    ----------
+    max_seconds : float or None
+        Time limit, counted from now.
+    outer : Stop or None
+        That of the enclosing block: its request is also one to this block.
+
+    Attributes
+    ----------
+    reason : "time limit", "interrupt" (Ctrl-C), "callback" (a listener returned True) or None
+        Why a stop was requested; None as long as none was.
+    """
+
+    def __init__(self, max_seconds: float | None = None, outer: Stop | None = None) -> None:
+        self._deadline = float("inf") if max_seconds is None else time.monotonic() + max_seconds
+        self._reason: str | None = None
+        self._outer = outer
+        self.interruptible: bool = outer is not None and outer.interruptible
+
+    def request(self, reason: str) -> None:
+        """Ask for a stop; the first reason stays."""
+        self._reason = self._reason or reason
+
+    @property
+    def reason(self) -> str | None:
+        """Why a stop was requested; a time limit that passes is noted here, when somebody asks."""
+        if self._reason is None and time.monotonic() >= self._deadline:
+            self._reason = "time limit"
+        return self._reason or (None if self._outer is None else self._outer.reason)
+
+    def close(self) -> None:
+        """End the block: what happens later changes the reason no more."""
+        self._reason, self._deadline, self._outer = self.reason, float("inf"), None
+
+
+# Of this thread; `_threads` hands it on to the pool's.
+_stop: ContextVar[Stop | None] = ContextVar("quernel_stop", default=None)
+
+
+def stop_requested() -> bool:
+    """Whether an enclosing `stopping` block is out of time or was interrupted, or a listener has asked for a stop."""
+    stop = _stop.get()
+    return stop is not None and stop.reason is not None
+
+
+@contextmanager
+def stopping(max_seconds: float | None = None, *, interruptible: bool = False) -> Iterator[Stop]:
+    """End the solves inside this block after a time limit or on Ctrl-C, at their best certified iterates.
+
+    Parameters
+    ----------
+    max_seconds : float or None
+        Seconds from the beginning of the block after which `stop_requested()` is true.
+    interruptible : bool
+        Whether the first SIGINT (Ctrl-C) requests a stop; the second raises KeyboardInterrupt. Only the main thread
+        receives signals: in other threads this has no effect.
+
+    Yields
+    ------
+    Stop
+        Its `reason` tells afterwards whether, and why, a stop was requested.
+    """
+    stop = Stop(max_seconds, _stop.get())
+    token = _stop.set(stop)
+    try:
+        with _interrupts(stop) if interruptible and not stop.interruptible else nullcontext():
+            yield stop
+    finally:
+        stop.close()
+        _stop.reset(token)
+
+
+@contextmanager
+def _interrupts(stop: Stop) -> Iterator[None]:
+    """Turn the first SIGINT of this block into a request to stop."""
+
+    interrupted = False
+
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+        stop.request("interrupt")
+
+    previous = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    if previous in (None, signal.SIG_IGN):  # set outside Python, so that it could not be restored; or ignored
+        yield
+        return
+    stop.interruptible = True
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+# Returns True to ask for a stop.
+Listener = Callable[[Progress], bool | None]
+_listener: ContextVar[Callable[[Progress], None] | None] = ContextVar("quernel_progress", default=None)
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send the progress of every solve inside this block to `listener`."""
-    sweeps = _Sweeps(listener)
-    token = _listener.set(sweeps.hear)
+    """Send the progress of every solve inside this block to `listener`, which may return True to stop them.
+
+    The request is to the enclosing `stopping` block or, where there is none, to this one.
+    """
+    stop = _stop.get() or Stop()
+    sweeps = _Sweeps(listener, stop)
+    token, stop_token = _listener.set(sweeps.hear), _stop.set(stop)
     try:
         with watching(sweeps.see):
             yield
     finally:
         _listener.reset(token)
+        _stop.reset(stop_token)
 
 
 def report(progress: Progress) -> None:
@@ -56,14 +171,14 @@ def report(progress: Progress) -> None:
 class _Sweeps:
     """Adds the state of the present pass over the rows to the solver's last report."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener, self._last = listener, Progress(0, 0, float("inf"))
+    def __init__(self, listener: Listener, stop: Stop) -> None:
+        self._listener, self._stop, self._last = listener, stop, Progress(0, 0, float("inf"))
         self._sweep, self._over, self._longest = 0, True, 0.0
 
     def hear(self, progress: Progress) -> None:
         """A report of the solver."""
         self._last = progress
-        self._listener(progress)
+        self._send(progress)
 
     def see(self, state: Pass) -> None:
         """A report of the present pass over the rows."""
@@ -73,4 +188,9 @@ class _Sweeps:
         self._longest = max(self._longest, whole)
         left = whole - state.seconds + self._longest * max(USUAL_PASSES - self._sweep, 0)
         share = state.done / state.n_rows
-        self._listener(replace(self._last, sweep=self._sweep, done=share, left=left))
+        self._send(replace(self._last, sweep=self._sweep, done=share, left=left))
+
+    def _send(self, progress: Progress) -> None:
+        """Call the listener, and pass on its request to stop."""
+        if self._listener(progress) is True:
+            self._stop.request("callback")

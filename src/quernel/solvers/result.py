@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from quernel.data import RowState
 from quernel.objective import Problem
-from quernel.objective.duality_gap import Certificate, NullModel, certify, null_model
-from quernel.solvers.progress import Progress, report
+from quernel.objective.duality_gap import (
+    Certificate,
+    NullModel,
+    certify,
+    certify_gradient,
+    full_gradient,
+    null_model,
+    relative,
+)
+from quernel.solvers.progress import Progress, report, stop_requested
 
 Array = NDArray[np.floating]
 
@@ -59,6 +67,7 @@ class Status(Enum):
 
     CONVERGED = "converged"
     ITERATION_LIMIT = "iteration limit"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +125,35 @@ class Result:
 
 def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
     """Converged where the relative gap is at most `tol`."""
-    return tuple(Status.CONVERGED if gap <= tol else Status.ITERATION_LIMIT for gap in relative_gap)
+    otherwise = Status.STOPPED if stop_requested() else Status.ITERATION_LIMIT
+    return tuple(Status.CONVERGED if gap <= tol else otherwise for gap in relative_gap)
+
+
+def or_null(result: Result, null: NullModel, tol: float) -> Result:
+    """The result of a solve that was stopped: in columns where the null model is better, the null model.
+
+    Any certificate bounds min F from below by  F - gap,  and duals of zero by 0, since losses are not negative: the gap
+    of the null model is F0 minus the better of the two. Results of solves that were not stopped stay as they are.
+    """
+    if not stop_requested() or result.converged:
+        return result
+    unfinished, known = ~(result.relative_gap <= tol), np.isfinite(result.gap)
+    bound = np.where(known, result.objective - np.where(known, result.gap, 0), -np.inf)
+    worse = unfinished & (~known | (result.objective > null.objective))
+    objective = np.where(worse, null.objective, result.objective)
+    no_bound = unfinished & (bound <= 0)
+    gap = np.where(no_bound, objective, np.where(worse, objective - bound, result.gap))
+    rel = relative(gap, objective, null.objective)
+    return replace(
+        result,
+        coef=np.where(worse, 0.0, result.coef),
+        intercept=np.where(worse, null.constant, result.intercept),
+        dual=np.where(no_bound, 0.0, result.dual),
+        objective=objective,
+        gap=gap,
+        relative_gap=rel,
+        status=statuses(rel, tol),
+    )
 
 
 def recertify(problem: Problem, result: Result, tol: float) -> Result:
@@ -132,6 +169,14 @@ def recertify(problem: Problem, result: Result, tol: float) -> Result:
         status=statuses(known.relative, tol),
         sweeps=result.sweeps + state.sweeps,
     )
+
+
+def certify_point(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
+    """A fit as a result, certified with the slopes of the loss as duals, in one pass over the rows."""
+    state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
+    found = certify_gradient(problem, state, full_gradient(problem, state, coef, intercept), coef, null)
+    best.update(np.arange(problem.n_columns), coef, intercept, state, found, 0)
+    return replace(best.result(), sweeps=state.sweeps)
 
 
 def after(first: Result | None, then: Result) -> Result:
@@ -153,6 +198,7 @@ class BestIterate:
         q = problem.n_columns
         self.tol = tol
         self.null = null
+        self.partial = problem.screened is not None  # then F0, of all rows, is no measure of these
         self.coef = np.zeros((problem.rows.n_features, q))
         self.intercept = null.constant.copy()
         self.dual = np.zeros((problem.rows.n_rows if problem.rows.near else 0, q))
@@ -191,7 +237,8 @@ class BestIterate:
         rounding = np.finfo(float).eps
         gap = np.maximum(self.gap, rounding * self.objective)
         rel = np.where(self.null.objective > 0, np.maximum(self.relative_gap, rounding), 0.0)
-        return Result(
+        result = Result(
             self.coef, self.intercept, self.dual, self.objective, gap, rel, self.null.objective,
             statuses(rel, self.tol), self.iterations, self.sweeps, self.hessian_rows,
         )  # fmt: skip
+        return result if self.partial else or_null(result, self.null, self.tol)

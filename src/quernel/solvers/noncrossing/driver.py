@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from quernel.losses import Pinball
 from quernel.objective import Problem
-from quernel.objective.duality_gap import relative
+from quernel.objective.duality_gap import null_model, relative
 from quernel.solvers.noncrossing.newton import solve_coupled
-from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, crossing
+from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing
+from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Result, statuses
 from quernel.solvers.screening import driver
 from quernel.solvers.screening.low_rank import principal_basis
@@ -54,6 +55,8 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
         return apart
     basis = principal_basis(problem, len(rows), tol, apart.null_objective)
     found = _solve_runs(whole, basis, start, tol, max_iter)
+    if stop_requested():
+        found = _stopped(whole, found, null_model(problem).constant[order])
     dual, share = np.zeros_like(apart.dual), problem.rows.share[rows, None]
     dual[np.ix_(rows, order)] = whole.weighted_dual(found.duals)[: len(rows)] / share
     back, rel = np.argsort(order), relative(found.gap, found.objective, whole.null)
@@ -95,7 +98,7 @@ def _find_crossings(problem: NoncrossingProblem, point: Point) -> NDArray[np.boo
 def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
     """Solve runs of crossing neighbours jointly, and repeat: levels that moved may cross others that did not before."""
     point, linked = start, np.zeros(len(whole.levels) - 1, dtype=bool)
-    while np.any(new := _find_crossings(whole, point) & ~linked):
+    while not stop_requested() and np.any(new := _find_crossings(whole, point) & ~linked):
         linked |= new
         parts = []
         for run in _runs(linked):
@@ -103,6 +106,15 @@ def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, to
             parts.append(part if alone else solve_coupled(whole.take(run), basis, part, tol, max_iter))
         point = _concatenate(parts)
     return point
+
+
+def _stopped(whole: NoncrossingProblem, point: Point, constants: Array) -> Point:
+    """The fit with its levels moved apart or, where they are better, the best constants (q,); with the smaller gap."""
+    fits = (point.coef, point.intercept), (np.zeros_like(point.coef), constants)
+    zero = Duals(np.zeros_like(point.duals.v), np.zeros_like(point.duals.m))
+    found = [certify(whole, *fit, duals, point.steps) for fit in fits for duals in (point.duals, zero)]
+    feasible = [one for one in found if np.isfinite(one.gap).all()]
+    return min(feasible, key=lambda one: (one.objective.sum(), one.gap.sum()))
 
 
 def _runs(linked: NDArray[np.bool_]) -> list[slice]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from quernel.solvers.noncrossing.block_tridiagonal import BlockTridiagonal
 from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing
-from quernel.solvers.progress import Progress, report
+from quernel.solvers.progress import Progress, report, stop_requested
 
 Mask = NDArray[np.bool_]
 
@@ -91,7 +91,7 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
         here, system, taken = _inner(restricted, iterate.at(rows), anchors.at(rows), width, goal, max_iter - steps)
         here, steps = replace(here, curves=all_rows.curves(here.coef, here.intercept)), steps + taken
         evaluation = _evaluate(all_rows, here, anchors, width)
-        last = steps >= max_iter or (restricted is all_rows and system is None)
+        last = steps >= max_iter or stop_requested() or (restricted is all_rows and system is None)
         if restricted is all_rows or (system is not None and _inner_converged(evaluation, system, goal)):
             moved, iterate = np.abs(here.curves - iterate.curves).max(axis=1), here
             anchors, width = evaluation.duals, max(SHRINK * width, floor)
@@ -136,6 +136,8 @@ def _inner(
     """
     system = None
     for step in range(max_steps):
+        if stop_requested():
+            return iterate, system, step
         if system is None:
             duals, active = _linear_model(problem, iterate.curves, anchors, width)
             gradient = problem.gradient(iterate.coef, duals)

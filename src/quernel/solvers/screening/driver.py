@@ -36,7 +36,8 @@ from quernel.losses import Loss
 from quernel.objective import Problem, require_finite
 from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
-from quernel.solvers.result import Callback, InitialPoint, Result
+from quernel.solvers.progress import stop_requested
+from quernel.solvers.result import Callback, InitialPoint, Result, certify_point
 from quernel.solvers.screening import smooth_driver
 from quernel.solvers.screening.low_rank import principal_basis
 from quernel.solvers.screening.rounds import FIRST_WIDTH, RoundCallback, central_duals, solve_in_rounds
@@ -210,7 +211,7 @@ def solve(
     if problem.rows.near and not stage.curved:  # in parallel: samples are too small to use all threads
         null = submit(null_model, problem, threads=problem.rows.threads)
     # 2. Larger samples, until all rows are next.
-    while not stage.curved:
+    while not stage.curved and not stop_requested():
         if not np.all(stage.band > 0):  # an uninformative sample, such as one with constant y
             return newton.solve(problem, tol=tol, max_iter=max_iter)
         if size >= n:
@@ -233,7 +234,10 @@ def solve(
             keep(InitialPoint(coef, intercept, n, stage.parameters, band))
 
     # 3. and 4. All rows: screen, solve and check in rounds; without screening where the loss is curved.
-    if stage.curved:
+    if stop_requested():
+        scale = null_model(problem) if null is None else null()
+        result = certify_point(problem, stage.coef, stage.intercept, scale, tol)
+    elif stage.curved:
         if keep is not None:
             keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
         result = smooth_driver.solve_curved(

@@ -27,8 +27,8 @@ from quernel.data import RowState
 from quernel.objective import Problem, ScreenedRows
 from quernel.objective.duality_gap import NullModel, balanced, certify, dual_residual, null_model, relative
 from quernel.solvers import newton
-from quernel.solvers.progress import Progress, report
-from quernel.solvers.result import Result, statuses
+from quernel.solvers.progress import Progress, report, stop_requested
+from quernel.solvers.result import Result, certify_point, or_null, statuses
 from quernel.solvers.screening import smooth_driver
 from quernel.solvers.screening.active_set import (
     ActiveRows,
@@ -128,6 +128,8 @@ def solve_in_rounds(
     best.hessian_rows += hessian_rows
     unfinished, last_check = np.arange(q), None
     for round_ in range(MAX_ROUNDS):
+        if stop_requested():
+            break
         # 1. The active set, which must contain enough rows for the problem to have a solution.
         rough = round_ == 0 and basis is None and not solved and not stepped
         goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
@@ -167,7 +169,7 @@ def solve_in_rounds(
         done = best.update(unfinished, coef + move, intercept + shift, after, gap, state, active_set)
         worse = ~done & (after > before)
         unfinished = np.flatnonzero(~done)
-        if len(unfinished) == 0:
+        if len(unfinished) == 0 or stop_requested():
             break
         basis_too_small = ~done & ~worse & (relative(dual_residuals, after, scale.objective) > tol / 4)
         drop_basis = basis is not None and bool(np.any(basis_too_small))
@@ -189,7 +191,12 @@ def solve_in_rounds(
             screened, active_set = expand_active(problem, state, screened, active_set, more, basis)
             width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
         fit = ScreenedFit(coef, intercept, band, screened, active_set)
-    if len(unfinished):  # fall back to Newton on all rows
+    if stop_requested():
+        unknown = np.flatnonzero(~np.isfinite(best.gap))
+        if len(unknown):  # nothing of these columns is certified yet
+            at = fit.coef[:, unknown], fit.intercept[unknown]
+            best.merge(unknown, certify_point(problem.take(unknown), *at, scale.take(unknown), tol))
+    elif len(unfinished):  # fall back to Newton on all rows
         anchor = best.dual if problem.rows.near else central_duals(problem)
         start = newton.Start(fit.coef, fit.intercept, anchor, width, scale)
         _solve_unscreened(problem, basis, best, unfinished, start, tol, max_iter)
@@ -327,6 +334,17 @@ class _BestRound:
         report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))
         return rel <= self.tol
 
+    def merge(self, columns: Index, answer: Result) -> None:
+        """Record a result on all rows for those of these columns whose gap has improved, and add its work."""
+        better = answer.gap < self.gap[columns]
+        place = columns[better]
+        self.coef[:, place], self.intercept[place] = answer.coef[:, better], answer.intercept[better]
+        self.dual[:, place] = answer.dual[:, better]
+        self.gap[place], self.objective[place] = answer.gap[better], answer.objective[better]
+        self.iterations[columns] += answer.iterations
+        self.hessian_rows += answer.hessian_rows
+        self.sweeps += answer.sweeps
+
     def is_close(self, columns: Index) -> bool:
         """Whether the gaps of all of these columns are within a small multiple of the tolerance."""
         rel = relative(self.gap, self.objective, self.null.objective)
@@ -335,11 +353,12 @@ class _BestRound:
     def result(self, sweeps: float) -> Result:
         """The result; `sweeps` counts the passes over all rows, to which those of active-set solves are added."""
         rel = relative(self.gap, self.objective, self.null.objective)
-        return Result(
+        result = Result(
             self.coef, self.intercept, self.dual, self.objective, self.gap, rel, self.null.objective,
             statuses(rel, self.tol), self.iterations, self.sweeps + sweeps, self.hessian_rows,
             tuple(self.n_active.tolist()),
         )  # fmt: skip
+        return or_null(result, self.null, self.tol)
 
 
 def _too_many_active(problem: Problem, active_set: ActiveSet) -> bool:
@@ -378,12 +397,4 @@ def _solve_unscreened(
         start.width[columns],
         start.null.take(columns),
     )
-    answer = smooth_driver.solve_projected(problem.take(columns), basis, begin, tol, max_iter)
-    better = answer.gap < best.gap[columns]
-    place = columns[better]
-    best.coef[:, place], best.intercept[place] = answer.coef[:, better], answer.intercept[better]
-    best.dual[:, place] = answer.dual[:, better]
-    best.gap[place], best.objective[place] = answer.gap[better], answer.objective[better]
-    best.iterations[columns] += answer.iterations
-    best.hessian_rows += answer.hessian_rows
-    best.sweeps += answer.sweeps
+    best.merge(columns, smooth_driver.solve_projected(problem.take(columns), basis, begin, tol, max_iter))

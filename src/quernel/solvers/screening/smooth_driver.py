@@ -20,7 +20,8 @@ from quernel.objective import Problem
 from quernel.objective.duality_gap import NullModel, certify, certify_gradient, full_gradient, null_model
 from quernel.solvers import newton
 from quernel.solvers.linear_system import NewtonSystem
-from quernel.solvers.result import BestIterate, Result, after, statuses
+from quernel.solvers.progress import stop_requested
+from quernel.solvers.result import BestIterate, Result, after, certify_point, or_null, statuses
 
 Array = NDArray[np.floating]
 
@@ -72,7 +73,7 @@ def subsampled_newton(
         best.update(np.arange(q), coef, intercept, state, certificate, int(sample_fit.iterations.max()) + iteration)
         if keep is not None:
             keep(coef, intercept)
-        if np.all((best.relative_gap <= tol) | (best.relative_gap > MAX_GAP_RATIO * before)):
+        if stop_requested() or np.all((best.relative_gap <= tol) | (best.relative_gap > MAX_GAP_RATIO * before)):
             break
         # Newton step with the sample's Hessian, within the basis.
         gradient = 2 * problem.alpha * coef - found.phi_t_dual
@@ -142,24 +143,16 @@ def solve_curved(
     nothing: Array = np.zeros(problem.n_columns)
     anchor = nothing
     if solved:
-        work = _certify_guess(problem, coef, intercept, null, tol)
-        if work.converged:
+        work = certify_point(problem, coef, intercept, null, tol)
+        if work.converged or stop_requested():
             return work
     if size is not None:
         work = after(work, subsampled_newton(problem, basis, coef, intercept, size, rng, null, tol, max_iter, keep))
-        if work.converged:
+        if work.converged or stop_requested():
             return work
         coef, intercept, anchor = work.coef, work.intercept, work.dual if problem.rows.near else nothing
     start = newton.Start(coef, intercept, anchor, nothing, null)
     return after(work, solve_projected(problem, basis, start, tol, max_iter, keep))
-
-
-def _certify_guess(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
-    """The given fit, certified with the slopes of the loss as duals, in one pass."""
-    state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
-    found = certify_gradient(problem, state, full_gradient(problem, state, coef, intercept), coef, null)
-    best.update(np.arange(problem.n_columns), coef, intercept, state, found, 0)
-    return replace(best.result(), sweeps=state.sweeps)
 
 
 def solve_projected(
@@ -185,8 +178,8 @@ def solve_projected(
         result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,
         status=statuses(found.relative, tol), sweeps=share * result.sweeps + 1 + state.sweeps,
     )  # fmt: skip
-    if whole.converged:
-        return whole
+    if whole.converged or stop_requested():
+        return or_null(whole, start.null, tol)
     again = newton.Start(coef, result.intercept, result.dual, NEXT_WIDTH * start.width, start.null)
     more = newton.solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False)
     return after(whole, more)

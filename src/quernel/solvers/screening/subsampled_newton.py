@@ -28,6 +28,7 @@ from quernel.losses import Loss
 from quernel.objective import Curvature, Problem, ScreenedRows
 from quernel.objective.duality_gap import FullGradient, full_gradient
 from quernel.solvers.linear_system import NewtonSystem
+from quernel.solvers.progress import stop_requested
 from quernel.solvers.screening.active_set import ActiveSet, ScreeningBands, tighten
 
 Array = NDArray[np.floating]
@@ -272,7 +273,7 @@ def take_steps(
     for _ in range(MAX_STEPS):
         phi_t_dual = fit.screened.phi_t_dual + fit.active_set.phi_t_dual
         mean_dual = fit.screened.mean_dual + fit.active_set.mean_dual
-        step = newton.step(here.coef, here.intercept, phi_t_dual, mean_dual, n)
+        step = None if stop_requested() else newton.step(here.coef, here.intercept, phi_t_dual, mean_dual, n)
         if step is None:
             break
         taken = (step.length <= IMPROVEMENT * length) & (step.band <= IMPROVEMENT * band) & (step.band > 0)
