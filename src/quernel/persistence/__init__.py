@@ -1,14 +1,13 @@
 """Model persistence: files that are loaded without executing code, and export to ONNX.
 
-`save` and `load` write and read model files: `models` lists the classes they may contain, `codec` turns objects into
-JSON and arrays, `archive` is the file format, and `smoke_test` tries a loaded model. `to_onnx` exports a model to an
-ONNX graph: `onnx_export` has a function per estimator, `onnx_kernels`, `onnx_intervals` and `onnx_inputs` the formulas,
-and `onnx_graph` the tensors in which they are written.
+`save` and `load` write and read model files: `models` lists the classes they may contain and tries a loaded model,
+`archive` is the file format. `to_onnx` exports a model to an ONNX graph: `onnx_export` has a function per estimator,
+`onnx_features` the encoding of tables and the feature maps, and `onnx_graph` the tensors in which they are written.
 """
 
 from quernel.persistence.archive import ModelFileError
 from quernel.persistence.models import load, save
 from quernel.persistence.onnx_export import to_onnx
-from quernel.persistence.onnx_inputs import onnx_inputs
+from quernel.persistence.onnx_features import onnx_inputs
 
 __all__ = ["ModelFileError", "load", "onnx_inputs", "save", "to_onnx"]

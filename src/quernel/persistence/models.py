@@ -6,7 +6,9 @@ consistent shapes, then tried on made-up rows, so that a file that cannot predic
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
+from functools import singledispatch
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,7 @@ from quernel.estimators.splits import LastRows
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.kernels import KERNELS, Sum
 from quernel.losses import LOSSES, Pinball
-from quernel.persistence.archive import ModelFileError, read_archive, write_archive
-from quernel.persistence.codec import Decoder, Encoder
-from quernel.persistence.smoke_test import run_smoke_test
+from quernel.persistence.archive import Decoder, Encoder, ModelFileError, read_archive, write_archive
 from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
 from quernel.tuning.alpha import AlphaChoice
 from quernel.tuning.bandwidth import BandwidthChoice, Round
@@ -135,7 +135,7 @@ def load(path: str | PathLike[str]) -> Any:
         _check_saveable(model)
         _add_missing_attributes(model)
         _check_shapes(model)
-        run_smoke_test(model)
+        _run_smoke_test(model)
     except DECODING_ERRORS as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ModelFileError(f"{path} is not a valid quernel model file: {reason}.") from error
@@ -243,6 +243,76 @@ def _check_scores(model: ConformalQuantileRegressor) -> None:
         lengths = {len(values) for values in (scores.below, scores.above, scores.model, scores.weight)}
         if len(lengths) != 1 or not np.isin(scores.model, np.arange(len(model.estimators_))).all():
             raise ValueError("its calibration scores do not fit together")
+
+
+def _run_smoke_test(model: Any) -> None:
+    """Call all prediction methods of the model on made-up rows; whatever is wrong with its parts raises.
+
+    Only errors count: warnings (the rows may be unlike the training rows) and the values themselves do not.
+    """
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        _predict_all(model, _make_rows(model))
+
+
+@singledispatch
+def _make_rows(model: Any) -> Any:
+    """Return input that the model accepts: one row, 0 clipped to the range of the training rows."""
+    return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
+
+
+@_make_rows.register
+def _(model: TableModel) -> Any:
+    """A table of two rows: one of values, one of missing values."""
+    import pyarrow as pa
+
+    columns = {}
+    for column in model.encoder.columns:
+        if isinstance(column, TextColumn):
+            columns[column.name] = pa.array(["some text", None])
+        elif isinstance(column, NumberColumn):
+            columns[column.name] = pa.array([0.0, None])
+        else:
+            columns[column.name] = pa.array([0, None], pa.timestamp("s") if column.kind == "date" else pa.time32("s"))
+    return pa.table(columns)
+
+
+@_make_rows.register
+def _(model: ConformalQuantileRegressor) -> Any:
+    """Those of the model inside."""
+    return _make_rows(unwrap_frozen(model.estimators_[0]))
+
+
+@singledispatch
+def _predict_all(model: Any, rows: Any) -> None:
+    """Call every prediction method, by the type of the model; results are discarded."""
+    model.predict(rows)
+
+
+@_predict_all.register
+def _(model: KernelClassifier, rows: Any) -> None:
+    model.predict(rows)
+    if hasattr(model, "predict_proba"):  # not for every loss
+        model.predict_proba(rows)
+
+
+@_predict_all.register(KernelQuantileRegressor)
+@_predict_all.register(TableModel)
+def _(model: Any, rows: Any) -> None:
+    model.predict(rows)
+    model.predict(rows, float(np.mean(model.quantiles_)))  # a level between the fitted ones
+    model.predict_cdf(rows, np.zeros(len(rows)))
+    model.is_extrapolation(rows)
+    if getattr(model, "interval", None) is not None:
+        model.predict_interval(rows)
+
+
+@_predict_all.register
+def _(model: ConformalQuantileRegressor, rows: Any) -> None:
+    kwargs: dict[str, Any] = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(rows)}
+    kwargs |= {} if model._ratio is None else {"density_ratio": np.ones(len(rows))}
+    model.predict_interval(rows, **kwargs)
+    model.predict(rows)
 
 
 def _version() -> str:

@@ -7,7 +7,10 @@ coefficients that nearly cancel, would lose all digits in float32.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from types import ModuleType
 from typing import Any
 
@@ -66,21 +69,27 @@ class Graph:
         self._constants.append(tensor)
         return Tensor(self, name)
 
-    def apply(self, operator: str, *args: Tensor | ArrayLike, outputs: int = 1, **attributes: Any) -> Any:
+    def apply(self, name: str, *args: Tensor | ArrayLike, outputs: int = 1, **attributes: Any) -> Any:
         """Append a node and return its output, or a tuple of outputs.
 
         Parameters
         ----------
-        operator : name of the ONNX operator
+        name : of the ONNX operator
         *args : its inputs; whatever is not a tensor becomes a constant
         outputs : number of its outputs
         **attributes : of the node, such as axis
         """
         inputs = [value if isinstance(value, Tensor) else self.constant(value) for value in args]
-        names = [f"{PREFIX}{operator}{len(self._nodes)}_{i}" for i in range(outputs)]
-        self._nodes.append(self.onnx.helper.make_node(operator, [value.name for value in inputs], names, **attributes))
-        tensors = tuple(Tensor(self, name) for name in names)
+        names = [f"{PREFIX}{name}{len(self._nodes)}_{i}" for i in range(outputs)]
+        self._nodes.append(self.onnx.helper.make_node(name, [value.name for value in inputs], names, **attributes))
+        tensors = tuple(Tensor(self, output) for output in names)
         return tensors[0] if outputs == 1 else tensors
+
+    def lookup(self, keys: Tensor, codes: Mapping[Any, int], *, default: int) -> Tensor:
+        """Return the int64 code of every key, all text or all integers, and `default` for keys that have none."""
+        kind = "keys_strings" if isinstance(next(iter(codes), ""), str) else "keys_int64s"
+        attributes: dict[str, Any] = {kind: list(codes), "values_int64s": list(codes.values())}
+        return self.apply("LabelEncoder", keys, domain="ai.onnx.ml", default_int64=default, **attributes)
 
     def model(self, description: str) -> Any:
         """Return the finished ONNX model (a ModelProto), validated by the onnx checker."""
@@ -104,6 +113,15 @@ class Graph:
 Operand = Any  # a Tensor, an array or a number
 
 
+def _binary(name: str, *, swapped: bool = False) -> Callable[[Tensor, Operand], Tensor]:
+    """Return the method of `Tensor` that appends a node of two inputs, the tensor being the second one if swapped."""
+
+    def append_node(self: Tensor, other: Operand) -> Tensor:
+        return self.graph.apply(name, *((other, self) if swapped else (self, other)))
+
+    return append_node
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value of the graph, by name; arithmetic with it appends nodes. Broadcasting is that of NumPy."""
@@ -112,37 +130,14 @@ class Tensor:
     name: str
     __array_ufunc__ = None  # NumPy then leaves `array * tensor` to `Tensor.__rmul__`
 
-    def __add__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Add", self, other)
-
-    def __radd__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Add", other, self)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Sub", other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Div", other, self)
-
-    def __matmul__(self, other: Operand) -> Tensor:
-        return self.graph.apply("MatMul", self, other)
+    __add__, __radd__ = _binary("Add"), _binary("Add", swapped=True)
+    __sub__, __rsub__ = _binary("Sub"), _binary("Sub", swapped=True)
+    __mul__ = __rmul__ = _binary("Mul")
+    __truediv__, __rtruediv__ = _binary("Div"), _binary("Div", swapped=True)
+    __matmul__, __gt__ = _binary("MatMul"), _binary("Greater")
 
     def __pow__(self, exponent: float) -> Tensor:
         return self.graph.apply("Pow", self, float(exponent))
-
-    def __gt__(self, other: Operand) -> Tensor:
-        return self.graph.apply("Greater", self, other)
 
     def maximum(self, other: float) -> Tensor:
         """Elementwise maximum of the tensor and a number."""
@@ -167,39 +162,14 @@ class Tensor:
         return self.graph.apply("Cast", self, to=element)
 
 
-def exp(x: Tensor) -> Tensor:
-    """Elementwise exponential."""
-    return x.graph.apply("Exp", x)
+def _unary(name: str) -> Callable[[Tensor], Tensor]:
+    """Return the function that appends a node of one input, elementwise."""
+    return lambda x: x.graph.apply(name, x)
 
 
-def log(x: Tensor) -> Tensor:
-    """Elementwise natural logarithm."""
-    return x.graph.apply("Log", x)
-
-
-def sin(x: Tensor) -> Tensor:
-    """Elementwise sine."""
-    return x.graph.apply("Sin", x)
-
-
-def cos(x: Tensor) -> Tensor:
-    """Elementwise cosine."""
-    return x.graph.apply("Cos", x)
-
-
-def sqrt(x: Tensor) -> Tensor:
-    """Elementwise square root."""
-    return x.graph.apply("Sqrt", x)
-
-
-def absolute(x: Tensor) -> Tensor:
-    """Elementwise absolute value."""
-    return x.graph.apply("Abs", x)
-
-
-def nearest_integer(x: Tensor) -> Tensor:
-    """Round to the nearest integer, halves to even."""
-    return x.graph.apply("Round", x)
+exp, log, sin, cos, sqrt = _unary("Exp"), _unary("Log"), _unary("Sin"), _unary("Cos"), _unary("Sqrt")
+absolute = _unary("Abs")
+nearest_integer = _unary("Round")  # halves to even
 
 
 def equal(x: Tensor, other: Operand) -> Tensor:
@@ -220,3 +190,8 @@ def hstack(parts: list[Tensor]) -> Tensor:
 def where(condition: Tensor, yes: Operand, no: Operand) -> Tensor:
     """Elementwise `yes` where the condition holds and `no` elsewhere, as `np.where`."""
     return condition.graph.apply("Where", condition, yes, no)
+
+
+def add_all(terms: list[Tensor]) -> Tensor:
+    """Add tensors; Python's `sum` would begin with a node for 0."""
+    return reduce(operator.add, terms)
