@@ -26,6 +26,7 @@ from quernel.losses import LOSSES as LOSS_REGISTRY
 from quernel.report import evaluation
 from quernel.tables import column_stats, reservoir_sample
 from quernel.tuning import alpha, bandwidth, data_summary, n_components
+from support.command_line import run
 from support.tables import sales
 
 ROOT = Path(__file__).parents[1]
@@ -213,7 +214,7 @@ def test_the_shipping_example_of_a_table_as_onnx_runs(tmp_path, monkeypatch):
     np.testing.assert_allclose(namespace["quantiles"], model.predict(frame), rtol=1e-10)
 
 
-def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     size = rng.gamma(2, 50, 300)
@@ -224,11 +225,9 @@ def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch, capsys
     (tmp_path / "houses.csv").write_text("\n".join(["id,size,place,price", *lines]) + "\n")
     (commands,) = re.findall(r"```bash\n(.*?)```", COMMAND_LINE, re.S)
     for command in commands.splitlines():
-        monkeypatch.setattr("sys.argv", shlex.split(command))
-        with pytest.raises(SystemExit) as ended:
-            quernel.cli.main()
-        assert not ended.value.code, capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 300
+        ran = run(*shlex.split(command)[1:])
+        assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1])["rows"] == 300
     assert (tmp_path / "predicted.csv").read_text().splitlines()[0] == '"id","q0.05","q0.5","q0.95"'
     assert (tmp_path / "median.parquet").exists()
     assert quernel.load(tmp_path / "calibrated.quernel").interval.coverage == 0.9

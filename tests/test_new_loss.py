@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from laws.test_losses import LAWS
 from quernel import KernelRegressor, losses
 from quernel.losses import Smooth
+from support.loss_laws import LAWS
 
 PAGE = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 import quernel
-from cli.test_many_files import in_files
 from quernel.estimators.warm_start import Checkpoint
 from quernel.solvers.screening import driver
+from support.command_line import run
+from support.tables import write_files
 
 SMALL = 2_000
 OPTIONS = ("--quantiles", "0.1,0.5,0.9", "--components", "20", "--alpha", "1e-4", "--max-memory", "550kB", "--json")
@@ -45,7 +46,7 @@ def folder(tmp_path_factory):
     y = np.sin(2 * x[:, 0]) + (0.3 + 0.1 * x[:, 1] ** 2) * rng.standard_normal(n)
     kind = np.array(["even", "odd"])[rng.integers(0, 2, n)]
     table = pa.table({"hour": x[:, 0], "load": x[:, 1], "kind": kind, "delay": y})
-    return in_files(tmp_path_factory.mktemp("checkpoints") / "data", table, n_files=3)
+    return write_files(tmp_path_factory.mktemp("checkpoints") / "data", table, n_files=3)
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def kill(arguments):
     assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, ""), ran.stderr
 
 
-def interrupt(arguments, command, monkeypatch):
+def interrupt(arguments, monkeypatch):
     """As Ctrl-C does, after the first round over all rows."""
     write = Checkpoint.write
 
@@ -85,7 +86,7 @@ def interrupt(arguments, command, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "write", stop)
-        ran = command(*arguments)
+        ran = run(*arguments)
     assert (ran.returncode, ran.stdout) == (130, "")
     assert "Traceback" not in ran.stderr
 
@@ -93,26 +94,26 @@ def interrupt(arguments, command, monkeypatch):
 @pytest.mark.parametrize(
     "more", [[], ["--conformal", "--calibration-share", "0.1"]], ids=["killed", "interrupted before it calibrates"]
 )
-def test_a_fit_goes_on_where_it_ended(command, folder, tmp_path, written, monkeypatch, more):
+def test_a_fit_goes_on_where_it_ended(folder, tmp_path, written, monkeypatch, more):
     def fit(model, *options):
         return ("fit", folder, "--target", "delay", "--model", tmp_path / model, *OPTIONS, *more, *options)
 
     file, resumed = tmp_path / "fit.ckpt", fit("m.quernel", "--checkpoint", tmp_path / "fit.ckpt")
-    whole = command(*fit("whole.quernel", "--checkpoint", tmp_path / "other.ckpt"))
+    whole = run(*fit("whole.quernel", "--checkpoint", tmp_path / "other.ckpt"))
     assert (whole.returncode, json.loads(whole.stdout)["read"]) == (0, "streamed"), whole.stderr
     assert min(written) < MANY <= max(written)
     if more:
-        interrupt(resumed, command, monkeypatch)
+        interrupt(resumed, monkeypatch)
     else:
         kill(resumed)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fit.ckpt", "whole.quernel"]
     content = file.read_bytes()
-    refused = command(*resumed, "--seed", "1")
+    refused = run(*resumed, "--seed", "1")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "checkpoint of another fit: it differs in" in refused.stderr
     assert file.read_bytes() == content
     written.clear()
-    again = command(*resumed)
+    again = run(*resumed)
     assert again.returncode == 0, again.stderr
     assert min(written, default=MANY) >= MANY  # it did not begin anew, with samples
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.quernel", "whole.quernel"]

@@ -3,7 +3,6 @@
 import importlib
 import json
 import re
-import subprocess
 import sys
 
 import pytest
@@ -12,26 +11,15 @@ from typer.testing import CliRunner
 import quernel
 from quernel.bench import Task
 from quernel.cli import app
+from support.command_line import run, run_process
 
 pytest.importorskip("matplotlib")
-
-
-def run(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-c", "from quernel.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=cwd,
-        check=False,
-        env={"PATH": "", "COLUMNS": "100", "HOME": str(cwd or "")},
-    )
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    return folder, run("demo", "--out", str(folder / "new"), cwd=folder)
+    return folder, run_process("demo", "--out", str(folder / "new"), cwd=folder)
 
 
 def test_demo_prints_the_table_and_draws_the_pictures(demo):
@@ -68,7 +56,7 @@ def test_demo_does_not_overwrite_unless_told(demo):
     folder, _ = demo
     picture = folder / "new" / "wind_power.png"
     picture.write_bytes(b"mine")
-    refused = run("demo", "--out", str(folder / "new"), cwd=folder)
+    refused = run_process("demo", "--out", str(folder / "new"), cwd=folder)
     assert refused.returncode == 1
     assert "--force" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -77,17 +65,17 @@ def test_demo_does_not_overwrite_unless_told(demo):
 
 def test_demo_into_an_impossible_folder_fails_in_one_line(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    ran = run("demo", "--out", str(tmp_path / "file" / "below"), cwd=tmp_path)
+    ran = run_process("demo", "--out", str(tmp_path / "file" / "below"), cwd=tmp_path)
     assert ran.returncode == 1
     assert "Traceback" not in ran.stderr
     assert "Error:" in ran.stderr
 
 
 @pytest.mark.parametrize("arguments", [["demo", "--out", "new"], ["plan", "--plot", "map.png"]])
-def test_pictures_that_cannot_be_drawn_are_refused_before_any_work(command, monkeypatch, tmp_path, arguments):
+def test_pictures_that_cannot_be_drawn_are_refused_before_any_work(monkeypatch, tmp_path, arguments):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    ran = command(*arguments, *(["--rows", "1000", "--r", "0.5", "--gamma", "0.5"] if arguments[0] == "plan" else []))
+    ran = run(*arguments, *(["--rows", "1000", "--r", "0.5", "--gamma", "0.5"] if arguments[0] == "plan" else []))
     assert ran.returncode == 1
     assert (ran.stdout, len(ran.stderr.splitlines())) == ("", 1)
     assert "pip install 'quernel[plots]'" in ran.stderr
@@ -135,14 +123,14 @@ def test_bench_prints_the_machine_and_a_table_of_what_became_of_everyone(monkeyp
 
 
 def test_version():
-    ran = run("--version")
+    ran = run_process("--version")
     assert ran.returncode == 0
     assert ran.stdout.strip() == f"quernel {quernel.__version__}"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], []])
 def test_help_says_what_there_is(arguments):
-    ran = run(*arguments)
+    ran = run_process(*arguments)
     assert "demo" in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
@@ -155,6 +143,6 @@ def test_switches_are_shown_without_a_value(command):
 
 
 def test_an_unknown_command_is_named():
-    ran = run("fitt")
+    ran = run_process("fitt")
     assert ran.returncode == 2
     assert "fitt" in ran.stderr

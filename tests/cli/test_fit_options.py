@@ -9,6 +9,7 @@ import pytest
 
 import quernel
 from quernel.features import RandomFeatures
+from support.command_line import run
 
 FIT = "fit", "t.parquet", "--target", "y", "--model", "m"
 TUNE = (
@@ -40,8 +41,8 @@ def here(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("which", [FIT, TUNE])
 @pytest.mark.parametrize("sampling", ["uniform", "orthogonal", "qmc", "leverage", "landmarks", "Leverage"])
-def test_features_are_drawn_as_asked(command, here, which, sampling):
-    ran = command(*which, *FEW, "--sampling", sampling)
+def test_features_are_drawn_as_asked(here, which, sampling):
+    ran = run(*which, *FEW, "--sampling", sampling)
     assert ran.returncode == 0, ran.stderr
     model = quernel.load(here / "m").model
     assert model.sampling == sampling.lower()
@@ -53,30 +54,30 @@ def test_features_are_drawn_as_asked(command, here, which, sampling):
 
 
 @pytest.mark.parametrize("which", [FIT, TUNE])
-def test_a_fit_without_intercept_has_none(command, here, which):
+def test_a_fit_without_intercept_has_none(here, which):
     for options in ((), ("--no-intercept",)):
-        assert command(*which, *FEW, *options, "--force").returncode == 0
+        assert run(*which, *FEW, *options, "--force").returncode == 0
         model = quernel.load(here / "m").model
         assert model.fit_intercept == (not options)
         assert (model.intercept_[0] == 0) == bool(options)
 
 
 @pytest.mark.parametrize("which", [FIT, TUNE])
-def test_the_solver_is_the_one_asked_for(command, here, which):
-    ran = command(*which, *FEW, "--solver", "admm", "--tol", 1e-2)
+def test_the_solver_is_the_one_asked_for(here, which):
+    ran = run(*which, *FEW, "--solver", "admm", "--tol", 1e-2)
     assert ran.returncode == 0, ran.stderr
     model = quernel.load(here / "m").model
     assert (model.solver, model.tol) == ("admm", 1e-2)
     gap = json.loads(ran.stdout)["duality_gap"][0]
     assert 1e-7 < gap <= 1e-2  # newton, which is exact here, would end far below
-    assert json.loads(command(*which, *FEW, "--force").stdout)["duality_gap"][0] < 1e-7
+    assert json.loads(run(*which, *FEW, "--force").stdout)["duality_gap"][0] < 1e-7
 
 
-def test_streamed_rows_take_a_sampling(command, here):
+def test_streamed_rows_take_a_sampling(here):
     """Of rows that are read in parts, as of those in memory; this many bytes are fewer than their numbers take."""
     models = []
     for memory in ((), ("--max-memory", "1kB")):
-        ran = command(*FIT, *FEW, "--alpha", 1e-3, "--sampling", "leverage", "--no-intercept", *memory, "--force")
+        ran = run(*FIT, *FEW, "--alpha", 1e-3, "--sampling", "leverage", "--no-intercept", *memory, "--force")
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["read"] == ("streamed" if memory else "whole")
         models.append(quernel.load(here / "m").model)
@@ -104,9 +105,9 @@ def test_streamed_rows_take_a_sampling(command, here):
         (["--tol", "0"], ["--tol must be a positive, finite number"]),
     ],
 )
-def test_what_has_no_meaning_is_refused_before_any_work(command, here, which, options, words):
+def test_what_has_no_meaning_is_refused_before_any_work(here, which, options, words):
     which = [word for word in which if word not in ("--bandwidths", 0.5)]  # not for every kernel
-    ran = command(*which, "--components", 20, *options)
+    ran = run(*which, "--components", 20, *options)
     assert ran.returncode == 1
     assert ran.stderr.startswith("Error:")
     assert len(ran.stderr.strip().splitlines()) == 1  # nothing was begun
@@ -124,8 +125,8 @@ def test_what_has_no_meaning_is_refused_before_any_work(command, here, which, op
         (["--checkpoint", "c"], ["--checkpoint is not for --solver admm", "--solver newton"]),
     ],
 )
-def test_admm_is_for_levels_apart_and_rows_in_memory(command, here, options, words):
-    ran = command(*FIT, *FEW, "--solver", "admm", *options)
+def test_admm_is_for_levels_apart_and_rows_in_memory(here, options, words):
+    ran = run(*FIT, *FEW, "--solver", "admm", *options)
     assert ran.returncode == 1
     for word in words:
         assert word in ran.stderr, word

@@ -4,9 +4,7 @@ import gzip
 import json
 import os
 import resource
-import sys
 import zipfile
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,32 +15,16 @@ from pyarrow import csv
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.cli import main
 from quernel.tables import TableModel, prepare, reading
+from support.command_line import run
 from support.tables import sales
 
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9")
 
 
-class Ran(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, folder):
-    """A command as `main` runs it, in this process, from the folder of the data."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["quernel", *map(str, arguments)])
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Ran(ended.value.code or 0, said.out, said.err)
-
-    return run
+@pytest.fixture(autouse=True)
+def in_the_folder_of_the_data(monkeypatch, folder):
+    monkeypatch.chdir(folder)
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +80,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(made):
-    os.chdir(made)
-    arguments = ["quernel", "fit", "sales.parquet", "--target", "price", "--model", "m.quernel", *QUICK]
-    before, sys.argv = sys.argv, arguments
-    with pytest.raises(SystemExit):
-        main()
-    sys.argv = before
+    fit = run("fit", "sales.parquet", "--target", "price", "--model", "m.quernel", *QUICK, cwd=made)
+    assert fit.returncode == 0, fit.stderr
     training = prepare(reading.read(made / "flat2.csv"), "y")
     base = KernelQuantileRegressor([0.2, 0.8], n_components=5, random_state=0)
     interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.X, training.y)
@@ -117,7 +95,7 @@ def folder(made):
     return made
 
 
-def test_fit_says_what_it_did(run, folder):
+def test_fit_says_what_it_did(folder):
     ran = run("fit", "sales.csv", "--target", "price", "--model", "said.quernel", *QUICK)
     assert ran.returncode == 0, ran.stderr
     for word in (
@@ -135,7 +113,7 @@ def test_fit_says_what_it_did(run, folder):
     assert f"{dropped} rows without a target are left out" in ran.stderr
 
 
-def test_a_name_with_a_comma_is_quoted_in_a_list(run, folder, tmp_path):
+def test_a_name_with_a_comma_is_quoted_in_a_list(folder, tmp_path):
     more = "--model", tmp_path / "m", *QUICK, "--force", "--json"
     chosen = json.loads(run("fit", "commas.csv", "--target", "y", "--columns", '"size, m2", age', *more).stdout)
     assert list(chosen["columns"]) == ["size, m2", "age"]
@@ -144,7 +122,7 @@ def test_a_name_with_a_comma_is_quoted_in_a_list(run, folder, tmp_path):
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
-def test_words_that_stand_for_gaps(run, folder, tmp_path, memory):
+def test_words_that_stand_for_gaps(folder, tmp_path, memory):
     """They make no text of numbers, in the target neither, and the model knows them afterwards."""
     rng = np.random.default_rng(0)
     values = [f"{x:.4f}" for x in rng.random(300)]
@@ -200,7 +178,7 @@ LOOKS = {
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
 @pytest.mark.parametrize("name", LOOKS)
-def test_text_that_looks_like_numbers_or_dates_is_pointed_out(run, folder, tmp_path, name, memory):
+def test_text_that_looks_like_numbers_or_dates_is_pointed_out(folder, tmp_path, name, memory):
     make, words = LOOKS[name]
     lines = [f'"{make(i)}","{"red" if i % 2 else "blue"} {i % 3}",{i % 7}' for i in range(400)]
     (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines) + "\n")
@@ -213,7 +191,7 @@ def test_text_that_looks_like_numbers_or_dates_is_pointed_out(run, folder, tmp_p
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
-def test_infinite_values_are_counted(run, folder, tmp_path, memory):
+def test_infinite_values_are_counted(folder, tmp_path, memory):
     lines = [f"{'inf' if i in (3, 4) else i},{'-inf' if i == 7 else '' if i == 9 else i % 7}" for i in range(60)]
     (tmp_path / "t.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
     ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
@@ -232,7 +210,7 @@ def test_infinite_values_are_counted(run, folder, tmp_path, memory):
     assert "is infinite" not in ran.stderr
 
 
-def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(run, folder, tmp_path):
+def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(folder, tmp_path):
     levels = "0.5,0.9999999,0.99999999"
     made = run("fit", "flat2.csv", "--target", "y", "--model", tmp_path / "m", "--components", 5, "--quantiles", levels)
     assert made.returncode == 0, made.stderr
@@ -240,7 +218,7 @@ def test_columns_of_levels_and_of_kept_columns_have_names_of_their_own(run, fold
     assert reading.read(tmp_path / "p.csv").column_names == ["x", "y", "q0.5", "q0.9999999", "q0.99999999"]
 
 
-def test_a_page_that_cannot_be_written_leaves_the_model(run, folder, tmp_path):
+def test_a_page_that_cannot_be_written_leaves_the_model(folder, tmp_path):
     """As on a disk that is full after the model."""
     more = "--target", "y", "--components", 5, "--quantiles", "0.1,0.9"
     assert run("fit", "flat2.csv", "--model", tmp_path / "first", *more).returncode == 0
@@ -257,7 +235,7 @@ def test_a_page_that_cannot_be_written_leaves_the_model(run, folder, tmp_path):
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
-def test_numbers_that_are_names_keep_their_zeros(run, folder, tmp_path, memory):
+def test_numbers_that_are_names_keep_their_zeros(folder, tmp_path, memory):
     lines = [f"{('01234', '1234', '99999')[i % 3]},{i % 2},{i % 3 + i / 100}" for i in range(120)]
     (tmp_path / "t.csv").write_text("zip,x,y\n" + "\n".join(lines) + "\n")
     more = "--target", "y", "--model", tmp_path / "m", *QUICK, *memory, "--categorical", "zip", "--json"
@@ -272,7 +250,7 @@ def test_numbers_that_are_names_keep_their_zeros(run, folder, tmp_path, memory):
     refused(ran, "'zip' holds int64, but the model was fitted to texts")
 
 
-def test_a_model_of_csv_takes_the_same_rows_from_parquet(run, folder, tmp_path):
+def test_a_model_of_csv_takes_the_same_rows_from_parquet(folder, tmp_path):
     lines = [f"{'true' if i % 3 else 'false'},{i % 5},{i % 24:02}:30:00,{i % 7}" for i in range(120)]
     (tmp_path / "t.csv").write_text("flag,n,hour,y\n" + "\n".join(lines) + "\n")
     made = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, "--json")
@@ -293,7 +271,7 @@ def test_a_model_of_csv_takes_the_same_rows_from_parquet(run, folder, tmp_path):
     assert "00:30 to 23:30" in (tmp_path / "r.html").read_text()
 
 
-def test_names_with_brackets_are_names(run, folder, tmp_path):
+def test_names_with_brackets_are_names(folder, tmp_path):
     """The console reads [m/s] as mark-up of its own unless it is told not to."""
     names, model = ("speed [m/s]", "place [/x]", "power [kw]"), tmp_path / "m [b].quernel"
     lines = [f"{i % 7},{'ab'[i % 2]}[/],{i % 11}" for i in range(40)]
@@ -313,7 +291,7 @@ def test_names_with_brackets_are_names(run, folder, tmp_path):
     assert "p[kw].csv" in "".join(ran.stdout.split())
 
 
-def test_of_many_columns_those_that_stay_what_they_are_share_a_line(run, folder, tmp_path):
+def test_of_many_columns_those_that_stay_what_they_are_share_a_line(folder, tmp_path):
     rng = np.random.default_rng(0)
     table = pa.table({f"x{k}": rng.random(40) for k in range(40)} | {"word": ["a", "b"] * 20, "y": rng.random(40)})
     pq.write_table(table, tmp_path / "many.parquet")
@@ -327,7 +305,7 @@ def test_of_many_columns_those_that_stay_what_they_are_share_a_line(run, folder,
 
 
 @pytest.mark.parametrize("name", ["csv", "csv.gz", "csv.zst", "tsv", "feather", "arrow"])
-def test_all_formats_give_the_same_model_and_the_same_predictions(run, folder, tmp_path, name):
+def test_all_formats_give_the_same_model_and_the_same_predictions(folder, tmp_path, name):
     """CSV is read again with other words for the same things, batches are others: the numbers must not notice."""
     ran = run("fit", f"sales.{name}", "--target", "price", "--model", tmp_path / "m.quernel", *QUICK, "--json")
     assert ran.returncode == 0, ran.stderr
@@ -345,7 +323,7 @@ def test_all_formats_give_the_same_model_and_the_same_predictions(run, folder, t
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet", "feather"])
-def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(run, folder, tmp_path, ending, monkeypatch):
+def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(folder, tmp_path, ending, monkeypatch):
     monkeypatch.setattr(reading, "BATCH_ROWS", 64)
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
     out = tmp_path / f"p.{ending}"
@@ -372,7 +350,7 @@ def test_pieces_are_pieces(folder, monkeypatch):
             assert len(list(batches.pieces)) > 3
 
 
-def test_other_levels_columns_weights_and_logarithms(run, folder, tmp_path):
+def test_other_levels_columns_weights_and_logarithms(folder, tmp_path):
     options = "--columns", "size,place,sold", "--exclude", "sold", "--log-target", "--weights", "age", *QUICK
     assert run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options).returncode == 0
     model = quernel.load(tmp_path / "m")
@@ -389,7 +367,7 @@ def test_other_levels_columns_weights_and_logarithms(run, folder, tmp_path):
     np.testing.assert_allclose(found, model.predict(table, quantiles=0.3), rtol=1e-9)
 
 
-def test_learned_bandwidths_and_joint_levels(run, folder, tmp_path):
+def test_learned_bandwidths_and_joint_levels(folder, tmp_path):
     options = "--columns", "size,age", "--bandwidth", "learned", "--noncrossing", "joint", *QUICK, "--json"
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
     assert ran.returncode == 0, ran.stderr
@@ -400,7 +378,7 @@ def test_learned_bandwidths_and_joint_levels(run, folder, tmp_path):
     assert json.loads(ran.stdout)["bandwidth"] == list(model.bandwidth_choice_.bandwidth)
 
 
-def test_calibrated_intervals_are_further_columns(run, folder, tmp_path):
+def test_calibrated_intervals_are_further_columns(folder, tmp_path):
     options = "--columns", "size,place", "--log-target", "--conformal", *QUICK
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options)
     assert ran.returncode == 0, ran.stderr
@@ -424,7 +402,7 @@ def test_calibrated_intervals_are_further_columns(run, folder, tmp_path):
     assert np.abs(raw - by_hand.predict_interval(X)).max() > 0  # calibration moved something
 
 
-def test_the_last_rows_calibrate_in_order_of_time(run, folder, tmp_path):
+def test_the_last_rows_calibrate_in_order_of_time(folder, tmp_path):
     options = "--columns", "size", "--conformal", "--time-ordered", "--calibration-share", "0.3", "--coverage", "0.6"
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options, *QUICK, "--json")
     assert ran.returncode == 0, ran.stderr
@@ -437,7 +415,7 @@ def test_the_last_rows_calibrate_in_order_of_time(run, folder, tmp_path):
 TUNE = ("tune", "sales.csv", "--target", "price", "--alphas", "1e-9,1e-5", "--columns", "size,place", *QUICK)
 
 
-def test_tune_prints_the_path_and_keeps_the_best(run, folder, tmp_path):
+def test_tune_prints_the_path_and_keeps_the_best(folder, tmp_path):
     ran = run(*TUNE, "--folds", "3", "--model", tmp_path / "m")
     assert ran.returncode == 0, ran.stderr
     words = " ".join(ran.stdout.split())
@@ -454,7 +432,7 @@ def test_tune_prints_the_path_and_keeps_the_best(run, folder, tmp_path):
     assert run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv").returncode == 0
 
 
-def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
+def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(folder):
     common = ("tune", "pairs.csv", "--target", "y", "--validation", "0.3", "--components", "20", "--quantiles", "0.5")
     ran = run(*common, "--alphas", "1e-9,1e3,1e6", "--bandwidths", "learned")
     assert ran.returncode == 0, ran.stderr
@@ -477,7 +455,7 @@ def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(run, folder):
     assert "of those tried" not in inside.stderr
 
 
-def test_tune_for_machines_without_a_file(run, folder, tmp_path):
+def test_tune_for_machines_without_a_file(folder, tmp_path):
     before = snapshot(folder)
     ran = run(*TUNE, "--bandwidths", "0.7,auto", "--validation", "0.3", "--json")
     assert ran.returncode == 0, ran.stderr
@@ -490,7 +468,7 @@ def test_tune_for_machines_without_a_file(run, folder, tmp_path):
     assert snapshot(folder) == before
 
 
-def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
+def test_tune_in_order_of_time_and_by_groups(folder, tmp_path):
     """Rows of one group stay together: with two groups there are no three folds, with three there are."""
     common = ("tune", "pairs.csv", "--target", "y", "--alphas", "1e-3", "--components", "10", "--json")
     ran = run(*common, "--time-ordered", "--folds", "2", "--bandwidths", "1")
@@ -506,7 +484,7 @@ def test_tune_in_order_of_time_and_by_groups(run, folder, tmp_path):
     refused(run(*common, "--groups", "g", "--folds", "4", "--bandwidths", "1"), "'g' has 3 groups", "--folds 4 needs")
 
 
-def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
+def test_rows_outside_the_training_range_are_counted(folder, tmp_path):
     far = sales(50, seed=3).set_column(1, "age", pa.array([200.0] * 7 + [3.0] * 43))
     pq.write_table(far, tmp_path / "far.parquet")
     ran = run("predict", "m.quernel", tmp_path / "far.parquet", "--out", tmp_path / "p.csv", "--json")
@@ -517,7 +495,7 @@ def test_rows_outside_the_training_range_are_counted(run, folder, tmp_path):
     assert f"{outside} of 50 rows are outside" in ran.stderr
 
 
-def test_a_file_without_rows_gives_a_file_without_rows(run, folder, tmp_path):
+def test_a_file_without_rows_gives_a_file_without_rows(folder, tmp_path):
     ran = run("predict", "m.quernel", "header.csv", "--out", tmp_path / "p.csv", "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["rows"] == 0
@@ -707,7 +685,7 @@ def refused(ran, *words):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_input_gives_one_line_and_leaves_nothing_behind(run, folder, name):
+def test_broken_input_gives_one_line_and_leaves_nothing_behind(folder, name):
     arguments, words = BROKEN[name]
     before = snapshot(folder)
     refused(run(*arguments), *words)
@@ -726,7 +704,7 @@ def test_broken_input_gives_one_line_and_leaves_nothing_behind(run, folder, name
         ("plan", "--rows", "1000", "--r", "0.5", "--gamma", "0.5", "--plot", "new.png"),
     ],
 )
-def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, arguments):
+def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(folder, arguments):
     """No file may grow beyond 1,000 bytes: writing fails half-way, as on a full disk."""
     before = snapshot(folder)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -740,13 +718,13 @@ def test_a_full_disk_gives_one_line_and_leaves_nothing_behind(run, folder, argum
 
 
 @pytest.mark.parametrize("arguments", [FIT, (*FIT, "--conformal"), (*TUNE, "--model", "new.quernel"), PREDICT])
-def test_the_same_without_the_fault_succeeds(run, folder, tmp_path, arguments):
+def test_the_same_without_the_fault_succeeds(folder, tmp_path, arguments):
     """So that the refusals above are due to what is broken."""
     arguments = [str(tmp_path / word) if str(word).startswith("new.") else word for word in arguments]
     assert run(*arguments).returncode == 0
 
 
-def test_learned_bandwidths_are_recommended_where_they_may_help(run, tmp_path):
+def test_learned_bandwidths_are_recommended_where_they_may_help(tmp_path):
     rng = np.random.default_rng(0)
     a, b = rng.random(60), rng.random(60)
     csv.write_csv(pa.table({"a": a, "b": b, "y": a + rng.random(60)}), tmp_path / "d.csv")
@@ -759,7 +737,7 @@ def test_learned_bandwidths_are_recommended_where_they_may_help(run, tmp_path):
     assert "--bandwidth learned" not in run(*common, "--json").stderr
 
 
-def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(run, tmp_path):
+def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(tmp_path):
     rng = np.random.default_rng(0)
     a = rng.random(200)
     targets = {

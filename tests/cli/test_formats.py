@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv
 
+from support.command_line import run
+
 QUICK = ("--target", "y", "--components", "30", "--quantiles", "0.1,0.5,0.9", "--force")
 
 
@@ -20,14 +22,14 @@ def rows():
 
 
 @pytest.fixture
-def predicted(command, tmp_path):
+def predicted(tmp_path):
     """Predictions from a file of the model that was fitted to another, and what was said on the way."""
 
     def predicted(fitted, new, *options):
-        ran = command("fit", fitted, "--model", tmp_path / "m.quernel", *QUICK, *options)
+        ran = run("fit", fitted, "--model", tmp_path / "m.quernel", *QUICK, *options)
         assert ran.returncode == 0, ran.stderr
         out = tmp_path / "out.csv"
-        ran = command("predict", tmp_path / "m.quernel", new, "--out", out, "--force")
+        ran = run("predict", tmp_path / "m.quernel", new, "--out", out, "--force")
         assert ran.returncode == 0, ran.stderr
         return np.column_stack(csv.read_csv(out).columns), ran.stderr
 
@@ -100,41 +102,41 @@ def test_dates_and_times_as_polars_and_pandas_write_them(rows, predicted, tmp_pa
     np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
-def test_files_need_not_agree_on_columns_that_are_left_out(rows, command, tmp_path):
+def test_files_need_not_agree_on_columns_that_are_left_out(rows, tmp_path):
     for k, more in enumerate(([1] * 100, ["a"] * 100)):
         rows[100 * k : 100 * k + 100].assign(more=more).to_csv(tmp_path / f"d{k}.csv", index=False)
     files, model = tmp_path / "d*.csv", tmp_path / "m.quernel"
-    ran = command("fit", files, "--model", model, *QUICK)
+    ran = run("fit", files, "--model", model, *QUICK)
     assert "Column 'more' of" in ran.stderr
     for options in (("--columns", "x"), ("--exclude", "more"), ("--exclude", "more", "--max-memory", "1kB")):
-        ran = command("fit", files, "--model", model, *QUICK, *options)
+        ran = run("fit", files, "--model", model, *QUICK, *options)
         assert ran.returncode == 0, ran.stderr
-    ran = command("fit", files, "--model", model, *QUICK, "--columns", "x", "--report", tmp_path / "r.html")
+    ran = run("fit", files, "--model", model, *QUICK, "--columns", "x", "--report", tmp_path / "r.html")
     assert ran.returncode == 0, ran.stderr
-    ran = command("predict", model, files, "--out", tmp_path / "out.csv")
+    ran = run("predict", model, files, "--out", tmp_path / "out.csv")
     assert ran.returncode == 0, ran.stderr
-    ran = command("predict", model, files, "--out", tmp_path / "kept.csv", "--keep", "more")
+    ran = run("predict", model, files, "--out", tmp_path / "kept.csv", "--keep", "more")
     assert ran.returncode == 0, ran.stderr
     assert pd.read_csv(tmp_path / "kept.csv")["more"].tolist() == ["1"] * 100 + ["a"] * 100  # as they are written
 
 
-def test_hexadecimal_numbers_are_read_by_all_commands(rows, predicted, command, tmp_path):
+def test_hexadecimal_numbers_are_read_by_all_commands(rows, predicted, tmp_path):
     count = np.arange(200) % 40
     rows.assign(c=count).to_csv(tmp_path / "plain.csv", index=False)
     rows.assign(c=[hex(value) for value in count]).to_csv(tmp_path / "hex.csv", index=False)
     found = [predicted(tmp_path / "hex.csv", tmp_path / f"{name}.csv")[0] for name in ("plain", "hex")]
     np.testing.assert_array_equal(*found)
-    ran = command("report", tmp_path / "m.quernel", tmp_path / "hex.csv", "--out", tmp_path / "r.html")
+    ran = run("report", tmp_path / "m.quernel", tmp_path / "hex.csv", "--out", tmp_path / "r.html")
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_note_on_words_none_of_which_is_known(rows, predicted, command, tmp_path):
+def test_a_note_on_words_none_of_which_is_known(rows, predicted, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)
     frame.assign(c=frame["c"].str.upper()).to_csv(tmp_path / "new.csv", index=False)
     _, said = predicted(tmp_path / "d.csv", tmp_path / "new.csv")
     assert "None of the categories in column 'c'" in said.replace("\n", " ")
-    ran = command("report", tmp_path / "m.quernel", tmp_path / "new.csv", "--out", tmp_path / "r.html")
+    ran = run("report", tmp_path / "m.quernel", tmp_path / "new.csv", "--out", tmp_path / "r.html")
     assert ran.returncode == 0, ran.stderr
     assert "None of the categories in column 'c'" in ran.stderr.replace("\n", " ")
 
@@ -156,20 +158,18 @@ def test_a_number_that_stands_for_a_gap_is_one_in_any_format(rows, predicted, tm
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
-def test_a_note_on_words_for_gaps_that_are_nowhere(rows, command, tmp_path, memory):
+def test_a_note_on_words_for_gaps_that_are_nowhere(rows, tmp_path, memory):
     rows.assign(c=["?", "a"] * 100).to_csv(tmp_path / "d.csv", index=False)
     options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
-    ran = command("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
+    ran = run("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
     (told,) = json.loads(ran.stdout)["notes"]
     assert told.startswith("The --missing marker 'unknown' occurs in no field of")
 
 
-def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, command, tmp_path):
+def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, tmp_path):
     in_csv, in_parquet = in_both(rows.assign(y=np.where(np.arange(200) % 4, rows["y"], -999.0)), tmp_path)
-    assert command("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0
+    assert run("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0
     options = ("--out", tmp_path / "r.html", "--force", "--json")
-    told = [
-        json.loads(command("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)
-    ]
+    told = [json.loads(run("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)]
     assert told[0] == told[1]
     assert told[0]["rows_judged"] == 150

@@ -12,26 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-import quernel
 from quernel.cli.data import parse_bytes
 from quernel.data.streaming import StreamedDesign
 from quernel.datasets import load_wind
 from quernel.solvers.screening import driver
 from quernel.tables import read
-from support.tables import sales
+from support.command_line import assert_same_model, fit_model, run
+from support.tables import sales, write_files
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9", "--json")
-
-
-def in_files(folder, table, n_files=5, group=None):
-    """The table in files, named in the order of their rows."""
-    folder.mkdir(exist_ok=True)
-    ends = np.linspace(0, len(table), n_files + 1).astype(int)
-    for k in range(n_files):
-        part = table.slice(ends[k], ends[k + 1] - ends[k])
-        pq.write_table(part, folder / f"part{k:02}.parquet", row_group_size=group or max(len(part) // 2, 1))
-    return folder
 
 
 def wind():
@@ -70,27 +60,6 @@ def swept(monkeypatch):
     return sweeps
 
 
-def fitted(command, data, target, model, *options):
-    ran = command("fit", data, "--target", target, "--model", model, *options)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout), quernel.load(model)
-
-
-def alike(whole, streamed, table, target):
-    """Two models of the same rows, each with what was said of it, up to what their gaps allow."""
-    (said, one), (told, other) = whole, streamed
-    assert other.encoder == one.encoder
-    for name in ("rows", "rows_without_target", "columns", "encoded_columns", "notes", "n_components"):
-        assert told[name] == said[name], name
-    np.testing.assert_allclose(other.model.alpha_, one.model.alpha_, rtol=1e-12)
-    np.testing.assert_allclose(other.model.bandwidth_, one.model.bandwidth_, rtol=1e-9)
-    assert max(*said["duality_gap"], *told["duality_gap"]) <= 1e-6
-    np.testing.assert_allclose(other.model.objective_, one.model.objective_, rtol=2e-6)
-    spread = np.nanstd(np.asarray(table[target].to_numpy(), dtype=float))
-    table = table.take(np.random.default_rng(0).permutation(len(table))[:20_000])
-    assert np.abs(other.predict(table) - one.predict(table)).mean() < 2e-3 * spread
-
-
 @pytest.mark.parametrize(
     ("make", "target", "memory", "options"),
     [
@@ -103,29 +72,25 @@ def alike(whole, streamed, table, target):
         ),
     ],
 )
-def test_a_table_read_in_parts_gives_the_model_of_the_table_in_memory(
-    command, swept, tmp_path, make, target, memory, options
-):
+def test_a_table_read_in_parts_gives_the_model_of_the_table_in_memory(swept, tmp_path, make, target, memory, options):
     table = make()
-    folder, options = in_files(tmp_path / "data", table), [*options, *QUICK]
-    whole = fitted(command, folder, target, tmp_path / "whole", *options)
+    folder, options = write_files(tmp_path / "data", table), [*options, *QUICK]
+    whole = fit_model(folder, target, tmp_path / "whole", *options)
     assert (whole[0]["read"], swept) == ("whole", [])
-    streamed = fitted(command, folder / "*.parquet", target, tmp_path / "m", *options, "--max-memory", memory)
+    streamed = fit_model(folder / "*.parquet", target, tmp_path / "m", *options, "--max-memory", memory)
     assert streamed[0]["read"] == "streamed"
     assert len(swept) >= 2
-    alike(whole, streamed, table, target)
+    assert_same_model(whole, streamed, table, target)
 
 
-def test_files_sorted_by_the_target_give_the_same_model(command, swept, tmp_path):
+def test_files_sorted_by_the_target_give_the_same_model(swept, tmp_path):
     table, little = wind(), ("--max-memory", "200kB")
     order = np.argsort(table["power"].to_numpy(), kind="stable")
     models = []
     for name, rows in (("mixed", table), ("sorted", table.take(order))):
-        models.append(
-            fitted(command, in_files(tmp_path / name, rows), "power", tmp_path / f"{name}.m", *QUICK, *little)
-        )
+        models.append(fit_model(write_files(tmp_path / name, rows), "power", tmp_path / f"{name}.m", *QUICK, *little))
         models[-1][0]["sweeps"] = len(swept)
-    alike(*models, table, "power")
+    assert_same_model(*models, table, "power")
     assert (
         models[1][0]["sweeps"] <= 2.5 * models[0][0]["sweeps"]
     )  # both, of which the second may have 1.5 times as many
@@ -144,8 +109,8 @@ def damaged(path):
 
 @pytest.mark.parametrize("memory", ["20kB", "1GB"])
 @pytest.mark.parametrize("fault", ["damaged", "cut", "empty"])
-def test_the_one_bad_file_of_twenty_is_named(command, tmp_path, memory, fault):
-    folder = in_files(tmp_path / "data", sales(), n_files=20)
+def test_the_one_bad_file_of_twenty_is_named(tmp_path, memory, fault):
+    folder = write_files(tmp_path / "data", sales(), n_files=20)
     bad = folder / "part13.parquet"
     place = "part13.parquet"
     if fault == "damaged":
@@ -153,45 +118,45 @@ def test_the_one_bad_file_of_twenty_is_named(command, tmp_path, memory, fault):
     else:
         bad.write_bytes(bad.read_bytes()[:-200] if fault == "cut" else b"")
     model = tmp_path / "m.quernel"
-    ran = command("fit", folder, "--target", "price", "--model", model, *QUICK, "--max-memory", memory)
+    ran = run("fit", folder, "--target", "price", "--model", model, *QUICK, "--max-memory", memory)
     assert ran.returncode == 1
     assert place in ran.stderr
     assert "Traceback" not in ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_a_bad_file_among_those_to_predict_is_named_and_nothing_is_written(command, tmp_path):
-    folder = in_files(tmp_path / "data", sales(), n_files=3)
-    fitted(command, folder, "price", tmp_path / "m.quernel", *QUICK)
-    ran = command("predict", tmp_path / "m.quernel", folder, "--out", tmp_path / "p.parquet", "--keep", "age")
+def test_a_bad_file_among_those_to_predict_is_named_and_nothing_is_written(tmp_path):
+    folder = write_files(tmp_path / "data", sales(), n_files=3)
+    fit_model(folder, "price", tmp_path / "m.quernel", *QUICK)
+    ran = run("predict", tmp_path / "m.quernel", folder, "--out", tmp_path / "p.parquet", "--keep", "age")
     assert ran.returncode == 0, ran.stderr
     whole = read(tmp_path / "p.parquet")
     np.testing.assert_array_equal(whole["age"].to_numpy(), sales()["age"].to_numpy())
     (tmp_path / "p.parquet").unlink()
     group = damaged(folder / "part01.parquet")
-    ran = command("predict", tmp_path / "m.quernel", folder, "--out", tmp_path / "p.parquet")
+    ran = run("predict", tmp_path / "m.quernel", folder, "--out", tmp_path / "p.parquet")
     assert ran.returncode == 1
     assert f"part01.parquet, row group {group}" in ran.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "m.quernel"]
 
 
-def test_many_files_of_other_formats_and_commands(command, tmp_path):
+def test_many_files_of_other_formats_and_commands(tmp_path):
     table = sales()
     for k in range(2):
         csv.write_csv(table.slice(200 * k, 200), tmp_path / f"part{k}.csv")
-    both = fitted(command, tmp_path / "*.csv", "price", tmp_path / "m.quernel", *QUICK)
+    both = fit_model(tmp_path / "*.csv", "price", tmp_path / "m.quernel", *QUICK)
     csv.write_csv(table, tmp_path / "whole.csv")
-    one = fitted(command, tmp_path / "whole.csv", "price", tmp_path / "one.quernel", *QUICK)
+    one = fit_model(tmp_path / "whole.csv", "price", tmp_path / "one.quernel", *QUICK)
     assert both[1].encoder == one[1].encoder
     np.testing.assert_allclose(both[1].predict(table), one[1].predict(table), rtol=1e-6)
-    ran = command("report", tmp_path / "m.quernel", tmp_path / "part?.csv", "--out", tmp_path / "r.html", "--json")
+    ran = run("report", tmp_path / "m.quernel", tmp_path / "part?.csv", "--out", tmp_path / "r.html", "--json")
     assert json.loads(ran.stdout)["rows_judged"] == both[0]["rows"]
 
 
-def test_tune_on_a_table_read_in_parts(command, swept, tmp_path):
-    folder = in_files(tmp_path / "data", sales(1500))
+def test_tune_on_a_table_read_in_parts(swept, tmp_path):
+    folder = write_files(tmp_path / "data", sales(1500))
     options = ("--components", "40", "--quantiles", "0.5", "--validation", "0.3", "--alphas", "1e-6,1e-5", "--json")
-    ran = command("tune", folder, "--target", "price", *options, "--max-memory", "20kB")
+    ran = run("tune", folder, "--target", "price", *options, "--max-memory", "20kB")
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
     assert (told["read"], told["rows"], told["alpha"] in (1e-6, 1e-5)) == (
@@ -212,21 +177,21 @@ def test_tune_on_a_table_read_in_parts(command, swept, tmp_path):
         (["--dask", "nonsense"], "No Dask scheduler answers"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(command, tmp_path, monkeypatch, options, words):
+def test_what_cannot_be_is_said_before_any_work(tmp_path, monkeypatch, options, words):
     monkeypatch.chdir(tmp_path)
-    folder = in_files(tmp_path / "data", sales())
+    folder = write_files(tmp_path / "data", sales())
     start = time.perf_counter()
-    ran = command("fit", folder, "--target", "price", "--model", "m.quernel", *QUICK, *options)
+    ran = run("fit", folder, "--target", "price", "--model", "m.quernel", *QUICK, *options)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert words in ran.stderr
     assert time.perf_counter() - start < 20
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_intervals_are_calibrated_on_rows_that_pass_by(command, swept, tmp_path):
+def test_intervals_are_calibrated_on_rows_that_pass_by(swept, tmp_path):
     table = sales(1500)
-    folder, held_out = in_files(tmp_path / "data", table), sales(1000, seed=1, gaps=False)
-    told, model = fitted(command, folder, "price", tmp_path / "m", *QUICK, "--conformal", "--max-memory", "20kB")
+    folder, held_out = write_files(tmp_path / "data", table), sales(1000, seed=1, gaps=False)
+    told, model = fit_model(folder, "price", tmp_path / "m", *QUICK, "--conformal", "--max-memory", "20kB")
     assert swept
     assert told["calibration_rows"] == round(0.25 * told["rows"])
     low, high = model.predict_interval(held_out).T
@@ -237,16 +202,16 @@ def test_sizes():
     assert [parse_bytes(text) for text in ("500MB", "1.5 GiB", "10", None)] == [500_000_000, 3 * 2**29, 10, None]
 
 
-def test_a_missing_dask_is_said_with_the_remedy(command, tmp_path, monkeypatch):
+def test_a_missing_dask_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    folder = in_files(tmp_path / "data", sales())
-    ran = command("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK, "--dask", "local")
+    folder = write_files(tmp_path / "data", sales())
+    ran = run("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK, "--dask", "local")
     assert (ran.returncode, "pip install 'quernel[dask]'" in ran.stderr) == (1, True)
 
 
-def test_a_local_cluster_names_the_file_that_it_cannot_read(command, tmp_path):
+def test_a_local_cluster_names_the_file_that_it_cannot_read(tmp_path):
     pytest.importorskip("distributed")
-    folder = in_files(tmp_path / "data", sales())
+    folder = write_files(tmp_path / "data", sales())
     bad = damaged(folder / "part02.parquet")
-    ran = command("fit", folder, "--target", "price", "--model", tmp_path / "n", *QUICK, "--dask", "local")
+    ran = run("fit", folder, "--target", "price", "--model", tmp_path / "n", *QUICK, "--dask", "local")
     assert (ran.returncode, f"part02.parquet, row group {bad}" in ran.stderr) == (1, True)

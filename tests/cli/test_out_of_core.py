@@ -12,15 +12,16 @@ from pyarrow import csv
 from scipy.stats import chisquare
 
 import quernel
-from cli.test_many_files import QUICK, alike, fitted, in_files
 from quernel.conformal import regressor
 from quernel.data import SelectedRows
 from quernel.estimators import quantile_cv
 from quernel.report import evaluation
 from quernel.tables import reading, reservoir_sample
+from support.command_line import assert_same_model, fit_model, run
 from support.report_page import read as read_page
-from support.tables import sales
+from support.tables import sales, write_files
 
+QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9", "--json")
 LITTLE = ("--max-memory", "20kB")
 
 
@@ -49,16 +50,16 @@ def nearly_equal(one, other):
 @pytest.mark.parametrize(
     "options", [["--time-ordered"], ["--log-target", "--weights", "age", "--conformal"]], ids=["in time", "calibrated"]
 )
-def test_a_report_of_a_stream_is_that_of_the_table_in_memory(command, tmp_path, options):
+def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
     """A table small enough that the sample holds all its rows: the same rows are held out, and judge."""
     table = sales(500).append_column("id", pa.array(np.arange(500.0)))
     table = table.set_column(1, "age", pa.array(1 + np.arange(500) % 30))
-    folder = in_files(tmp_path / "data", table)
+    folder = write_files(tmp_path / "data", table)
     pages = []
     for name, memory in (("whole", ()), ("streamed", LITTLE)):
         page = tmp_path / f"{name}.html"
-        made = fitted(
-            command, folder, "price", tmp_path / f"{name}.m", *QUICK, *options, *memory, "--report", page, "--seed", "3"
+        made = fit_model(
+            folder, "price", tmp_path / f"{name}.m", *QUICK, *options, *memory, "--report", page, "--seed", "3"
         )[0]
         assert made["read"] == name
         pages.append((made["judged"], page.read_text()))
@@ -72,7 +73,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(command, tmp_path, 
     assert len(places[0]) == 11
 
 
-def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(command, tmp_path, monkeypatch):
+def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 300)
     seen, judges = [], []
     refit, judge = evaluation.selected, evaluation._evaluate
@@ -89,9 +90,9 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
 
     monkeypatch.setattr(evaluation, "selected", selecting)
     monkeypatch.setattr(evaluation, "_evaluate", judged)
-    folder = in_files(tmp_path / "data", sales(1000))
+    folder = write_files(tmp_path / "data", sales(1000))
     page = tmp_path / "r.html"
-    made = fitted(command, folder, "price", tmp_path / "m", *QUICK, *LITTLE, "--report", page)[0]
+    made = fit_model(folder, "price", tmp_path / "m", *QUICK, *LITTLE, "--report", page)[0]
     (fitted_to,), ((baselines, held_out),) = seen, judges
     n = made["rows"]
     assert len(fitted_to) == n - round(0.2 * n)
@@ -110,13 +111,13 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
         assert words in text, words
 
 
-def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_path, monkeypatch):
+def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monkeypatch):
     table = sales(2000)
-    folder = in_files(tmp_path / "data", table, n_files=10)
-    model = fitted(command, in_files(tmp_path / "old", sales(300, seed=1)), "price", tmp_path / "m", *QUICK)[1]
+    folder = write_files(tmp_path / "data", table, n_files=10)
+    model = fit_model(write_files(tmp_path / "old", sales(300, seed=1)), "price", tmp_path / "m", *QUICK)[1]
     arguments = ("report", tmp_path / "m", folder, "--json", "--out")
     n = len(table) - table["price"].null_count
-    whole = told(command(*arguments, tmp_path / "whole.html"))
+    whole = told(run(*arguments, tmp_path / "whole.html"))
     assert (whole["rows_judged"], whole["sample_of"]) == (n, None)
     report_command = import_module("quernel.cli.report")
     drawn, draw = [], report_command._draw_sample
@@ -126,7 +127,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
         return drawn[0]
 
     monkeypatch.setattr(report_command, "_draw_sample", keep)
-    sampled = told(command(*arguments, tmp_path / "sampled.html", *LITTLE))
+    sampled = told(run(*arguments, tmp_path / "sampled.html", *LITTLE))
     (sample,) = drawn
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
     there = np.isfinite(sample.table["price"].to_numpy(zero_copy_only=False))
@@ -145,29 +146,29 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(command, tmp_p
     assert "2,000 rows, 5 input columns" in text
 
 
-def test_samples_with_too_few_targets_are_refused(command, tmp_path, monkeypatch):
+def test_samples_with_too_few_targets_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 1)
-    folder = in_files(tmp_path / "data", sales())
+    folder = write_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
-    ran = command(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
+    ran = run(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
     assert (ran.returncode, "Of 1 rows sampled for the report" in ran.stderr) == (1, True)
-    ran = command("report", tmp_path / "m", folder, "--out", tmp_path / "r.html", "--max-memory", "600")
+    ran = run("report", tmp_path / "m", folder, "--out", tmp_path / "r.html", "--max-memory", "600")
     assert ran.returncode == 1
     assert "data has 1 rows with a target among 1 sampled; at least 20 are needed" in ran.stderr
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(command, tmp_path, monkeypatch):
-    folder = in_files(tmp_path / "data", sales(900))
+def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(tmp_path, monkeypatch):
+    folder = write_files(tmp_path / "data", sales(900))
     arguments = ("plan", folder, "--target", "price", "--subsample", "400", "--json")
-    whole, streamed = told(command(*arguments)), told(command(*arguments, *LITTLE))
+    whole, streamed = told(run(*arguments)), told(run(*arguments, *LITTLE))
     for way in streamed["sampling"].values():
         assert " ".join(LITTLE) in way["command"]
         way["command"] = way["command"].replace(f" {' '.join(LITTLE)}", "")
     assert streamed == whole
     assert whole["rows"] < 900
     monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 500)
-    ran = command(*arguments, *LITTLE)
+    ran = run(*arguments, *LITTLE)
     sampled = told(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])
     assert f"400 of {whole['rows']} rows" in ran.stderr
@@ -185,22 +186,22 @@ def written(path, table):
 
 
 @pytest.mark.parametrize("name", ["sales.csv", "sales.csv.gz", "sales.feather"])
-def test_files_of_other_formats_are_read_in_parts(command, tmp_path, monkeypatch, name):
+def test_files_of_other_formats_are_read_in_parts(tmp_path, monkeypatch, name):
     monkeypatch.setattr(reading, "BLOCK_BYTES", 4000)
     table = sales(300)
     path = written(tmp_path / name, table)
-    whole = fitted(command, path, "price", tmp_path / "whole", *QUICK)
-    streamed = fitted(command, path, "price", tmp_path / "m", *QUICK, "--max-memory", "10kB")
+    whole = fit_model(path, "price", tmp_path / "whole", *QUICK)
+    streamed = fit_model(path, "price", tmp_path / "m", *QUICK, "--max-memory", "10kB")
     assert (whole[0]["read"], streamed[0]["read"]) == ("whole", "streamed")
-    alike(whole, streamed, table, "price")
+    assert_same_model(whole, streamed, table, "price")
 
 
-def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_path, monkeypatch):
+def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(tmp_path, monkeypatch):
     rng, n = np.random.default_rng(0), 600
     label = rng.integers(0, 12, n)
     table = pa.table({"x": np.arange(n) / n, "label": label + 0.0, "y": rng.normal(size=n) + label})
     table = table.append_column("group", pa.array([f"g{k}" for k in label]))
-    folder = in_files(tmp_path / "data", table)
+    folder = write_files(tmp_path / "data", table)
     common = ("--components", "10", "--quantiles", "0.5", "--alphas", "1e-3", "--bandwidths", "1", "--json")
     arguments = ("tune", folder, "--target", "y", *common, "--max-memory", "10kB", "--model")
     splits, search = [], quantile_cv.search
@@ -211,47 +212,47 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(command, tmp_
 
     monkeypatch.setattr(quantile_cv, "search", keep)
     for number, options in enumerate((["--folds", "3"], ["--validation", "0.25"])):
-        ran = command(*arguments, tmp_path / f"time{number}", "--time-ordered", "--exclude", "group", *options)
+        ran = run(*arguments, tmp_path / f"time{number}", "--time-ordered", "--exclude", "group", *options)
         assert (told(ran)["read"], len(splits[-1])) == ("streamed", 3 - 2 * number)
         for earlier, later in splits[-1]:
             assert earlier[:, 0].max() < later[:, 0].min()
         assert quernel.load(tmp_path / f"time{number}").model.cv.get_n_splits() == 3 - 2 * number
     assert len(splits[-1][0][1]) == round(0.25 * sum(len(part) for part in splits[-1][0]))
-    told(command(*arguments, tmp_path / "grouped", "--groups", "group", "--folds", "4"))
+    told(run(*arguments, tmp_path / "grouped", "--groups", "group", "--folds", "4"))
     assert quernel.load(tmp_path / "grouped").encoder.inputs == ["x", "label"]
     for train, test in splits[-1]:
         assert not np.isin(test[:, 1], train[:, 1]).any()
         assert np.isin(np.arange(12), [*train[:, 1], *test[:, 1]]).all()
-    ran = command(*arguments, tmp_path / "none", "--groups", "group", "--folds", "13")
+    ran = run(*arguments, tmp_path / "none", "--groups", "group", "--folds", "13")
     assert (ran.returncode, "has 12 groups, but --folds 13 needs at least 13" in ran.stderr) == (1, True)
     holes = table.set_column(3, "group", pa.array([None, *table["group"].to_pylist()[1:]]))
-    in_files(folder, holes)
-    ran = command(*arguments, tmp_path / "none", "--groups", "group")
+    write_files(folder, holes)
+    ran = run(*arguments, tmp_path / "none", "--groups", "group")
     assert (ran.returncode, "'group' is empty in 1 of" in ran.stderr, "part00.parquet" in ran.stderr) == (1, True, True)
 
 
-def test_a_running_cluster_fits_judges_and_searches(command, tmp_path):
+def test_a_running_cluster_fits_judges_and_searches(tmp_path):
     distributed = pytest.importorskip("distributed")
     table = sales()
-    folder = in_files(tmp_path / "data", table)
+    folder = write_files(tmp_path / "data", table)
     quick = ("--components", "20", "--quantiles", "0.5", "--json")  # a step is some round trips
-    whole = fitted(command, folder, "price", tmp_path / "whole", *quick, "--report", tmp_path / "whole.html")
+    whole = fit_model(folder, "price", tmp_path / "whole", *quick, "--report", tmp_path / "whole.html")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, host="tcp://127.0.0.1", dashboard_address=None
     ) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tcp://127.0.0.1:")
         options = ("--dask", address, "--report", tmp_path / "r.html")
-        spread_out = fitted(command, folder, "price", tmp_path / "m", *quick, *options)
+        spread_out = fit_model(folder, "price", tmp_path / "m", *quick, *options)
         search = ("--alphas", "1e-6,1e-5", "--bandwidths", "auto,1", "--validation", "0.3")
-        ran = command("tune", folder, "--target", "price", *quick, *search, "--dask", address)
+        ran = run("tune", folder, "--target", "price", *quick, *search, "--dask", address)
         assert len(cluster.workers) == 2  # it is left running
     assert spread_out[0]["read"] == told(ran)["read"] == "dask"
-    alike(whole, spread_out, table, "price")
+    assert_same_model(whole, spread_out, table, "price")
     nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
 
 
-def test_a_local_cluster_reads_fits_calibrates_and_judges(command, tmp_path):
+def test_a_local_cluster_reads_fits_calibrates_and_judges(tmp_path):
     pytest.importorskip("distributed")
     table = sales()
     pq.write_table(table, tmp_path / "sales.parquet", row_group_size=len(table) // 4)
@@ -259,10 +260,10 @@ def test_a_local_cluster_reads_fits_calibrates_and_judges(command, tmp_path):
     found = []
     for name, options in (("whole", ()), ("dask", ("--dask", "local"))):
         files = tmp_path / f"{name}.quernel", *quick, *options, "--report", tmp_path / f"{name}.html"
-        found.append(fitted(command, tmp_path / "sales.parquet", "price", *files))
+        found.append(fit_model(tmp_path / "sales.parquet", "price", *files))
     whole, spread_out = found
     assert (whole[0]["read"], spread_out[0]["read"]) == ("whole", "dask")
-    alike(whole, spread_out, table, "price")
+    assert_same_model(whole, spread_out, table, "price")
     assert whole[0]["calibration_rows"] == spread_out[0]["calibration_rows"] > 0
     nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
     assert spread_out[0]["judged"]["intervals"][0]["calibrated"]

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quernel.tables import reading
+from support.command_line import run
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
 ODD = {
@@ -52,18 +53,18 @@ def numbers(n=200):
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_text_of_csv_files_stays_what_it_is(command, here, name):
+def test_text_of_csv_files_stays_what_it_is(here, name):
     kept = [ODD[name](i) for i in range(200)]
     write(here / "t.csv", numbers() | {"id": kept})
-    assert command("fit", "t.csv", "--target", "y", "--exclude", "id", "--model", "m", *QUICK).returncode == 0
+    assert run("fit", "t.csv", "--target", "y", "--exclude", "id", "--model", "m", *QUICK).returncode == 0
     for out in ("p.csv", "p.parquet"):
-        ran = command("predict", "m", "t.csv", "--out", out, "--keep", "id")
+        ran = run("predict", "m", "t.csv", "--out", out, "--keep", "id")
         assert ran.returncode == 0, ran.stderr
     assert column(here / "p.csv", "id") == kept
     assert [word or "" for word in pq.read_table("p.parquet")["id"].to_pylist()] == kept
 
 
-def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(command, here):
+def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(here):
     """Numbers, truth values, words, dates and times, with gaps of all kinds and an infinite number."""
     gaps = {3: "NA", 5: "", 7: "?"}
     made = {
@@ -75,10 +76,10 @@ def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(command,
     }
     inputs = {name: [gaps.get(i, make(i)) for i in range(200)] for name, make in made.items()}
     write(here / "t.csv", numbers() | inputs)
-    ran = command("fit", "t.csv", "--target", "y", "--missing", "?", "--model", "m", *QUICK)
+    ran = run("fit", "t.csv", "--target", "y", "--missing", "?", "--model", "m", *QUICK)
     assert ran.returncode == 0, ran.stderr
-    said = [command("predict", "m", "t.csv", "--out", "alone.csv").stderr]
-    said.append(command("predict", "m", "t.csv", "--out", "p.csv", "--keep", ",".join(made)).stderr)
+    said = [run("predict", "m", "t.csv", "--out", "alone.csv").stderr]
+    said.append(run("predict", "m", "t.csv", "--out", "p.csv", "--keep", ",".join(made)).stderr)
     assert said[0] == said[1]
     assert "1 row with an infinite input" in said[0]
     for name, kept in inputs.items():
@@ -86,20 +87,20 @@ def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(command,
     assert column(here / "p.csv", "q0.1") == column(here / "alone.csv", "q0.1")
     inputs["n"][150] = "many"
     write(here / "bad.csv", numbers() | inputs)
-    ran = command("predict", "m", "bad.csv", "--out", "no.csv", "--keep", "n")
+    ran = run("predict", "m", "bad.csv", "--out", "no.csv", "--keep", "n")
     assert ran.returncode == 1
     assert "Column 'n' holds strings such as 'many'" in ran.stderr
 
 
-def test_dictionaries_that_differ_from_piece_to_piece_are_kept(command, here):
+def test_dictionaries_that_differ_from_piece_to_piece_are_kept(here):
     x = np.random.default_rng(0).standard_normal(40)
     words = pa.chunked_array([pa.array(["a", "b"] * 10).dictionary_encode(), pa.array(["c"] * 20).dictionary_encode()])
     table = pa.table({"x": x, "y": x + 1, "w": words})
     with pa.ipc.new_stream("t.arrow", table.schema) as file:
         file.write_table(table)
-    assert command("fit", "t.arrow", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
+    assert run("fit", "t.arrow", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
     for out in ("p.arrow", "p.csv", "p.parquet"):
-        ran = command("predict", "m", "t.arrow", "--out", out, "--keep", "w")
+        ran = run("predict", "m", "t.arrow", "--out", out, "--keep", "w")
         assert ran.returncode == 0, ran.stderr
         assert reading.read(here / out)["w"].to_pylist() == words.to_pylist()
 
@@ -118,15 +119,15 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("name", UNWRITABLE)
-def test_what_cannot_be_written_is_refused_with_its_file_and_column(command, here, name):
+def test_what_cannot_be_written_is_refused_with_its_file_and_column(here, name):
     make, ending, kind = UNWRITABLE[name]
     x = np.random.default_rng(0).standard_normal(40)
     pa.feather.write_feather(pa.table({"x": x, "y": x + 1, "odd": make(40)}), "t.arrow", compression="uncompressed")
-    assert command("fit", "t.arrow", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
-    ran = command("predict", "m", "t.arrow", "--out", f"p.{ending}", "--keep", "odd")
+    assert run("fit", "t.arrow", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
+    ran = run("predict", "m", "t.arrow", "--out", f"p.{ending}", "--keep", "odd")
     assert (ran.returncode, len(ran.stderr.splitlines())) == (1, 1)
     for word in ("'odd'", "t.arrow", kind, ".arrow"):
         assert word in ran.stderr
     assert not (here / f"p.{ending}").exists()
-    assert command("predict", "m", "t.arrow", "--out", "p.arrow", "--keep", "odd").returncode == 0
+    assert run("predict", "m", "t.arrow", "--out", "p.arrow", "--keep", "odd").returncode == 0
     assert reading.read(here / "p.arrow")["odd"].to_pylist() == make(40).to_pylist()

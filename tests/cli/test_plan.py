@@ -1,12 +1,8 @@
 """`quernel plan` as a person meets it."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,30 +12,14 @@ import pytest
 import quernel
 import quernel.data.design_matrix
 from quernel import estimate_cost
-from quernel.cli import main
 from quernel.tuning.cost import as_size
+from support.command_line import run, run_process
 from support.tables import sales
 
 
-class Ran(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, folder):
-    """The command as `main` runs it, in this process, from the folder of the data."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["quernel", "plan", *map(str, arguments)])
-        monkeypatch.chdir(folder)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Ran(ended.value.code or 0, said.out, said.err)
-
-    return run
+@pytest.fixture(autouse=True)
+def in_the_folder_of_the_data(monkeypatch, folder):
+    monkeypatch.chdir(folder)
 
 
 def refused(ran, *words):
@@ -73,13 +53,13 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_from_exponents(run):
-    ran = run("--rows", 10_000, "--r", 0.5, "--gamma", 1)
+def test_from_exponents():
+    ran = run("plan", "--rows", 10_000, "--r", 0.5, "--gamma", 1)
     assert ran.returncode == 0, ran.stderr
     for text in ("10,000 rows", "100 ", "8.0 MB", "1.00e-02", "n^-0.50", "worst case", "if C = 1", "unknown C"):
         assert text in ran.stdout, text
     assert "quernel fit" not in ran.stdout
-    better = run("--rows", 10_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.8)
+    better = run("plan", "--rows", 10_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.8)
     for text in ("136 ", "22 ", "11 MB", "1.8 MB", "n^-0.67"):
         assert text in better.stdout, text
 
@@ -90,50 +70,50 @@ def cells(text, row):
     return [cell.strip() for cell in line.split("│")[2:4]]
 
 
-def test_memory_and_time_are_those_of_the_fit_that_is_recommended(run, folder):
+def test_memory_and_time_are_those_of_the_fit_that_is_recommended(folder):
     given = "--rows", 3_000_000, "--r", 0.5, "--gamma", 0.5, "--compatibility", 0.5
-    narrow, wide = run(*given).stdout, run(*given, "--width", 400).stdout
+    narrow, wide = run("plan", *given).stdout, run("plan", *given, "--width", 400).stdout
     uniform, leverage = (int(M.replace(",", "")) for M in cells(narrow, "features M"))
     for M, shown in zip((uniform, leverage), cells(wide, "peak memory"), strict=True):
         assert as_size(estimate_cost(3_000_000, 400, M).peak_memory) == shown
-    assert cells(narrow, "peak memory") == cells(run(*given, "--width", 10).stdout, "peak memory")
-    assert run(*given, "--columns", 400).stdout == wide  # as it was called once
+    assert cells(narrow, "peak memory") == cells(run("plan", *given, "--width", 10).stdout, "peak memory")
+    assert run("plan", *given, "--columns", 400).stdout == wide  # as it was called once
     assert cells(narrow, "time of a fit") != cells(wide, "time of a fit")
     assert all(re.fullmatch(r"[\d.]+ (s|min|h)", cell) for cell in cells(narrow, "time of a fit"))
 
 
-def test_features_that_memory_cannot_store_are_said_to_be_recomputed(run, monkeypatch):
+def test_features_that_memory_cannot_store_are_said_to_be_recomputed(monkeypatch):
     monkeypatch.setattr(quernel.data.design_matrix, "available_memory", lambda: 2 * 10**9)
-    many = run("--rows", 1_000_000, "--r", 0.5, "--gamma", 0.5)
+    many = run("plan", "--rows", 1_000_000, "--r", 0.5, "--gamma", 0.5)
     stored = cells(many.stdout, "features stored")
     assert stored[0] == "no, recomputed"
     assert stored[1].endswith("MB")
 
 
 @pytest.mark.slow
-def test_from_a_file_and_with_a_map(run, folder):
+def test_from_a_file_and_with_a_map(folder):
     pytest.importorskip("matplotlib")
     plot = folder / "map.png"
-    ran = run(folder / "data.parquet", "--target", "price", "--plot", plot)
+    ran = run("plan", folder / "data.parquet", "--target", "price", "--plot", plot)
     assert ran.returncode == 0, ran.stderr
     for text in ("400 rows", "source r", "capacity gamma", "estimated", "95% interval", "kernel gap", "alpha", "Plot:"):
         assert text in ran.stdout, text
     assert "'name' is left out: it is 'a' everywhere" in ran.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
     plot.write_bytes(b"mine")
-    refused(run(folder / "data.parquet", "--target", "price", "--plot", plot), "--force")
+    refused(run("plan", folder / "data.parquet", "--target", "price", "--plot", plot), "--force")
     assert plot.read_bytes() == b"mine"
     given = "--r", 0.5, "--gamma", 0.5
-    forced = run("--rows", 1000, *given, "--plot", plot, "--force")
+    forced = run("plan", "--rows", 1000, *given, "--plot", plot, "--force")
     assert forced.returncode == 0, forced.stderr
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_noise_is_said_to_leave_the_source_exponent_open(run, tmp_path):
+def test_noise_is_said_to_leave_the_source_exponent_open(tmp_path):
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"x": rng.random(300), "y": rng.standard_normal(300)}), tmp_path / "noise.parquet")
-    ran = run(tmp_path / "noise.parquet", "--target", "y", "--rows", 5000)
+    ran = run("plan", tmp_path / "noise.parquet", "--target", "y", "--rows", 5000)
     assert ran.returncode == 0, ran.stderr
     assert "assumed" in ran.stdout
     assert "noise" in ran.stdout
@@ -148,8 +128,8 @@ def planned(ran):
     return json.loads(ran.stdout)
 
 
-def test_csv_and_parquet_are_read_alike(run, folder):
-    plans = [planned(run(folder / name, "--target", "price", *QUICK)) for name in ("data.csv", "data.parquet")]
+def test_csv_and_parquet_are_read_alike(folder):
+    plans = [planned(run("plan", folder / name, "--target", "price", *QUICK)) for name in ("data.csv", "data.parquet")]
     for made, name in zip(plans, ("data.csv", "data.parquet"), strict=True):
         commands = [way.pop("command") for way in made["sampling"].values()]
         assert all(shlex.split(one)[2] == str(folder / name) for one in commands)
@@ -159,8 +139,8 @@ def test_csv_and_parquet_are_read_alike(run, folder):
     assert plans[0]["notes"][0] == "Column 'name' is left out: it is 'a' everywhere."
 
 
-def test_the_constant_is_known_from_a_file_only(run, folder):
-    made = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 800))
+def test_the_constant_is_known_from_a_file_only(folder):
+    made = planned(run("plan", folder / "data.csv", "--target", "price", *QUICK, "--rows", 800))
     for way in made["sampling"].values():
         low, high = way["constant_interval"]
         assert low < way["constant"] < high
@@ -170,25 +150,27 @@ def test_the_constant_is_known_from_a_file_only(run, folder):
         assert (way["pilot_rows"], way["kernel_gap_of_pilot"]) == (200, 0.01)
         assert way["kernel_gap_interval"][0] < way["kernel_gap"] < way["kernel_gap_interval"][1]
         assert way["kernel_gap_scatter"] > 0
-    looser = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 800, "--kernel-gap", 0.05))
+    looser = planned(run("plan", folder / "data.csv", "--target", "price", *QUICK, "--rows", 800, "--kernel-gap", 0.05))
     for name, way in looser["sampling"].items():
         assert way["n_components"] < made["sampling"][name]["n_components"] / 2
-    without = planned(run("--rows", 800, "--r", 0.5, "--gamma", 0.5, "--json"))
+    without = planned(run("plan", "--rows", 800, "--r", 0.5, "--gamma", 0.5, "--json"))
     assert without["recommended"] is None
     for way in without["sampling"].values():
         assert way["constant"] is way["kernel_gap"] is way["command"] is None
     assert without["sampling"]["leverage"]["n_components"] == 10  # 800^(1/3)
 
 
-def test_a_plan_is_repeatable(run, folder):
-    plans = [planned(run(folder / "data.csv", "--target", "price", *QUICK, "--seed", seed)) for seed in (1, 1, 2)]
+def test_a_plan_is_repeatable(folder):
+    plans = [
+        planned(run("plan", folder / "data.csv", "--target", "price", *QUICK, "--seed", seed)) for seed in (1, 1, 2)
+    ]
     assert plans[0] == plans[1]
     assert plans[0]["sampling"] != plans[2]["sampling"]
 
 
-def test_the_command_that_is_printed_does_what_is_recommended(run, folder, command, tmp_path):
+def test_the_command_that_is_printed_does_what_is_recommended(folder, tmp_path):
     options = "--exclude", "second", "--categorical", "flag", "--kernel", "laplacian", "--level", 0.4
-    made = planned(run(folder / "data.csv", "--target", "price", *QUICK, *options, "--kernel-gap", 0.05))
+    made = planned(run("plan", folder / "data.csv", "--target", "price", *QUICK, *options, "--kernel-gap", 0.05))
     best = made["sampling"][made["recommended"]]
     assert best["n_components"] == min(way["n_components"] for way in made["sampling"].values())
     for name, way in made["sampling"].items():
@@ -196,7 +178,7 @@ def test_the_command_that_is_printed_does_what_is_recommended(run, folder, comma
         assert program == "quernel"
         assert words[words.index("MODEL.quernel") - 1] == "--model"
         words[words.index("MODEL.quernel")] = tmp_path / name
-        ran = command(*words, "--json")
+        ran = run(*words, "--json")
         assert ran.returncode == 0, ran.stderr
         fitted = json.loads(ran.stdout)
         assert (fitted["n_components"], fitted["quantiles"]) == (way["n_components"], [0.4])
@@ -204,25 +186,25 @@ def test_the_command_that_is_printed_does_what_is_recommended(run, folder, comma
         assert fitted["encoded_columns"] == made["columns"]
         model = quernel.load(tmp_path / name).model
         assert (model.kernel, model.sampling) == ("laplacian", name)
-    shown = run(folder / "data.csv", "--target", "price", "--subsample", 200, *options, "--kernel-gap", 0.05).stdout
+    shown = run(
+        "plan", folder / "data.csv", "--target", "price", "--subsample", 200, *options, "--kernel-gap", 0.05
+    ).stdout
     assert f"To fit this: {best['command']}" in shown
 
 
 @pytest.mark.slow
-def test_fits_by_the_printed_command_have_the_kernel_gap_that_was_promised(run, command, tmp_path):
+def test_fits_by_the_printed_command_have_the_kernel_gap_that_was_promised(tmp_path):
     """On average over draws, within a factor of two; and single draws scatter as much as the plan says."""
     rng = np.random.default_rng(0)
     X = rng.random((2000, 2))
     y = np.sin(6 * X[:, 0]) + X[:, 1] + 0.3 * rng.standard_normal(2000)
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), tmp_path / "t.parquet")
-    made = planned(run(tmp_path / "t.parquet", "--target", "y", "--subsample", 500, "--json"))
+    made = planned(run("plan", tmp_path / "t.parquet", "--target", "y", "--subsample", 500, "--json"))
     way = made["sampling"]["uniform"]
     _, *words = shlex.split(way["command"])
     proved = []
     for seed in range(8):
-        ran = command(
-            *(tmp_path / "m" if word == "MODEL.quernel" else word for word in words), "--seed", seed, "--force"
-        )
+        ran = run(*(tmp_path / "m" if word == "MODEL.quernel" else word for word in words), "--seed", seed, "--force")
         assert ran.returncode == 0, ran.stderr
         model = quernel.load(tmp_path / "m").model
         proved.append(model.kernel_gap(X, y))
@@ -234,40 +216,42 @@ def test_fits_by_the_printed_command_have_the_kernel_gap_that_was_promised(run, 
     assert np.all(np.abs(middles - way["kernel_gap"]) < 4 * way["kernel_gap_scatter"])
 
 
-def test_where_features_are_no_fewer_than_rows_the_kernel_itself_is_recommended(run, folder):
-    made = planned(run(folder / "data.csv", "--target", "price", *QUICK, "--rows", 30, "--kernel-gap", 0.001))
+def test_where_features_are_no_fewer_than_rows_the_kernel_itself_is_recommended(folder):
+    made = planned(run("plan", folder / "data.csv", "--target", "price", *QUICK, "--rows", 30, "--kernel-gap", 0.001))
     for way in made["sampling"].values():
         assert (way["n_components"], way["kernel_gap"]) == ("exact", 0)
         assert way["command"].endswith("--components exact")
-    shown = run(folder / "data.csv", "--target", "price", "--subsample", 200, "--rows", 30, "--kernel-gap", 0.001)
+    shown = run(
+        "plan", folder / "data.csv", "--target", "price", "--subsample", 200, "--rows", 30, "--kernel-gap", 0.001
+    )
     assert "no fewer than rows" in " ".join(shown.stdout.split())
 
 
-def test_a_file_is_read_as_fit_reads_it(run, folder, command, tmp_path):
+def test_a_file_is_read_as_fit_reads_it(folder, tmp_path):
     """Text, dates and gaps: a plan for the problem that is fitted, not for its columns of numbers and whole rows."""
     pq.write_table(sales(), tmp_path / "sales.parquet")
-    made = command(
+    made = run(
         "fit", tmp_path / "sales.parquet", "--target", "price", "--model", tmp_path / "m", "--components", 9, "--json"
     )
     fitted = json.loads(made.stdout)
-    plan = planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK))
+    plan = planned(run("plan", tmp_path / "sales.parquet", "--target", "price", *QUICK))
     assert (plan["rows"], plan["columns"]) == (fitted["rows"], fitted["encoded_columns"])
-    some = planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK, "--columns", "place,sold"))
-    fewer = planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK, "--exclude", "place,sold"))
+    some = planned(run("plan", tmp_path / "sales.parquet", "--target", "price", *QUICK, "--columns", "place,sold"))
+    fewer = planned(run("plan", tmp_path / "sales.parquet", "--target", "price", *QUICK, "--exclude", "place,sold"))
     assert some["columns"] + fewer["columns"] == plan["columns"]
     assert some["exponents"] != plan["exponents"]
-    assert planned(run(tmp_path / "sales.parquet", "--target", "price", *QUICK, "--width", 7))["columns"] == 7
+    assert planned(run("plan", tmp_path / "sales.parquet", "--target", "price", *QUICK, "--width", 7))["columns"] == 7
 
 
 @pytest.mark.parametrize("name", ["gaps", "words"])
-def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(run, tmp_path, name):
+def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(tmp_path, name):
     rng = np.random.default_rng(0)
     a, b, y = rng.random(300).tolist(), rng.random(300).tolist(), rng.random(300)
     for i in range(300):
         (a, b)[i % 2][i] = None
     columns = {"gaps": {"a": a, "b": b}, "words": {"a": ["x", "y", "z"] * 100}}[name]
     pq.write_table(pa.table(columns | {"y": y}), tmp_path / "t.parquet")
-    plan = planned(run(tmp_path / "t.parquet", "--target", "y", *QUICK))
+    plan = planned(run("plan", tmp_path / "t.parquet", "--target", "y", *QUICK))
     assert (plan["rows"], plan["columns"]) == (300, {"gaps": 4, "words": 3}[name])
 
 
@@ -298,13 +282,13 @@ def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(run, t
         (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "map.xyz"], ["--plot must end in one of", ".png"]),
     ],
 )
-def test_what_a_user_can_mend_is_said_in_one_line(run, arguments, words):
-    refused(run(*arguments), *words)
+def test_what_a_user_can_mend_is_said_in_one_line(arguments, words):
+    refused(run("plan", *arguments), *words)
 
 
-def test_an_unknown_format_is_refused(run, tmp_path):
+def test_an_unknown_format_is_refused(tmp_path):
     (tmp_path / "data.xls").write_text("x")
-    refused(run(tmp_path / "data.xls", "--target", "y"), ".csv", ".parquet")
+    refused(run("plan", tmp_path / "data.xls", "--target", "y"), ".csv", ".parquet")
 
 
 def test_a_process_that_read_files_ends_well(folder):
@@ -312,15 +296,6 @@ def test_a_process_that_read_files_ends_well(folder):
     reading = "from pathlib import Path; from quernel.tables import read; " + "; ".join(
         f"print(len(read(Path('{name}'))))" for name in ("data.csv", "data.parquet")
     )
-    keep = {key: os.environ[key] for key in ("PYTHONPATH", "SYSTEMROOT") if key in os.environ}
-    ran = subprocess.run(
-        [sys.executable, "-c", reading],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        check=False,
-        env={"PATH": "", "HOME": str(folder), **keep},
-    )
+    ran = run_process(code=reading, cwd=folder)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["400", "400"]

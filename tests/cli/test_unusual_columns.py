@@ -1,10 +1,8 @@
 """Columns that files have and models have no use for, and names that are hard to write."""
 
-import io
 import json
 import re
 import shlex
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +13,7 @@ import quernel
 import quernel.cli
 from quernel.cli.console import split_list
 from quernel.tables import reading
+from support.command_line import run
 
 QUICK = ("--components", "5", "--quantiles", "0.1,0.9", "--force")
 WHOLE_OR_NOT = pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
@@ -27,38 +26,38 @@ def here(tmp_path, monkeypatch):
 
 
 @WHOLE_OR_NOT
-def test_columns_that_parquet_does_not_have_are_left_out(command, here, memory):
+def test_columns_that_parquet_does_not_have_are_left_out(here, memory):
     x = np.random.default_rng(0).standard_normal(60)
     months = pa.array([pa.MonthDayNano([i, 0, 0]) for i in range(60)])
     pa.feather.write_feather(pa.table({"months": months, "x": x, "y": x + 1}), "t.arrow")
-    ran = command("fit", "t.arrow", "--target", "y", "--model", "m", *QUICK, *memory)
+    ran = run("fit", "t.arrow", "--target", "y", "--model", "m", *QUICK, *memory)
     assert ran.returncode == 0, ran.stderr
     assert "Column 'months' is left out: it holds " in ran.stderr
     assert "month_day_nano_interval" in ran.stderr
-    assert command("fit", "t.arrow", "--target", "y", "--exclude", "months", "--model", "m", *QUICK, *memory)[0] == 0
+    assert run("fit", "t.arrow", "--target", "y", "--exclude", "months", "--model", "m", *QUICK, *memory)[0] == 0
     assert quernel.load("m").encoder.inputs == ["x"]
 
 
-def test_what_arrow_cannot_do_is_one_line(command, monkeypatch):
+def test_what_arrow_cannot_do_is_one_line(monkeypatch):
     def fails():
         raise pa.ArrowNotImplementedError("no such function")
 
     monkeypatch.setattr(quernel.cli, "app", fails)
-    ran = command()
+    ran = run()
     assert (ran.returncode, ran.stderr) == (1, "Error: Arrow cannot do this with the data: no such function.\n")
 
 
 @WHOLE_OR_NOT
 @pytest.mark.parametrize("ending", [False, True], ids=["row numbers", "commas at the end"])
-def test_a_column_without_a_name_is_left_out(command, here, memory, ending):
+def test_a_column_without_a_name_is_left_out(here, memory, ending):
     rows = [f"{i},{i % 7}," if ending else f"{i},{i * 3 % 11},{i % 7}" for i in range(60)]
     (here / "t.csv").write_text(("x,y,\n" if ending else ",x,y\n") + "\n".join(rows) + "\n")
-    ran = command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory, "--json")
+    ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory, "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["columns"] == {"x": "number"}
     assert "Column '' is left out: it has no name" in ran.stderr
     assert "Give it one in the file to use it." in ran.stderr
-    assert command("predict", "m", "t.csv", "--out", "p.csv").returncode == 0
+    assert run("predict", "m", "t.csv", "--out", "p.csv").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -85,44 +84,39 @@ def test_lists_whose_quotes_do_not_end_are_refused(text):
 
 @WHOLE_OR_NOT
 @pytest.mark.parametrize("mark", [" NA", "not  known ", 'a "gap", maybe', '"?"'])
-def test_the_advice_on_words_for_gaps_can_be_followed(command, here, mark, memory):
+def test_the_advice_on_words_for_gaps_can_be_followed(here, mark, memory):
     rows = ['"{}",{}'.format(mark.replace('"', '""') if i % 10 == 3 else i / 7, i % 5) for i in range(100)]
     (here / "t.csv").write_text("x,y\n" + "\n".join(rows) + "\n")
     fit = ("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory, "--json")
-    advice = re.search(r"add (--missing .*)\.$", command("plan", "t.csv", "--target", "y", *memory).stderr, re.M)
-    ran = command(*fit, *shlex.split(advice[1]))
+    advice = re.search(r"add (--missing .*)\.$", run("plan", "t.csv", "--target", "y", *memory).stderr, re.M)
+    ran = run(*fit, *shlex.split(advice[1]))
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["columns"] == {"x": "number"}
 
 
-def test_a_row_of_a_csv_file_is_told_as_such(command, here):
+def test_a_row_of_a_csv_file_is_told_as_such(here):
     """Lines are more than rows where text has line breaks."""
     head = "note,x,y\n"
     (here / "t.csv").write_text(head + "".join(f'"a\nb",{i % 11},{i % 7}\n' for i in range(60)))
-    assert command("fit", "t.csv", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
+    assert run("fit", "t.csv", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
     (here / "bad.csv").write_text(head + "".join(f'"a\nb",{"many" if i == 9 else i},{i}\n' for i in range(60)))
-    ran = command("predict", "m", "bad.csv", "--out", "p.csv")
+    ran = run("predict", "m", "bad.csv", "--out", "p.csv")
     assert "column 'x' holds 'many' (row 10 below the header), where a number is needed" in ran.stderr
 
 
-def test_names_are_printed_as_they_are(command, here):
+def test_names_are_printed_as_they_are(here):
     (here / "t.csv").write_text("b:smile:,y:heart:\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(60)))
-    ran = command("fit", "t.csv", "--target", "y:heart:", "--model", "m", *QUICK)
+    ran = run("fit", "t.csv", "--target", "y:heart:", "--model", "m", *QUICK)
     assert "b:smile:" in ran.stdout
     assert "'y:heart:'" in ran.stdout
-    assert "'y:smile:'" in command("fit", "t.csv", "--target", "y:smile:", "--model", "n", *QUICK).stderr
+    assert "'y:smile:'" in run("fit", "t.csv", "--target", "y:smile:", "--model", "n", *QUICK).stderr
 
 
-def test_a_name_that_cannot_be_shown_is_no_reason_to_fail(here, monkeypatch):
+def test_a_name_that_cannot_be_shown_is_no_reason_to_fail(here):
     (here / "t.csv").write_text("größe,y\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(60)), encoding="utf-8")
-    shown = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
-    monkeypatch.setattr(sys, "argv", ["quernel", "fit", "t.csv", "--target", "y", "--model", "m", *QUICK])
-    with pytest.raises(SystemExit) as ended:
-        quernel.cli.main()
-    sys.stdout.flush()
-    assert not ended.value.code
-    assert b"gr??e" in shown.getvalue()
+    ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, encoding="ascii")
+    assert ran.returncode == 0
+    assert "gr??e" in ran.stdout
 
 
 EXTREMES = {
@@ -134,14 +128,14 @@ EXTREMES = {
 
 @WHOLE_OR_NOT
 @pytest.mark.parametrize("name", EXTREMES)
-def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(command, here, name, memory):
+def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(here, name, memory):
     place, factor, words = EXTREMES[name]
     x, z = np.random.default_rng(0).uniform(0.1, 0.5, (2, 60))
     columns = [x, x + z]
     columns[place] = factor * columns[place]
     rows = "".join(f"{a!r},{b!r}\n" for a, b in zip(*(column.tolist() for column in columns), strict=True))
     (here / "t.csv").write_text("x,y\n" + rows)
-    ran = command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory)
+    ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory)
     assert ran.returncode == 1
     for word in words:
         assert word in ran.stderr
@@ -156,23 +150,23 @@ def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(comman
         (("--components", "exact"), "--components exact needs all rows in memory"),
     ],
 )
-def test_complaints_of_estimators_name_options(command, here, options, words):
+def test_complaints_of_estimators_name_options(here, options, words):
     (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(600)))
-    ran = command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, "--max-memory", "1kB", *options)
+    ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, "--max-memory", "1kB", *options)
     assert ran.returncode == 1
     assert words in ran.stderr
     assert "=" not in ran.stderr
 
 
-def test_a_target_of_truth_values_that_begins_with_numbers_is_judged(command, here, monkeypatch):
+def test_a_target_of_truth_values_that_begins_with_numbers_is_judged(here, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_BYTES", 600)
     told = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
     (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{told[i][i % 3 > 0]}\n" for i in range(400)))
-    assert command("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0
-    ran = command("report", "m", "t.csv", "--out", "r.html", "--json")
+    assert run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0
+    ran = run("report", "m", "t.csv", "--out", "r.html", "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["rows_judged"] == 400
     (here / "bad.csv").write_text((here / "t.csv").read_text() + "3,maybe\n")
-    ran = command("report", "m", "bad.csv", "--out", "bad.html")
+    ran = run("report", "m", "bad.csv", "--out", "bad.html")
     assert ran.returncode == 1
     assert "column 'y' holds 'maybe'" in ran.stderr

@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from paper.test_reproduce import SEED, run
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
 from quernel.losses import Hinge, Logistic, Pinball, Squared
@@ -20,7 +19,10 @@ from quernel.paper.results import Finished, Results, stamp
 from quernel.paper.runner import run_task
 from quernel.paper.simulated import KERNEL, make_trial
 from quernel.paper.spline_design import spline_features
+from support.command_line import run_process
 from support.tiny_experiment import TINY
+
+SEED = 1
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 ITEMS = {
@@ -76,7 +78,9 @@ def same_fits(ours, theirs):
 def test_the_simulations_come_out_alike_by_admm_and_by_newton(tmp_path):
     """One test, so that parallel workers do not each run them."""
     for solver in ("admm", "newton"):
-        ran = run(*ITEMS, "--quick", "--seed", SEED, "--solver", solver, "--out", tmp_path / solver, cwd=tmp_path)
+        ran = run_process(
+            "reproduce", *ITEMS, "--quick", "--seed", SEED, "--solver", solver, "--out", tmp_path / solver, cwd=tmp_path
+        )
         assert ran.returncode == 0, ran.stderr
     for name in ITEMS.values():
         same_means(tmp_path, name)
@@ -115,13 +119,13 @@ def page_tells_the_solver(both):
     for solver in ("admm", "newton"):
         about = json.loads((both / solver / "reproduction.json").read_text())
         assert about.get("solver") == (solver if solver == "admm" else None)
-    ran = run("tab.2", "--quick", "--seed", SEED, "--out", both / "admm", cwd=both)
+    ran = run_process("reproduce", "tab.2", "--quick", "--seed", SEED, "--out", both / "admm", cwd=both)
     assert ran.returncode == 1
     assert "solver admm" in ran.stderr, "results of two solvers are never mixed"
 
 
 def test_an_unknown_solver_is_refused_before_any_work(tmp_path):
-    ran = run("tab.2", "--quick", "--solver", "simplex", "--out", "out", cwd=tmp_path)
+    ran = run_process("reproduce", "tab.2", "--quick", "--solver", "simplex", "--out", "out", cwd=tmp_path)
     assert ran.returncode == 1
     assert "no solver 'simplex'. Known: newton, admm" in ran.stderr
     assert not list(tmp_path.iterdir())

@@ -2,12 +2,11 @@
 
 import csv
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support.command_line import run_process
 
 pytest.importorskip("matplotlib")
 
@@ -23,23 +22,21 @@ MEANS = [(f"sample_size_{simulation}.csv", ("level", "N"), "KQR-RF", 500) for si
 ]
 
 
-def run(*arguments, cwd):
-    kept = ("PYTHONPATH", "PATH", "HOME", "NUMBA_CACHE_DIR")
-    return subprocess.run(
-        [sys.executable, "-c", "from quernel.cli import main; main()", "reproduce", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=cwd,
-        check=False,
-        env={name: os.environ[name] for name in kept if name in os.environ} | {"COLUMNS": "100"},
-    )
-
-
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quick")
-    ran = run(*ITEMS, "--quick", "--seed", SEED, "--out", folder / "out", "--summary", folder / "kept", cwd=folder)
+    ran = run_process(
+        "reproduce",
+        *ITEMS,
+        "--quick",
+        "--seed",
+        SEED,
+        "--out",
+        folder / "out",
+        "--summary",
+        folder / "kept",
+        cwd=folder,
+    )
     assert ran.returncode == 0, ran.stderr
     return folder, ran
 
@@ -96,13 +93,13 @@ def test_quick_writes_the_page_the_tables_the_figures_and_the_summary(quick):
 @pytest.mark.slow
 def test_a_second_run_measures_nothing_again(quick):
     folder, _ = quick
-    ran = run(*ITEMS, "--quick", "--seed", SEED, "--out", folder / "out", cwd=folder)
+    ran = run_process("reproduce", *ITEMS, "--quick", "--seed", SEED, "--out", folder / "out", cwd=folder)
     assert ran.returncode == 0, ran.stderr
     assert "24 tasks were finished before; 0 are left" in ran.stderr
 
 
 def test_the_list_names_every_item_and_its_label(tmp_path):
-    ran = run("--list", cwd=tmp_path)
+    ran = run_process("reproduce", "--list", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     for word in ("tab.2", "tab.3", "tab.4", "fig2", "fig3", "fig4", "price_fig", "used_cars", "beyond the paper"):
         assert word in ran.stdout, word
@@ -121,7 +118,7 @@ def test_the_list_names_every_item_and_its_label(tmp_path):
 def test_what_a_person_can_mend_is_said_before_any_work(tmp_path, arguments, words):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "note.txt").write_text("mine")
-    ran = run(*arguments, "--quick", cwd=tmp_path)
+    ran = run_process("reproduce", *arguments, "--quick", cwd=tmp_path)
     assert ran.returncode == 1
     for word in words:
         assert word in ran.stderr, ran.stderr

@@ -11,12 +11,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 
 import quernel
-from persistence.test_save import by_groups
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
 from quernel.tables import TableModel, prepare
-from support.models import LEVELS, MAKERS, SMALL, fitted, rows
+from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales, with_times
 
 onnx = pytest.importorskip("onnx")
@@ -211,7 +210,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
 @pytest.mark.parametrize("labels", [["low", "high"], [3, 7], [False, True]])
 @pytest.mark.parametrize("method", ["split", "cv+"])
 def test_groups_are_an_input_of_the_graph(tmp_path, labels, method):
-    model = by_groups(labels, method=method)
+    model = conformal_by_group(labels, method=method)
     quernel.to_onnx(model, tmp_path / "m.onnx")
     groups = np.array(labels)[(X_NEW[:, 0] > 0).astype(int)]
     kind = object if isinstance(labels[0], str) else np.int64

@@ -2,10 +2,8 @@
 
 import copy
 import dataclasses
-import hashlib
 import inspect
 import io
-import json
 import os
 import pickle
 import sys
@@ -33,10 +31,10 @@ from quernel.estimators.multiclass import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
-from quernel.persistence.archive import HEADER_SIZE, MAGIC
 from quernel.persistence.models import KNOWN_CLASSES, SPLITTERS
 from quernel.tables import TableEncoder, TableModel, prepare
-from support.models import LEVELS, MAKERS, SMALL, fitted, rows
+from support.model_files import assert_refused, read_archive, tamper, write_archive
+from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales
 
 X_NEW = rows(50, seed=1)[0]
@@ -140,16 +138,10 @@ def test_splitters_are_kept_as_their_arguments(kind, tmp_path):
     np.testing.assert_equal(after, before)
 
 
-def by_groups(labels, **settings):
-    X, y = rows(200)
-    model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0, **settings)
-    return model.fit(X, y, groups=np.array(labels)[(X[:, 0] > 0).astype(int)])
-
-
 @pytest.mark.parametrize("labels", [["low", "high"], [3, 7], [False, True], [0.5, 1.5]])
 @pytest.mark.parametrize("method", ["split", "cv+"])
 def test_groups_keep_their_scores(tmp_path, labels, method):
-    model = by_groups(labels, method=method)
+    model = conformal_by_group(labels, method=method)
     groups = np.array(labels)[(X_NEW[:, 0] > 0).astype(int)]
     quernel.save(model, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")
@@ -290,14 +282,6 @@ def whole(tmp_path_factory):
     return path.read_bytes()
 
 
-def refused(path, content, words="not a valid"):
-    path.write_bytes(content)
-    with pytest.raises(ModelFileError, match=words) as caught:
-        quernel.load(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def test_the_file_itself_is_accepted(whole, tmp_path):
     (tmp_path / "m").write_bytes(whole)
     quernel.load(tmp_path / "m")
@@ -309,43 +293,21 @@ def test_a_change_of_any_byte_is_refused(whole, tmp_path):
         for flip in (0x01, 0xFF):
             changed = bytearray(whole)
             changed[place] ^= flip
-            refused(tmp_path / "m", bytes(changed), "not a quernel model|damaged")
+            assert_refused(tmp_path / "m", bytes(changed), "not a quernel model|damaged")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.999])
 def test_a_truncated_file_is_refused(whole, tmp_path, share):
-    refused(tmp_path / "m", whole[: int(share * len(whole))], "not a quernel model|damaged")
+    assert_refused(tmp_path / "m", whole[: int(share * len(whole))], "not a quernel model|damaged")
 
 
 def test_something_appended_is_refused(whole, tmp_path):
-    refused(tmp_path / "m", whole + b"x", "damaged")
+    assert_refused(tmp_path / "m", whole + b"x", "damaged")
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04", b"{}", pickle.dumps({"a": 1}), b"quernel"])
 def test_a_foreign_file_is_refused(tmp_path, content):
-    refused(tmp_path / "m", content, "not a quernel model file")
-
-
-def sealed(document, arrays=(), compression=zipfile.ZIP_STORED):
-    """A file that somebody made up, with a right seal."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", compression) as members:
-        members.writestr("model.json", document if isinstance(document, str) else json.dumps(document))
-        for number, array in enumerate(arrays):
-            members.writestr(f"{number}.npy", array)
-    return MAGIC + hashlib.sha256(content.getvalue()).digest() + content.getvalue()
-
-
-def contents(whole):
-    with zipfile.ZipFile(io.BytesIO(whole[HEADER_SIZE:])) as members:
-        names = members.namelist()
-        return json.loads(members.read(names[0])), [members.read(name) for name in names[1:]]
-
-
-def changed(whole, change):
-    document, arrays = contents(whole)
-    change(document, arrays)
-    return sealed(document, arrays)
+    assert_refused(tmp_path / "m", content, "not a quernel model file")
 
 
 def state(document):
@@ -427,23 +389,25 @@ def with_bad_kernel(document, _):
     ],
 )
 def test_a_file_sealed_again_cannot_smuggle_anything_in(whole, tmp_path, change, words):
-    refused(tmp_path / "m", changed(whole, change), words)
+    assert_refused(tmp_path / "m", tamper(whole, change), words)
 
 
 def test_a_file_sealed_again_without_change_is_accepted(whole, tmp_path):
     """So that the refusals above are due to the changes."""
-    (tmp_path / "m").write_bytes(changed(whole, lambda *_: None))
+    (tmp_path / "m").write_bytes(tamper(whole, lambda *_: None))
     assert quernel.load(tmp_path / "m").coef_.shape == (30, 1)
 
 
 @pytest.mark.parametrize("document", ["[" * 100_000, "not json", "[]", "null", '{"format": 1}'])
 def test_documents_that_make_no_sense_are_refused(tmp_path, document):
-    refused(tmp_path / "m", sealed(document))
+    assert_refused(tmp_path / "m", write_archive(document))
 
 
 def test_compressed_members_are_refused(whole, tmp_path):
     """A few compressed bytes may claim to be as many gigabytes."""
-    refused(tmp_path / "m", sealed(*contents(whole), compression=zipfile.ZIP_DEFLATED), "must not be compressed")
+    assert_refused(
+        tmp_path / "m", write_archive(*read_archive(whole), compression=zipfile.ZIP_DEFLATED), "must not be compressed"
+    )
 
 
 # What cannot be saved

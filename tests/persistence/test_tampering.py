@@ -5,10 +5,10 @@ import hashlib
 import pytest
 
 import quernel
-from persistence.test_save import changed, refused
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.persistence.archive import HEADER_SIZE, MAGIC
 from quernel.tables import TableModel, prepare
+from support.model_files import assert_refused, tamper
 from support.models import LEVELS, fitted
 from support.tables import sales, with_times
 
@@ -38,14 +38,14 @@ def test_headers_of_arrays_that_make_no_sense_are_refused(whole, tmp_path, name)
         header = text + b"\n"
         arrays[0] = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
 
-    refused(tmp_path / "m", changed(whole, change), words)
+    assert_refused(tmp_path / "m", tamper(whole, change), words)
 
 
 def test_members_that_need_a_password_are_refused(whole, tmp_path):
     content = bytearray(whole[HEADER_SIZE:])
     for start, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(start) + place] |= 1
-    refused(tmp_path / "m", MAGIC + hashlib.sha256(content).digest() + content, "password")
+    assert_refused(tmp_path / "m", MAGIC + hashlib.sha256(content).digest() + content, "password")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_parts_that_make_no_sense_are_refused_before_they_are_used(whole_table, 
             for entry in entries(document, name):
                 entry[1] = forged
 
-        refused(tmp_path / "m", changed(whole_table, change))
+        assert_refused(tmp_path / "m", tamper(whole_table, change))
 
 
 @pytest.mark.parametrize("name", ["phases_", "input_range_", "quantiles_", "calibration_", "fill", "_groups"])
@@ -101,10 +101,10 @@ def test_parts_that_are_not_there_are_refused_before_they_are_used(whole_table, 
             else:
                 remove(one)
 
-    refused(tmp_path / "m", changed(whole_table, lambda document, _: remove(document)))
+    assert_refused(tmp_path / "m", tamper(whole_table, lambda document, _: remove(document)))
 
 
 def test_a_table_sealed_again_without_change_is_accepted(whole_table, tmp_path):
     """So that the refusals above are due to the changes."""
-    (tmp_path / "m").write_bytes(changed(whole_table, lambda *_: None))
+    (tmp_path / "m").write_bytes(tamper(whole_table, lambda *_: None))
     assert quernel.load(tmp_path / "m").predict_interval(with_times(sales(5))).shape == (5, 2)

@@ -15,7 +15,6 @@ from sklearn.linear_model import QuantileRegressor
 
 import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.cli import main
 from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_rows, report_page
 from quernel.report.content import intervals
 from quernel.report.evaluation import baselines, linear, unconditional
@@ -23,6 +22,7 @@ from quernel.report.fans import column_fans
 from quernel.report.model_choices import choices
 from quernel.report.number_format import number, short
 from quernel.report.svg import Chart, ticks
+from support.command_line import run
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
 from support.tables import sales
 
@@ -467,25 +467,17 @@ def test_numbers_are_short_and_right():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def sales_files(monkeypatch, tmp_path):
+    """Rows to fit and rows to report on, in the working directory."""
     csv.write_csv(sales(200), tmp_path / "old.csv")
     csv.write_csv(sales(100, seed=1), tmp_path / "new.csv")
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["quernel", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return run
 
 
 FIT = ("fit", "old.csv", "--target", "price", "--components", 40, "--quantiles", "0.05,0.5,0.95")
 
 
-def test_fit_and_report_write_pages(run, tmp_path):
+def test_fit_and_report_write_pages(sales_files, tmp_path):
     code, out, err = run(*FIT, "--model", "m.quernel", "--report", "fit.html", "--json")
     assert code == 0, err
     told = json.loads(out)
@@ -505,7 +497,7 @@ def test_fit_and_report_write_pages(run, tmp_path):
     assert f" rows {loss} (" in " ".join(out.split())  # as on the page, not 1.2e+04
 
 
-def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, tmp_path):
+def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(sales_files, tmp_path):
     csv.write_csv(sales(800), tmp_path / "old.csv")  # enough to tell the shares below from chance
     narrow = ("fit", "old.csv", "--target", "price", "--components", 200, "--quantiles", "0.1,0.5,0.9", "--conformal")
     code, out, err = run(
@@ -536,7 +528,7 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(run, 
     assert json.loads(out)["intervals"][0]["observed"] == np.mean(((low <= y) & (y <= high))[there])
 
 
-def test_a_report_does_not_change_the_model(run, tmp_path):
+def test_a_report_does_not_change_the_model(sales_files, tmp_path):
     run(*FIT, "--model", "a.quernel")
     code, out, err = run(*FIT, "--model", "b.quernel", "--report", "b.html", "--time-ordered")
     assert code == 0, err
@@ -546,7 +538,7 @@ def test_a_report_does_not_change_the_model(run, tmp_path):
     assert "evaluated on the last" in read((tmp_path / "b.html").read_text("utf-8")).texts["loss"]
 
 
-def test_what_cannot_work_is_said_in_one_line_and_leaves_no_file(run, tmp_path):
+def test_what_cannot_work_is_said_in_one_line_and_leaves_no_file(sales_files, tmp_path):
     run(*FIT, "--model", "m.quernel")
     (tmp_path / "mine.html").write_text("mine")
     (tmp_path / "untargeted.csv").write_text("\n".join(

@@ -140,3 +140,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
 @cache
 def fitted(name: str) -> Any:
     return MAKERS[name]()
+
+
+def conformal_by_group(labels: list[Any], **settings: Any) -> ConformalQuantileRegressor:
+    """Intervals that are calibrated apart for the rows with x_0 <= 0 and with x_0 > 0, which have these labels."""
+    X, y = rows(200)
+    model = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0, **settings)
+    return model.fit(X, y, groups=np.array(labels)[(X[:, 0] > 0).astype(int)])

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 LEVELS = [0.1, 0.5, 0.9]
 
@@ -37,3 +38,20 @@ def sales(n=400, seed=0, gaps=True):
             "price": gappy(price.tolist(), 0.02),
         }
     )
+
+
+def write_files(folder, table, n_files=5, group=None):
+    """Write the table as Parquet files named in the order of their rows, by default of two row groups each."""
+    folder.mkdir(exist_ok=True)
+    bounds = np.linspace(0, len(table), n_files + 1).astype(int)
+    for k in range(n_files):
+        part = table.slice(bounds[k], bounds[k + 1] - bounds[k])
+        pq.write_table(part, folder / f"part{k:02}.parquet", row_group_size=group or max(len(part) // 2, 1))
+    return folder
+
+
+def collect_rows(source, X=True):
+    """All rows of a row source: X, y and weights."""
+    blocks = list(source.stream(range(len(source.spans)), X=X))
+    assert [len(block.y) for block in blocks] == [span.stop - span.start for span in source.spans]
+    return [None if parts[0] is None else np.concatenate(parts) for parts in zip(*blocks, strict=True)]

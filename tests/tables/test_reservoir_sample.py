@@ -11,8 +11,7 @@ from quernel.tables import prepare
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.reservoir_sample import drawn, join_drawn, rows_to_draw
 from quernel.tables.streaming_training import draw_rows, prepare_streamed
-from support.tables import sales
-from tables.test_streaming import everything, written
+from support.tables import collect_rows, sales, write_files
 
 
 def numbered(n):
@@ -74,8 +73,8 @@ def test_the_size_of_a_sample_is_bounded_on_both_sides():
 
 def test_rows_drawn_from_files_have_the_numbers_of_the_rows_that_are_fitted(tmp_path):
     table = sales()
-    training = prepare_streamed(open_parquet(written(tmp_path, table)), "price")
-    _, y, _ = everything(training.rows)
+    training = prepare_streamed(open_parquet(write_files(tmp_path, table, 4, 37)), "price")
+    _, y, _ = collect_rows(training.rows)
     sample = draw_rows(training, 300, seed=0)
     price = sample.table["price"].to_numpy(zero_copy_only=False)
     there = np.isfinite(price)
@@ -89,7 +88,7 @@ def test_rows_drawn_from_files_have_the_numbers_of_the_rows_that_are_fitted(tmp_
 def test_numbers_go_on_through_the_slabs_of_a_large_row_group(tmp_path):
     rng, n = np.random.default_rng(0), 150_000
     table = pa.table({"x": rng.random(n), "y": np.where(rng.random(n) < 0.1, np.nan, np.arange(n))})
-    training = prepare_streamed(open_parquet(written(tmp_path, table, 2, 100_000)), "y")
+    training = prepare_streamed(open_parquet(write_files(tmp_path, table, 2, 100_000)), "y")
     sample = draw_rows(training, 500, seed=0)
     y = sample.table["y"].to_numpy()
     there = np.isfinite(y)

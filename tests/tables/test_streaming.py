@@ -12,25 +12,9 @@ from pyarrow import csv
 from quernel.tables import TableError, column_stats, in_batches, prepare, read, streaming_training
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
-from support.tables import sales
+from support.tables import collect_rows, sales, write_files
 
 WRITERS = {"parquet": pq.write_table, "arrow": pyarrow.feather.write_feather, "csv": csv.write_csv}
-
-
-def written(folder, table, n_files=4, group=37):
-    """The table in several files, with row groups of another size."""
-    for k, start in enumerate(np.linspace(0, len(table), n_files + 1).astype(int)[:-1]):
-        stop = np.linspace(0, len(table), n_files + 1).astype(int)[k + 1]
-        pq.write_table(table.slice(start, stop - start), folder / f"part{k:02}.parquet", row_group_size=group)
-    return folder
-
-
-def everything(rows, X=True):
-    """All rows of a source: X, y and weights."""
-    pieces = list(rows.stream(range(len(rows.spans)), X=X))
-    assert [len(piece.y) for piece in pieces] == [span.stop - span.start for span in rows.spans]
-    parts = zip(*pieces, strict=True)
-    return [None if part[0] is None else np.concatenate(part) for part in parts]
 
 
 def many_kinds(n=700, seed=1):
@@ -74,7 +58,7 @@ def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, 
     target, more = (
         ("price", {}) if make is sales else ("y", {"weights": "w", "categorical": ["code"], "missing": ["?"]})
     )
-    folder = written(tmp_path, table)
+    folder = write_files(tmp_path, table, 4, 37)
     whole = prepare(read(folder), target, **more)
     streamed = prepare_streamed(open_parquet(folder), target, **more)
     assert streamed.encoder == whole.encoder
@@ -83,7 +67,7 @@ def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, 
         assert any("'almost' is left out" in note and "--missing '?'" in note for note in whole.notes)
         assert any("'wild' is infinite in" in note for note in whole.notes)
     assert (streamed.dropped, streamed.rows.n_rows) == (whole.dropped, len(whole.y))
-    X, y, weight = everything(streamed.rows)
+    X, y, weight = collect_rows(streamed.rows)
     np.testing.assert_array_equal(X, whole.X)
     np.testing.assert_array_equal(y, whole.y)
     if whole.weight is not None:
@@ -95,8 +79,8 @@ def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
     monkeypatch.setattr(streaming_training, "STRIP", 16)
     monkeypatch.setattr(streaming_training, "cut", lambda n, d: [slice(0, 32)])
     table = sales()
-    rows = prepare_streamed(open_parquet(written(tmp_path, table, 3, 100)), "price", log_target=True).rows
-    X, y, _ = everything(rows)
+    rows = prepare_streamed(open_parquet(write_files(tmp_path, table, 3, 100)), "price", log_target=True).rows
+    X, y, _ = collect_rows(rows)
     assert len(rows.spans) > 6
     np.testing.assert_array_equal(y, prepare(table, "price", log_target=True).y)
     for k in range(0, len(rows.spans), 3):
@@ -109,7 +93,7 @@ def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
 def test_a_column_of_very_many_words_is_left_out_early(tmp_path, monkeypatch):
     monkeypatch.setattr(column_stats, "MOST_WORDS", 100)
     table = many_kinds()
-    streamed = prepare_streamed(open_parquet(written(tmp_path, table)), "y", columns=["even", "name"])
+    streamed = prepare_streamed(open_parquet(write_files(tmp_path, table, 4, 37)), "y", columns=["even", "name"])
     assert streamed.encoder.inputs == ["even"]
     assert "more than 100 different values" in streamed.notes[0]
 
@@ -134,7 +118,7 @@ def test_errors_are_those_of_the_table_in_memory(tmp_path, change, options):
         table = table.drop(name) if name in table.column_names else table
         table = table.append_column(name, values)
     with pytest.raises(TableError) as expected:
-        prepare(read(written(tmp_path, table)), **options)
+        prepare(read(write_files(tmp_path, table, 4, 37)), **options)
     with pytest.raises(TableError) as found:
         prepare_streamed(open_parquet(tmp_path), **options)
     assert str(found.value) == str(expected.value)
@@ -148,12 +132,12 @@ def test_rows_without_a_group_are_refused(tmp_path, gap):
     with pytest.raises(TableError, match="'group' is empty in 2 of"):
         prepare(table, "y", groups="group")
     with pytest.raises(TableError, match=r"'group' is empty in 2 of .* rows of .*row group 0"):
-        prepare_streamed(open_parquet(written(tmp_path, table)), "y", groups="group")
+        prepare_streamed(open_parquet(write_files(tmp_path, table, 4, 37)), "y", groups="group")
 
 
 def test_files_with_other_columns_are_named(tmp_path):
     table = sales()
-    written(tmp_path, table)
+    write_files(tmp_path, table, 4, 37)
     pq.write_table(table.drop("age"), tmp_path / "part04.parquet")
     with pytest.raises(TableError, match=r"part04.parquet has no column 'age'"):
         open_parquet(tmp_path)
@@ -179,7 +163,9 @@ def test_files_need_not_agree_on_columns_that_are_not_needed(tmp_path, ending):
         assert pa.concat_tables(piece.select(["x", "y"]) for piece in batches.pieces) == whole.select(["x", "y"])
     if ending == "parquet":
         table = open_parquet(tmp_path, needed={"x", "y"}.__contains__)
-        np.testing.assert_array_equal(everything(prepare_streamed(table, "y", columns=["x"]).rows)[0][:, 0], whole["x"])
+        np.testing.assert_array_equal(
+            collect_rows(prepare_streamed(table, "y", columns=["x"]).rows)[0][:, 0], whole["x"]
+        )
 
 
 def test_large_whole_numbers_agree_with_other_numbers(tmp_path):
@@ -200,4 +186,4 @@ def test_numbers_of_other_types_agree(tmp_path):
     both = pa.concat_tables([table, pa.table({"x": pa.nulls(100, pa.int64()), "y": table["y"]})])
     streamed = prepare_streamed(open_parquet(tmp_path), "y")
     assert streamed.encoder == prepare(both, "y").encoder
-    np.testing.assert_array_equal(everything(streamed.rows)[0], prepare(both, "y").X)
+    np.testing.assert_array_equal(collect_rows(streamed.rows)[0], prepare(both, "y").X)
