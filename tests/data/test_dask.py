@@ -543,7 +543,7 @@ def test_rounded_features_of_workers_lead_to_a_proof_on_unrounded_ones(client, l
     assert (rows.rounded, exact.rounded) == (True, False)
     before = rows.traffic.sweeps
     guess = InitialPoint.solution(first.coef, first.intercept, len(X), first.parameters, 1e-6)
-    proved = SOLVERS["newton"](Problem(exact, loss, 1e-4), tol=1e-6, guess=guess)
+    proved = SOLVERS["newton"](Problem(exact, loss, 1e-4), tol=1e-6, initial=guess)
     assert exact.traffic.sweeps == before + 1
     assert proved.converged
     np.testing.assert_array_equal(proved.coef, first.coef)

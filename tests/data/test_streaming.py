@@ -177,7 +177,7 @@ def test_many_features_and_hardly_any_memory(guess, monkeypatch):
     monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 1_000_000)  # less than the first sample takes
     rows = streamed(X, y, max_memory=1, components=300)
     assert rows.most_stored < 8 * 300
-    found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, guess=guess)
+    found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, initial=guess)
     assert found.relative_gap.max() <= 1e-4
 
 

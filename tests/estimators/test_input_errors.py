@@ -1,6 +1,7 @@
 """Bad input fails before any work, and the message says what is wrong, what was given and what to do."""
 
 import datetime
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,7 +34,7 @@ def no_work(monkeypatch, request):
         raise WorkStartedError
 
     for name in SOLVERS:
-        monkeypatch.setitem(SOLVERS, name, refuse)
+        monkeypatch.setitem(SOLVERS, name, replace(SOLVERS[name], solve=refuse))
 
 
 @pytest.fixture

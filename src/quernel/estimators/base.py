@@ -321,8 +321,8 @@ class KernelEstimator(BaseEstimator):
             return result
         # The dual variables of out-of-core rows were not kept: solve again from this solution with float64 features.
         # One pass recovers the duals, and further steps follow only if the gap exceeds tol.
-        guess = InitialPoint.solution(result.coef, result.intercept, summary.n_rows, result.parameters, self.tol)
-        return after(result, self._solve_on(rows.as_float64(), loss, self.tol, **kwargs | {"guess": guess}))
+        initial = InitialPoint.solution(result.coef, result.intercept, summary.n_rows, result.parameters, self.tol)
+        return after(result, self._solve_on(rows.as_float64(), loss, self.tol, **kwargs | {"initial": initial}))
 
     def _solve_and_close(self, rows: Any, loss: Loss, **kwargs: Any) -> Result:
         """Solve, and release the cached features of streamed rows afterwards, even after an error."""
@@ -343,8 +343,8 @@ class KernelEstimator(BaseEstimator):
 
         def solve(rows: InMemoryDesign, tol: float) -> Result:
             # The error of the low-rank factor exceeds rounding error, so polishing a large problem gains nothing.
-            large = rows.n_rows * rows.n_features > POLISHED and self._solver() is SOLVERS["newton"]
-            return self._solve_on(rows, loss, tol, **({"polish": False} if large else {}))
+            large = rows.n_rows * rows.n_features > POLISHED
+            return self._solve_on(rows, loss, tol, polish=not large)
 
         self.feature_map_, result = solve_full_kernel(
             source,

@@ -23,7 +23,7 @@ from quernel.estimators.warnings import warn_not_converged
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
-from quernel.solvers import Result, multinomial
+from quernel.solvers import MULTINOMIAL, Result
 from quernel.tuning.alpha import alpha_for
 from quernel.tuning.data_summary import summarize_rows
 
@@ -278,7 +278,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         return [f"class {label}" for label in self.classes_]
 
     def _solver(self) -> Callable[..., Result]:
-        return multinomial.solve if self._together else super()._solver()
+        return MULTINOMIAL if self._together else super()._solver()
 
     def _calibrate(self, X: Array, y: NDArray[Any], weight: Array | None) -> ProbabilityCurves:
         """Fit the calibration curves on out-of-fold scores (cross_val_predict with five folds)."""

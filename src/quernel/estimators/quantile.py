@@ -24,8 +24,7 @@ from quernel.features.random import as_generator
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
-from quernel.solvers import Result
-from quernel.solvers.noncrossing import driver
+from quernel.solvers import NONCROSSING, Result
 from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.theory.kernel_gap import KernelGap
 from quernel.tuning.alpha import auto_alpha
@@ -457,7 +456,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     def _solver(self) -> Callable[..., Result]:
         if self.noncrossing != "joint":
             return super()._solver()
-        return partial(driver.solve, points=None if self._points is None else self.feature_map_.transform(self._points))
+        return partial(NONCROSSING, points=None if self._points is None else self.feature_map_.transform(self._points))
 
     def _store_levels(self, levels: Array, summary: DataSummary) -> None:
         """Write the fitted attributes that only quantiles have: levels, point masses of y, crossing rate."""

@@ -167,9 +167,9 @@ class WarmStart:
     def solver_kwargs(self, model: Any, summary: DataSummary) -> dict[str, Any]:
         """Keyword arguments for the solver: the initial point, and a callback that writes the checkpoint."""
         if self.path is None:
-            return {} if self.guess is None else {"guess": self.guess}
+            return {} if self.guess is None else {"initial": self.guess}
         self.checkpoint = Checkpoint(self.path, fingerprint(model, summary))
-        return {"guess": self.checkpoint.read() or self.guess, "keep": self.checkpoint.write}
+        return {"initial": self.checkpoint.read() or self.guess, "callback": self.checkpoint.write}
 
     def record(self, model: Any, summary: DataSummary, result: Result) -> None:
         """Record on the model what a later warm start needs, and delete the checkpoint."""

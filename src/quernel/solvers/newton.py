@@ -118,20 +118,20 @@ class _Columns:
     polish: NDArray[np.intp]
     systems: list[NewtonSystem | None]
 
-    def take(self, keep: NDArray[np.intp]) -> _Columns:
+    def take(self, columns: NDArray[np.intp]) -> _Columns:
         """Some of the columns, by position."""
         return _Columns(
-            self.problem.take(keep),
-            self.null.take(keep),
-            self.index[keep],
-            self.state.take(keep),
-            self.coef[:, keep],
-            self.intercept[keep],
-            self.width[keep],
-            self.floor[keep],
-            self.goal[keep],
-            self.polish[keep],
-            [self.systems[k] for k in keep],
+            self.problem.take(columns),
+            self.null.take(columns),
+            self.index[columns],
+            self.state.take(columns),
+            self.coef[:, columns],
+            self.intercept[columns],
+            self.width[columns],
+            self.floor[columns],
+            self.goal[columns],
+            self.polish[columns],
+            [self.systems[k] for k in columns],
         )
 
 
@@ -160,7 +160,7 @@ def solve(
     max_iter: int = 1000,
     start: Start | None = None,
     polish: bool = True,
-    keep: Callable[[Array, Array], None] | None = None,
+    callback: Callable[[Array, Array], None] | None = None,
 ) -> Result:
     """Minimise F for every column to a relative duality gap of at most `tol`.
 
@@ -174,7 +174,7 @@ def solve(
         Warm start; None starts from the best constant.
     polish : bool
         Whether small problems continue below `tol` down to rounding error.
-    keep : callable or None
+    callback : callable or None
         Called with (coef, intercept) after every step.
     """
     start = start if start is not None else _cold_start(problem)
@@ -203,8 +203,8 @@ def solve(
         if len(unfinished):
             _step(columns, sums, inner_done)
             best.hessian_rows += int(sums.active.sum())
-            if keep is not None:
-                keep(*_all_columns(columns, best))
+            if callback is not None:
+                callback(*_all_columns(columns, best))
     if len(columns.index) and stop_requested():  # with as few passes as possible
         _certify_stopped(columns, best, iteration)
     elif len(columns.index):  # out of steps: certify what was reached
@@ -302,9 +302,9 @@ def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIter
     """
     objective = columns.problem.objective(sums, columns.coef, columns.intercept)
     gap = sums.fenchel_gap + dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
-    guess = relative(gap, objective, columns.null.objective)
+    estimate = relative(gap, objective, columns.null.objective)
     polishing = columns.goal == ROUNDING
-    if (inner_done & (guess <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
+    if (inner_done & (estimate <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
         reached = _certify_and_record(columns, inner_done & (sums.active == 0), best, iteration) <= columns.goal
         columns.polish = np.where(reached & polishing, -1, columns.polish)
         columns.goal = np.where(reached, ROUNDING, columns.goal)

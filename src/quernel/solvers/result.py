@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +122,52 @@ class Result:
     def converged(self) -> bool:
         """Whether every column reached its tolerance."""
         return all(status is Status.CONVERGED for status in self.status)
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A solver, called like a function, and what it can do: ask this before the first pass, not for its name.
+
+    Attributes
+    ----------
+    solve : callable
+        solve(problem, *, tol, max_iter) -> Result, with further arguments for what it can do.
+    warm_starts : bool
+        Whether it takes `initial`, an `InitialPoint`, and hands intermediate ones to `callback`.
+    out_of_core : bool
+        Whether it makes passes over row blocks, wherever they are; if not, all features must be one array in memory.
+    float32 : bool
+        Whether it works on float32 features.
+    polishes : bool
+        Whether it continues small problems below `tol` down to rounding error, unless `polish=False`.
+    """
+
+    solve: Callable[..., Result]
+    warm_starts: bool = False
+    out_of_core: bool = False
+    float32: bool = False
+    polishes: bool = False
+
+    def __call__(
+        self,
+        problem: Problem,
+        *,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        initial: InitialPoint | None = None,
+        callback: Callback | None = None,
+        polish: bool = True,
+        **options: Any,
+    ) -> Result:
+        """Minimise F for every column to a relative duality gap of at most `tol`.
+
+        `initial`, `callback` and `polish` save work or digits only: solvers that cannot use them go without.
+        """
+        if self.warm_starts:
+            options |= {"initial": initial, "callback": callback}
+        if self.polishes:
+            options |= {"polish": polish}
+        return self.solve(problem, tol=tol, max_iter=max_iter, **options)
 
 
 def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:

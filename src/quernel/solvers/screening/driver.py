@@ -110,14 +110,14 @@ class _Stage:
     def from_steps(
         cls,
         sample: Problem,
-        guess: _Stage,
+        initial: _Stage,
         newton_steps: SubsampledNewton,
         basis: Array | None,
         moments: FeatureMoments,
         tol: float,
     ) -> _Stage | None:
         """The stage of a sample approximately solved by a few Newton steps; None where these do not converge."""
-        fit = newton_steps.fit_subsample(guess.coef, guess.intercept)
+        fit = newton_steps.fit_subsample(initial.coef, initial.intercept)
         if fit is None:
             return None
         dual, steps = sample.loss.slope(fit[2]), np.full(sample.n_columns, SAMPLE_STEPS)
@@ -146,22 +146,22 @@ class _Stage:
         return cls(coef, intercept, basis, *bands, parameters, curved, work)
 
     @classmethod
-    def from_guess(
-        cls, sample: Problem, guess: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
+    def from_initial(
+        cls, sample: Problem, initial: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
     ) -> _Stage:
         """The stage of a given initial point, whose error is estimated from the residuals of a sample."""
-        residual = _residuals(sample, guess.coef, guess.intercept)
+        residual = _residuals(sample, initial.coef, initial.intercept)
         dual = sample.loss.slope(residual)
         curved = smooth_driver.is_curved(sample.loss, residual, dual)
         error = SamplingError.unknown(sample)
         if not curved:
-            error = SamplingError.estimate(sample, residual, dual, guess.n_rows, moments, tol)
+            error = SamplingError.estimate(sample, residual, dual, initial.n_rows, moments, tol)
         bands = error.active_share, error.band, error.wide_band, error.covers_all
-        if guess.band is not None:
-            active_share = np.mean(sample.loss.distance_to_knot(residual) <= guess.band, axis=0)
-            bands = active_share, guess.band, guess.band, False
+        if initial.band is not None:
+            active_share = np.mean(sample.loss.distance_to_knot(residual) <= initial.band, axis=0)
+            bands = active_share, initial.band, initial.band, False
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(guess.coef, guess.intercept, basis, *bands, guess.parameters, curved, work)
+        return cls(initial.coef, initial.intercept, basis, *bands, initial.parameters, curved, work)
 
 
 def solve(
@@ -169,8 +169,8 @@ def solve(
     *,
     tol: float = 1e-6,
     max_iter: int = 1000,
-    guess: InitialPoint | None = None,
-    keep: Callback | None = None,
+    initial: InitialPoint | None = None,
+    callback: Callback | None = None,
     polish: bool = True,
 ) -> Result:
     """Minimise F for every column to a relative duality gap of at most `tol`.
@@ -182,10 +182,10 @@ def solve(
         Relative duality gap at which a column has converged.
     max_iter : int
         Newton steps of each column in each stage.
-    guess : InitialPoint or None
+    initial : InitialPoint or None
         Warm start: only samples larger than its `n_rows` are solved. One that is `solved` may be the solution: no
         Newton steps precede screening and, out of core, its certificate is tried before all rows are read again.
-    keep : callable or None
+    callback : callable or None
         Called with an `InitialPoint` after every stage and every round of the last one, e.g. to write a checkpoint.
     polish : bool
         Whether small problems continue below `tol` down to rounding error.
@@ -198,16 +198,16 @@ def solve(
     rng = np.random.default_rng(0)
     if is_small(problem):
         if problem.rows.near:
-            return _solve_all(problem, problem.rows, tol, max_iter, guess, polish)[1]
-        _, result = problem.run_at(_solve_all, problem.rows.sample(n, rng), tol, max_iter, guess, polish)
+            return _solve_all(problem, problem.rows, tol, max_iter, initial, polish)[1]
+        _, result = problem.run_at(_solve_all, problem.rows.sample(n, rng), tol, max_iter, initial, polish)
         return replace(result, dual=result.dual[:0])
     # 1. A first sample, or the given point.
-    if guess is None:
+    if initial is None:
         moments, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
-        moments, stage = problem.run_at(_guessed_stage, problem.rows.sample(size, rng), n, tol, guess)
-        size = guess.n_rows
-    work, solved, null = [stage.work], guess is not None and guess.solved, None
+        moments, stage = problem.run_at(_initial_stage, problem.rows.sample(size, rng), n, tol, initial)
+        size = initial.n_rows
+    work, solved, null = [stage.work], initial is not None and initial.solved, None
     if problem.rows.near and not stage.curved:  # in parallel: samples are too small to use all threads
         null = submit(null_model, problem, threads=problem.rows.threads)
     # 2. Larger samples, until all rows are next.
@@ -216,8 +216,8 @@ def solve(
             return newton.solve(problem, tol=tol, max_iter=max_iter)
         if size >= n:
             break
-        if keep is not None:
-            keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
+        if callback is not None:
+            callback(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
         # Active rows are solved one column at a time. Out of core each column recomputes the features of its own in
         # every step, so their number adds up; in memory gathering a sample costs as much as it saves the other columns.
         active_share = stage.active_share.max() if problem.rows.near else stage.active_share.sum()
@@ -229,24 +229,24 @@ def solve(
             work.append(stage.work)
             del sample
 
-    def keep_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
-        if keep is not None:
-            keep(InitialPoint(coef, intercept, n, stage.parameters, band))
+    def report_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
+        if callback is not None:
+            callback(InitialPoint(coef, intercept, n, stage.parameters, band))
 
     # 3. and 4. All rows: screen, solve and check in rounds; without screening where the loss is curved.
     if stop_requested():
         scale = null_model(problem) if null is None else null()
         result = certify_point(problem, stage.coef, stage.intercept, scale, tol)
     elif stage.curved:
-        if keep is not None:
-            keep(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
+        if callback is not None:
+            callback(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
         result = smooth_driver.solve_curved(
-            problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, keep_round, solved=solved
+            problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, report_round, solved=solved
         )
     else:
         steps = None if solved else _plan_steps(problem, stage, rng)
         stage = replace(stage, newton_steps=None)
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, keep_round, solved, steps, null)
+        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, report_round, solved, steps, null)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
@@ -257,13 +257,13 @@ def solve(
 
 
 def _solve_all(
-    problem: Problem, rows: InMemoryDesign, tol: float, max_iter: int, guess: InitialPoint | None, polish: bool
+    problem: Problem, rows: InMemoryDesign, tol: float, max_iter: int, initial: InitialPoint | None, polish: bool
 ) -> tuple[None, Result]:
     """Plain Newton on all rows of a small problem, from a warm start if one is given."""
     problem, start = problem.on(rows), None
-    if guess is not None:
-        stage = _Stage.from_guess(problem, guess, None, FeatureMoments.from_sample(problem), tol)
-        start = warm_start(problem, guess, np.where(stage.curved, 0.0, stage.band))
+    if initial is not None:
+        stage = _Stage.from_initial(problem, initial, None, FeatureMoments.from_sample(problem), tol)
+        start = warm_start(problem, initial, np.where(stage.curved, 0.0, stage.band))
     result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=polish)
     return None, replace(result, parameters=_parameters(problem.loss, result))
 
@@ -281,14 +281,14 @@ def _first_stage(
     return moments, _Stage.from_solution(sample, result, basis, moments, tol)
 
 
-def _guessed_stage(
-    problem: Problem, rows: InMemoryDesign, n: int, tol: float, guess: InitialPoint
+def _initial_stage(
+    problem: Problem, rows: InMemoryDesign, n: int, tol: float, initial: InitialPoint
 ) -> tuple[FeatureMoments, _Stage]:
     """As `_first_stage`, for a given initial point in place of the sample's solution."""
     sample = problem.on(rows)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
     moments = FeatureMoments.from_sample(sample.within(basis))
-    return moments, _Stage.from_guess(sample, guess, basis, moments, tol)
+    return moments, _Stage.from_initial(sample, initial, basis, moments, tol)
 
 
 def _next_stage(
@@ -305,13 +305,13 @@ def _next_stage(
     Newton steps with the sample's own gradient usually suffice; where they do not converge it is solved to `goal`.
     """
     sample, basis = problem.on(rows), before.basis
-    guess = before if basis is None else replace(before, coef=basis.T @ before.coef)
+    initial = before if basis is None else replace(before, coef=basis.T @ before.coef)
     stage = None
     if steps := has_enough_rows(sample, before.parameters):
         newton_steps = SubsampledNewton(sample, basis, before.parameters)
-        stage = _Stage.from_steps(sample, guess, newton_steps, basis, moments, tol)
+        stage = _Stage.from_steps(sample, initial, newton_steps, basis, moments, tol)
     if stage is None:
-        result = _solve_stage(sample, None, guess, goal, max_iter)
+        result = _solve_stage(sample, None, initial, goal, max_iter)
         stage = _Stage.from_solution(sample, result, basis, moments, tol)
         if steps:
             iterations, entries, hessian_rows = stage.work
@@ -378,11 +378,11 @@ def _parameters(loss: Loss, result: Result) -> float:
 
 
 def warm_start(
-    problem: Problem, guess: Result | _Stage | InitialPoint, band: Array, null: Callable[[], NullModel] | None = None
+    problem: Problem, initial: Result | _Stage | InitialPoint, band: Array, null: Callable[[], NullModel] | None = None
 ) -> newton.Start:
     """Start Newton at a fit to fewer rows, with a smoothing width in proportion to its uncertainty `band` (q,)."""
     scale = null_model(problem) if null is None else null()
-    return newton.Start(guess.coef, guess.intercept, central_duals(problem), FIRST_WIDTH * band, scale)
+    return newton.Start(initial.coef, initial.intercept, central_duals(problem), FIRST_WIDTH * band, scale)
 
 
 def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
@@ -395,28 +395,28 @@ def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
 def _solve_stage(
     problem: Problem,
     basis: Array | None,
-    guess: _Stage,
+    initial: _Stage,
     tol: float,
     max_iter: int,
-    keep: RoundCallback | None = None,
+    callback: RoundCallback | None = None,
     solved: bool = False,
     steps: NewtonSteps | None = None,
     null: Callable[[], NullModel] | None = None,
 ) -> Result:
     """Solve all columns on these rows, warm-started from the stage before: by rounds of screening where that pays."""
     small = problem.rows.n_rows * problem.rows.n_features <= SMALL
-    if small or guess.active_share.max() > MAX_ACTIVE_SHARE:
-        start = warm_start(problem, guess, guess.band, null)
+    if small or initial.active_share.max() > MAX_ACTIVE_SHARE:
+        start = warm_start(problem, initial, initial.band, null)
         return smooth_driver.solve_projected(problem, basis, start, tol, max_iter)
     return solve_in_rounds(
         problem,
-        guess.coef,
-        guess.intercept,
-        guess.band,
+        initial.coef,
+        initial.intercept,
+        initial.band,
         basis=basis,
         tol=tol,
         max_iter=max_iter,
-        keep=keep,
+        callback=callback,
         solved=solved,
         steps=steps,
         null=null,

@@ -82,7 +82,7 @@ def solve_in_rounds(
     basis: Array | None = None,
     tol: float,
     max_iter: int,
-    keep: RoundCallback | None = None,
+    callback: RoundCallback | None = None,
     solved: bool = False,
     steps: NewtonSteps | None = None,
     null: Callable[[], NullModel] | None = None,
@@ -103,7 +103,7 @@ def solve_in_rounds(
         Relative duality gap.
     max_iter : int
         Newton steps of each solve.
-    keep : callable or None
+    callback : callable or None
         Called with (coef, intercept, band) after every round.
     solved : bool
         Whether the fit may already be the solution: out of core the first duals are tried on it before all rows are
@@ -122,7 +122,7 @@ def solve_in_rounds(
         counted = steps.newton.hessian_rows
         fit = take_steps(problem, state, fit, steps, basis)
         screened, active_set, hessian_rows = fit.screened, fit.active_set, steps.newton.hessian_rows - counted
-    guess_band, band, stepped = band, fit.band, not np.array_equal(fit.coef, coef)
+    given_band, band, stepped = band, fit.band, not np.array_equal(fit.coef, coef)
     width, scale = FIRST_WIDTH * band, null_model(problem) if null is None else null()
     best = _BestRound(problem, scale, tol)
     best.hessian_rows += hessian_rows
@@ -177,12 +177,12 @@ def solve_in_rounds(
         # active. (After Newton steps F at that fit is not known, but F at the initial fit serves in its place.)
         coef, intercept = np.where(worse, fit.coef, coef + move), np.where(worse, fit.intercept, intercept + shift)
         before = np.where(worse, before, after)
-        if keep is not None:
-            keep(coef, intercept, np.clip(2 * check.worst_violation, NEXT_WIDTH * band, band))
+        if callback is not None:
+            callback(coef, intercept, np.clip(2 * check.worst_violation, NEXT_WIDTH * band, band))
         # Duals can be rechecked only at the fit that was checked, and where single rows can be read.
         last_check = check if problem.rows.near and problem.rows.cached and not (drop_basis or worse.any()) else None
         if drop_basis:  # the low-rank basis is too small: screen again, with all features
-            basis, band = None, np.where(worse, 2, 1) * guess_band
+            basis, band = None, np.where(worse, 2, 1) * given_band
             before, screened, active_set = screen(problem, state, coef, intercept, band, basis)
             width = FIRST_WIDTH * band
         else:

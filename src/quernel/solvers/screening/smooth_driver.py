@@ -50,20 +50,20 @@ def subsampled_newton(
     null: NullModel,
     tol: float,
     max_iter: int,
-    keep: Callable[[Array, Array], None] | None = None,
+    callback: Callable[[Array, Array], None] | None = None,
 ) -> Result:
     """Newton with the full gradient and the Hessian of a sample of `size` rows, as long as the gap falls fast.
 
-    `keep` is called with (coef, intercept) after every step.
+    `callback` is called with (coef, intercept) after every step.
     """
     q, goal = problem.n_columns, max(tol, SAMPLE_ACCURACY / size)
-    guess = coef if basis is None else basis.T @ coef
+    initial = coef if basis is None else basis.T @ coef
     sample = problem.rows.sample(size, rng, basis)
     # The sample's solution, and its Hessians there, factorized once for all steps.
-    _, (sample_fit, systems) = problem.run_at(_solve_sample, sample, guess, intercept, goal, max_iter)
+    _, (sample_fit, systems) = problem.run_at(_solve_sample, sample, initial, intercept, goal, max_iter)
     coef, intercept = sample_fit.coef if basis is None else basis @ sample_fit.coef, sample_fit.intercept.copy()
     state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
-    share = size * len(guess) / (problem.rows.n_rows * problem.rows.n_features)
+    share = size * len(initial) / (problem.rows.n_rows * problem.rows.n_features)
     best.hessian_rows = sample_fit.hessian_rows
     for iteration in range(max_iter):
         # One pass: gradient and certificate, with the slopes of the loss as duals.
@@ -71,8 +71,8 @@ def subsampled_newton(
         certificate = certify_gradient(problem, state, found, coef, null)
         before = best.relative_gap.copy()
         best.update(np.arange(q), coef, intercept, state, certificate, int(sample_fit.iterations.max()) + iteration)
-        if keep is not None:
-            keep(coef, intercept)
+        if callback is not None:
+            callback(coef, intercept)
         if stop_requested() or np.all((best.relative_gap <= tol) | (best.relative_gap > MAX_GAP_RATIO * before)):
             break
         # Newton step with the sample's Hessian, within the basis.
@@ -129,13 +129,13 @@ def solve_curved(
     rng: np.random.Generator,
     tol: float,
     max_iter: int,
-    keep: Callable[[Array, Array], None] | None = None,
+    callback: Callable[[Array, Array], None] | None = None,
     *,
     solved: bool = False,
 ) -> Result:
     """Solve on all rows, warm-started from the solution (coef, intercept) on a sample.
 
-    `keep` is called with (coef, intercept) after every step. A start that may be the solution already (`solved`) is
+    `callback` is called with (coef, intercept) after every step. A start that may be the solution already (`solved`) is
     certified first.
     """
     null, size = null_model(problem), sample_size(problem)
@@ -147,12 +147,12 @@ def solve_curved(
         if work.converged or stop_requested():
             return work
     if size is not None:
-        work = after(work, subsampled_newton(problem, basis, coef, intercept, size, rng, null, tol, max_iter, keep))
+        work = after(work, subsampled_newton(problem, basis, coef, intercept, size, rng, null, tol, max_iter, callback))
         if work.converged or stop_requested():
             return work
         coef, intercept, anchor = work.coef, work.intercept, work.dual if problem.rows.near else nothing
     start = newton.Start(coef, intercept, anchor, nothing, null)
-    return after(work, solve_projected(problem, basis, start, tol, max_iter, keep))
+    return after(work, solve_projected(problem, basis, start, tol, max_iter, callback))
 
 
 def solve_projected(
@@ -161,12 +161,12 @@ def solve_projected(
     start: newton.Start,
     tol: float,
     max_iter: int,
-    keep: Callable[[Array, Array], None] | None = None,
+    callback: Callable[[Array, Array], None] | None = None,
 ) -> Result:
     """Newton on all rows within the basis, certified over all features; continued without basis where needed."""
     # Projected features need memory of their own, and out of core the duals cannot be handed on.
     if basis is None or not problem.rows.cached or not problem.rows.near:
-        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, keep=keep)
+        return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, callback=callback)
     inner = problem.within(basis)
     result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.within(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
