@@ -71,7 +71,7 @@ def test_a_level_between_the_shares_below_and_up_to_a_curve_is_kept(counts, mode
     np.testing.assert_allclose(worm.density[:2], 1.0)
     assert worm.counts.sum() == worm.n_rows == 1000
     # A curve above all rows that have the value does not hold, nor does one below them.
-    off = CalibrationDisplay.of(y[1000:], np.full((1000, 2), [-0.5, 0.5]), [0.25, 0.5])
+    off = CalibrationDisplay.compute(y[1000:], np.full((1000, 2), [-0.5, 0.5]), [0.25, 0.5])
     assert not off.holds.any()
 
 

@@ -52,10 +52,10 @@ def model(data):
 
 def test_true_quantiles_lie_within_chance_and_wrong_ones_do_not():
     """The band is a binomial one: over many draws, true levels leave it about as often as it says."""
-    shown = [CalibrationDisplay.of(*drawn(500, seed=seed), LEVELS) for seed in range(60)]
+    shown = [CalibrationDisplay.compute(*drawn(500, seed=seed), LEVELS) for seed in range(60)]
     inside = np.mean([display.holds for display in shown])
     assert 0.92 < inside < 0.99
-    wide = CalibrationDisplay.of(*drawn(500, scale=1.5), LEVELS)
+    wide = CalibrationDisplay.compute(*drawn(500, scale=1.5), LEVELS)
     assert wide.holds.tolist() == [False, False, True, False, False]
 
 
@@ -74,11 +74,11 @@ def test_only_rows_with_the_same_target_count_to_either_side_of_a_curve():
     """A fit goes through some of its training rows; that these compare as equal to it is rounding."""
     y = np.arange(10.0)
     curves = np.column_stack([np.where(y < 4, y, 4.0), np.full(10, 7.0)])
-    apart = CalibrationDisplay.of(y, curves, [0.5, 0.9])
+    apart = CalibrationDisplay.compute(y, curves, [0.5, 0.9])
     assert apart.below.tolist() == apart.observed.tolist() == [0.5, 0.8]
-    assert ResidualQuantileDisplay.of(y, curves, [0.5, 0.9]).counts.tolist() == [5, 3, 2]
+    assert ResidualQuantileDisplay.compute(y, curves, [0.5, 0.9]).counts.tolist() == [5, 3, 2]
     y[6:9] = 7.0
-    together = CalibrationDisplay.of(y, curves, [0.5, 0.9])
+    together = CalibrationDisplay.compute(y, curves, [0.5, 0.9])
     assert together.below.tolist() == [0.5, 0.6]
     assert together.observed.tolist() == [0.5, 0.9]
 
@@ -86,26 +86,26 @@ def test_only_rows_with_the_same_target_count_to_either_side_of_a_curve():
 def test_levels_may_come_in_any_order(data, model):
     X, y = data
     order = [3, 0, 4, 1, 2]
-    one = CalibrationDisplay.of(y, model.predict(X), LEVELS)
-    two = CalibrationDisplay.of(y, model.predict(X)[:, order], LEVELS[order])
+    one = CalibrationDisplay.compute(y, model.predict(X), LEVELS)
+    two = CalibrationDisplay.compute(y, model.predict(X)[:, order], LEVELS[order])
     np.testing.assert_array_equal(one.observed, two.observed)
     three = CalibrationDisplay.from_estimator(model, X, y, quantiles=[0.75, 0.3])
     assert three.levels.tolist() == [0.3, 0.75]
 
 
 def test_the_histogram_and_the_worm_of_true_quantiles_are_flat():
-    right = ResidualQuantileDisplay.of(*drawn(20_000), LEVELS)
+    right = ResidualQuantileDisplay.compute(*drawn(20_000), LEVELS)
     assert right.counts.sum() == right.n_rows == 20_000
     np.testing.assert_allclose(right.density, 1, atol=0.12)
     np.testing.assert_allclose(right.worm, 0, atol=0.05)
-    wide = ResidualQuantileDisplay.of(*drawn(20_000, scale=1.5), LEVELS)
+    wide = ResidualQuantileDisplay.compute(*drawn(20_000, scale=1.5), LEVELS)
     # Below 1.5 times the true score of a level lies the share Phi(1.5 z): the worm has the slope 0.5.
     np.testing.assert_allclose(wide.worm, 0.5 * norm.ppf(LEVELS), atol=0.1)
     assert wide.density[0] < 0.5 < 1.2 < wide.density[2]
 
 
 def test_the_worm_stays_finite_where_no_row_is_below():
-    display = ResidualQuantileDisplay.of(np.zeros(10), np.ones((10, 2)), [0.1, 0.9])
+    display = ResidualQuantileDisplay.compute(np.zeros(10), np.ones((10, 2)), [0.1, 0.9])
     assert np.isfinite(display.worm).all()
     assert display.plot().figure_ is display.ax_[0].figure
 
@@ -116,14 +116,14 @@ def test_the_fan_is_the_prediction_for_typical_rows(data, model):
     row = pd.DataFrame({"wind": display.grid[[7]], "noise": X["noise"].median(), "site": X["site"].median()})
     np.testing.assert_allclose(display.curves[7], model.predict(row)[0])
     assert (display.ax_.get_xlabel(), display.ax_.get_ylabel()) == ("wind", "power")
-    by_number = QuantileFanDisplay.of(model, X, y, 0)
+    by_number = QuantileFanDisplay.compute(model, X, y, 0)
     np.testing.assert_array_equal(by_number.curves, display.curves)
-    assert QuantileFanDisplay.of(model, X, y, "site").grid.tolist() == [0, 1]
+    assert QuantileFanDisplay.compute(model, X, y, "site").grid.tolist() == [0, 1]
 
 
 def test_the_averaged_fan_is_a_mean_over_rows(data, model):
     X, y = data
-    display = QuantileFanDisplay.of(model, X[:50], y[:50], "wind", others="average", grid=[0.6, 0.3])
+    display = QuantileFanDisplay.compute(model, X[:50], y[:50], "wind", others="average", grid=[0.6, 0.3])
     assert display.grid.tolist() == [0.3, 0.6]
     np.testing.assert_allclose(display.curves[1], model.predict(X[:50].assign(wind=0.6)).mean(axis=0))
 
@@ -132,7 +132,7 @@ def test_arrays_and_polars_give_the_same_fan(data, model):
     X, y = data
     bare = KernelQuantileRegressor(LEVELS, n_components=60, random_state=0).fit(X.to_numpy(), y)
     one = QuantileFanDisplay.from_estimator(bare, X.to_numpy(), y, 1)
-    two = QuantileFanDisplay.of(model, pl.DataFrame(X.to_dict("list")), y, "noise")
+    two = QuantileFanDisplay.compute(model, pl.DataFrame(X.to_dict("list")), y, "noise")
     np.testing.assert_allclose(one.curves, two.curves)
     assert one.ax_.get_xlabel() == "column 1"
 
@@ -152,8 +152,8 @@ def test_shuffling_a_column_that_matters_costs_loss(data, model):
 
 def test_columns_can_be_shuffled_together(data, model):
     X, y = data
-    both = PermutationImportanceDisplay.of(model, X, y, together={"both": [0, 2]}, n_repeats=2)
-    alone = PermutationImportanceDisplay.of(model, X, y, n_repeats=2)
+    both = PermutationImportanceDisplay.compute(model, X, y, together={"both": [0, 2]}, n_repeats=2)
+    alone = PermutationImportanceDisplay.compute(model, X, y, n_repeats=2)
     assert both.increase.shape == (1, 2)
     assert both.increase.min() > alone.increase.max()
 
@@ -174,7 +174,7 @@ def test_numbers_become_groups_of_equal_size(data, model):
     assert display.n_rows.tolist() == [80] * 5
     assert np.all(np.diff(display.widths) > 0)  # the noise grows with the wind
     many_zeros = np.r_[np.zeros(300), np.arange(1, 101.0)]
-    assert IntervalWidthDisplay.of(y, y - 1, y + 1, many_zeros).n_rows.sum() == 400
+    assert IntervalWidthDisplay.compute(y, y - 1, y + 1, many_zeros).n_rows.sum() == 400
 
 
 def test_a_group_that_is_covered_too_little_is_marked():
@@ -196,10 +196,10 @@ def test_the_choice_of_features_is_shown(model):
     (chosen,) = [line for line in display.ax_[1].lines if line.get_markersize() == 9]
     assert (chosen.get_xdata()[0], chosen.get_ydata()[0]) == (500, 22.5)
     with pytest.raises(ValueError, match="was told its number of features"):
-        FeatureCountDisplay.of(model)
+        FeatureCountDisplay.compute(model)
     searched.n_components_choice_ = ComponentsChoice(500, "too few different rows.")
     with pytest.raises(ValueError, match="tried none: too few different rows"):
-        FeatureCountDisplay.of(searched)
+        FeatureCountDisplay.compute(searched)
 
 
 def test_given_axes_are_used(data, model):
@@ -216,8 +216,8 @@ def test_given_axes_are_used(data, model):
 def test_matplotlib_is_imported_only_to_draw():
     code = (
         "import sys, numpy as np; from quernel.plots import *\n"
-        "y = np.zeros(5); CalibrationDisplay.of(y, y, 0.5); ResidualQuantileDisplay.of(y, y, 0.5)\n"
-        "IntervalWidthDisplay.of(y, y, y, y)\n"
+        "y = np.zeros(5); CalibrationDisplay.compute(y, y, 0.5); ResidualQuantileDisplay.compute(y, y, 0.5)\n"
+        "IntervalWidthDisplay.compute(y, y, y, y)\n"
         "assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -225,16 +225,19 @@ def test_matplotlib_is_imported_only_to_draw():
 
 Y = np.zeros(4)
 BAD = {
-    "level 1": (lambda: CalibrationDisplay.of(Y, Y, 1.0), "strictly between 0 and 1"),
-    "levels twice": (lambda: CalibrationDisplay.of(Y, np.zeros((4, 2)), [0.5, 0.5]), "different levels"),
-    "columns": (lambda: ResidualQuantileDisplay.of(Y, np.zeros((4, 2)), [0.5]), r"one column per level, \(4, 1\)"),
-    "no rows": (lambda: CalibrationDisplay.of([], [], 0.5), "n > 0"),
-    "NaN": (lambda: CalibrationDisplay.of([np.nan], [1.0], 0.5), "y_true contains NaN"),
-    "confidence": (lambda: CalibrationDisplay.of(Y, Y, 0.5, confidence=95), "confidence must lie"),
-    "coverage": (lambda: IntervalWidthDisplay.of(Y, Y, Y, Y, coverage=90), "coverage must lie"),
-    "groups": (lambda: IntervalWidthDisplay.of(Y, Y, Y, Y[:3]), "same shape"),
-    "endless": (lambda: IntervalWidthDisplay.of(Y, Y, Y + np.inf, Y), "no NaN or infinite"),
-    "many labels": (lambda: IntervalWidthDisplay.of(*[np.zeros(20)] * 3, list("abcdefghijklmnopqrst")), "20 different"),
+    "level 1": (lambda: CalibrationDisplay.compute(Y, Y, 1.0), "strictly between 0 and 1"),
+    "levels twice": (lambda: CalibrationDisplay.compute(Y, np.zeros((4, 2)), [0.5, 0.5]), "different levels"),
+    "columns": (lambda: ResidualQuantileDisplay.compute(Y, np.zeros((4, 2)), [0.5]), r"one column per level, \(4, 1\)"),
+    "no rows": (lambda: CalibrationDisplay.compute([], [], 0.5), "n > 0"),
+    "NaN": (lambda: CalibrationDisplay.compute([np.nan], [1.0], 0.5), "y_true contains NaN"),
+    "confidence": (lambda: CalibrationDisplay.compute(Y, Y, 0.5, confidence=95), "confidence must lie"),
+    "coverage": (lambda: IntervalWidthDisplay.compute(Y, Y, Y, Y, coverage=90), "coverage must lie"),
+    "groups": (lambda: IntervalWidthDisplay.compute(Y, Y, Y, Y[:3]), "same shape"),
+    "endless": (lambda: IntervalWidthDisplay.compute(Y, Y, Y + np.inf, Y), "no NaN or infinite"),
+    "many labels": (
+        lambda: IntervalWidthDisplay.compute(*[np.zeros(20)] * 3, list("abcdefghijklmnopqrst")),
+        "20 different",
+    ),
 }
 
 
@@ -254,7 +257,7 @@ def test_bad_columns_and_estimators_are_refused(data, model):
     with pytest.raises(ValueError, match="others must be one of"):
         QuantileFanDisplay.from_estimator(model, X, y, 0, others="mean")
     with pytest.raises(ValueError, match="n_repeats must be 1 or more"):
-        PermutationImportanceDisplay.of(model, X, y, n_repeats=0)
+        PermutationImportanceDisplay.compute(model, X, y, n_repeats=0)
     mean = KernelRegressor(n_components=20).fit(X, y)
     with pytest.raises(ValueError, match="KernelRegressor has no quantiles_"):
         CalibrationDisplay.from_estimator(mean, X, y)

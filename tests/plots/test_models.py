@@ -30,7 +30,7 @@ from quernel.plots import (
     QuantileFanDisplay,
     ResidualQuantileDisplay,
 )
-from quernel.plots.fan_display import _some
+from quernel.plots.fans import sample_rows
 from quernel.tables import TableModel, prepare
 from support.tables import sales
 
@@ -147,13 +147,13 @@ def test_the_fan_of_a_table_is_the_prediction_for_typical_rows(sold, kind):
         alike = pd.DataFrame({**typical, name: fan.grid})
         np.testing.assert_allclose(fan.curves, model.predict(alike))
         assert fan.ax_.get_xlabel() == name
-    assert QuantileFanDisplay.of(model, rows, frame["price"], "place").grid.tolist() == ["north", "south", "east"]
-    assert QuantileFanDisplay.of(model, rows, frame["price"], "garden").grid.tolist() == [False, True]
+    assert QuantileFanDisplay.compute(model, rows, frame["price"], "place").grid.tolist() == ["north", "south", "east"]
+    assert QuantileFanDisplay.compute(model, rows, frame["price"], "garden").grid.tolist() == [False, True]
     assert fan.grid.dtype.kind == "M"
-    given = QuantileFanDisplay.of(model, rows, frame["price"], "place", grid=["south"], others="average")
+    given = QuantileFanDisplay.compute(model, rows, frame["price"], "place", grid=["south"], others="average")
     np.testing.assert_allclose(
         given.curves[0],
-        model.predict(frame.iloc[_some(len(frame))].assign(place="south")).mean(axis=0),
+        model.predict(frame.iloc[sample_rows(len(frame))].assign(place="south")).mean(axis=0),
     )
 
 
@@ -207,7 +207,7 @@ def test_every_display_looks_into_pipelines(piped):
     held = CalibrationDisplay.from_estimator(model, frame, y)
     assert held.levels.tolist() == [0.1, 0.5, 0.9]
     assert ResidualQuantileDisplay.from_estimator(model, frame, y).n_rows == len(y)
-    assert PermutationImportanceDisplay.of(model, frame, y, n_repeats=1).names == ["wind", "noise", "site"]
+    assert PermutationImportanceDisplay.compute(model, frame, y, n_repeats=1).names == ["wind", "noise", "site"]
     words = QuantileFanDisplay.from_estimator(model, frame, y, "site")
     medians = {"wind": frame["wind"].median(), "noise": frame["noise"].median()}
     np.testing.assert_allclose(words.curves, model.predict(pd.DataFrame({**medians, "site": words.grid})))
@@ -228,10 +228,10 @@ def test_digits_in_words_stay_words(data):
     frame = X.assign(site=np.where(site == "hill", "01", "02"))
     columns = make_column_transformer((OneHotEncoder(sparse_output=False), ["site"]), remainder="passthrough")
     model = make_pipeline(columns, clone(BASE)).fit(frame, y)
-    assert QuantileFanDisplay.of(model, frame, y, "site").grid.tolist() in (["01", "02"], ["02", "01"])
+    assert QuantileFanDisplay.compute(model, frame, y, "site").grid.tolist() in (["01", "02"], ["02", "01"])
     bare = make_pipeline(make_column_transformer((OneHotEncoder(), [2]), remainder="passthrough"), clone(BASE))
     bare.fit(frame.to_numpy(object), y)
-    assert set(QuantileFanDisplay.of(bare, frame.to_numpy(object), y, 2).grid) == {"01", "02"}
+    assert set(QuantileFanDisplay.compute(bare, frame.to_numpy(object), y, 2).grid) == {"01", "02"}
 
 
 def test_choices_are_found_inside(data):
@@ -266,7 +266,7 @@ def test_a_table_of_other_columns_is_refused_in_one_line(sold):
         QuantileFanDisplay.from_estimator(model, frame.drop(columns="size"), frame["price"], "place")
     assert len(str(refused.value)) < 200
     with pytest.raises(ValueError, match="has no value in these rows"):
-        QuantileFanDisplay.of(model, frame.assign(age=np.nan), frame["price"], "age")
+        QuantileFanDisplay.compute(model, frame.assign(age=np.nan), frame["price"], "age")
 
 
 def test_times_of_day_and_words_for_gaps_are_drawn(data):
@@ -294,10 +294,10 @@ def test_times_of_day_and_words_for_gaps_are_drawn(data):
         few = QuantileFanDisplay.from_estimator(model, table, y, "t", grid=given)
         assert few.grid.tolist() == [datetime(1970, 1, 1, 8, 0, 30), datetime(1970, 1, 1, 12)]
         np.testing.assert_allclose(few.curves[1], model.predict(noon)[0])
-    few = QuantileFanDisplay.of(model, table, y, "t", grid=along.grid[:2])
+    few = QuantileFanDisplay.compute(model, table, y, "t", grid=along.grid[:2])
     np.testing.assert_allclose(few.curves, along.curves[:2])
     with pytest.raises(ValueError, match=r"'25:00', which is no time of day. Write times like 08:30"):
-        QuantileFanDisplay.of(model, table, y, "t", grid=["25:00"])
+        QuantileFanDisplay.compute(model, table, y, "t", grid=["25:00"])
     shuffled = PermutationImportanceDisplay.from_estimator(model, table, y, n_repeats=2, random_state=0)
     assert sorted(shuffled.names) == ["num", "t"]
 

@@ -18,7 +18,7 @@ def searched():
 
 
 def test_the_path_is_that_of_the_search(searched):
-    path = PathDisplay.of(searched)
+    path = PathDisplay.compute(searched)
     assert path.losses.shape == (3, 3)
     assert path.losses[path.chosen] == -searched.best_score_ == path.losses.min()
     assert path.alphas[path.chosen[1]] == searched.alpha_

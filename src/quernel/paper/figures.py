@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quernel.plots.style import ACCENT, INK, LINE, dress, require_matplotlib
+from quernel.plots.style import ACCENT, INK, LINE, require_matplotlib, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +107,7 @@ def make_panels(rows: int, columns: int, *, size: tuple[float, float], **options
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for ax in axes.flat:
-        dress(ax)
+        style_axes(ax)
     return figure, axes
 
 

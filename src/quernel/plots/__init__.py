@@ -1,8 +1,8 @@
 """Plots of quantile models in one style. Needs matplotlib: ``pip install 'quernel[plots]'``.
 
 Displays follow scikit-learn's: each holds the numbers of a plot. `from_estimator` and `from_predictions` compute and
-draw it, `of` computes it only, and `plot` draws it (again), on given axes or a new figure. The axes are then in `ax_`
-and the figure in `figure_`.
+draw it, `compute` computes it only, and `plot` draws it (again), on given axes or a new figure. The axes are then in
+`ax_` and the figure in `figure_`.
 
 =============================== =====================================================================================
 `fan_chart`                     nested bands between quantile curves, over the data
@@ -18,16 +18,11 @@ and the figure in `figure_`.
 =============================== =====================================================================================
 """
 
-from quernel.plots.calibration import CalibrationDisplay
-from quernel.plots.fan import fan_chart
-from quernel.plots.fan_display import QuantileFanDisplay
-from quernel.plots.importance import PermutationImportanceDisplay
-from quernel.plots.interval_width_display import IntervalWidthDisplay
-from quernel.plots.n_components_display import FeatureCountDisplay
-from quernel.plots.plan import exponent_grid, feature_map
-from quernel.plots.residuals import ResidualQuantileDisplay
+from quernel.plots.calibration import CalibrationDisplay, IntervalWidthDisplay, ResidualQuantileDisplay
+from quernel.plots.fans import QuantileFanDisplay, fan_chart
+from quernel.plots.importance import ImportanceDisplay, PermutationImportanceDisplay
 from quernel.plots.style import house_style, save_figure
-from quernel.plots.tuning import ImportanceDisplay, PathDisplay
+from quernel.plots.tuning import FeatureCountDisplay, PathDisplay, exponent_grid, feature_map
 
 __all__ = [
     "CalibrationDisplay",

@@ -1,4 +1,4 @@
-"""PermutationImportanceDisplay: rise of the pinball loss when a column is permuted (Breiman 2001)."""
+"""Importance of columns: rise of the loss when one is permuted, and learned bandwidths of the kernel."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from quernel.metrics import pinball_loss
-from quernel.plots.checks import Floats, check_predictions
-from quernel.plots.models import predict_quantiles
-from quernel.plots.style import BAND_DARK, LINE, dress, house_style, new_axes
+from quernel.plots.calibration import check_predictions
+from quernel.plots.models import Floats, get_input_names, predict_quantiles, unwrap_tuned_estimator
+from quernel.plots.style import BAND_DARK, LINE, Display
 from quernel.plots.table_access import split_columns
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ MAX_COLUMNS = 30
 
 
 @dataclass(eq=False)
-class PermutationImportanceDisplay:
-    """Permutation importance: relative rise of the mean pinball loss when a column is permuted among the rows.
+class PermutationImportanceDisplay(Display):
+    """Permutation importance: relative rise of the mean pinball loss when a column is permuted (Breiman 2001).
 
     An increase of 0.3 means that the loss rises by 30 % without the information of the column. Of correlated columns
-    each can stand in for the others, so that each alone seems unimportant: permute them together.
+    each can stand in for the others, so that each alone seems unimportant: permute them together. Bars are means and
+    lines ranges over the repeats, of the thirty most important columns at most.
 
     Parameters
     ----------
@@ -43,7 +44,12 @@ class PermutationImportanceDisplay:
     loss: float
 
     @classmethod
-    def from_estimator(
+    def from_estimator(cls, estimator: Any, X: Any, y: ArrayLike, *, ax: "Axes | None" = None, **options: Any) -> Self:
+        """Compute the display and plot it on `ax`, or a new figure; the other arguments as in `compute`."""
+        return cls.compute(estimator, X, y, **options).plot(ax=ax)
+
+    @classmethod
+    def compute(
         cls,
         estimator: Any,
         X: Any,
@@ -53,9 +59,8 @@ class PermutationImportanceDisplay:
         together: Mapping[str, Sequence[int]] | None = None,
         n_repeats: int = 5,
         random_state: int = 0,
-        ax: "Axes | None" = None,
     ) -> Self:
-        """Plot the permutation importance of the columns of a fitted estimator, on test data.
+        """Compute the permutation importance of the columns of a fitted estimator, on test data, without drawing it.
 
         Parameters
         ----------
@@ -66,26 +71,7 @@ class PermutationImportanceDisplay:
             Groups of columns that are permuted jointly; by default each column is permuted by itself.
         n_repeats : int, number of permutations
         random_state : int, seed of the permutations, which are the same for every column
-        ax : matplotlib Axes, or None for a new figure
         """
-        display = cls.of(
-            estimator, X, y, quantiles=quantiles, together=together, n_repeats=n_repeats, random_state=random_state
-        )
-        return display.plot(ax=ax)
-
-    @classmethod
-    def of(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: ArrayLike,
-        *,
-        quantiles: ArrayLike | None = None,
-        together: Mapping[str, Sequence[int]] | None = None,
-        n_repeats: int = 5,
-        random_state: int = 0,
-    ) -> Self:
-        """Compute the display without drawing it; arguments as in `from_estimator`."""
         if not n_repeats >= 1:
             raise ValueError(f"n_repeats must be 1 or more; got {n_repeats!r}.")
         curves, levels = predict_quantiles(estimator, X, quantiles)
@@ -109,19 +95,65 @@ class PermutationImportanceDisplay:
                 increase[i, k] = float(np.mean(pinball_loss(target, curves, levels))) / loss - 1
         return cls(list(together), increase, loss)
 
-    def plot(self, *, ax: "Axes | None" = None) -> Self:
-        """Draw the means as bars and the range over repeats as lines, for the thirty most important columns at most."""
-        mean = self.increase.mean(axis=1)
-        order = np.argsort(-mean, kind="stable")[:MAX_COLUMNS][::-1]
-        with house_style():
-            ax = new_axes() if ax is None else ax
-            dress(ax)
-            positions = np.arange(len(order))
-            ax.barh(positions, 100 * mean[order], color=BAND_DARK, height=0.7)
-            extremes = 100 * self.increase[order].min(axis=1), 100 * self.increase[order].max(axis=1)
-            ax.hlines(positions, *extremes, color=LINE, linewidth=1.4)
-            ax.set_yticks(positions, [self.names[j] for j in order])
-            ax.grid(False, axis="y")
-            ax.set_xlabel("rise of the pinball loss when the column is shuffled, per cent")
-        self.ax_, self.figure_ = ax, ax.figure
-        return self
+    @property
+    def order(self) -> np.ndarray:
+        """Positions of the columns, the most important one first, shape (columns,)."""
+        return np.argsort(-self.increase.mean(axis=1), kind="stable")
+
+    def _draw(self, ax: "Axes") -> None:
+        order = self.order[:MAX_COLUMNS][::-1]
+        increase, positions = 100 * self.increase[order], np.arange(len(order))
+        ax.barh(positions, 100 * self.increase.mean(axis=1)[order], color=BAND_DARK, height=0.7)
+        ax.hlines(positions, increase.min(axis=1), increase.max(axis=1), color=LINE, linewidth=1.4)
+        ax.set_yticks(positions, [self.names[j] for j in order])
+        ax.grid(False, axis="y")
+        ax.set_xlabel("rise of the pinball loss when the column is shuffled, per cent")
+
+
+@dataclass(eq=False)
+class ImportanceDisplay(Display):
+    """Importance of each column to the kernel: its scale / its learned bandwidth, relative to the largest.
+
+    The scale is the column's standard deviation or, for a column of two values, their distance: a rare flag that moves
+    the quantiles far is important. With ten times the bandwidth, in these scales, a column moves the quantiles a tenth
+    as fast (automatic relevance determination). The most important column is drawn on top, at most thirty.
+
+    Parameters
+    ----------
+    names : list of str
+    importance : array of shape (columns,), between 0 and 1
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure, after `plot`
+    """
+
+    names: list[str]
+    importance: Floats
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, ax: "Axes | None" = None) -> Self:
+        """Plot the columns of a model fitted with ``bandwidth="learned"``."""
+        return cls.compute(estimator).plot(ax=ax)
+
+    @classmethod
+    def compute(cls, estimator: Any) -> Self:
+        """Compute the display without drawing it; arguments as in `from_estimator`."""
+        names, estimator = get_input_names(estimator), unwrap_tuned_estimator(estimator)
+        choice = getattr(estimator, "bandwidth_choice_", None)
+        if choice is None or not choice.rounds:
+            raise ValueError(
+                f"This {type(estimator).__name__} has no learned bandwidths to tell columns apart by. Fit it with "
+                "bandwidth='learned' (bandwidths='learned' in a search), on enough rows."
+            )
+        inverse = 1 / np.array(choice.rounds[choice.best].bandwidth)
+        named = names is not None and len(names) == len(inverse)
+        labels = [str(name) for name in names] if named else [f"column {j}" for j in range(len(inverse))]
+        return cls(labels, inverse / inverse.max())
+
+    def _draw(self, ax: "Axes") -> None:
+        order = np.argsort(-self.importance, kind="stable")[:MAX_COLUMNS][::-1]
+        ax.barh([self.names[j] for j in order], self.importance[order], color=BAND_DARK)
+        ax.grid(False, axis="y")
+        ax.set_xlim(0, 1)
+        ax.set_xlabel("scale of the column / learned bandwidth; largest = 1")

@@ -4,14 +4,15 @@ import inspect
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.conformal import ConformalQuantileRegressor
-from quernel.plots.checks import Floats
 from quernel.tables import TableModel
+
+Floats = NDArray[np.floating]
 
 # Coverage of intervals that were not calibrated for one.
 DEFAULT_COVERAGE = 0.9

@@ -1,4 +1,4 @@
-"""Style of all plots: palette, typography, new axes, and saving of figures.
+"""What all plots share: palette, typography, the base class of displays, and saving of figures.
 
 Matplotlib is an optional dependency: it is imported inside the functions, so that importing quernel neither needs nor
 loads it. Figures are built without pyplot: no global list of open figures, no display, no change of the user's
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -76,15 +76,48 @@ def house_style() -> Iterator[None]:
         yield
 
 
-def new_axes() -> "Axes":
-    """Return axes on a new figure that pyplot does not manage. Call within `house_style`."""
+class Display:
+    """Base class of the displays: `plot` styles the axes, draws on them and keeps them.
+
+    A subclass is a dataclass of the numbers of a plot, draws them in `_draw`, and has a classmethod `compute` that
+    makes it without matplotlib.
+    """
+
+    # What the axes of a display that needs a pair of them are for, and the size of their new figure in inches.
+    panels: ClassVar[tuple[str, ...]] = ()
+    size: ClassVar[tuple[float, float] | None] = None
+    ax_: Any
+    figure_: Any
+
+    def plot(self, *, ax: Any = None) -> Self:
+        """Draw the display on axes, or a pair of axes where it needs two; None is those of a new figure."""
+        with house_style():
+            ax = new_axes(max(len(self.panels), 1), self.size) if ax is None else ax
+            if self.panels and np.shape(ax) != (len(self.panels),):
+                raise ValueError(f"ax must be a pair of axes: one for {' and one for '.join(self.panels)}.")
+            for one in np.ravel(ax):
+                style_axes(one)
+            self._draw(ax)
+        self.ax_, self.figure_ = ax, np.ravel(ax)[0].figure
+        return self
+
+    def _draw(self, ax: Any) -> None:
+        """Draw the numbers on styled axes, within `house_style`."""
+        raise NotImplementedError
+
+
+def new_axes(count: int = 1, size: tuple[float, float] | None = None) -> Any:
+    """Return axes side by side on a new figure that pyplot does not manage: one, or an array of them.
+
+    Call within `house_style`.
+    """
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    return Figure(layout="constrained").add_subplot()
+    return Figure(figsize=size, layout="constrained").subplots(1, count)
 
 
-def dress(ax: "Axes") -> None:
+def style_axes(ax: "Axes") -> None:
     """Style frame and grid of axes, also of those made outside `house_style`."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(True, color=GRID, linewidth=0.8)
@@ -101,9 +134,14 @@ def shades(count: int) -> list[str]:
     return [to_hex(pale + step * (dark - pale)) for step in steps]
 
 
-def cut(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     """Truncate text to at most `most` characters, the last one an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def format_percent(share: float) -> str:
+    """Format a share as a percentage without trailing zeros: 0.025 is "2.5 %"."""
+    return f"{100 * share:.6g} %"
 
 
 def save_figure(fig: "Figure", path: str | os.PathLike[str]) -> Path:

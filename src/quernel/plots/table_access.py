@@ -3,17 +3,19 @@
 Displays replace or permute single columns; `Columns.assemble` turns the columns back into what the model takes.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots.checks import Floats
+from quernel.plots.models import Floats
 from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
-from quernel.tables.columns import CYCLES
+from quernel.tables.columns import CYCLES, Column
 from quernel.tables.encoder import as_arrow
 
 # Grids end at these quantiles of the column: beyond them there are too few rows to support the curves.
@@ -22,6 +24,8 @@ ENDS = (0.005, 0.995)
 FEW_VALUES = 10
 # Most categories of a grid.
 MAX_CATEGORIES = 10
+# Names of the categories that a model of tables does not know, and of missing ones.
+OTHER, MISSING = "(other)", "(missing)"
 # Times of day are represented as datetimes of this day.
 FIRST_DAY = date(1970, 1, 1)
 # Resolution of a grid of dates that resolves a yearly cycle, and the most points it may take.
@@ -47,22 +51,39 @@ class Columns:
         """Return all columns of the rows at these positions."""
         return [column[rows] for column in self.values]
 
-    def typical(self) -> list[NDArray[Any]]:
-        """Return one row: the median of numbers and dates, the most frequent category."""
+    @cached_property
+    def typical_row(self) -> list[NDArray[Any]]:
+        """One row: the median of numbers and dates, the most frequent category."""
         return [_typical_value(column) for column in self.values]
 
 
-def split_columns(model: Any, X: Any) -> Columns:
-    """Split X into its columns; for a model of tables, only those that it uses."""
+def split_columns(model: Any, X: Any, *, pooled: bool = False) -> Columns:
+    """Split X into its columns; for a model of tables, only those that it uses.
+
+    With `pooled`, categories that such a model does not know are one, "(other)", and missing ones another, "(missing)".
+    """
+    if isinstance(X, Columns):
+        return X
     if isinstance(model, TableModel):
-        return _columns_of_table(model, model.encoder.without_marks(as_arrow(X)))
+        return _split_table(model, model.encoder.without_marks(as_arrow(X)), pooled=pooled)
     if not hasattr(X, "columns"):
-        return _columns_of_array(model, X)
+        return _split_array(model, X)
     labels = list(X.columns)
     values = [_to_plain_array(X[label]) for label in labels]
     names = [str(label) for label in labels]
     columns = Columns(names, values, lambda arrays: type(X)(dict(zip(labels, arrays, strict=True))))
     return _check_shape(columns, (len(X), len(labels)))
+
+
+def find_column(column: int | str, names: list[str]) -> int:
+    """Return the position of a column that is given by name or position."""
+    if isinstance(column, str):
+        if column not in names:
+            raise ValueError(f"There is no column {column!r}. Its columns: {', '.join(names)}.")
+        return names.index(column)
+    if not 0 <= column < len(names):
+        raise ValueError(f"column must be a name, or a number from 0 to {len(names) - 1}; got {column!r}.")
+    return int(column)
 
 
 def make_grid(values: NDArray[Any], n_points: int) -> NDArray[Any]:
@@ -78,7 +99,10 @@ def make_grid(values: NDArray[Any], n_points: int) -> NDArray[Any]:
     if values.dtype.kind == "M":
         return to_dates(date_grid(to_seconds(observed), n_points))
     distinct = np.unique(observed)
-    return distinct if len(distinct) <= FEW_VALUES else np.linspace(*np.quantile(observed, ENDS), n_points)
+    if len(distinct) <= FEW_VALUES:
+        return distinct
+    low, high = np.quantile(observed, ENDS)
+    return np.linspace(low, high, n_points)
 
 
 def date_grid(seconds: Floats, n_points: int, *, yearly: bool = True) -> Floats:
@@ -165,43 +189,53 @@ def _typical_value(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _most_frequent(categories: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct categories, the most frequent first; they are compared as text."""
-    _, first, counts = np.unique(categories.astype(str), return_index=True, return_counts=True)
-    return categories[first[np.argsort(-counts, kind="stable")]]
+    """Return the distinct categories, the most frequent first, ties alphabetically; they are compared as text."""
+    originals = {str(category): category for category in categories[::-1]}
+    counts = Counter(map(str, categories))
+    ranked = sorted(counts, key=lambda text: (-counts[text], text))
+    return np.array([originals[text] for text in ranked], dtype=object)
 
 
-def _columns_of_table(model: TableModel, table: Any) -> Columns:
+def _split_table(model: TableModel, table: Any, *, pooled: bool) -> Columns:
     """Split an Arrow table into the columns that a model of tables uses, converted as for its encoder."""
-    model.encoder.check(table.schema)
-    values: list[NDArray[Any]] = []
-    for column in model.encoder.columns:
-        if isinstance(column, TextColumn):
-            values.append(np.asarray(table[column.name].to_pylist(), dtype=object))
-            continue
-        read = column.read(table[column.name])
-        if isinstance(column, BooleanColumn):  # a category: a grid of numbers would have values between false and true
-            values.append(np.where(np.isnan(read), None, read > 0.5))
-        else:
-            values.append(to_dates(read) if isinstance(column, DateColumn | TimeColumn) else read)
-    names = model.encoder.inputs
-    times = [isinstance(column, TimeColumn) for column in model.encoder.columns]
+    encoder = model.encoder
+    encoder.check(table.schema)
+    values = [_read_column(column, table[column.name], pooled=pooled) for column in encoder.columns]
 
-    def assemble(columns: Sequence[NDArray[Any]]) -> Any:
-        arrays = (_to_arrow_times(column) if time else column for column, time in zip(columns, times, strict=True))
-        return as_arrow(dict(zip(names, arrays, strict=True)))
+    def assemble(arrays: Sequence[NDArray[Any]]) -> Any:
+        columns = zip(encoder.columns, arrays, strict=True)
+        return as_arrow({column.name: _to_arrow(column, array, pooled=pooled) for column, array in columns})
 
-    return _check_shape(Columns(names, values, assemble), (table.num_rows, len(names)))
+    return _check_shape(Columns(encoder.inputs, values, assemble), (table.num_rows, len(encoder.inputs)))
 
 
-def _to_arrow_times(dates: NDArray[Any]) -> Any:
-    """Convert datetimes of 1 January 1970 to an Arrow array of times of day."""
+def _read_column(column: Column, entries: Any, *, pooled: bool) -> NDArray[Any]:
+    """Convert a column of an Arrow table to float64, datetime64[us] or, for categories, object."""
+    if isinstance(column, TextColumn):
+        if pooled:
+            return np.array([*column.levels, OTHER, MISSING], dtype=object)[column.read(entries)]
+        return np.asarray(entries.to_pylist(), dtype=object)
+    read = column.read(entries)
+    if isinstance(column, BooleanColumn):  # a category: a grid of numbers would have values between false and true
+        flags = (read > 0.5).astype(object)
+        flags[np.isnan(read)] = None
+        return flags
+    return to_dates(read) if isinstance(column, DateColumn | TimeColumn) else read
+
+
+def _to_arrow(column: Column, values: NDArray[Any], *, pooled: bool) -> Any:
+    """Convert the values of a column to what an Arrow table is made of; the inverse of `_read_column`."""
     import pyarrow as pa
 
-    microseconds = dates.astype("datetime64[us]").astype(np.int64)
-    return pa.array(microseconds, mask=np.isnat(dates)).cast(pa.time64("us"))
+    if isinstance(column, TimeColumn):
+        microseconds = values.astype("datetime64[us]").astype(np.int64)
+        return pa.array(microseconds, mask=np.isnat(values)).cast(pa.time64("us"))
+    if pooled and isinstance(column, TextColumn):
+        return pa.array(values.tolist(), pa.string(), mask=values == MISSING)
+    return values
 
 
-def _columns_of_array(model: Any, X: Any) -> Columns:
+def _split_array(model: Any, X: Any) -> Columns:
     """Split an array into its columns, named as those that the model was fitted to."""
     matrix = np.asarray(X)
     values = [_to_plain_array(column) for column in matrix.T] if matrix.ndim == 2 else []

@@ -141,8 +141,8 @@ def report_page(
         columns=summarize(model, table),
         y=y,
         choices=choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
-        calibration=CalibrationDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
-        residuals=ResidualQuantileDisplay.of(evaluation.y, evaluation.curves, evaluation.levels),
+        calibration=CalibrationDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels),
+        residuals=ResidualQuantileDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels),
         importance=importance,
         fans=column_fans(model, with_target, y, names[:MOST_FANS]),
         rows=(positions if sample is None else sample.place[positions])[evaluation.rows] + 1,
@@ -164,4 +164,6 @@ def _importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
         return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
-        return PermutationImportanceDisplay.of(estimator, evaluation.X[some], y, together=together, n_repeats=REPEATS)
+        return PermutationImportanceDisplay.compute(
+            estimator, evaluation.X[some], y, together=together, n_repeats=REPEATS
+        )

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
-from quernel.plots.checks import binomial_band
-from quernel.plots.fan import arrange
-from quernel.plots.style import cut
+from quernel.plots.calibration import binomial_band
+from quernel.plots.fans import pair_levels
+from quernel.plots.style import truncate
 from quernel.report.columns import day, time_of_day
 from quernel.report.fans import ColumnFan
 from quernel.report.number_format import number, percent, short
@@ -178,12 +178,12 @@ def _names(categories: Sequence[str]) -> tuple[Ticks, int]:
     for k, name in enumerate(categories):  # those at the right end may move to the left, as `Chart` has it
         left = min(lines * each / 2, (k + SIDE) * each + LETTERS_LEFT)
         right = min(lines * each / 2, (last - k + SIDE) * each + LETTERS_RIGHT)
-        names.append((k, cut(name, max(4, int(left + min(left, right))))))
+        names.append((k, truncate(name, max(4, int(left + min(left, right))))))
     return names, lines
 
 
 def _curves(chart: Chart, one: ColumnFan, levels: Array) -> None:
-    parts = arrange(levels)
+    parts = pair_levels(levels)
     for k, (a, b) in enumerate(parts.bands):
         chart.band(one.grid, one.curves[:, a], one.curves[:, b], "band", opacity(k, len(parts.bands)))
     chart.dots(one.x, one.y, "rows")
@@ -194,7 +194,7 @@ def _curves(chart: Chart, one: ColumnFan, levels: Array) -> None:
 
 
 def _boxes(chart: Chart, one: ColumnFan, levels: Array) -> None:
-    parts = arrange(levels)
+    parts = pair_levels(levels)
     for at, row in zip(one.grid, one.curves, strict=True):
         ends = [at - 0.35, at + 0.35]
         for k, (a, b) in enumerate(parts.bands):

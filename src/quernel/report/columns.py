@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.style import cut
+from quernel.plots.style import truncate
 from quernel.report.number_format import number, percent
 from quernel.tables import DateColumn, TableModel, TextColumn, TimeColumn
 from quernel.tables.arrow_casts import as_words, numbers
@@ -55,7 +55,7 @@ def _summary(column: Column, entries: Any) -> ColumnSummary:
             {label: int(count) for label, count in zip(labels, _counts(index, len(labels)), strict=True) if label}
         )
         there = sum(counts.values())
-        common = ", ".join(f"{cut(label, 24)} ({_share(count / there)})" for label, count in counts.most_common(3))
+        common = ", ".join(f"{truncate(label, 24)} ({_share(count / there)})" for label, count in counts.most_common(3))
         return ColumnSummary(column.name, column.kind, len(index) - there, f"{len(counts):,} categories: {common}")
     values = np.asarray(column.read(entries), dtype=float)
     missing = int(np.sum(np.isnan(values)))

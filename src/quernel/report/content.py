@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
-from quernel.plots.checks import binomial_band, rows_on
-from quernel.plots.fan import arrange
+from quernel.plots.calibration import binomial_band, find_ties
+from quernel.plots.fans import pair_levels
 from quernel.report.columns import ColumnSummary
 from quernel.report.evaluation import Evaluation
 from quernel.report.fans import ColumnFan
@@ -72,7 +72,7 @@ class Interval:
 def intervals(evaluation: Evaluation) -> list[Interval]:
     """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
     found = _calibrated_interval(evaluation)
-    for a, b in arrange(evaluation.levels).bands:
+    for a, b in pair_levels(evaluation.levels).bands:
         # Not 0.8999999999999999, for 0.95 - 0.05.
         nominal = round(float(evaluation.levels[b] - evaluation.levels[a]), 12)
         ends = evaluation.curves[:, a], evaluation.curves[:, b]
@@ -82,7 +82,7 @@ def intervals(evaluation: Evaluation) -> list[Interval]:
 
 def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibrated: bool = False) -> Interval:
     inside = (low <= y) & (y <= high)
-    on = rows_on(y, np.column_stack([low, high])).any(axis=1)
+    on = find_ties(y, np.column_stack([low, high])).any(axis=1)
     covered, inner = np.mean(inside), np.mean(inside & ~on)
     width = float(np.mean(high - low))
     return Interval(nominal, float(covered), float(inner), float(band[0]), float(band[1]), width, calibrated)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots.fan import arrange
-from quernel.plots.style import cut
+from quernel.plots.fans import pair_levels
+from quernel.plots.style import truncate
 from quernel.report import charts
 from quernel.report.columns import day, time_of_day
 from quernel.report.content import Page, intervals
@@ -227,7 +227,7 @@ def fans(page: Page) -> str:
 
 
 def _key(levels: Array) -> str:
-    parts = arrange(levels)
+    parts = pair_levels(levels)
     marks = [("median", "median")] if parts.median is not None else []
     drawn: float = 0.0
     bands = []
@@ -345,4 +345,4 @@ def _entry(value: Any) -> Cell | str:
         return str(value).lower()
     if isinstance(value, int | float | Decimal):
         return right(number(float(value)))
-    return cut(str(value), 40)
+    return truncate(str(value), 40)

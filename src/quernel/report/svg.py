@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots.style import cut
+from quernel.plots.style import truncate
 from quernel.report.number_format import short
 
 Array = NDArray[np.floating]
@@ -103,7 +103,7 @@ class Chart:
             # A name that the edge would cut ends there.
             place, anchor = (WIDTH, "end") if at + LETTER * len(text) / 2 > WIDTH else (round(at, 1), "middle")
             drawn.append(f'<text x="{place}" y="{line}" text-anchor="{anchor}">{escape(text)}</text>')
-        below, beside = (escape(cut(text, most)) for text, most in ((self.x_label, 56), (self.y_label, 36)))
+        below, beside = (escape(truncate(text, most)) for text, most in ((self.x_label, 56), (self.y_label, 36)))
         middle, at = (left + right) / 2, (TOP + bottom) / 2
         drawn.append(f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{below}</text>')
         turned = f"translate(12 {at}) rotate(-90)"
