@@ -35,6 +35,8 @@ Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 # Rows that train one model, as positions or as a mask, and the positions of those that calibrate it.
 Split = tuple[Index | Mask, Index]
+# Unit of the conformity scores, from the lower and upper bounds of intervals.
+Scale = Callable[[Any, Any], Any]
 
 # Relative tolerance of ranks: 0.95 * 20 must be 19, and in floating point it may be a little more.
 ROUNDING = 1e-12
@@ -149,7 +151,7 @@ class ConformalMethod:
 
     split: Callable[[SplitRequest], list[Split]]
     models: Literal["none", "one", "several"]
-    scale: Callable[[Any, Any], Any] | None = None
+    scale: Scale | None = None
 
 
 # The conformal methods, by the value of the parameter `method`. To add one, add its line here and describe it in the
@@ -217,20 +219,13 @@ class Scores:
 
     @classmethod
     def from_predictions(
-        cls,
-        bounds: Array,
-        y: Array,
-        model: Index,
-        weight: Array,
-        *,
-        symmetric: bool,
-        method: ConformalMethod = METHODS["split"],
+        cls, bounds: Array, y: Array, model: Index, weight: Array, *, symmetric: bool, scale: Scale | None = None
     ) -> Scores:
         """Compute the scores of targets y (n,) against predicted intervals `bounds` (n, 2)."""
         low, high = bounds.T
         below, above = low - y, y - high
-        if method.scale is not None:
-            unit = method.scale(low, high)
+        if scale is not None:
+            unit = scale(low, high)
             below, above = below / unit, above / unit
         if symmetric:
             below = above = np.maximum(below, above)
@@ -240,7 +235,7 @@ class Scores:
         """Select the scores of some of the rows."""
         return Scores(self.below[rows], self.above[rows], self.model[rows], self.weight[rows])
 
-    def interval(self, bounds: Array, own: Array, level: float, method: ConformalMethod = METHODS["split"]) -> Array:
+    def interval(self, bounds: Array, own: Array, level: float, scale: Scale | None = None) -> Array:
         """Calibrate predicted intervals.
 
         Scores may be negative, so that calibration may narrow an interval until its bounds cross. Such an interval
@@ -251,14 +246,14 @@ class Scores:
         bounds : array of shape (K, m, 2), the intervals of m new rows by each of the K models
         own : array of shape (m,), the weights of the new rows
         level : float, as of `score_level`
-        method : ConformalMethod by which the scores were computed
+        scale : that of the method by which the scores were computed
 
         Returns
         -------
         array of shape (m, 2)
         """
         low, high = bounds[:, :, 0], bounds[:, :, 1]
-        unit = None if method.scale is None else method.scale(low, high)
+        unit = None if scale is None else scale(low, high)
         # The lower bound is the upper bound of the mirrored problem, -y.
         low = -self._calibrated_bound(-low, unit, self.below, own, level)
         high = self._calibrated_bound(high, unit, self.above, own, level)

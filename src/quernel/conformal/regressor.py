@@ -192,19 +192,19 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             known = np.unique(labels[rows.positive]).tolist()
             positions = {label: np.flatnonzero(labels[calibrating] == label) for label in known}
         self._check_calibration_rows(positions, ratio[calibrating])
-        models = [
-            self.estimator if method.models == "none" else rows.fit(self._clone_estimator(), train, fit_params)
-            for train, _ in splits
-        ]
+        models = [self.estimator]
+        if method.models != "none":
+            # The clones get the quantile levels of the interval.
+            clones = [clone_with_levels(self.estimator, self.coverage, self.random_state) for _ in splits]
+            models = [rows.fit(model, train, fit_params) for model, (train, _) in zip(clones, splits, strict=True)]
         with warning_as_one():
             predictions = [
                 rows.predict_bounds(model, test, self.coverage) for model, (_, test) in zip(models, splits, strict=True)
             ]
         bounds, targets = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
         fold = np.repeat(np.arange(len(splits)), [len(test) for _, test in splits])
-        scores = Scores.from_predictions(
-            bounds, targets, fold, ratio[calibrating], symmetric=self.symmetric, method=method
-        )
+        weight = ratio[calibrating]
+        scores = Scores.from_predictions(bounds, targets, fold, weight, symmetric=self.symmetric, scale=method.scale)
         calibration = {label: scores.take(index) for label, index in positions.items()}
         return self._store(models, calibration, _remember_argument(groups), _remember_argument(density_ratio))
 
@@ -238,16 +238,16 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         own = resolve_density_ratio(_resolve_argument("density_ratio", density_ratio, self._ratio), X)
         with warning_as_one():
             bounds = np.stack([interval_bounds(model, X, self.coverage_) for model in self.estimators_])
-        method = METHODS[self.method_]
+        level, scale = self._score_level, METHODS[self.method_].scale
         if labels is None:
-            return self.calibration_[None].interval(bounds, own, self._score_level, method)
+            return self.calibration_[None].interval(bounds, own, level, scale)
         interval = np.empty((len(own), 2))
         for label in np.unique(labels).tolist():
             if label not in self.calibration_:
                 known = ", ".join(map(repr, self.calibration_))
                 raise ValueError(f"Group {label!r} was not calibrated; known groups are {known}. Fit with rows of it.")
             rows = np.flatnonzero(labels == label)
-            interval[rows] = self.calibration_[label].interval(bounds[:, rows], own[rows], self._score_level, method)
+            interval[rows] = self.calibration_[label].interval(bounds[:, rows], own[rows], level, scale)
         return interval
 
     @blockwise
@@ -336,10 +336,6 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
                 raise ValueError(
                     f"density_ratio is zero for every calibration row{where}: they say nothing. Give more."
                 )
-
-    def _clone_estimator(self) -> Any:
-        """Return an unfitted clone of the estimator with the quantile levels of the interval."""
-        return clone_with_levels(self.estimator, self.coverage, self.random_state)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._files import check_writable, write_atomically
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
-from quernel.conformal.methods import METHODS, ConformalMethod, Scores, conformal_quantile
+from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
@@ -272,8 +272,8 @@ def calibrated_bounds(graph: Graph, model: ConformalQuantileRegressor, x: Tensor
     """Return the calibrated lower and upper bounds, each (n,); adds the input `groups` if they are by group."""
     tail = (1 - model.coverage_) / 2
     bounds = [quantiles_at(inner, x, [tail, 1 - tail]) for inner in _inner_models(model)]
-    level, method = model._score_level, METHODS[model.method_]
-    intervals = [_interval(scores, bounds, level, method) for scores in model.calibration_.values()]
+    level, scale = model._score_level, METHODS[model.method_].scale
+    intervals = [_interval(scores, bounds, level, scale) for scores in model.calibration_.values()]
     if None in model.calibration_:
         return [bound.take(0, axis=1) for bound in intervals[0]]
     group = _group_index(graph, list(model.calibration_))
@@ -292,13 +292,13 @@ def _inner_models(model: ConformalQuantileRegressor) -> list[Any]:
     return [unwrap_frozen(one) for one in model.estimators_]
 
 
-def _interval(scores: Scores, bounds: list[Tensor], level: float, method: ConformalMethod) -> tuple[Tensor, Tensor]:
+def _interval(scores: Scores, bounds: list[Tensor], level: float, scale: Scale | None) -> tuple[Tensor, Tensor]:
     """Return lower and upper bounds, each (n, 1), as `Scores.interval` does for new rows of weight 1.
 
     `bounds` has the predicted intervals (n, 2) of each model. Bounds that cross become their midpoint.
     """
     lows, highs = ([each.take([side], axis=1) for each in bounds] for side in (0, 1))
-    units = None if method.scale is None else [method.scale(*ends) for ends in zip(lows, highs, strict=True)]
+    units = None if scale is None else [scale(*ends) for ends in zip(lows, highs, strict=True)]
     low = -1.0 * _calibrated_bound([-1.0 * each for each in lows], units, scores, scores.below, level)
     high = _calibrated_bound(highs, units, scores, scores.above, level)
     crossed, midpoint = low > high, (low + high) / 2.0
