@@ -2,13 +2,17 @@
 
 import doctest
 import importlib
+import inspect
 import json
 import re
 import shlex
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import typer
+from scipy.spatial.distance import pdist
 
 import quernel.cli
 import quernel.conformal.adapters
@@ -20,12 +24,7 @@ import quernel.estimators.regressor
 import quernel.kernels.fourier
 import quernel.plots
 from quernel import tables, theory
-from quernel.data import feature_cache, streaming
-from quernel.estimators import quantile_cv as tuned
 from quernel.losses import LOSSES as LOSS_REGISTRY
-from quernel.report import evaluation
-from quernel.tables import column_stats, reservoir_sample
-from quernel.tuning import alpha, bandwidth, data_summary, n_components
 from support.command_line import run
 from support.tables import sales
 
@@ -50,12 +49,16 @@ def test_the_readme_example_runs_and_says_the_truth(capsys):
 
 
 def test_the_readme_states_the_defaults():
-    for value in (
-        f"{n_components.OPTIONS.default} random features",
-        f"{alpha.OPTIONS.default:.0e}".replace("e-0", "e-"),
-    ):
-        assert value in README, value
-    assert f"{bandwidth.OPTIONS.factor} of the median distance" in README
+    parameters = inspect.signature(quernel.KernelQuantileRegressor).parameters
+    stated = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", README, re.M))
+    assert len(stated) > 8
+    assert stated == {name: repr(parameters[name].default).replace("'", '"') for name in stated} | {"tol": "1e-6"}
+    assert parameters["tol"].default == 1e-6
+    X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 10, 100]
+    model = quernel.KernelQuantileRegressor(random_state=0).fit(X, X[:, 0])
+    assert f"({model.n_components_} random features for less than 1,000 rows)" in README
+    factor = np.mean(model.bandwidth_ / X.std(axis=0)) / np.median(pdist(X / X.std(axis=0)))
+    assert f"times {factor:.1f} of the median distance" in README
 
 
 def test_the_example_of_rows_beyond_memory_runs(capsys):
@@ -65,27 +68,6 @@ def test_the_example_of_rows_beyond_memory_runs(capsys):
     assert capsys.readouterr().out.splitlines() == ["True", "(24000, 3)"]
     assert namespace["model"].max_memory < 8 * 3 * 24_000  # streamed, as it says
     assert not (namespace["folder"] / "fit.ckpt").exists()
-
-
-def test_the_page_on_scale_states_the_numbers():
-    for number in (
-        data_summary.SAMPLE,
-        tuned.SEARCHED,
-        quernel.estimators.quantile.CROSSING_ROWS,
-        n_components.OPTIONS.default,
-    ):
-        assert f"{number:,}" in SCALE, number
-    assert quernel.conformal.adapters.MAX_CALIBRATION_ROWS == 1_000_000
-    assert "at most a million rows" in SCALE
-    assert f"{streaming.ALWAYS_SAMPLED / 1e6:.0f} MB however little is allowed" in SCALE
-    assert f"lifts {streaming.TRIAL:,} of them twice" in SCALE
-    cost = feature_cache
-    assert f"for {cost.SWEEPS} sweeps, {cost.READ / 1e9:g} GB/s and {cost.WRITE / 1e9:g} GB/s" in SCALE
-    read, written, n = 1 / cost.READ, 1 / cost.WRITE, cost.SWEEPS - 1
-    assert f"which is {1e9 * 8 * (n * read + written) / n:.0f} nanoseconds a feature" in SCALE
-    assert f"which is {1e9 * 4 * (n * read + written) / (n - 1):.0f} nanoseconds." in SCALE
-    assert cost.SHORT == 1
-    assert (cost.SPARED, cost.ASKED) == (0.5, 0.95)
 
 
 def test_the_page_on_scale_shows_the_measured_cost_of_cached_features():
@@ -143,12 +125,27 @@ def printed_as_shown(page, capsys):
     return words
 
 
-def test_the_page_of_losses_has_every_loss_and_its_default_length():
+def test_the_page_of_losses_has_every_loss():
     for name, loss in LOSS_REGISTRY.items():
         assert f'`"{name}"`, `{loss.__name__}(' in LOSSES
-    assert alpha.LENGTH == {"huber": 0.5, "logcosh": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1}
-    assert "threshold and the scale of log-cosh are 0.5" in LOSSES
-    assert "width of the smoothed pinball loss 0.1" in LOSSES
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "share", "sentence"),
+    [
+        ("huber", "threshold", 0.5, "Huber's threshold and the scale of log-cosh are 0.5"),
+        ("logcosh", "scale", 0.5, "Huber's threshold and the scale of log-cosh are 0.5"),
+        ("epsilon_insensitive", "epsilon", 0.1, "epsilon and the width of the smoothed pinball loss 0.1"),
+        ("smoothed_pinball", "width", 0.1, "epsilon and the width of the smoothed pinball loss 0.1"),
+    ],
+)
+def test_the_page_of_losses_states_their_lengths_in_units_of_the_scale_of_y(name, length, share, sentence):
+    assert sentence in " ".join(LOSSES.split())
+    X = np.random.default_rng(0).normal(size=(60, 1))
+    y = 7 * np.random.default_rng(1).normal(size=60)
+    model = quernel.KernelRegressor(name, n_components=5, alpha=1e-2, random_state=0).fit(X, y)
+    scale = np.subtract(*np.quantile(y, [0.75, 0.25], method="inverted_cdf")) / 1.349
+    np.testing.assert_allclose(getattr(model.loss_, length) / scale, share, rtol=0.02)
 
 
 def test_the_noncrossing_example_runs_and_says_the_truth(capsys):
@@ -247,24 +244,22 @@ def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path,
     assert set(re.findall(r"^\| `(\w+)`", PLOTS, re.M)) == {n for n in quernel.plots.__all__ if n.endswith("Display")}
 
 
-def test_the_command_line_page_states_the_limits():
-    for sentence in (
-        f"at least {column_stats.LEVEL_ROWS} rows",
-        f"the {column_stats.MOST_LEVELS} most frequent",
-        f"{evaluation.MOST_ROWS:,} rows",
-        f"up to {reservoir_sample.MOST_DRAWN:,} rows",
-        f"{reservoir_sample.FEWEST_DRAWN:,} at least",
-    ):
-        assert sentence in COMMAND_LINE, sentence
+def test_the_command_line_page_states_which_categories_get_a_column():
+    few, most = map(int, re.search(r"with at least (\d+) rows, at most the (\d+) most frequent", COMMAND_LINE).groups())
+    counts = {"rare": few - 1, "known": few} | {f"w{k:03}": few + 1 + k for k in range(most)}
+    text = [category for category, count in counts.items() for _ in range(count)]
+    for categories, expected in ((text, set(counts) - {"rare", "known"}), (text[: 3 * few], {"known", "w000"})):
+        table = pa.table({"text": categories, "y": np.arange(float(len(categories)))})
+        (column,) = tables.prepare(table, "y").encoder.columns
+        assert set(column.levels) == expected
 
 
 def test_the_command_line_page_names_options_that_exist():
-    commands = ("fit.py", "plan.py", "predict.py", "tune.py")
-    source = "".join((ROOT / "src/quernel/cli" / name).read_text() for name in commands)
-    words = {re.escape(word) for word in re.findall(r"`(--[a-z-]+)", COMMAND_LINE)}
-    assert len(words) > 8
-    for word in words:
-        assert word.replace("\\", "").strip("-").replace("-", "_") in source or word.replace("\\", "") in source, word
+    commands = typer.main.get_command(quernel.cli.app).commands
+    known = {option for command in commands.values() for parameter in command.params for option in parameter.opts}
+    named = set(re.findall(r"`(--[a-z-]+)", COMMAND_LINE))
+    assert len(named) > 30
+    assert named - known == set()
 
 
 @pytest.mark.parametrize("name", re.findall(r"\]\(([^)#]+)\)", README))

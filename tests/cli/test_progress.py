@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 
 from quernel.cli import console
-from quernel.data.progress import begin_pass
+from quernel.data.progress import begin_pass, watching
 from quernel.solvers.progress import Progress, report
 
 
@@ -36,5 +36,9 @@ def test_a_fit_in_memory_shows_its_steps(monkeypatch):
     assert "pass" not in text
 
 
-def test_nobody_is_told_of_passes_outside_a_fit():
-    begin_pass(100)(40)
+def test_passes_outside_a_fit_are_not_reported():
+    heard = []
+    with watching(heard.append):
+        begin_pass(100)(40)
+    begin_pass(100)(60)
+    assert [(progress.done, progress.n_rows) for progress in heard] == [(40, 100)]

@@ -146,7 +146,7 @@ def losses(distance, without, with_one, *, noise=0.0005, count=20):
 @pytest.mark.parametrize(("distance", "holds"), [(0.03, True), (-0.03, False), (0.0, "undecided")])
 def test_the_constant_is_farther_only_if_it_is(distance, holds):
     verdict = constant.verdicts(losses(distance, 0.002, 0.0))[0]
-    assert verdict.holds is holds or verdict.holds == holds
+    assert verdict.holds == holds
     assert {True: "are farther from", False: "are nearer to"}.get(holds, "not clearly") in verdict.text
 
 
