@@ -1,11 +1,12 @@
-"""Thread-level parallelism over row blocks, with single-threaded BLAS.
+"""Row blocks, and the threads that share them while BLAS runs on one.
 
 BLAS threads that spin over small matrices cost more than they gain, and numpy and scipy bring a pool each. So BLAS runs
 on one thread while quernel solves, and large problems are parallelised over row blocks instead, on as many threads as
 the user allows BLAS (OMP_NUM_THREADS, threadpoolctl), but no more than there are cores.
 
+- `blocks`, `strips`      divide rows into slices whose features have a convenient size;
 - `single_threaded_blas`  limits BLAS for the duration of a `with` block, and says how many threads to use instead;
-- `parallel_map`                is a parallel map over blocks;
+- `parallel_map`          is a parallel map over blocks;
 - `submit`                starts one call in the background.
 
 The threads run numpy and nogil numba code, so the interpreter lock is no bottleneck. One pool per thread count lives
@@ -160,3 +161,39 @@ def _reset_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+# Row blocks. *Blocks* are the unit of map-reduce and of threads: large enough that the overhead of a call is
+# negligible. Features that are recomputed exist one block at a time. *Strips* are parts of a block, small enough that
+# their features are still in cache when they are used a second time.
+
+# Size of a block's features as float64, and the smallest number of its rows.
+BLOCK_BYTES = 64 * 2**20
+BLOCK_ROWS = 4096
+# Size of a strip's features as float64: small enough to stay in a core's cache.
+STRIP_BYTES = 2**20
+
+
+def blocks(n_rows: int, n_features: int, at_least: int = 1) -> Iterator[slice]:
+    """Consecutive row slices of about BLOCK_BYTES of features, or of BLOCK_ROWS rows if that is more.
+
+    Parameters
+    ----------
+    n_rows, n_features : int
+        Shape of the feature matrix.
+    at_least : int, default=1
+        Smallest number of slices, if there are rows enough: give the number of threads to occupy all of them.
+    """
+    size = max(BLOCK_BYTES // (8 * max(n_features, 1)), BLOCK_ROWS)
+    return _slices(n_rows, max(min(size, -(-n_rows // at_least)), 1))
+
+
+def strips(n_rows: int, n_features: int) -> Iterator[slice]:
+    """Consecutive row slices of about STRIP_BYTES of features, but of at least 32 rows."""
+    return _slices(n_rows, max(STRIP_BYTES // (8 * max(n_features, 1)), 32))
+
+
+def _slices(n_rows: int, size: int) -> Iterator[slice]:
+    """Slices of `size` rows; the last may be shorter."""
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))

@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 
 from quernel.cli import console
-from quernel.data.progress import begin_pass, watching
+from quernel.data.passes import begin_pass, watching
 from quernel.solvers.progress import Progress, report
 
 

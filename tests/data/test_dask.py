@@ -58,8 +58,8 @@ def scheduler(request):
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr("quernel.data.dask_design.SMALL_PART", 100)
-    monkeypatch.setattr("quernel.features.blocks.BLOCK_BYTES", 1)
-    monkeypatch.setattr("quernel.features.blocks.BLOCK_ROWS", 400)  # several blocks a part
+    monkeypatch.setattr("quernel._threads.BLOCK_BYTES", 1)
+    monkeypatch.setattr("quernel._threads.BLOCK_ROWS", 400)  # several blocks a part
 
 
 @pytest.fixture(scope="module")
@@ -380,7 +380,7 @@ def test_rows_that_travel_would_be_noticed(client, feature_map, coef):
 def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, expected):
     monkeypatch.setattr("quernel.data.dask_design.FAN_IN", 3)
     with dask.config.set(scheduler="synchronous"):
-        monkeypatch.setattr("quernel.data.schedulers.LocalScheduler.__init__", lambda self, kind: _many(self))
+        monkeypatch.setattr("quernel.data.dask_tasks.LocalScheduler.__init__", lambda self, kind: _many(self))
         rows = DaskDesign(ragged(*data), feature_map)
         memory = rows.new_state()
         assert len(memory.kept) == 20

@@ -19,8 +19,9 @@ import pytest
 
 from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel.data import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedDesign, feature_cache, sources, total
-from quernel.data.feature_cache import DiskCache, MemoryCache, check_policy, disk_pays, in_memory, new_cache
-from quernel.data.progress import watching
+from quernel.data.feature_cache import DiskCache, MemoryCache, disk_pays, in_memory, new_cache
+from quernel.data.passes import watching
+from quernel.data.sources import check_policy
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian
 from quernel.solvers.screening import rounds
@@ -33,7 +34,7 @@ PLENTY = 8 * N * M * 2
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch):
-    monkeypatch.setattr(sources, "BLOCK", 7_000)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 7_000)
 
 
 @pytest.fixture(autouse=True)

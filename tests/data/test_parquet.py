@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.data import MemmapRows, ParquetRows, RowsError, parquet_files, sources
-from quernel.data.prefetch import THREAD_NAME
+from quernel.data import MemmapRows, ParquetRows, RowsError, parquet, sources
+from quernel.data.passes import THREAD_NAME
 
 N = 5000
 
@@ -40,7 +40,7 @@ def table():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(sources, "BLOCK", 300)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 300)
 
 
 def write(folder, table, cuts=(0, N), group=1000, **options):
@@ -58,7 +58,7 @@ def gathered(rows, X=True):
     assert [span.start for span in rows.spans] == [0, *(span.stop for span in rows.spans[:-1])]
     assert rows.spans[-1].stop == rows.n_rows
     for piece in pieces:
-        assert len(piece.y) <= sources.BLOCK
+        assert len(piece.y) <= sources.BLOCK_ROWS
         assert (piece.X is not None) == X
         assert (piece.weight is not None) == rows.weighted
         for array in filter(lambda array: array is not None, piece):
@@ -365,8 +365,8 @@ def test_streaming_takes_a_few_blocks_of_memory(tmp_path, monkeypatch, buffered)
     data = {f"x{j}": rng.standard_normal(n) for j in range(d)}
     pages = {"row_group_size": n, "use_dictionary": False, "data_page_size": 2**15}
     pq.write_table(pa.table({**data, "y": data["x0"]}), tmp_path / "big.parquet", **pages)
-    monkeypatch.setattr(sources, "BLOCK", 4000)
-    monkeypatch.setattr(parquet_files, "BUFFER", 2**15 if buffered else 0)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 4000)
+    monkeypatch.setattr(parquet, "BUFFER", 2**15 if buffered else 0)
     rows = ParquetRows(tmp_path / "big.parquet", "y")
     assert len(rows.spans) == 80
     stream, arrow, numpy = rows.stream(range(80)), pa.total_allocated_bytes(), 0

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from quernel.data.prefetch import THREAD_NAME, read_ahead
+from quernel.data.passes import THREAD_NAME, read_ahead
 
 
 def readers():

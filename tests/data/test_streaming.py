@@ -10,7 +10,7 @@ import pytest
 
 from quernel._threads import parallel_map
 from quernel.data import ArrayRows, InMemoryDesign, total
-from quernel.data.memmap import MemmapRows
+from quernel.data.sources import MemmapRows
 from quernel.data.spilled_state import SpilledRowState
 from quernel.data.streaming import StreamedDesign, _tree_reduce
 from quernel.features import RandomFeatures

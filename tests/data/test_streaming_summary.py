@@ -7,10 +7,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.data import ArrayRows, MemmapRows, ParquetRows, RowsError, sources
-from quernel.data import hash_sample as sampling
-from quernel.data.statistics import column_range, join_moments, moments
-from quernel.data.streaming_summary import absolute_deviation, labels, quantiles, summarise
+from quernel.data import ArrayRows, MemmapRows, ParquetRows, RowsError, sources, statistics
+from quernel.data.statistics import (
+    column_range,
+    compute_moments,
+    distinct_labels,
+    hash_sample,
+    join_moments,
+    join_samples,
+    mean_absolute_deviation,
+    streamed_quantiles,
+    summarise,
+)
 from quernel.features.sampling import distinct_rows
 from quernel.losses import weighted_quantiles
 from quernel.tuning import bandwidth
@@ -63,7 +71,7 @@ def in_memory(X, y, weight):
 
 @pytest.fixture(params=[97, 1000, N], ids=lambda size: f"blocks of {size}")
 def cut(request, monkeypatch):
-    monkeypatch.setattr(sources, "BLOCK", request.param)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", request.param)
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -117,8 +125,8 @@ def test_moments_far_from_zero_keep_their_digits(cut):
 
 def test_joins_do_not_depend_on_their_order():
     X, _, weight = make("offset")
-    parts = [moments(X[k : k + 500], weight[k : k + 500]) for k in range(0, N, 500)]
-    empty = moments(X[:3], np.zeros(3))
+    parts = [compute_moments(X[k : k + 500], weight[k : k + 500]) for k in range(0, N, 500)]
+    empty = compute_moments(X[:3], np.zeros(3))
     one = join_moments(parts)
     other = join_moments([empty, join_moments(parts[7:]), empty, join_moments(parts[:2]), *parts[2:7]])
     np.testing.assert_allclose(other.variance, one.variance, rtol=1e-12)
@@ -131,10 +139,10 @@ def test_quantiles_are_exact(cut, name):
     X, y, weight = make(name)
     whole, rows = in_memory(X, y, weight), MemmapRows(X, y, weight)
     total = whole.n_rows if weight is None else weight.sum()
-    found = quantiles(rows, LEVELS, total)
+    found = streamed_quantiles(rows, LEVELS, total)
     np.testing.assert_array_equal(found, weighted_quantiles(whole.y, whole.share(), LEVELS))
-    first, median, third = quantiles(rows, np.array([0.25, 0.5, 0.75]), total)
-    scale = (third - first) / 1.349 if third > first else absolute_deviation(rows, median, total)
+    first, median, third = streamed_quantiles(rows, np.array([0.25, 0.5, 0.75]), total)
+    scale = (third - first) / 1.349 if third > first else mean_absolute_deviation(rows, median, total)
     assert scale == pytest.approx(robust_scale(whole.y, whole.share()), rel=1e-12)
     assert (third == first) == (name == "constant y")
 
@@ -146,26 +154,28 @@ def test_quantiles_of_few_rows_lie_in_the_middle(n):
     levels = np.array([0.0, 0.125, 0.2, 0.25, 0.5, 0.75, 0.8, 1.0])
     for weight in (None, np.full(n, 0.1), np.arange(n) + 1.0):
         share = np.full(n, 1 / n) if weight is None else weight / weight.sum()
-        found = quantiles(MemmapRows(np.zeros((n, 1)), y, weight), levels, n if weight is None else weight.sum())
+        found = streamed_quantiles(
+            MemmapRows(np.zeros((n, 1)), y, weight), levels, n if weight is None else weight.sum()
+        )
         np.testing.assert_array_equal(found, weighted_quantiles(y, share, levels))
 
 
 def test_labels_are_found_up_to_a_limit(cut):
     y = np.random.default_rng(4).integers(0, 7, N).astype(float)
     rows = MemmapRows(np.zeros((N, 1)), y, (y != 5).astype(float))
-    np.testing.assert_array_equal(labels(rows, 10), [0, 1, 2, 3, 4, 6])
-    assert len(labels(rows, 6)) == 6
-    assert len(labels(rows, 4)) == 5  # one more than allowed: there are too many
+    np.testing.assert_array_equal(distinct_labels(rows, 10), [0, 1, 2, 3, 4, 6])
+    assert len(distinct_labels(rows, 6)) == 6
+    assert len(distinct_labels(rows, 4)) == 5  # one more than allowed: there are too many
 
 
 def test_very_many_y_at_few_x_stay_bounded_and_do_not_depend_on_blocks(monkeypatch):
     """More pairs than there is room for: some stand for all, the same whatever the blocks, and weights are kept."""
-    monkeypatch.setattr(sampling, "PAIRS", 2)
+    monkeypatch.setattr(statistics, "PAIRS", 2)
     rng = np.random.default_rng(5)
     X, y, weight = rng.integers(0, 30, (N, 1)).astype(float), rng.standard_normal(N), rng.uniform(0, 2, N)
     found = []
     for size, order in ((97, np.arange(N)), (N, np.arange(N)), (1000, np.argsort(X[:, 0])), (800, np.argsort(y))):
-        monkeypatch.setattr(sources, "BLOCK", size)
+        monkeypatch.setattr(sources, "BLOCK_ROWS", size)
         found.append(summarise(MemmapRows(X[order], y[order], weight[order]), LIMIT).sample)
     for one in found:
         assert len(one.y) == 30 * (2 * LIMIT // 30)
@@ -187,7 +197,7 @@ def test_files_sorted_by_target_have_the_summary_of_shuffled_ones(tmp_path, monk
             some = pa.table(columns).slice(k * N // 5, N // 5)
             pq.write_table(some, tmp_path / name / f"{k}.parquet", row_group_size=500 if name == "sorted" else 333)
         rows = ParquetRows(tmp_path / name, "y", weight="w")
-        found.append((summarise(rows, LIMIT), quantiles(rows, LEVELS, weight.sum())))
+        found.append((summarise(rows, LIMIT), streamed_quantiles(rows, LEVELS, weight.sum())))
     (one, levels), (other, other_levels) = found
     np.testing.assert_array_equal(one.sample.X, other.sample.X)
     np.testing.assert_array_equal(one.sample.y, other.sample.y)
@@ -203,7 +213,7 @@ def test_weights_that_are_all_zero():
 def test_blocks_of_zero_weight_count_like_none(monkeypatch):
     X, y, weight = make("weighted")
     weight[1000:3000] = 0
-    monkeypatch.setattr(sources, "BLOCK", 100)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 100)
     found = summarise(MemmapRows(X, y, weight), LIMIT)
     some = weight > 0
     wanted = summarise(MemmapRows(X[some], y[some], weight[some]), LIMIT)
@@ -217,14 +227,14 @@ def test_different_rows_are_counted_about_and_exactly_where_few_x_differ(name):
     X, y, weight = make(name)
     rows = in_memory(X, y, weight)
     truth = len(np.unique(np.column_stack([rows.X, rows.y]), axis=0))
-    assert sampling.sample(X, y, weight, 10_000).n_pairs == truth
-    found = sampling.sample(X, y, weight, LIMIT)
+    assert hash_sample(X, y, weight, 10_000).n_pairs == truth
+    found = hash_sample(X, y, weight, LIMIT)
     if len(np.unique(rows.X, axis=0)) < LIMIT:
         assert found.n_pairs == truth
     else:
         assert found.n_pairs == pytest.approx(truth, rel=4 / np.sqrt(LIMIT))
-    halves = [sampling.sample(X[half], y[half], None if weight is None else weight[half], LIMIT) for half in CUT]
-    assert sampling.join_samples(halves).n_pairs == found.n_pairs
+    halves = [hash_sample(X[half], y[half], None if weight is None else weight[half], LIMIT) for half in CUT]
+    assert join_samples(halves).n_pairs == found.n_pairs
 
 
 CUT = (slice(0, N // 3), slice(N // 3, N))

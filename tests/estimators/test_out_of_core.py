@@ -51,7 +51,7 @@ def counted(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch):
-    monkeypatch.setattr(sources, "BLOCK", 5000)
+    monkeypatch.setattr(sources, "BLOCK_ROWS", 5000)
 
 
 def parquet(folder, X, y, weight=None, files=3):

@@ -12,7 +12,7 @@ import pytest
 from quernel import paths
 from quernel._threads import parallel_map, submit
 from quernel.data import ArrayRows, InMemoryDesign
-from quernel.data.memmap import MemmapRows
+from quernel.data.sources import MemmapRows
 from quernel.data.streaming import StreamedDesign
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian

@@ -77,7 +77,7 @@ def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, 
 def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
     """A stream may begin in the middle of a row group, and a group may have several blocks."""
     monkeypatch.setattr(streaming_training, "STRIP", 16)
-    monkeypatch.setattr(streaming_training, "cut", lambda n, d: [slice(0, 32)])
+    monkeypatch.setattr(streaming_training, "split_blocks", lambda n, d: [slice(0, 32)])
     table = sales()
     rows = prepare_streamed(open_parquet(write_files(tmp_path, table, 3, 100)), "price", log_target=True).rows
     X, y, _ = collect_rows(rows)

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from quernel.conformal.methods import Index, Mask
 from quernel.data import ArrayRows, DaskRows, RowSource
-from quernel.data.sources import counting
+from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import judged, selected, source_of
 from quernel.estimators.validation import check_groups, check_target, check_weight
@@ -163,7 +163,7 @@ class OutOfCoreRows:
     max_calibration = MAX_CALIBRATION_ROWS
 
     def __init__(self, source: DaskRows | RowSource) -> None:
-        self.source, self.positive = source, counting(source)
+        self.source, self.positive = source, positive_weight_mask(source)
 
     def row_metadata(self, groups: Any, density_ratio: Any) -> tuple[None, Array]:
         """Return no groups, and density ratios of 1, shape (N,); raise if any were given."""

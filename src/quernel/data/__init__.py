@@ -6,6 +6,7 @@ all that the objective and the solvers know of data: `InMemoryDesign`, `Streamed
 in common is written down in `protocols.DesignMatrix`.
 """
 
+from quernel._threads import blocks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_design import DaskDesign
 from quernel.data.design_matrix import (
@@ -18,13 +19,11 @@ from quernel.data.design_matrix import (
     nothing,
     total,
 )
-from quernel.data.memmap import MemmapRows
-from quernel.data.memory import available_memory
+from quernel.data.feature_cache import available_memory
 from quernel.data.parquet import ParquetRows
 from quernel.data.protocols import ArrayDesign, DesignMatrix, OutOfCoreDesign
-from quernel.data.sources import ArrayRows, Piece, RowsError, RowSource, SelectedRows
+from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows
 from quernel.data.streaming import StreamedDesign
-from quernel.features.blocks import blocks
 
 __all__ = [
     "ArrayDesign",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quernel.data.sources import Piece, RowsError, checked
+from quernel.data.sources import Piece, RowsError, check_piece
 
 # A dask.delayed `Piece`: one task per chunk of rows.
 Chunk = Any
@@ -196,7 +196,7 @@ def make_piece(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) -> 
     )
     for j, target in enumerate(piece.y.T if piece.y.ndim == 2 else [piece.y]):
         label = "y" if piece.y.ndim == 1 else f"y, column {j}"
-        checked(
+        check_piece(
             piece._replace(y=target), [*labels, label, "weight"], lambda row: f"Chunk {k} of the Dask rows, row {row}"
         )
     return piece

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel._threads import blocks
 from quernel.data import dask_tasks
 from quernel.data.dask import DaskRows
+from quernel.data.dask_tasks import Handle, Scheduler, Task, as_task, current_scheduler
 from quernel.data.design_matrix import SIZE_ROWS, FeatureMap, Float32Map, Join, ProjectedMap, RemoteStub, Step
-from quernel.data.schedulers import Handle, Scheduler, Task, current, leaf
 from quernel.data.sources import RowsError
-from quernel.features.blocks import blocks
 
 # Fewest entries of Phi in a part: a task costs some milliseconds, whatever it does.
 SMALL_PART = 500_000
@@ -139,7 +139,7 @@ class DaskDesign:
     ) -> None:
         self.source = source
         self.n_rows = source.n_rows
-        self.scheduler = current()
+        self.scheduler = current_scheduler()
         self.threads = self.scheduler.together
         self.traffic = Traffic()
         self.allowed = self.scheduler.feature_memory() if max_memory is None else max_memory
@@ -210,7 +210,7 @@ class DaskDesign:
         """Use this feature map from here on: it is sent to the workers, and stored features are those of another."""
         self.feature_map, self.n_features = feature_map, feature_map.n_components_
         lift = dask_tasks.Lift(feature_map, self.dtype if self._rounds else float)
-        (self._lift,), _ = self.scheduler.compute([leaf(lift)])
+        (self._lift,), _ = self.scheduler.compute([as_task(lift)])
         self._store = _FeatureStore()
 
     def _part_features(self) -> list[Any]:
@@ -279,7 +279,7 @@ class DaskDesign:
         for start, spans in zip(self._bounds, self._spans, strict=False):
             rows = [slice(start + span.start, start + span.stop) for span in spans]
             states = [{name: array[block] for name, array in arrays.items()} for block in rows]
-            tasks.append(leaf(dask_tasks.TaskOutput(states, None)))
+            tasks.append(as_task(dask_tasks.TaskOutput(states, None)))
         return DaskRowState(self.scheduler, self.scheduler.compute(tasks)[0])
 
     def map_reduce(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join, each: Any = None) -> Any:
@@ -334,7 +334,7 @@ class DaskDesign:
         parcel: Any = dask_tasks.pack((step, join, args))
         self.traffic.bytes_out += len(parcel) * n_parts
         if len(parcel) > SMALL_MESSAGE:
-            parcel = leaf(parcel)
+            parcel = as_task(parcel)
         features: list[Any] = [self.n_features] * n_parts
         if with_features:
             features = [use(one) for one in self._part_features()]
@@ -358,7 +358,7 @@ class DaskDesign:
         if self.scheduler.is_handle(each):
             return [_task(dask_tasks.slice_list)(each, start, stop) for start, stop in pairwise(ends)]
         self.traffic.bytes_out += dask_tasks.n_bytes(each)
-        return [leaf(each[start:stop]) for start, stop in pairwise(ends)]
+        return [as_task(each[start:stop]) for start, stop in pairwise(ends)]
 
     def run_at(self, function: Callable, *args: Any) -> tuple[Handle, Any]:
         """Call function(*args) -> (stays, returned) on a worker, where the handles among its arguments are.

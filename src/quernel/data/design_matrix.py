@@ -20,10 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map
-from quernel.data.memory import available_memory
+from quernel._threads import blocks, parallel_map, strips
+from quernel.data.feature_cache import available_memory
 from quernel.data.sources import ArrayRows
-from quernel.features.blocks import blocks, strips
 
 Array = NDArray[np.floating]
 

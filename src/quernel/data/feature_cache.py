@@ -1,4 +1,4 @@
-"""Caches for the features of streamed rows: written in the first pass of a fit, read back in later ones.
+"""Where features are kept: free memory, and caches for streamed rows, written in the first pass and read back later.
 
 A cache is in memory if the budget holds all features. Otherwise it may be on disk, in a temporary file without a name,
 which disappears when it is closed and however the process ends. The policy "auto" caches on disk only where a cost
@@ -23,7 +23,6 @@ from quernel.data.sources import RowsError
 
 Array = NDArray[np.floating]
 
-POLICIES = ("auto", "recompute", "memory", "disk")
 # Fraction of the memory budget that cached features may take; the rest is for samples and for row state.
 CACHE_SHARE = 0.5
 # Fractions of the free disk space that cached features may take: under "auto", and where the user asked for a cache.
@@ -142,27 +141,6 @@ class DiskCache:
 Cache = MemoryCache | DiskCache
 
 
-def check_policy(cache: Any) -> Any:
-    """Validate a cache policy: one of POLICIES, or a folder in which files can be created."""
-    if cache in POLICIES:
-        return cache
-    policies = ", ".join(repr(policy) for policy in POLICIES)
-    if not isinstance(cache, str | os.PathLike):
-        raise RowsError(f"cache must be one of {policies}, or a folder; got {cache!r}.")
-    if not Path(cache).is_dir():
-        raise RowsError(
-            f"There is no folder {os.fspath(cache)!r}: cache must be one of {policies}, or a folder that exists."
-        )
-    try:
-        tempfile.TemporaryFile(dir=os.fspath(cache)).close()
-    except OSError as error:
-        raise RowsError(
-            f"Features cannot be cached in {os.fspath(cache)!r}: {error.strerror}. Name a folder in which files can be "
-            "made, or cache='recompute'."
-        ) from error
-    return cache
-
-
 def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float, dtype: Any = float) -> Cache | None:
     """Create an empty feature cache; None means that features are recomputed in every pass.
 
@@ -245,3 +223,41 @@ def disk_pays(again: float, n_rows: int, n_features: int, dtype: Any = float) ->
     """
     size, saved = np.dtype(dtype).itemsize * n_features, SWEEPS - 1 - (np.dtype(dtype) != float)
     return again * n_rows > SHORT and saved * again - (SWEEPS - 1) * size / READ > size / WRITE
+
+
+# Bytes assumed where the system reports nothing.
+FALLBACK = 4 * 2**30
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated now without swapping: the lesser of what machine and container have left."""
+    return min(_machine(), _container())
+
+
+def _machine() -> int:
+    """MemAvailable on Linux; half of the physical memory elsewhere."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return FALLBACK
+
+
+def _container() -> int:
+    """Limit minus usage of the control group (v2, then v1), its file cache counted as free; 2^62 without a limit."""
+    group = Path("/sys/fs/cgroup")
+    for limit, used, stat in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ):
+        try:
+            spare = int((group / limit).read_text()) - int((group / used).read_text())
+            counts = dict(line.split()[:2] for line in (group / stat).read_text().splitlines())
+            return max(0, spare + int(counts.get("inactive_file", 0)))
+        except (OSError, ValueError):
+            continue
+    return 2**62

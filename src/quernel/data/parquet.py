@@ -1,25 +1,29 @@
-"""Row source for Parquet files, read row group by row group."""
+"""Row source for Parquet files: found and checked first, by their schemas, then read row group by row group.
+
+Files are read without Arrow's threads: these compete with our own, and may deadlock in a forked process.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data.feature_cache import check_policy
-from quernel.data.parquet_files import Footer, check_schema, complaints, find, footer, inputs, opened
-from quernel.data.prefetch import read_ahead
-from quernel.data.sources import Array, Piece, RowsError, checked, cut
+from quernel.data.passes import read_ahead
+from quernel.data.sources import Array, Piece, RowsError, check_piece, check_policy, split_blocks
 
 
-def expression(filters: Any) -> Any:
+def as_expression(filters: Any) -> Any:
     """Filters as a pyarrow expression: from one, or from a list, or list of lists, of (column, operator, value)."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -35,13 +39,13 @@ def expression(filters: Any) -> Any:
         ) from error
 
 
-def mentioned(kept: Any, names: Sequence[str]) -> tuple[str, ...]:
+def columns_in_filter(kept: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Columns named in a filter expression, by its text; a column too many is only read in vain."""
     text = str(kept)
     return tuple(name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text))
 
 
-def keep(table: Any, kept: Any) -> Any:
+def filter_table(table: Any, kept: Any) -> Any:
     """Filter a table, keeping the order of rows, without threads (`Table.filter` would start some)."""
     from pyarrow import acero
 
@@ -108,10 +112,10 @@ class ParquetRows:
     ) -> None:
         _check_names(columns, target, weight)
         self.cache = check_policy(cache)
-        self.target, self.weight, self._filter = target, weight, expression(filters)
-        self._found = find(paths)
-        footers = [footer(path, self._found.filesystem) for path in self.files]
-        self._filtered_by = () if filters is None else mentioned(self._filter, footers[0].schema.names)
+        self.target, self.weight, self._filter = target, weight, as_expression(filters)
+        self._found = find_files(paths)
+        footers = [read_footer(path, self._found.filesystem) for path in self.files]
+        self._filtered_by = () if filters is None else columns_in_filter(self._filter, footers[0].schema.names)
         self.names = self._inputs(0, footers[0]) if columns is None else tuple(columns)
         self.n_columns, self.weighted = len(self.names), weight is not None
         for i, one in enumerate(footers):
@@ -157,7 +161,7 @@ class ParquetRows:
                 f"The dataset has columns that are known from the names of folders only, which are not read: "
                 f"{', '.join(self._found.from_folders)}. Choose the inputs with columns=."
             )
-        return inputs(self.files[i], metadata.schema, (self.target, self.weight), self._filtered_by)
+        return numeric_columns(self.files[i], metadata.schema, (self.target, self.weight), self._filtered_by)
 
     def _check_schema(self, i: int, metadata: Footer, all_columns: bool) -> None:
         """File i must have the columns that are read and, if all are read, no others."""
@@ -168,8 +172,8 @@ class ParquetRows:
                 f"{path} has a column {min(more)!r}, unlike {self.files[0]}. Choose the inputs with columns=."
             )
         if self._filter is not None:
-            with complaints(f"{path} with the filters {self._filter}", remedy="Are their names and types right?"):
-                keep(metadata.schema.empty_table(), self._filter)
+            with explain_errors(f"{path} with the filters {self._filter}", remedy="Are their names and types right?"):
+                filter_table(metadata.schema.empty_table(), self._filter)
 
     def _count_kept(self, groups: list[Group]) -> Iterator[Group]:
         """The row groups with the number of rows that the filters keep: one pass over the columns they name."""
@@ -196,7 +200,7 @@ class ParquetRows:
     def _read(self, groups: Sequence[Group], needed: Sequence[str]) -> Iterator[tuple[Group, Iterator[Any]]]:
         """Each row group with the rows that the filters keep, as Arrow tables of any length; one file is open."""
         for i, of_file in groupby(groups, key=lambda group: group.file):
-            with opened(self.files[i], self._found.filesystem) as file:
+            with open_file(self.files[i], self._found.filesystem) as file:
                 for group in of_file:
                     yield group, self._tables(file, group, needed)
 
@@ -205,21 +209,21 @@ class ParquetRows:
         import pyarrow as pa
 
         columns = list(dict.fromkeys([*needed, *self._filtered_by]))
-        size, row = cut(group.n_rows, self.n_columns)[0].stop, group.first_row
-        with complaints(self._place(group)):
+        size, row = split_blocks(group.n_rows, self.n_columns)[0].stop, group.first_row
+        with explain_errors(self._place(group)):
             metadata = file.metadata
             if group.number >= metadata.num_row_groups or metadata.row_group(group.number).num_rows != group.n_rows:
                 raise self._changed(group)
             batches = file.iter_batches(size, [group.number], columns, use_threads=False)
         while True:
-            with complaints(self._place(group)):
+            with explain_errors(self._place(group)):
                 batch = next(batches, None)
                 if batch is None:
                     return
                 table = pa.Table.from_batches([batch])
                 if self._filter is not None:
                     numbers = pa.array(np.arange(row, row + len(table)))
-                    table = keep(table.append_column(NUMBER, numbers), self._filter)
+                    table = filter_table(table.append_column(NUMBER, numbers), self._filter)
             yield table
             row += batch.num_rows
 
@@ -247,9 +251,9 @@ class ParquetRows:
             return f"{self._place(group)}, row {number:,} of the file (counted from 0)"
 
         weight = None if self.weight is None else _to_numpy(table, [self.weight])[:, 0]
-        inputs = _to_numpy(table, self.names) if X else None
-        piece = Piece(inputs, _to_numpy(table, [self.target])[:, 0], weight)
-        return checked(piece, [f"column {name!r}" for name in (*self.names, self.target, self.weight)], where)
+        X_piece = _to_numpy(table, self.names) if X else None
+        piece = Piece(X_piece, _to_numpy(table, [self.target])[:, 0], weight)
+        return check_piece(piece, [f"column {name!r}" for name in (*self.names, self.target, self.weight)], where)
 
     def _changed(self, group: Group) -> RowsError:
         return RowsError(f"{self._place(group)} has other rows than before: the file was changed while it was in use.")
@@ -283,7 +287,7 @@ def _divide(groups: Iterator[Group] | list[Group], n_columns: int) -> tuple[list
     start = 0
     for group in groups:
         if group.kept:
-            parts = cut(group.kept, n_columns)
+            parts = split_blocks(group.kept, n_columns)
             divided.append(replace(group, blocks=range(len(spans), len(spans) + len(parts))))
             spans += [slice(start + part.start, start + part.stop) for part in parts]
             start += group.kept
@@ -308,3 +312,149 @@ def _floats(column: Any) -> NDArray[Any]:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     return column.to_numpy()
+
+
+ENDINGS = (".parquet", ".pq")
+# Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
+BUFFER = 2**20
+
+
+@dataclass(frozen=True)
+class Files:
+    """Parquet files in the order in which they are read."""
+
+    paths: tuple[str, ...]
+    filesystem: Any = None  # Arrow file system; None is the local one
+    from_folders: tuple[str, ...] = ()  # partition columns, known from the names of folders only
+
+
+def find_files(paths: Any) -> Files:
+    """List the files of a path, a glob pattern, a folder, a list of paths, or a pyarrow dataset."""
+    if hasattr(paths, "get_fragments"):
+        return _from_dataset(paths)
+    if isinstance(paths, str | os.PathLike):
+        found = _from_path(os.fspath(paths))
+    elif isinstance(paths, Sequence):
+        found = [os.fspath(path) for path in paths]
+    else:
+        raise RowsError(f"paths must be a path, a list of paths or a pyarrow dataset; got {type(paths).__name__}.")
+    if not found:
+        raise RowsError(
+            f"No Parquet file was found at {paths!r}. Give a file, a folder, or a pattern like 'trips/*.parquet'."
+        )
+    for path in found:
+        if not os.path.isfile(path):
+            raise RowsError(f"{path} is not a file. Give Parquet files, or a folder or pattern by itself.")
+    return Files(tuple(found))
+
+
+def _from_path(path: str) -> list[str]:
+    """The file itself, or all Parquet files of a folder or glob pattern, sorted by name."""
+    if os.path.isdir(path):  # writers leave metadata beside the data, in files that begin with . or _
+        inside = (p for p in Path(path).rglob("*") if p.suffix in ENDINGS and not p.name.startswith((".", "_")))
+        return sorted(str(p) for p in inside if p.is_file())
+    if os.path.exists(path) or not glob.has_magic(path):
+        return [path]
+    return sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+
+
+def _from_dataset(dataset: Any) -> Files:
+    """The files of a pyarrow dataset; a filter of its own is refused, for it would be ignored."""
+    if getattr(getattr(dataset, "format", None), "default_extname", None) != "parquet":
+        raise RowsError(f"The dataset must be one of Parquet files; got a {type(dataset).__name__} of another kind.")
+    if (getattr(dataset, "_scan_options", None) or {}).get("filter") is not None:
+        raise RowsError("The dataset has a filter of its own. Give the whole dataset, and the filter as filters=.")
+    if not dataset.files:
+        raise RowsError("The dataset has no files.")
+    partition = getattr(dataset, "partitioning", None)
+    return Files(
+        tuple(dataset.files), dataset.filesystem, tuple(partition.schema.names) if partition is not None else ()
+    )
+
+
+@dataclass(frozen=True)
+class Footer:
+    """Metadata of a file."""
+
+    schema: Any  # Arrow schema
+    sizes: tuple[int, ...]  # number of rows of each row group
+
+
+def read_footer(path: str, filesystem: Any = None) -> Footer:
+    """Read the metadata of a file, which stand at its end."""
+    with open_file(path, filesystem) as file, explain_errors(path):
+        groups = range(file.metadata.num_row_groups)
+        return Footer(file.schema_arrow, tuple(file.metadata.row_group(g).num_rows for g in groups))
+
+
+@contextmanager
+def open_file(path: str, filesystem: Any = None) -> Iterator[Any]:
+    """Context manager: the file opened as a pyarrow ParquetFile, with page checksums verified."""
+    import pyarrow.parquet as pq
+
+    with explain_errors(path):
+        file = pq.ParquetFile(
+            path, filesystem=filesystem, pre_buffer=False, buffer_size=BUFFER, page_checksum_verification=True
+        )
+    with file:
+        yield file
+
+
+@contextmanager
+def explain_errors(place: str, remedy: str = "Write the file again, or leave it out.") -> Iterator[None]:
+    """Context manager: turn errors of Arrow and of the system into one-line `RowsError`s that name place and remedy."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RowsError(f"{place} cannot be read: {reason.rstrip('.')}. {remedy}") from error
+
+
+def is_number(kind: Any) -> bool:
+    """Whether an Arrow type converts to float64 without encoding: floats, integers and booleans."""
+    import pyarrow.types as types
+
+    return types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
+
+
+def numeric_columns(
+    path: str, schema: Any, others: Sequence[str | None], only_filtered: Sequence[str]
+) -> tuple[str, ...]:
+    """Names of all numeric columns of a schema except `others` (target and weight).
+
+    Other types raise a `RowsError`, except in columns that are only filtered by, which are left out.
+    """
+    chosen = []
+    for field in schema:
+        if field.name in others:
+            continue
+        if is_number(field.type):
+            chosen.append(field.name)
+        elif field.name not in only_filtered:
+            raise RowsError(_not_a_number(path, field.name, field.type))
+    if not chosen:
+        raise RowsError(f"{path} has no column of numbers besides {', '.join(filter(None, others))}.")
+    return tuple(chosen)
+
+
+def check_schema(path: str, schema: Any, needed: Sequence[str]) -> None:
+    """Raise a `RowsError` unless every needed column exists, once, and is numeric."""
+    for name in needed:
+        count = schema.names.count(name)
+        if count == 0:
+            listed = ", ".join(schema.names[:12]) + (", ..." if len(schema.names) > 12 else "")
+            raise RowsError(f"{path} has no column {name!r}. Its columns: {listed}.")
+        if count > 1:
+            raise RowsError(f"{path} has {count} columns named {name!r}. Rename them, so that each is known.")
+        kind = schema.field(name).type
+        if not is_number(kind):
+            raise RowsError(_not_a_number(path, name, kind))
+
+
+def _not_a_number(path: str, name: str, kind: Any) -> str:
+    return (
+        f"{path}: column {name!r} holds {kind} values, not numbers. Choose other columns with columns=, turn it into "
+        "numbers first, or use the command line, which encodes text."
+    )

@@ -1,18 +1,25 @@
 """Row sources: raw rows X, y and weights, in arrays or as a stream of blocks, and the checks that all sources share.
 
-`ArrayRows` holds arrays. Everything out of core implements `RowSource`: `MemmapRows`, `ParquetRows`, and
-`SelectedRows`, a subset of another source. Dask collections are not streamed; `DaskRows` leaves them on their workers.
+`ArrayRows` holds arrays. Everything out of core implements `RowSource`: `MemmapRows` (numpy files) and `SelectedRows`
+(a subset of another source) here, `ParquetRows` in a module of its own. Dask collections are not streamed; `DaskRows`
+leaves them on their workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quernel.data.passes import read_ahead
 
 Array = NDArray[np.floating]
 
@@ -39,7 +46,7 @@ class ArrayRows:
 
 # Size of a block of raw rows: at most so many rows, and at most so many bytes where rows are wide. The overhead per
 # block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
-BLOCK = 65_536
+BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 * 2**20
 
 
@@ -89,13 +96,13 @@ class RowSource(Protocol):
         """Where block k comes from (file, row group, rows), for error messages."""
 
 
-def cut(n_rows: int, n_columns: int) -> list[slice]:
+def split_blocks(n_rows: int, n_columns: int) -> list[slice]:
     """Divide rows into consecutive slices of one block each: at most BLOCK rows and about BLOCK_BYTES."""
-    size = min(BLOCK, max(BLOCK_BYTES // (8 * max(n_columns, 1)), 1))
+    size = min(BLOCK_ROWS, max(BLOCK_BYTES // (8 * max(n_columns, 1)), 1))
     return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
 
 
-def checked(piece: Piece, labels: Sequence[str], where: Callable[[int], str]) -> Piece:
+def check_piece(piece: Piece, labels: Sequence[str], where: Callable[[int], str]) -> Piece:
     """Validate a block: all numbers finite, weights >= 0. Returns it, or raises a `RowsError` at the first bad number.
 
     Parameters
@@ -172,10 +179,119 @@ def is_stream(X: Any) -> bool:
     return hasattr(X, "stream") and hasattr(X, "spans")
 
 
-def counting(source: Any) -> NDArray[np.bool_]:
+def positive_weight_mask(source: Any) -> NDArray[np.bool_]:
     """Boolean mask (n,) of the rows with positive weight; out of core it takes one pass over the weights, if any."""
     if is_stream(source):
         pieces = source.stream(range(len(source.spans)), X=False) if source.weighted else []
         above = [piece.weight > 0 for piece in pieces]
         return np.concatenate(above) if above else np.ones(source.n_rows, dtype=bool)
     return np.ones(source.n_rows, dtype=bool) if source.weight is None else np.asarray(source.weight > 0)
+
+
+# Where the features of streamed rows are cached; a folder is another possibility.
+CACHE_POLICIES = ("auto", "recompute", "memory", "disk")
+
+
+def check_policy(cache: Any) -> Any:
+    """Validate a cache policy: one of CACHE_POLICIES, or a folder in which files can be created."""
+    if cache in CACHE_POLICIES:
+        return cache
+    policies = ", ".join(repr(policy) for policy in CACHE_POLICIES)
+    if not isinstance(cache, str | os.PathLike):
+        raise RowsError(f"cache must be one of {policies}, or a folder; got {cache!r}.")
+    if not Path(cache).is_dir():
+        raise RowsError(
+            f"There is no folder {os.fspath(cache)!r}: cache must be one of {policies}, or a folder that exists."
+        )
+    try:
+        tempfile.TemporaryFile(dir=os.fspath(cache)).close()
+    except OSError as error:
+        raise RowsError(
+            f"Features cannot be cached in {os.fspath(cache)!r}: {error.strerror}. Name a folder in which files can be "
+            "made, or cache='recompute'."
+        ) from error
+    return cache
+
+
+class MemmapRows:
+    """Rows of memory-mapped arrays, read block by block.
+
+    Parameters
+    ----------
+    X : array or np.memmap of shape (n, d), or the path of a .npy file
+    y : array or np.memmap of shape (n,), or the path of a .npy file
+    weight : the same as y, or None for equal weights
+        Row weights, >= 0. All three may hold floats, integers or booleans of any size, which are converted to float64 a
+        block at a time.
+    cache : "auto", "recompute", "memory", "disk", or a folder, default="auto"
+        Whether features are cached after the first pass of a fit: as for `ParquetRows`.
+    """
+
+    names: tuple[str, ...] | None = None
+
+    def __init__(self, X: Any, y: Any, weight: Any = None, *, cache: str | os.PathLike[str] = "auto") -> None:
+        self.cache = check_policy(cache)
+        self._labels = tuple(_label(given, name) for given, name in ((X, "X"), (y, "y"), (weight, "weight")))
+        self._X, self._y = _numbers(X, self._labels[0], 2), _numbers(y, self._labels[1], 1)
+        self._weight = None if weight is None else _numbers(weight, self._labels[2], 1)
+        self.n_rows, self.n_columns = self._X.shape
+        self.weighted = weight is not None
+        for label, values in zip(self._labels[1:], (self._y, self._weight), strict=True):
+            if values is not None and len(values) != self.n_rows:
+                raise RowsError(
+                    f"{self._labels[0]} has {self.n_rows:,} rows but {label} has {len(values):,} entries. "
+                    "Give one per row."
+                )
+        if 0 in self._X.shape:
+            raise RowsError(f"{self._labels[0]} has shape {self._X.shape}: there is nothing to read.")
+        self.spans = split_blocks(self.n_rows, self.n_columns)
+
+    def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
+        return read_ahead(self._pieces(blocks, X))
+
+    def place(self, k: int) -> str:
+        """Where block k comes from (array or file, and rows), for error messages."""
+        span = self.spans[k]
+        return f"{self._labels[0]}, rows {span.start:,} to {span.stop - 1:,}"
+
+    def _pieces(self, blocks: range, X: bool) -> Generator[Piece, None, None]:
+        """Read and validate these blocks; runs in the prefetching thread."""
+        labels = [*(f"column {j} of {self._labels[0]}" for j in range(self.n_columns)), *self._labels[1:]]
+        for k in blocks:
+            span = self.spans[k]
+            weight = None if self._weight is None else _floats(self._weight[span])
+            piece = Piece(_floats(self._X[span]) if X else None, _floats(self._y[span]), weight)
+            yield check_piece(piece, labels, partial(_describe_row, start=span.start))
+
+
+def _describe_row(row: int, start: int) -> str:
+    return f"Row {start + row:,} (counted from 0)"
+
+
+def _label(given: Any, name: str) -> str:
+    """Name of an array in error messages: its file, if it has one."""
+    path = given if isinstance(given, str | os.PathLike) else getattr(given, "filename", None)
+    return name if path is None else os.fspath(path)
+
+
+def _numbers(given: Any, label: str, n_axes: int) -> NDArray[Any]:
+    """Validate an array: numeric, with `n_axes` axes; the path of a .npy file is memory-mapped."""
+    if isinstance(given, str | os.PathLike):
+        try:
+            given = np.load(given, mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise RowsError(f"{label} cannot be read as a .npy file: {error}") from error
+    if not isinstance(given, np.ndarray):
+        raise RowsError(f"{label} must be a numpy array or the path of a .npy file; got {type(given).__name__}.")
+    if given.dtype.kind not in "biuf":
+        raise RowsError(f"{label} must hold floats, integers or booleans; its type is {given.dtype}.")
+    if given.ndim != n_axes:
+        wanted = "two axes, rows and columns" if n_axes == 2 else "one axis, an entry per row"
+        raise RowsError(f"{label} must have {wanted}; its shape is {given.shape}.")
+    return given
+
+
+def _floats(values: NDArray[Any]) -> Array:
+    """A float64 copy in C order: callers own what they receive, and it is no longer mapped."""
+    return np.array(values, dtype=np.float64, order="C")

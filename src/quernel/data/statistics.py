@@ -1,17 +1,44 @@
-"""Weighted means, variances and ranges of the columns of X, computed block by block and merged.
+"""Statistics of rows on which automatic choices rest: moments and ranges of columns, a sample, quantiles, labels.
 
-Rows of weight 0 are ignored. Blocks are merged by the parallel variance formula (Chan, Golub, LeVeque 1979), so that
-the result is that of one block up to rounding.
+Each is a map-reduce, a pure function of a block and an associative reduction of its results, so that it is the same
+for rows in memory, in files and on a cluster. `map_reduce` runs it over a stream of blocks, or over the chunks of Dask
+collections on their workers. Rows of weight 0 are ignored throughout.
+
+*Moments* of blocks are merged by the parallel variance formula (Chan, Golub, LeVeque 1979), so that the result is that
+of one block up to rounding.
+
+The *hash sample* depends on the values and weights of the rows only, not on their order or blocks. Rows are hashed by
+x, and the sample holds the `limit` distinct x with the smallest hash codes (bottom-k sampling), each with all its
+distinct y and with the total weight of the rows equal to (x, y). Repeated rows are merged on the way, so that the
+sample stays small. An x with very many y, at least PAIRS of them, is represented by those pairs whose own hash codes
+are smallest.
+
+*Quantiles* of y are found exactly, in a few passes, by the radix selection of `streaming_quantiles`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quernel.data.sources import Array, RowsError
+from quernel.data.dask import DaskRows
+from quernel.data.passes import begin_pass
+from quernel.data.sources import Array, ArrayRows, Piece, RowsError, RowSource
+from quernel.data.streaming_quantiles import (
+    RadixSearch,
+    count_next_digits,
+    quantile_values,
+    refine,
+    start_search,
+    sum_counts,
+)
+from quernel.features.sampling import sample_of_rows
 
 # Entries per row from which numpy's reductions over rows are fast.
 FOLDED_ROW = 1024
@@ -50,7 +77,7 @@ class Moments:
         return np.array([self.low, self.high])
 
 
-def moments(X: Array, weight: Array | None) -> Moments:
+def compute_moments(X: Array, weight: Array | None) -> Moments:
     """Moments of one block X (m, d) with weights (m,), or None for equal weights 1."""
     if weight is not None and not (weight > 0).all():
         X, weight = X[weight > 0], weight[weight > 0]
@@ -69,13 +96,13 @@ def moments(X: Array, weight: Array | None) -> Moments:
 def column_range(X: Array) -> Array:
     """Smallest and largest entry of each column of X (n, d), shape (2, d).
 
-    numpy reduces an array of long rows ten times as fast as one of short rows. So `fold` consecutive rows are viewed as
-    one row of fold * d entries, whose extremes are reduced to those of the d columns afterwards.
+    numpy reduces an array of long rows ten times as fast as one of short rows. So `n_folded` consecutive rows are
+    viewed as one row of n_folded * d entries, whose extremes are reduced to those of the d columns afterwards.
     """
     n, d = X.shape
-    fold = max(1, min(n, FOLDED_ROW // d))
-    whole = n - n % fold
-    wide, rest = X[:whole].reshape(-1, fold * d), X[whole:].ravel()
+    n_folded = max(1, min(n, FOLDED_ROW // d))
+    whole = n - n % n_folded
+    wide, rest = X[:whole].reshape(-1, n_folded * d), X[whole:].ravel()
     low, high = (np.concatenate([ends, rest]).reshape(-1, d) for ends in (wide.min(axis=0), wide.max(axis=0)))
     return np.array([low.min(axis=0), high.max(axis=0)])
 
@@ -104,8 +131,219 @@ def join_moments(parts: Sequence[Moments]) -> Moments:
     )
 
 
-def checked_total(found: Moments) -> Moments:
+def require_weight(found: Moments) -> Moments:
     """Return the moments, or raise a `RowsError` if no row has a positive weight."""
     if found.n_rows == 0:
         raise RowsError("The weight is zero for every row: there is nothing to fit. Give some rows a weight.")
     return found
+
+
+Codes = NDArray[np.uint64]
+
+# At most PAIRS * limit pairs (x, y) are held.
+PAIRS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class HashSample:
+    """Distinct pairs (x, y), sorted by the hash code of x, then of the pair: equal x are adjacent."""
+
+    limit: int  # largest number of distinct x
+    code: Codes  # (p,), hash code of x
+    pair_code: Codes  # (p,), hash code of (x, y)
+    X: Array  # (p, d)
+    y: Array  # (p,)
+    weight: Array  # (p,), total weight of the rows equal to the pair
+    whole: Array  # (p,), total weight of the rows with this x, in the first pair of each x; 0 in its other pairs
+
+    def rows(self) -> ArrayRows:
+        """The pairs as weighted rows; where pairs of an x were dropped, its other pairs carry their weight."""
+        _, group = np.unique(self.code, return_inverse=True)
+        kept, whole = np.bincount(group, self.weight), np.bincount(group, self.whole)
+        # Exactly 1 unless pairs were dropped: sums of the same weights in another order differ by rounding.
+        factor = np.where(np.isclose(kept, whole, rtol=1e-9, atol=0), 1.0, whole / kept)
+        return ArrayRows(self.X, self.y, self.weight * factor[group])
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of distinct pairs in all rows: exact up to `limit` distinct x, an estimate above.
+
+        Hash codes are uniform on [0, 2^64): if the largest code in the sample is c, the sample holds a fraction
+        (c + 1) / 2^64 of all x.
+        """
+        if len(np.unique(self.code)) < self.limit:
+            return len(self.code)
+        return round(len(self.code) / ((float(self.code[-1]) + 1) / 2.0**64))
+
+
+def hash_sample(X: Array, y: Array, weight: Array | None, limit: int) -> HashSample:
+    """Sample of one block: X (m, d), y (m,), weight (m,) or None; rows of weight 0 are ignored."""
+    weight = np.ones(len(y)) if weight is None else weight
+    if not (weight > 0).all():
+        X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]
+    if len(y) == 0:
+        codes = np.empty(0, dtype=np.uint64)
+        return HashSample(limit, codes, codes, X, y, weight, weight)
+    picked, code = sample_of_rows(X, limit)
+    X, y, weight = X[picked], y[picked], weight[picked]
+    _, pair_code = sample_of_rows(np.column_stack([X, y]), len(y))
+    return _merge_pairs(HashSample(limit, code, pair_code, X, y, weight, weight))
+
+
+def join_samples(parts: Sequence[HashSample]) -> HashSample:
+    """Merge the samples of disjoint sets of rows."""
+    names = ("code", "pair_code", "X", "y", "weight", "whole")
+    arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return _merge_pairs(HashSample(parts[0].limit, *arrays))
+
+
+def _merge_pairs(found: HashSample) -> HashSample:
+    """Sum the weights of equal pairs, then keep the `limit` x of smallest code, with as many y each as are allowed.
+
+    PAIRS * limit // (number of x) pairs are allowed per x. The number of x never falls while samples are merged, so a
+    pair dropped early would also be dropped at the end: the result does not depend on the blocks.
+    """
+    if len(found.code) == 0:
+        return found
+    order = np.lexsort((found.pair_code, found.code))
+    code, pair_code = found.code[order], found.pair_code[order]
+    new_x = _changes(code)
+    new_pair = np.flatnonzero(new_x | _changes(pair_code))
+    weight = np.add.reduceat(found.weight[order], new_pair)
+    whole = np.zeros(len(new_pair))
+    whole[np.flatnonzero(new_x[new_pair])] = np.add.reduceat(found.whole[order], np.flatnonzero(new_x))
+    x_number = np.cumsum(new_x[new_pair]) - 1  # of each pair: the rank of its x
+    pairs_before = np.flatnonzero(new_x[new_pair])[x_number]
+    n_x = min(int(x_number[-1]) + 1, found.limit)
+    keep = (x_number < n_x) & (np.arange(len(new_pair)) - pairs_before < PAIRS * found.limit // n_x)
+    at = order[new_pair[keep]]
+    return HashSample(
+        found.limit, found.code[at], found.pair_code[at], found.X[at], found.y[at], weight[keep], whole[keep]
+    )
+
+
+def _changes(codes: Codes) -> NDArray[np.bool_]:
+    """Boolean mask: whether each code differs from the one before; True for the first."""
+    return np.r_[True, codes[1:] != codes[:-1]]
+
+
+Answer = TypeVar("Answer")
+
+# Results of Dask chunks are reduced so many at a time: the width of the reduction tree.
+FAN_IN = 8
+
+
+def _fold_chunks(
+    source: DaskRows, step: Callable[[Piece], Answer], join: Callable[[Sequence[Answer]], Answer], *, X: bool = True
+) -> Answer:
+    """Map-reduce over the chunks of Dask collections, as one task graph; X=False computes target and weight only."""
+    from dask import compute, delayed
+
+    map_task, reduce_task = delayed(step, pure=False), delayed(join, pure=False)
+    results = [map_task(piece) for piece in (source.chunks() if X else _target_chunks(source))]
+    while len(results) > FAN_IN:
+        results = [reduce_task(results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
+    return join(compute(*results))
+
+
+def _target_chunks(source: DaskRows) -> list[Any]:
+    """A delayed `Piece` without X, of every chunk that has rows."""
+    from dask import delayed
+
+    task = delayed(_target_piece, pure=False)
+    targets = np.ravel(source.y.to_delayed()).tolist()
+    weights = [None] * len(targets) if source.weight is None else source.weight.to_delayed().tolist()
+    lengths = source.X.chunks[0]
+    return [task(y, weight) for y, weight, n in zip(targets, weights, lengths, strict=True) if n > 0]
+
+
+def _target_piece(y: Any, weight: Any) -> Piece:
+    return Piece(None, np.asarray(y, dtype=float), None if weight is None else np.asarray(weight, dtype=float))
+
+
+# Results of streamed blocks are reduced so many at a time: a bound on memory.
+JOINED = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Moments and hash sample of all rows."""
+
+    moments: Moments
+    sample: HashSample
+
+
+def map_reduce(
+    source: RowSource | DaskRows,
+    step: Callable[[Piece], Answer],
+    join: Callable[[Sequence[Answer]], Answer],
+    *,
+    X: bool = True,
+) -> Answer:
+    """Map-reduce over raw rows in one pass: join([step(piece) for all blocks of the source]).
+
+    `join` is associative, for results are reduced as they come; X=False reads target and weight only.
+    """
+    if isinstance(source, DaskRows):
+        return _fold_chunks(source, step, join, X=X)
+    results: list[Answer] = []
+    count_rows = begin_pass(source.n_rows) if X else None
+    for piece in source.stream(range(len(source.spans)), X=X):
+        results.append(step(piece))
+        if count_rows is not None:
+            count_rows(len(piece.y))
+        if len(results) == JOINED:
+            results = [join(results)]
+    return join(results)
+
+
+def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
+    """Moments, and a hash sample of up to `limit` distinct x with their y: one pass over the rows."""
+
+    def step(piece: Piece) -> Summary:
+        assert piece.X is not None
+        return Summary(compute_moments(piece.X, piece.weight), hash_sample(piece.X, piece.y, piece.weight, limit))
+
+    found = map_reduce(source, step, join_summaries)
+    require_weight(found.moments)
+    return found
+
+
+def join_summaries(parts: Sequence[Summary]) -> Summary:
+    """Merge the summaries of disjoint sets of rows."""
+    return Summary(join_moments([part.moments for part in parts]), join_samples([part.sample for part in parts]))
+
+
+def streamed_quantiles(source: RowSource | DaskRows, levels: Array, total: float) -> Array:
+    """Exact weighted quantiles (q,) of y, as by `losses.weighted_quantiles`, in a few passes over y and weights.
+
+    `levels` (q,) are quantile levels in (0, 1), and `total` is the weight of all rows.
+    """
+    state = start_search(np.asarray(levels, dtype=float), total)
+    while not state.done:
+        step = partial(_count_digits, state=state)
+        state = refine(state, map_reduce(source, step, sum_counts, X=False))
+    return quantile_values(state)
+
+
+def _count_digits(piece: Piece, state: RadixSearch) -> Array:
+    return count_next_digits(piece.y, piece.weight, state)
+
+
+def mean_absolute_deviation(source: RowSource | DaskRows, centre: float, total: float) -> float:
+    """Weighted mean of |y - centre|; `total` is the weight of all rows."""
+
+    def step(piece: Piece) -> float:
+        distance = np.abs(piece.y - centre)
+        return float(distance.sum() if piece.weight is None else piece.weight @ distance)
+
+    return map_reduce(source, step, math.fsum, X=False) / total
+
+
+def distinct_labels(source: RowSource | DaskRows, most: int) -> Array:
+    """Sorted distinct values of y over rows of positive weight; only the first most + 1 where there are more."""
+
+    def step(piece: Piece) -> Array:
+        return np.unique(piece.y if piece.weight is None else piece.y[piece.weight > 0])[: most + 1]
+
+    return map_reduce(source, step, lambda parts: np.unique(np.concatenate(parts))[: most + 1], X=False)

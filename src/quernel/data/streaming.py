@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map
+from quernel._threads import blocks, parallel_map
 from quernel.data.design_matrix import (
     SIZE_ROWS,
     Block,
@@ -30,10 +30,9 @@ from quernel.data.design_matrix import (
     stratified_indices,
 )
 from quernel.data.feature_cache import Cache, disk_pays, fits_memory, new_cache
-from quernel.data.progress import begin_pass
+from quernel.data.passes import begin_pass
 from quernel.data.sources import ArrayRows, Piece, RowSource
 from quernel.data.spilled_state import SpilledRowState
-from quernel.features.blocks import blocks
 
 Array = NDArray[np.floating]
 
@@ -336,7 +335,7 @@ class StreamedDesign:
     def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True, watched: bool = True) -> Any:
         """Map-reduce over the blocks of the source: each thread streams a contiguous run of them.
 
-        `watched` reports the rows done to whoever watches progress (`progress.watching`).
+        `watched` reports the rows done to whoever watches progress (`passes.watching`).
         """
         n_blocks = len(self.source.spans)
         threads = max(1, min(self.threads, n_blocks))

@@ -26,7 +26,7 @@ SUM_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class RadixSearch:
     """State of a radix search for several values v, each the least with  sum of w_i over y_i <= v  >= its goal."""
 
     known: int  # leading bits known so far
@@ -44,17 +44,17 @@ class Search:
         return min(DIGIT, 64 - self.known)
 
 
-def search(levels: Array, total: float) -> Search:
+def start_search(levels: Array, total: float) -> RadixSearch:
     """Start a search for the quantiles at these levels (q,) of rows of this total weight.
 
     Two values are sought per level, at goals just below and just above level * total. They differ where the cumulative
     weight meets the level exactly between two values of y, and their midpoint is then the quantile.
     """
     goal = np.outer([1 - SUM_ROUNDING, 1 + SUM_ROUNDING], levels * total).ravel()
-    return Search(0, np.zeros(len(goal), dtype=np.uint64), goal)
+    return RadixSearch(0, np.zeros(len(goal), dtype=np.uint64), goal)
 
 
-def counts(y: Array, weight: Array | None, state: Search) -> Array:
+def count_next_digits(y: Array, weight: Array | None, state: RadixSearch) -> Array:
     """Histogram of a block: weight of its rows by their next digit, for each distinct prefix; (prefixes, 2^digit)."""
     bits = _ordered(y)
     digits = ((bits << np.uint64(state.known)) >> np.uint64(64 - state.digit)).astype(np.intp)
@@ -66,12 +66,12 @@ def counts(y: Array, weight: Array | None, state: Search) -> Array:
     return found
 
 
-def join_counts(parts: Sequence[Array]) -> Array:
+def sum_counts(parts: Sequence[Array]) -> Array:
     """Sum the histograms of several blocks."""
     return np.sum(parts, axis=0)
 
 
-def narrowed(state: Search, found: Array) -> Search:
+def refine(state: RadixSearch, found: Array) -> RadixSearch:
     """The search after one more round, given the histogram of all rows: one more digit of every value is known."""
     prefixes = np.unique(state.prefix)
     prefix, goal = state.prefix.copy(), state.goal.copy()
@@ -82,10 +82,10 @@ def narrowed(state: Search, found: Array) -> Search:
         place = min(int(np.searchsorted(cumulative, state.goal[i])), len(digits) - 1)
         prefix[i] = (state.prefix[i] << np.uint64(state.digit)) | np.uint64(digits[place])
         goal[i] -= cumulative[place - 1] if place else 0.0
-    return Search(state.known + state.digit, prefix, goal)
+    return RadixSearch(state.known + state.digit, prefix, goal)
 
 
-def values(state: Search) -> Array:
+def quantile_values(state: RadixSearch) -> Array:
     """Quantiles (q,) of a search that is done: midpoints, where a level is met exactly between two values."""
     negative = (state.prefix >> np.uint64(63)) == 0
     bits = np.where(negative, ~state.prefix, state.prefix ^ np.uint64(1 << 63))
@@ -101,20 +101,20 @@ def _ordered(y: Array) -> Bits:
 # Once few values share the known prefixes, they may be gathered and sorted instead of counted further.
 
 
-def left(state: Search, after: Search, found: Array) -> int:
+def n_candidates(state: RadixSearch, after: RadixSearch, found: Array) -> int:
     """Number of rows (of weight 1) that share a prefix known `after` a round, from the histogram of that round."""
     rows = np.searchsorted(np.unique(state.prefix), after.prefix >> np.uint64(state.digit))
     digits = after.prefix & np.uint64(2**state.digit - 1)
     return int(sum(found[row, digit] for row, digit in {*zip(rows.tolist(), digits.tolist(), strict=True)}))
 
 
-def sharing(y: Array, state: Search) -> Array:
+def candidates(y: Array, state: RadixSearch) -> Array:
     """Candidates: the values of a block that share the prefix of a value sought."""
     return y[np.isin(_ordered(y) >> np.uint64(64 - state.known), state.prefix)]
 
 
-def picked(state: Search, gathered: Array) -> Array:
-    """Quantiles (q,) of rows of weight 1, from the candidates that `sharing` found in all blocks."""
+def select(state: RadixSearch, gathered: Array) -> Array:
+    """Quantiles (q,) of rows of weight 1, from the candidates that `candidates` found in all blocks."""
     gathered = np.sort(gathered)
     prefixes = _ordered(gathered) >> np.uint64(64 - state.known)
     firsts = np.searchsorted(prefixes, state.prefix)

@@ -30,7 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._threads import parallel_map, single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks
-from quernel.data.schedulers import current
+from quernel.data.dask_tasks import current_scheduler
 from quernel.estimators.full_kernel import solve_full_kernel
 from quernel.estimators.inputs import blockwise, training_rows
 from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
@@ -290,7 +290,7 @@ class KernelEstimator(BaseEstimator):
         """Choose n_components by effective dimension and held-out loss, up to what memory allows."""
         memory = self.max_memory
         if memory is None and isinstance(summary.source, DaskRows):
-            memory = int(current().feature_memory())  # memory of the Dask workers
+            memory = int(current_scheduler().feature_memory())  # memory of the Dask workers
         most, limited_by = most_components(summary.n_rows, loss.n_columns, solver=self.solver, max_memory=memory)
         if features.pool_size is not None and features.pool_size < most:
             most, limited_by = features.pool_size, f"the pool has {features.pool_size:,} features"

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice
-from quernel.data import ArrayRows, streaming_summary
+from quernel.data import ArrayRows, statistics
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import blockwise, require_in_memory
 from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
@@ -293,7 +293,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
 
 def _classes_of(source: Any) -> NDArray[Any]:
     """Sorted distinct labels of out-of-core rows."""
-    classes = streaming_summary.labels(source, MOST_CLASSES)
+    classes = statistics.distinct_labels(source, MOST_CLASSES)
     if len(classes) > MOST_CLASSES:
         raise ValueError(
             f"The target has more than {MOST_CLASSES:,} different values. For numbers to be predicted as such use "

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from quernel.data import DaskRows, Piece, RowSource, streaming_summary
+from quernel.data import DaskRows, Piece, RowSource, statistics
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -96,7 +96,7 @@ def class_weights(source: Any, classes: Array) -> Array:
     def step(piece: Piece) -> Array:
         return np.bincount(encode_labels(piece.y, classes), piece.weight, minlength=len(classes)).astype(float)
 
-    return streaming_summary.fold(source, step, lambda parts: np.sum(parts, axis=0), X=False)
+    return statistics.map_reduce(source, step, lambda parts: np.sum(parts, axis=0), X=False)
 
 
 @dataclass(frozen=True)

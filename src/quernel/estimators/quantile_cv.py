@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from quernel.data import ArrayRows, memory_budget
-from quernel.data.sources import counting
+from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import sample_rows, source_of
 from quernel.estimators.splits import check_splitting, read_splits
@@ -331,7 +331,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
 def _positive_weight_mask(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:
     """Mask of the given rows that have a positive weight, for a row source or for arrays."""
     if given is not None:
-        return counting(given)
+        return positive_weight_mask(given)
     weight = np.asarray(1.0 if sample_weight is None else sample_weight, dtype=float)
     return weight > 0 if weight.ndim else np.ones(n_rows, dtype=bool)
 

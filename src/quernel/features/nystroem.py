@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel.features.blocks import strips
+from quernel._threads import strips
 from quernel.features.random import as_generator
 from quernel.features.sampling import hash_sample_indices
 from quernel.kernels import Kernel, resolve

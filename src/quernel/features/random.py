@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import parallel_map, single_threaded_blas
-from quernel.features.blocks import blocks, strips
+from quernel._threads import blocks, parallel_map, single_threaded_blas, strips
 from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw_by_leverage, draw_features
 from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
 

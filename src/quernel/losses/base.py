@@ -43,6 +43,12 @@ Mask = NDArray[np.bool_]
 # A parameter of a loss: one number for all columns, or one per column. After construction, an array of shape (q,).
 Parameter = Any
 
+# Ranges of parameters, by the words that complete "must be ..." in an error message.
+RANGES: dict[str, Callable[[Array], Mask]] = {
+    "positive": lambda values: (values > 0) & np.isfinite(values),
+    "0 or more": lambda values: (values >= 0) & np.isfinite(values),
+    "strictly between 0 and 1": lambda values: (values > 0) & (values < 1),
+}
 # Iterations after which `monotone_root` stops at the latest. Bisection alone halves the bracket each time, so far fewer
 # reach machine precision: this is a safeguard.
 MAX_ROOT_ITERATIONS = 200
@@ -65,10 +71,19 @@ class Loss:
     Attributes
     ----------
     margin : bool
-        Whether the loss is one of the margin y f, for labels -1 and +1 (a class attribute).
+        Whether the loss is one of the margin y f, for labels -1 and +1 (a class attribute, as are all below).
+    ranges : dict of str to str
+        The range of each parameter that has one, by its name in `RANGES`; others raise a ValueError.
+    length_parameter : str or None
+        The parameter that is a length in units of y, if there is one.
+    relative_length : float
+        Its default, relative to the scale of y, for a loss given to an estimator by name.
     """
 
     margin: ClassVar[bool] = False
+    ranges: ClassVar[dict[str, str]] = {}
+    length_parameter: ClassVar[str | None] = None
+    relative_length: ClassVar[float]
     n_columns: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -82,15 +97,15 @@ class Loss:
             # The dataclass is frozen; this is the one moment at which its fields are normalised.
             object.__setattr__(self, name, np.broadcast_to(array, (size,)))
         object.__setattr__(self, "n_columns", size)
+        for name, wanted in self.ranges.items():
+            if not np.all(RANGES[wanted](getattr(self, name))):
+                raise ValueError(
+                    f"{name} of the {type(self).__name__} loss must be {wanted}; got {getattr(self, name)}."
+                )
 
     def _parameters(self) -> list[str]:
         """Names of the fields that are parameters of the loss."""
         return [part.name for part in fields(self) if part.name != "n_columns"]
-
-    def _require(self, name: str, holds: Any, wanted: str) -> None:
-        """Raise a ValueError unless the condition `holds` in every column; `wanted` completes "must be ..."."""
-        if not np.all(holds):
-            raise ValueError(f"{name} of the {type(self).__name__} loss must be {wanted}; got {getattr(self, name)}.")
 
     def value(self, residual: Array) -> Array:
         """loss(r), elementwise."""

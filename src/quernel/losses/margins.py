@@ -94,11 +94,8 @@ class SmoothedHinge(Margin, Piecewise):
         Length of the parabola, in units of the margin.
     """
 
+    ranges: ClassVar[dict[str, str]] = {"width": "positive"}
     width: Parameter = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require("width", (self.width > 0) & np.isfinite(self.width), "positive")
 
     def value(self, residual: Array) -> Array:
         """v r - width v^2 / 2  at  v = clip(r / width, 0, 1)."""

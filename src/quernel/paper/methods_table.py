@@ -11,8 +11,7 @@ import math
 from quernel.paper.experiment import Experiment, Table, no_rows, no_tasks
 from quernel.paper.output import OutputFolder, Section, Verdict
 from quernel.theory import METHODS
-from quernel.theory.methods import Method
-from quernel.theory.rates import ROUNDING
+from quernel.theory.rates import ROUNDING, Method
 
 RATE = "2r/(2r+gamma)"
 # The exponents of METHODS as text, (c, rate); the tests evaluate them beside the functions.

@@ -16,9 +16,9 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from quernel.data.parquet_files import complaints, footer, opened
-from quernel.data.prefetch import read_ahead
-from quernel.data.sources import BLOCK, RowsError
+from quernel.data.parquet import explain_errors, open_file, read_footer
+from quernel.data.passes import read_ahead
+from quernel.data.sources import BLOCK_ROWS, RowsError
 from quernel.tables import reading
 from quernel.tables.multi_file import Needed, agreed, as_agreed, every, files_of
 from quernel.tables.reading import AS_IT_LOOKS, CSV, FAILED, PARQUET, CsvReading, TableError, check_names, ending_of
@@ -79,19 +79,19 @@ class ParquetTable:
         return replace(self, groups=(group,))
 
     def slabs(
-        self, columns: Sequence[str], groups: Sequence[Group] | None = None, size: int = BLOCK
+        self, columns: Sequence[str], groups: Sequence[Group] | None = None, size: int = BLOCK_ROWS
     ) -> Generator[Slab, None, None]:
         """The rows of these groups (None: all), `size` at a time; each file is opened once."""
         import pyarrow as pa
 
         schema = pa.schema([self.schema.field(name) for name in columns])
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
-            with opened(path) as file:
+            with open_file(path) as file:
                 for group in some:
-                    with complaints(str(group)):
+                    with explain_errors(str(group)):
                         batches = file.iter_batches(size, [group.number], list(columns), use_threads=False)
                     for start in range(0, group.n_rows, size):
-                        with complaints(str(group)):
+                        with explain_errors(str(group)):
                             batch = next(batches, None)
                         if batch is None or len(batch) != min(size, group.n_rows - start):
                             raise RowsError(f"{group} has other rows than before: the file was changed while in use.")
@@ -114,7 +114,7 @@ def open_parquet(data: Path, called: dict[str, str] | None = None, needed: Neede
             raise TableError(f"{path} is not a file. Give a Parquet file, a folder or a pattern.")
         if ending_of(path)[0] not in PARQUET:
             raise TableError(f"{path} is no Parquet file, and only those are read group by group.")
-    footers = [footer(str(path)) for path in files]
+    footers = [read_footer(str(path)) for path in files]
     for path, one in zip(files, footers, strict=True):
         check_names(path, one.schema.names)
     sizes = [
@@ -132,7 +132,7 @@ def open_parquet(data: Path, called: dict[str, str] | None = None, needed: Neede
 
 def _bytes(path: str) -> int:
     """What the values of a file take when they are not compressed."""
-    with opened(path) as file, complaints(path):
+    with open_file(path) as file, explain_errors(path):
         return sum(file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups))
 
 

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data.prefetch import read_ahead
-from quernel.data.sources import BLOCK, Piece, RowsError, checked, cut
+from quernel.data.passes import read_ahead
+from quernel.data.sources import BLOCK_ROWS, Piece, RowsError, check_piece, split_blocks
 from quernel.data.streaming_quantiles import (
-    Search,
-    counts,
-    join_counts,
-    left,
-    narrowed,
-    picked,
-    search,
-    sharing,
-    values,
+    RadixSearch,
+    candidates,
+    count_next_digits,
+    n_candidates,
+    quantile_values,
+    refine,
+    select,
+    start_search,
+    sum_counts,
 )
 from quernel.tables.arrow_casts import as_words, numbers
 from quernel.tables.column_stats import Facts, column_from, facts_of, joined, kind_or_reason, remarks
@@ -52,35 +52,37 @@ Fold = Callable[[Callable[[Any], Any], Callable[[list[Any]], Any]], Any]
 
 def medians(fold: Fold, columns: Columns, there: dict[str, int]) -> dict[str, float]:
     """The median of every column, of which `there` says how many numbers it has, in two or three passes."""
-    states = {name: search(np.array([0.5]), float(count)) for name, count in there.items()}
+    states = {name: start_search(np.array([0.5]), float(count)) for name, count in there.items()}
     remaining = dict(there)
     while max(remaining.values(), default=0) > GATHERED:
         found = fold(partial(count_digits, columns, states), join_digits)
         for name, state in states.items():
             if state.done:
                 continue
-            states[name] = narrowed(state, found[name])
-            remaining[name] = 0 if states[name].done else left(state, states[name], found[name])
+            states[name] = refine(state, found[name])
+            remaining[name] = 0 if states[name].done else n_candidates(state, states[name], found[name])
     gathered = fold(partial(gather, columns, states), join_gathered) if there else {}
     return {
-        name: float(values(state)[0] if state.done else picked(state, gathered[name])[0])
+        name: float(quantile_values(state)[0] if state.done else select(state, gathered[name])[0])
         for name, state in states.items()
     }
 
 
-def count_digits(columns: Columns, states: dict[str, Search], piece: Any) -> dict[str, Array]:
+def count_digits(columns: Columns, states: dict[str, RadixSearch], piece: Any) -> dict[str, Array]:
     """How the next digit of the numbers of a piece is distributed, column by column."""
-    return {name: counts(y, None, states[name]) for name, y in columns(piece).items() if not states[name].done}
+    return {
+        name: count_next_digits(y, None, states[name]) for name, y in columns(piece).items() if not states[name].done
+    }
 
 
 def join_digits(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """The counts of all pieces."""
-    return {name: join_counts([part[name] for part in parts]) for name in parts[0]}
+    return {name: sum_counts([part[name] for part in parts]) for name in parts[0]}
 
 
-def gather(columns: Columns, states: dict[str, Search], piece: Any) -> dict[str, Array]:
+def gather(columns: Columns, states: dict[str, RadixSearch], piece: Any) -> dict[str, Array]:
     """The numbers of a piece that may be the median."""
-    return {name: sharing(y, states[name]) for name, y in columns(piece).items() if not states[name].done}
+    return {name: candidates(y, states[name]) for name, y in columns(piece).items() if not states[name].done}
 
 
 def join_gathered(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
@@ -234,7 +236,7 @@ def draw_rows(training: StreamedTraining, limit: int, seed: int) -> Drawn:
     starts, before, count = [], [], 0
     for group in training.table.groups:
         for start in range(0, group.n_rows, STRIP):
-            if start % BLOCK == 0:  # where a slab begins
+            if start % BLOCK_ROWS == 0:  # where a slab begins
                 starts.append(group.first + start)
                 before.append(count)
             count += training.sizes[group, start]
@@ -330,7 +332,7 @@ class TableRows:
         # Models of tables know their columns by the encoder: as in memory, the estimator is given none.
         self.names, self.n_columns = None, len(encoder.names)
         self.weighted = roles.weights is not None
-        self.size = max(cut(BLOCK, self.n_columns)[0].stop // STRIP, 1) * STRIP
+        self.size = max(split_blocks(BLOCK_ROWS, self.n_columns)[0].stop // STRIP, 1) * STRIP
         self.stretches = self._stretches(sizes)
         ends = np.cumsum([0, *(stretch.kept for stretch in self.stretches)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
@@ -387,4 +389,4 @@ def encoded(slab: Slab, encoder: TableEncoder, roles: Roles, X: bool = True) -> 
     def where(row: int) -> str:
         return f"{slab.group}, row {slab.start + int(np.flatnonzero(there)[row]):,} of the group (counted from 0)"
 
-    return checked(piece, labels, where)
+    return check_piece(piece, labels, where)

@@ -4,38 +4,37 @@ Results are named by the paper's own LaTeX labels: `thm2` is its second theorem,
 `ass6` an assumption. Notation throughout: n rows, M random features, ridge weight alpha (the paper's lambda), source
 exponent r, capacity exponent gamma, and the compatibility of the features (the paper's alpha).
 
-    rates, methods                   exponents of the theorems, and Table 1 as data
-    dimensions, exponents, source    effective dimensions of data, and the exponents estimated from them
-    planning, kernel_gap             how many features a fit needs, and what those of a fit cost
-    populations, decomposition       known laws of rows, and the four terms of a fit's error
-    lemma_bounds, operators          what the lemmas promise, beside what is measured
-    noise_models, noise_conditions,
-    convexity, excess_risk_curves    losses and noise: excess risks, self-calibration, local strong convexity
-    rademacher                       local Rademacher complexity
+    rates                           exponents of the theorems, and Table 1 as data
+    dimensions, exponents           effective dimensions of data, and the exponents estimated from them
+    planning, kernel_gap            how many features a fit needs, and what those of a fit cost
+    populations, decomposition      known distributions of rows, the four terms of a fit's error, and bounds on them
+    operators                       similarity of operators: what the lemmas promise, beside what is measured
+    noise_models, noise_conditions  losses and noise: excess risks, self-calibration, local strong convexity
 """
 
-from quernel.theory.convexity import LocalConvexity, local_convexity, upper_quadratic_constant
-from quernel.theory.decomposition import ErrorDecomposition, error_decomposition
-from quernel.theory.dimensions import effective_dimension, leverage_scores, max_dimension
-from quernel.theory.excess_risk_curves import ExcessRisk, excess_risk_curve
-from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent
-from quernel.theory.kernel_gap import KernelGap, kernel_gap
-from quernel.theory.lemma_bounds import (
+from quernel.theory.decomposition import (
     DIMENSION_TOLERANCE,
     ErrorBounds,
+    ErrorDecomposition,
     error_bounds,
+    error_decomposition,
     features_for_dimension,
     sufficient_features,
     sufficient_rows,
 )
-from quernel.theory.methods import METHODS, Method
+from quernel.theory.dimensions import effective_dimension, leverage_scores, local_rademacher_complexity, max_dimension
+from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent, source_exponent
+from quernel.theory.kernel_gap import KernelGap, kernel_gap
 from quernel.theory.noise_conditions import (
     CalibrationInequality,
+    LocalConvexity,
     SelfCalibration,
     calibration_inequality,
+    local_convexity,
     self_calibration,
+    upper_quadratic_constant,
 )
-from quernel.theory.noise_models import Labels, Noise, excess_risk
+from quernel.theory.noise_models import ExcessRisk, Labels, Noise, excess_risk, excess_risk_curve
 from quernel.theory.operators import (
     OperatorSimilarity,
     feature_similarity,
@@ -52,15 +51,15 @@ from quernel.theory.planning import (
     plan,
 )
 from quernel.theory.populations import SampledPopulation, SplinePopulation
-from quernel.theory.rademacher import local_rademacher_complexity
 from quernel.theory.rates import (
+    METHODS,
+    Method,
     OutsideTheoryWarning,
     feature_exponent,
     features_needed,
     learning_rate,
     regularization,
 )
-from quernel.theory.source import source_exponent
 
 __all__ = [
     "DIMENSION_TOLERANCE",

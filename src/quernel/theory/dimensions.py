@@ -1,9 +1,13 @@
-"""Effective dimension and ridge leverage scores: degrees of freedom, on average and at the worst feature.
+"""Complexities of a kernel on data: effective dimension, ridge leverage scores, local Rademacher complexity.
 
 With C = Phi'Phi/n, or K/n (with weights, sums over rows become weighted means),
 
     N(alpha)          = Tr((C + alpha I)^-1 C)                               (`def2`)
     N_infinity(alpha) = sup over w of |(L + alpha I)^-1/2 phi(., w)|^2       (`ass5`)
+    R(delta)          = sqrt((1/n) sum over j of min(mu_j, delta^2))         (`lemA.2.5`)
+
+are the degrees of freedom of a ridge regression, the leverage of its worst feature, and how well functions near a
+centre can fit random signs; mu_j are the eigenvalues of C.
 
 Features are those of the library, phi(x, w_j) / sqrt(M), so that Phi Phi' approximates the Gram matrix.
 """
@@ -12,6 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from quernel.theory.rates import as_scalar
 
 Array = NDArray[np.floating]
 
@@ -38,7 +44,7 @@ def effective_dimension(
     """
     alpha = check_alpha(alpha)
     mu = spectrum(features, gram=gram, sample_weight=sample_weight)
-    return _as_scalar((mu / (mu + alpha[..., None])).sum(axis=-1))
+    return as_scalar((mu / (mu + alpha[..., None])).sum(axis=-1))
 
 
 def leverage_scores(
@@ -69,7 +75,7 @@ def max_dimension(
 
     The supremum over all features is at least this; give many, and the Gram matrix where it can be had.
     """
-    return _as_scalar(leverage_scores(features, gram=gram, alpha=alpha, sample_weight=sample_weight).max(axis=-1))
+    return as_scalar(leverage_scores(features, gram=gram, alpha=alpha, sample_weight=sample_weight).max(axis=-1))
 
 
 def spectrum(
@@ -103,6 +109,13 @@ def check_alpha(alpha: ArrayLike) -> Array:
     return values
 
 
+def check_one_alpha(alpha: float) -> float:
+    """A ridge weight as a float, or ValueError unless it is one positive number."""
+    if np.ndim(alpha) != 0:
+        raise ValueError(f"alpha must be one number here; got {alpha!r}.")
+    return float(check_alpha(alpha))
+
+
 def _weighted_gram(gram: ArrayLike, share: Array) -> Array:
     """W^1/2 K W^1/2, W the diagonal matrix of the rows' shares of the weight."""
     K = np.asarray(gram, dtype=float)
@@ -123,6 +136,51 @@ def _check_rows(matrix: ArrayLike, name: str, sample_weight: ArrayLike | None) -
     return A, weight / weight.sum()
 
 
-def _as_scalar(value: Array) -> float | Array:
-    """A float if alpha was a number, otherwise the array."""
-    return float(value) if np.ndim(value) == 0 else value
+def local_rademacher_complexity(
+    features: ArrayLike | None = None,
+    *,
+    gram: ArrayLike | None = None,
+    eigenvalues: ArrayLike | None = None,
+    radius: ArrayLike,
+    n: int | None = None,
+) -> float | Array:
+    """R(delta) = sqrt((1/n) sum over j of min(mu_j, delta^2)), with the eigenvalues mu_j of L_M or L_K.
+
+    The largest mean of s_i g(x_i) over functions g with L2 norm at most delta and kernel norm at most 1, s_i = +-1 by
+    coin flips, is at most sqrt(2) R(delta) in expectation. And n R(sqrt alpha)^2 / alpha lies between the effective
+    dimension N(alpha) and twice that.
+
+    Parameters
+    ----------
+    features, gram, eigenvalues : give one of the three: features (n, M) or a Gram matrix (n, n), whose eigenvalues on
+        these rows stand for those of the law as in `effective_dimension`, or the law's own, such as those of
+        `SplinePopulation`
+    radius : delta, positive, or an array of such
+    n : number of rows; None is that of the features or the Gram matrix
+
+    Examples
+    --------
+    >>> round(local_rademacher_complexity(eigenvalues=[1.0, 0.25, 0.04], radius=0.5, n=100), 6)  # 0.25 + 0.25 + 0.04
+    0.073485
+    """
+    if (features is not None) + (gram is not None) + (eigenvalues is not None) != 1:
+        raise ValueError("Give features (n, M), gram=(n, n) or eigenvalues=, one of the three.")
+    mu = spectrum(features, gram=gram) if eigenvalues is None else np.ravel(np.asarray(eigenvalues, dtype=float))
+    if not np.all(np.isfinite(mu) & (mu >= 0)):
+        raise ValueError(f"eigenvalues must be finite and none negative; got {eigenvalues!r}.")
+    delta = np.asarray(radius, dtype=float)
+    if delta.size == 0 or not np.all(np.isfinite(delta) & (delta > 0)):
+        raise ValueError(f"radius must be positive and finite; got {radius!r}.")
+    n_rows = _resolve_n(n, features if gram is None else gram)
+    value = np.sqrt(np.minimum(mu, delta[..., None] ** 2).sum(axis=-1) / n_rows)
+    return as_scalar(value)
+
+
+def _resolve_n(n: int | None, matrix: ArrayLike | None) -> int:
+    """Number of rows, given or that of the matrix; ValueError if neither."""
+    if n is None and matrix is None:
+        raise ValueError("Eigenvalues do not tell the number of rows: give n.")
+    count = len(np.asarray(matrix)) if n is None else n
+    if not count >= 1:
+        raise ValueError(f"n must be a number of rows, 1 or more; got {n!r}.")
+    return count

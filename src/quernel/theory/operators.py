@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.data.design_matrix import FeatureMap
-from quernel.theory.dimensions import check_alpha
-from quernel.theory.lemma_bounds import check_lemma, check_ranges
+from quernel.theory.decomposition import check_lemma, check_ranges
+from quernel.theory.dimensions import check_one_alpha
 from quernel.theory.populations import Population
 
 Array = NDArray[np.floating]
@@ -53,7 +53,7 @@ def feature_similarity(population: Population, feature_map: FeatureMap, *, alpha
     True
     """
     S = population.feature_vectors(feature_map)
-    return compare_operators(population.operator, S @ S.T, _check_scalar_alpha(alpha))
+    return compare_operators(population.operator, S @ S.T, check_one_alpha(alpha))
 
 
 def sample_similarity(
@@ -64,7 +64,7 @@ def sample_similarity(
     difference is the paper's R_MD (`lemC.3`), ratio its Q_MD (`lemC.4`). Parameters are those of `feature_similarity`.
     """
     S, Phi = population.feature_vectors(feature_map), feature_map.transform(np.asarray(X, dtype=float))
-    return compare_operators(S.T @ S, Phi.T @ Phi / len(Phi), _check_scalar_alpha(alpha))
+    return compare_operators(S.T @ S, Phi.T @ Phi / len(Phi), check_one_alpha(alpha))
 
 
 def feature_similarity_bound(
@@ -156,13 +156,6 @@ def _difference_bound(count: int, max_dimension: float, alpha: float, delta: flo
 def _ratio_bound(difference: float) -> float:
     """Bound on the ratio from that on the difference: `lemD.3`."""
     return 1 / math.sqrt(1 - difference) if difference < 1 else math.inf
-
-
-def _check_scalar_alpha(alpha: float) -> float:
-    """alpha as a float, or ValueError unless it is one positive number."""
-    if np.ndim(alpha) != 0:
-        raise ValueError(f"alpha must be one number here; got {alpha!r}.")
-    return float(check_alpha(alpha))
 
 
 def _check_count(count: int, name: str) -> None:

@@ -28,7 +28,13 @@ from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS, Result
-from quernel.theory.exponents import Exponent, capacity_exponent, check_confidence, compatibility_exponent
+from quernel.theory.exponents import (
+    Exponent,
+    capacity_exponent,
+    check_confidence,
+    compatibility_exponent,
+    source_exponent,
+)
 from quernel.theory.rates import (
     OutsideTheoryWarning,
     feature_exponent,
@@ -36,7 +42,6 @@ from quernel.theory.rates import (
     learning_rate,
     regularization,
 )
-from quernel.theory.source import source_exponent
 
 Array = NDArray[np.floating]
 

@@ -56,11 +56,6 @@ class AlphaOptions:
 
 
 OPTIONS = AlphaOptions()
-# For losses given by name: the parameter that is a length in units of y, and its default relative to the scale of y.
-# For Huber's threshold, 0.5 scales of y are the usual 1.35 standard deviations of the noise if a fit explains six
-# sevenths of the variance.
-LENGTHS = {"huber": "threshold", "epsilon_insensitive": "epsilon", "smoothed_pinball": "width", "logcosh": "scale"}
-LENGTH = {"huber": 0.5, "epsilon_insensitive": 0.1, "smoothed_pinball": 0.1, "logcosh": 0.5}
 
 
 @dataclass(frozen=True)
@@ -197,8 +192,9 @@ class _AlphaSearch:
 
 def scaled_loss(name: str, scale: float) -> Loss:
     """Loss of this name; its length parameter, if any, is relative to the scale of y, so that fit(a y) = a fit(y)."""
-    params: dict[str, Any] = {LENGTHS[name]: LENGTH[name] * scale} if name in LENGTHS else {}
-    return LOSSES[name](**params)
+    kind = LOSSES[name]
+    params: dict[str, Any] = {kind.length_parameter: kind.relative_length * scale} if kind.length_parameter else {}
+    return kind(**params)
 
 
 def alpha_unit(loss: Loss, scale: float) -> float:

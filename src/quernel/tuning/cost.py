@@ -12,10 +12,9 @@ from functools import cache
 
 import numpy as np
 
-from quernel._threads import single_threaded_blas
+from quernel._threads import BLOCK_BYTES, BLOCK_ROWS, single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
-from quernel.features.blocks import BLOCK_BYTES, BLOCK_ROWS
 from quernel.kernels import Kernel, Linear, resolve
 from quernel.solvers import SOLVERS
 from quernel.tuning.n_components import OPTIONS as COMPONENTS

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, streaming_summary
-from quernel.data.hash_sample import sample
-from quernel.data.sources import counting
-from quernel.data.statistics import Moments, column_range, moments
+from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, statistics
+from quernel.data.sources import positive_weight_mask
+from quernel.data.statistics import Moments, column_range, compute_moments, hash_sample
 from quernel.losses import weighted_quantiles
 
 Array = NDArray[np.floating]
@@ -64,7 +63,7 @@ def column_scales(X: Array, share: Array) -> Array:
     and so would the columns of a one-hot encoded category. With this scale these columns count together about as much
     as one numeric column. A constant column gets a scale so large that it has no influence.
     """
-    return scales_from(moments(X, share))
+    return scales_from(compute_moments(X, share))
 
 
 def scales_from(found: Moments) -> Array:
@@ -162,7 +161,7 @@ class DataSummary:
     @cached_property
     def n_distinct(self) -> int:
         """Approximate number of distinct rows (x, y)."""
-        return sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
+        return hash_sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
 
     @cached_property
     def point_masses(self) -> Array:
@@ -183,13 +182,13 @@ class StreamedSummary(DataSummary):
     in_memory = False
 
     def __init__(self, source: OutOfCoreSource) -> None:
-        self._found = streaming_summary.summarise(source, SAMPLE)
-        moments = self._found.moments
-        self.source = source if moments.n_rows == source.n_rows else _drop_zero_weight(source)
+        self._found = statistics.summarise(source, SAMPLE)
+        found = self._found.moments
+        self.source = source if found.n_rows == source.n_rows else _drop_zero_weight(source)
         self.n_rows, self.n_columns = self.source.n_rows, self.source.n_columns
-        self.total, self.largest = moments.total, moments.largest
-        self.mean, self.range = moments.mean, moments.range
-        self.scales = scales_from(moments)
+        self.total, self.largest = found.total, found.largest
+        self.mean, self.range = found.mean, found.range
+        self.scales = scales_from(found)
         self.n_distinct = self._found.sample.n_pairs
 
     @cached_property
@@ -200,9 +199,9 @@ class StreamedSummary(DataSummary):
     @cached_property
     def target_scale(self) -> float:
         """Robust scale of y: interquartile range / 1.349, or a substitute if that is 0 (see `robust_scale`)."""
-        quartiles = streaming_summary.quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
+        quartiles = statistics.streamed_quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
         return robust_scale_from(
-            quartiles, lambda median: streaming_summary.absolute_deviation(self.source, median, self.total)
+            quartiles, lambda median: statistics.mean_absolute_deviation(self.source, median, self.total)
         )
 
     def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
@@ -232,4 +231,4 @@ def _drop_zero_weight(source: Any) -> Any:
         some = DaskRows(source.X[counts], source.y[counts], source.weight[counts])
         some.names = source.names
         return some
-    return SelectedRows(source, counting(source))
+    return SelectedRows(source, positive_weight_mask(source))

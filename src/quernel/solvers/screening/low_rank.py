@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
-from quernel._threads import parallel_map
-from quernel.features.blocks import blocks
+from quernel._threads import blocks, parallel_map
 from quernel.objective import Problem
 from quernel.objective.duality_gap import dual_variance
 
