@@ -1,11 +1,21 @@
-"""How easy the library is to read, in numbers: sizes, imports, and the files that one fit walks through.
+"""Size and structure of the package, as numbers that two versions of it can be compared by.
 
-    python tools/house.py                   the tree that is installed
-    python tools/house.py --json            for comparing two trees
-    python tools/house.py --walk            also list the files of the two walks
+    python tools/house.py                         a table
+    python tools/house.py --json > before.json    the same as JSON, with the files of the walks
+    python tools/house.py --against before.json   before and after, as a table in Markdown
+    python tools/house.py --walk                  also list the files that run during a fit
 
-Walks are traced, not guessed: every file of quernel in which a function runs while a model is fitted (imports do not
-count), in a first fit of each kind, in all threads.
+It measures the `quernel` that Python imports. Counts come from the syntax trees of its files:
+
+- Code lines are those without docstrings, comments and blanks; explaining lines are docstrings and comments.
+- A body is a function's without its docstring. Functions compiled by numba are left out.
+- A module's importers are the other modules that import it or a name from it, a package's `__init__` among them.
+- Arguments are counted without `self`. Public constructors (of classes in some `__all__`) and commands may have many;
+  all other functions are counted once more, as internal.
+
+A walk is traced: all files in which a function runs, in any thread, during a default fit of three levels in Python and
+during `quernel fit` on a CSV file. What runs on import does not count. A room is a package or public
+module of `quernel`.
 """
 
 from __future__ import annotations
@@ -20,6 +30,7 @@ import sys
 import tempfile
 import threading
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,15 +40,15 @@ from typing import Any
 import quernel
 
 SOURCE = Path(quernel.__file__).parent
-MANY_ARGUMENTS = 7
-# So many that not all of them are solved for at once.
+MAX_ARGUMENTS, MAX_BODY = 7, 50
+# Rows of the traced fits: so many that rows are screened.
 ROWS = 20_000
-COMPILED = ("njit", "jit", "vectorize", "guvectorize", "compiled")
+NUMBA_DECORATORS = ("njit", "jit", "vectorize", "guvectorize", "compiled")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules() -> dict[str, Path]:
-    """Dotted names and files."""
+    """Files of the package by dotted name."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE.parent).with_suffix("").parts
@@ -46,14 +57,14 @@ def modules() -> dict[str, Path]:
 
 
 def count_lines(text: str) -> Counter[str]:
-    """Lines of code, of docstrings and comments, and blank ones."""
+    """Numbers of all lines, of explaining ones (docstrings and comments), of blank ones and of code."""
     explaining = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip():
             explaining.add(token.start[0])
     for node in ast.walk(ast.parse(text)):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and _is_text(body[0]):  # docstrings, also those below attributes
+        if isinstance(body, list) and body and _is_text(body[0]):
             explaining |= set(range(body[0].lineno, body[0].end_lineno + 1))
     blank = {k for k, line in enumerate(text.splitlines(), 1) if not line.strip()} - explaining
     total = len(text.splitlines())
@@ -65,11 +76,11 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def functions(tree: ast.Module) -> Iterator[Function]:
-    """All functions, but for those that are compiled."""
+    """All functions and methods that numba does not compile, nested ones as well."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             decorators = " ".join(ast.unparse(one) for one in node.decorator_list)
-            if not any(word in decorators for word in COMPILED):
+            if not any(name in decorators for name in NUMBA_DECORATORS):
                 yield node
 
 
@@ -80,13 +91,48 @@ def body_length(node: Function) -> int:
 
 
 def n_arguments(node: Function) -> int:
-    """Arguments, `self` left out."""
+    """Number of arguments, without `self` and `cls`."""
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     return len([name for name in names if name not in ("self", "cls")])
 
 
+def public_names(trees: dict[str, ast.Module]) -> set[str]:
+    """Names in the `__all__` of any module."""
+    return {
+        element.value
+        for tree in trees.values()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for element in ast.walk(node.value)
+        if isinstance(element, ast.Constant) and isinstance(element.value, str)
+    }
+
+
+def internal_functions(trees: dict[str, ast.Module]) -> list[Function]:
+    """All functions but constructors of public classes and commands of the command line."""
+    from quernel.cli import app
+
+    public = public_names(trees)
+    callbacks = [command.callback for command in app.registered_commands if command.callback]
+    commands = {(callback.__module__, callback.__name__) for callback in callbacks}
+    constructors = {
+        id(member)
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and node.name in public
+        for member in node.body
+        if isinstance(member, ast.FunctionDef) and member.name == "__init__"
+    }
+    return [
+        node
+        for name, tree in trees.items()
+        for node in functions(tree)
+        if id(node) not in constructors and (name, node.name) not in commands
+    ]
+
+
 def importers(trees: dict[str, ast.Module]) -> Counter[str]:
-    """How many other modules import each module; what a package re-exports counts for the package."""
+    """Number of other modules that import each module."""
     found: dict[str, set[str]] = {}
     for name, tree in trees.items():
         for node in ast.walk(tree):
@@ -103,7 +149,7 @@ def importers(trees: dict[str, ast.Module]) -> Counter[str]:
 
 
 def walk(action: Callable[[], Any]) -> list[str]:
-    """The files of quernel in which a function runs."""
+    """Paths, relative to the package, of the files in which a function runs during `action()`."""
     visited: set[str] = set()
 
     def record(frame: Any, event: str, _: Any) -> None:
@@ -121,7 +167,7 @@ def walk(action: Callable[[], Any]) -> list[str]:
 
 
 def trace_walks() -> dict[str, list[str]]:
-    """Of a default fit of three levels in Python, and of `quernel fit` on a CSV file."""
+    """The walks of `KernelQuantileRegressor.fit` and of `quernel fit`."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -136,71 +182,105 @@ def trace_walks() -> dict[str, list[str]]:
 
 
 def _run(arguments: list[str]) -> None:
+    """Run the command line in this process; a command that fails would be a shorter walk, so it is an error."""
     from quernel.cli import main
 
     before, sys.argv = sys.argv, arguments
     try:
-        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()) as errors:
             main()
+    except SystemExit as exited:
+        if exited.code:
+            raise RuntimeError(f"{' '.join(arguments)} failed: {errors.getvalue()}") from None
     finally:
         sys.argv = before
 
 
-def checked_by_mypy(names: dict[str, Path], lines: dict[str, int]) -> float:
-    """The share of lines in packages that mypy is told to check."""
-    import tomllib
+def walk_sizes(walks: dict[str, list[str]]) -> dict[str, str]:
+    """Numbers of files and of rooms of each walk."""
+    rooms = {name: {file.split("/")[0] for file in files if not file.startswith("_")} for name, files in walks.items()}
+    return {f"files (rooms) of {name}": f"{len(files)} ({len(rooms[name])})" for name, files in walks.items()}
 
-    settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["tool"]["mypy"]
+
+def checked_by_mypy(settings: dict[str, Any], lines: dict[str, int]) -> float:
+    """The share of lines, given by module, that mypy checks with these settings of pyproject.toml."""
+
+    def matches(name: str, patterns: list[str]) -> bool:
+        return any(name == one or name.startswith(f"{one}.") for one in patterns)
+
     chosen = settings.get("packages", ["quernel"])
-    covered = [name for name in names if any(name == one or name.startswith(f"{one}.") for one in chosen)]
+    ignored = []
+    for override in settings.get("overrides", []):
+        if override.get("ignore_errors") or override.get("follow_imports") == "skip":
+            patterns = override["module"]
+            ignored += [one.removesuffix(".*") for one in ([patterns] if isinstance(patterns, str) else patterns)]
+    covered = [name for name in lines if matches(name, chosen) and not matches(name, ignored)]
     return sum(lines[name] for name in covered) / sum(lines.values())
 
 
-def measure() -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """The numbers, and the files of the walks."""
-    names = modules()
-    texts = {name: path.read_text() for name, path in names.items()}
+def measure(texts: dict[str, str], walks: dict[str, list[str]]) -> dict[str, int | float | str]:
+    """The numbers of the table, from the text of every module and the files of every walk."""
     trees = {name: ast.parse(text) for name, text in texts.items()}
     counts = {name: count_lines(text) for name, text in texts.items()}
     total = sum(counts.values(), Counter())
     sizes = sorted(count["lines"] for count in counts.values())
     every = [node for tree in trees.values() for node in functions(tree)]
     bodies = sorted(body_length(node) for node in every)
-    walks = trace_walks()
-    rooms = {name: {file.split("/")[0] for file in files} for name, files in walks.items()}
-    annotations = sum(isinstance(n, ast.Name) and n.id == "Any" for tree in trees.values() for n in ast.walk(tree))
-    numbers = {
-        "files": len(names),
+    settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["tool"]["mypy"]
+    many = f"functions with more than {MAX_ARGUMENTS} arguments"
+    return {
+        "files": len(texts),
         "lines": total["lines"],
         "code lines": total["code"],
         "explaining lines, share": round(total["explaining"] / total["lines"], 3),
         "file, median / largest": f"{median(sizes):.0f} / {sizes[-1]}",
         "body, median / p90 / longest": f"{median(bodies):.0f} / {quantiles(bodies, n=10)[-1]:.0f} / {bodies[-1]}",
-        "bodies above 50 lines": sum(length > 50 for length in bodies),
+        f"bodies above {MAX_BODY} lines": sum(length > MAX_BODY for length in bodies),
         "modules with one importer": sum(count == 1 for count in importers(trees).values()),
-        **{f"files (rooms) of {name}": f"{len(files)} ({len(rooms[name])})" for name, files in walks.items()},
-        f"functions with more than {MANY_ARGUMENTS} arguments": sum(n_arguments(one) > MANY_ARGUMENTS for one in every),
-        "Any in annotations": annotations,
+        **walk_sizes(walks),
+        many: sum(n_arguments(node) > MAX_ARGUMENTS for node in every),
+        f"{many}, internal": sum(n_arguments(node) > MAX_ARGUMENTS for node in internal_functions(trees)),
+        "Any in annotations": sum(
+            isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree)
+        ),
         "lines checked by mypy, share": round(
-            checked_by_mypy(names, {name: count["lines"] for name, count in counts.items()}), 3
+            checked_by_mypy(settings, {name: count["lines"] for name, count in counts.items()}), 3
         ),
     }
-    return numbers, walks
+
+
+def show(value: float | str) -> str:
+    """A number with separators of thousands, or text as it is."""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def compare(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """A Markdown table of two sets of numbers; "-" stands for what one of them lacks."""
+    lines = ["| | before | after |", "|---|---:|---:|"]
+    for name in [*after, *(name for name in before if name not in after)]:
+        lines.append(f"| {name} | {show(before.get(name, '-'))} | {show(after.get(name, '-'))} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--walk", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print numbers and walks as JSON")
+    parser.add_argument("--against", type=Path, metavar="OTHER.json", help="compare with what --json printed earlier")
+    parser.add_argument("--walk", action="store_true", help="also list the files of the walks")
     options = parser.parse_args()
-    numbers, walks = measure()
+    walks = trace_walks()
+    numbers = measure({name: path.read_text() for name, path in modules().items()}, walks)
     if options.json:
         print(json.dumps({"numbers": numbers, "walks": walks}, indent=1))
         return
-    width = max(map(len, numbers))
-    for name, value in numbers.items():
-        print(f"{name:{width}}  {value:,}" if isinstance(value, int) else f"{name:{width}}  {value}")
+    if options.against:
+        other = json.loads(options.against.read_text())
+        print(compare(other["numbers"] | walk_sizes(other["walks"]), numbers))
+    else:
+        width = max(map(len, numbers))
+        for name, value in numbers.items():
+            print(f"{name:{width}}  {show(value)}")
     for name, files in walks.items() if options.walk else ():
         print(f"\n{name}:\n  " + "\n  ".join(files))
 
