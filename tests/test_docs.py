@@ -56,7 +56,7 @@ def test_the_readme_states_the_defaults():
     assert parameters["tol"].default == 1e-6
     X = np.random.default_rng(0).normal(size=(200, 3)) * [1, 10, 100]
     model = quernel.KernelQuantileRegressor(random_state=0).fit(X, X[:, 0])
-    assert f"({model.n_components_} random features for less than 1,000 rows)" in README
+    assert f"({model.n_components_} random features for fewer than 1,000 rows)" in README
     factor = np.mean(model.bandwidth_ / X.std(axis=0)) / np.median(pdist(X / X.std(axis=0)))
     assert f"times {factor:.1f} of the median distance" in README
 
