@@ -10,14 +10,13 @@ from quernel.bench import describe_machine
 HEAD = """# Benchmarks
 
 Made by `make bench` ({processor}, {memory}, Python {python}; {packages}). Design: X uniform on [0,1]^3,
-y = exp(-x1+x2) - x2 x3 + mean(x) + N(0,1), Gaussian kernel of bandwidth 1 unless said.
+y = exp(-x1+x2) - x2 x3 + mean(x) + N(0,1), Gaussian kernel of bandwidth 1 unless stated otherwise.
 
 ## Goals
 
-Every figure is a ratio measured in one run, best of three, all cores allowed to both sides unless said; quernel's fits
-reach a certified relative gap of 1e-6. *Ridge* is the normal equations and a solve on the same features. Solvers of
-alpha = 0 count if their mean loss alone is within 1e-3 of our certified objective. A goal that is missed is shown as
-missed.
+Every figure is a ratio measured in one run, best of three, with all cores for both sides unless stated otherwise.
+quernel's fits reach a certified relative gap of 1e-6. *Ridge* solves the normal equations on the same features. Solvers
+of alpha = 0 count if their mean loss alone is within 1e-3 of our certified objective. Missed goals are shown as such.
 
 | what | measured | goal | met | quernel (s) | baseline (s) |
 |---|---:|---:|:---:|---:|---:|
@@ -26,26 +25,26 @@ missed.
 NOTES = """
 ### How runs differ, and where the time goes
 
-- Ridge is bound by arithmetic and these fits by memory, and the machine is shared: ratios differ from run to run. In
-  three runs within an hour all lines of fits beside ridge were met, 2,000,000 rows at alpha 1e-6 with 0.48 to 0.51
-  times its time; but in a shorter series just before these took 0.59 (level 0.5) and 0.63 (level 0.1), above the goal.
-- With 2,000,000 rows the two passes over all of them, one that sorts and one that verifies, take more than half of the
-  time, both nearly at the speed of memory; the rest are samples, a second look at the rows in doubt and, for the few
-  that remain, Newton. With five levels samples take nearly as long as the passes. With bandwidth 0.2 no direction can
-  be left out, and samples take nearly half.
-- Tried without gain: samples 4 times instead of 8 times as large as the one before (faster at alpha 1e-4,
-  slower elsewhere); the gradient of a part of the rows only (reading every fifth row takes as long as reading most);
-  the sample's own loss with the gradient of all rows in place of a smooth curvature (no nearer where there are few
-  rows per feature).
+- Ridge is limited by arithmetic and these fits by memory bandwidth, and the machine is shared, so ratios vary from run
+  to run. In three runs within an hour all goals of fits against ridge were met, with 0.48 to 0.51 times its time for
+  2,000,000 rows at alpha 1e-6. In a shorter series just before, these took 0.59 (level 0.5) and 0.63 (level 0.1), above
+  the goal.
+- With 2,000,000 rows two passes over all of them, one that screens and one that checks the KKT conditions, take more
+  than half of the time, both nearly at memory bandwidth. The rest are subsamples, a second screening of the active rows
+  and Newton steps on the few that remain. With five levels subsamples take nearly as long as the passes. With bandwidth
+  0.2 the features have no low-rank basis, and subsamples take nearly half.
+- Tried without gain: subsamples that grow by a factor of 4 instead of 8 (faster at alpha 1e-4, slower elsewhere); the
+  gradient over a part of the rows (reading every fifth row takes as long as reading most); the subsample's own loss
+  with the gradient of all rows instead of a smoothed Hessian (no more accurate with few rows per feature).
 """
 
 BESIDE = """
-## Beside other systems
+## Compared with other systems
 
-Each system in a process of its own, one thread, stopped after a minute; seconds are the best of three fits (of fewer
-where they take long), without imports. *Excess* is how far mean pinball loss + alpha |u|^2, recomputed from what the
-system found, lies above the lower bound that quernel's certificate proves, as a share of it. Systems that know no such
-penalty solve alpha = 0 and are judged with ours, at an alpha of 1e-8.
+Each system runs in a process of its own, with one thread, for at most a minute; seconds are the best of three fits
+(fewer if they take long), without imports. *Excess* is how far mean pinball loss + alpha |u|^2, recomputed from the
+system's solution, lies above the lower bound that quernel's certificate proves, as a share of it. Systems without a
+ridge penalty solve alpha = 0 and are compared with ours at an alpha of 1e-8.
 """
 
 TABLE = """

@@ -212,7 +212,7 @@ def markdown(head: list[str], rows: list[list]) -> str:
 
 TEMPLATE = """# Sampling strategies, measured
 
-Made by `python -m benchmarks.sampling`. What the strategies are is told in [features.md](features.md).
+Made by `python -m benchmarks.sampling`. The strategies are described in [features.md](features.md).
 
 ## The kernel
 
@@ -220,7 +220,7 @@ Mean squared error of the Gaussian kernel (bandwidth sqrt d, 60 normal rows, 150
 share of that of `uniform`.
 
 {errors}
-## The kernel, where a fit looks
+## The kernel, in the norm of a ridge fit
 
 The norm of (K/n + alpha)^-1/2 (K_M - K)/n (K/n + alpha)^-1/2, which the theory of leverage sampling bounds: mean over
 30 draws and its standard error. Gaussian kernel of bandwidth 1, 300 rows of the paper's simulations. Leverage is lower
@@ -229,8 +229,8 @@ in {lower} of {cells} cells; without replacement it is lower still in {no_repeat
 {norms}
 ## Risk in the paper's simulations
 
-Excess risk over the true quantile, in closed form from the known noise law at 2,000 test rows; 1,000 training rows,
-Gaussian kernel of bandwidth 1, alpha = 1e-4 (also that of the scores), no intercept, 50 repetitions. The difference
+Excess risk over the true quantile, in closed form from the known noise distribution at 2,000 test rows; 1,000 training
+rows, Gaussian kernel of bandwidth 1, alpha = 1e-4 (also that of the scores), no intercept, 50 repetitions. The difference
 leverage minus uniform is taken on the same data; negative is better. Leverage, at two standard errors: {risk_verdict}.
 
 {risks}

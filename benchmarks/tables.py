@@ -179,19 +179,18 @@ class Results:
 HEAD = """# Accuracy on tables
 
 Made by `python -m benchmarks.tables` ({processor}, {memory}, Python {python}; one thread each). Mean pinball loss at
-the levels 0.1, 0.5 and 0.9 on held-out rows, as a ratio to that of *{base}*; below 1 is better than {base}. Concrete,
+the levels 0.1, 0.5 and 0.9 on held-out rows, relative to that of *{base}*: below 1 is better than {base}. Concrete,
 power plant, wine and yacht have their 20 standard splits, the others five random ones with a fifth of the rows held
-out; the column *splits* says how many were measured, the first of these. A ratio is taken over the
-splits that both methods have; where these are fewer, their number stands beside it. Every method gets the same
-columns as they are; seconds are those of tuning, fitting and predicting one split (median), many of them taken while
-the machine was busy with other work, so that only their order of magnitude counts. Learned bandwidths were developed
-while these were looked at: the first two splits of every table, and the next three of concrete, wine and yacht. The
-others are the better judges.
+out; the column *splits* says how many of them, from the first, were measured. A ratio is over the splits that both
+methods have; if these are fewer, their number is given. Every method gets the same raw columns. Seconds are those of
+tuning, fitting and predicting one split (median); the machine was often busy with other work, so only their order of
+magnitude counts. Some splits were used while learned bandwidths were developed: the first two of every table, and the
+next three of concrete, wine and yacht. The others are the fairer test.
 
 LightGBM is tuned for every level by five folds over 40 random draws of leaves (7 to 255), learning rate (0.01 to 0.2)
 and rows per leaf (5 to 200), with early stopping within 3,000 trees; a draw that is more than two percent worse than
-the best in the first fold is not tried in the others. *quernel* is `KernelQuantileRegressor` with its
-defaults, *learned* has `bandwidth="learned"` besides (*gaussian*: and `kernel="gaussian"`), and *CV* is
+the best in the first fold is not tried in the others. *quernel* is `KernelQuantileRegressor` with its defaults,
+*learned* also has `bandwidth="learned"` (*gaussian*: and `kernel="gaussian"`), and *CV* is
 `KernelQuantileRegressorCV(bandwidths="learned")`.
 
 """
