@@ -230,8 +230,9 @@ in {lower} of {cells} cells; without replacement it is lower still in {no_repeat
 ## Risk in the paper's simulations
 
 Excess risk over the true quantile, in closed form from the known noise distribution at 2,000 test rows; 1,000 training
-rows, Gaussian kernel of bandwidth 1, alpha = 1e-4 (also that of the scores), no intercept, 50 repetitions. The difference
-leverage minus uniform is taken on the same data; negative is better. Leverage, at two standard errors: {risk_verdict}.
+rows, Gaussian kernel of bandwidth 1, alpha = 1e-4 (also that of the scores), no intercept, 50 repetitions. The
+difference leverage minus uniform is taken on the same data; negative is better. Leverage, at two standard errors:
+{risk_verdict}.
 
 {risks}
 ## Where leverage wins in risk, and where not
