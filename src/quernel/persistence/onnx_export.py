@@ -213,24 +213,24 @@ def quantiles_at(model: KernelQuantileRegressor, x: Tensor, wanted: ArrayLike) -
     levels = np.sort(model.quantiles_)
     # Interpolation is linear in the fitted quantiles; applied to unit vectors it gives the weights, (q, len(wanted)).
     weights = QuantileFunction(levels, np.eye(len(levels))).at(np.asarray(wanted, dtype=float))
-    interpolated = _sorted_curves(model, x) @ weights
-    values = getattr(model, "frequent_values_", np.empty(0))
     # Between two curves at the same point mass the interpolated one is there, too, but for rounding.
-    return _snap_to_point_masses(interpolated, values, ROUNDING * model._near) if len(values) else interpolated
+    return _snap_to_point_masses(model, _sorted_curves(model, x) @ weights, ROUNDING * model._near)
 
 
 def _raw_curves(model: KernelQuantileRegressor, x: Tensor) -> Tensor:
     """Return Phi u + b, shape (n, q), snapped to the point masses of the target; curves may cross."""
     raw = feature_map_dot(model.feature_map_, x, model.coef_) + model.intercept_
-    values = getattr(model, "frequent_values_", np.empty(0))
-    return _snap_to_point_masses(raw, values, model._near) if len(values) else raw
+    return _snap_to_point_masses(model, raw, model._near)
 
 
-def _snap_to_point_masses(raw: Tensor, values: ArrayLike, tolerance: float) -> Tensor:
-    """Replace predictions within `tolerance` of one of these values by it, as `data_summary.snap_to_point_masses`."""
+def _snap_to_point_masses(model: KernelQuantileRegressor, raw: Tensor, tolerance: float) -> Tensor:
+    """Replace predictions within `tolerance` of a point mass by it, as `data_summary.snap_to_point_masses` does."""
+    values = np.asarray(getattr(model, "frequent_values_", []))
+    if not len(values):
+        return raw
     apply = raw.graph.apply
-    distance = absolute(apply("Unsqueeze", raw, np.array([2])) - np.asarray(values))  # (n, q, number of values)
-    nearest = apply("Gather", np.asarray(values), apply("ArgMin", distance, axis=2, keepdims=0))
+    distance = absolute(apply("Unsqueeze", raw, np.array([2])) - values)  # (n, q, number of values)
+    nearest = apply("Gather", values, apply("ArgMin", distance, axis=2, keepdims=0))
     close = apply("LessOrEqual", apply("ReduceMin", distance, axes=[2], keepdims=0), np.float64(tolerance))
     return where(close, nearest, raw)
 
@@ -278,7 +278,8 @@ def calibrated_bounds(graph: Graph, model: ConformalQuantileRegressor, x: Tensor
         return [bound.take(0, axis=1) for bound in intervals[0]]
     group = _group_index(graph, list(model.calibration_))
     unknown = np.nan * bounds[0].take([0], axis=1)  # for labels that were not calibrated: predict_interval raises
-    return [_select_group(group, [*side, unknown]) for side in zip(*intervals, strict=True)]
+    sides = [hstack([*side, unknown]) for side in zip(*intervals, strict=True)]  # (n, groups + 1) each
+    return [graph.apply("GatherElements", side, group, axis=1).take(0, axis=1) for side in sides]
 
 
 def median_prediction(model: ConformalQuantileRegressor, x: Tensor) -> Tensor:
@@ -330,12 +331,6 @@ def _group_index(graph: Graph, labels: list[Any]) -> Tensor:
     codes = {one if text else int(one): code for code, one in enumerate(labels)}
     index = graph.lookup(label, codes, default=len(labels))
     return graph.apply("Unsqueeze", index, np.array([1]))
-
-
-def _select_group(group: Tensor, columns: list[Tensor]) -> Tensor:
-    """Select from each row the column (n, 1) of its group; shape (n,)."""
-    chosen = group.graph.apply("GatherElements", hstack(columns), group, axis=1)
-    return chosen.take(0, axis=1)
 
 
 # Registry of exporters: functions that declare inputs and outputs of the graph for a model of this class. To make a new
