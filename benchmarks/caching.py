@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.page import write_results
 from quernel import KernelQuantileRegressor, KernelRegressor
 from quernel._threads import single_threaded_blas
-from quernel.data import ParquetRows, StreamedDesign, total
+from quernel.data import ParquetRows, StreamedDesign, sum_tuples
 from quernel.data.feature_cache import DiskCache, MemoryCache
 from quernel.data.passes import Pass, watching
 
@@ -104,7 +104,7 @@ def sweeps(folder: Path, model: Any, n_rows: int, max_memory: int) -> dict:
 
     def seconds(rows: StreamedDesign) -> float:
         begin = time.perf_counter()
-        rows.map_reduce(step, rows.new_state(), join=total)
+        rows.map_reduce(step, rows.new_state(), reduce=sum_tuples)
         return time.perf_counter() - begin
 
     def rows_of(cache: str, kind: str) -> StreamedDesign:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from quernel._threads import single_threaded_blas
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss, Pinball
-from quernel.objective import Problem
+from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
@@ -120,6 +120,7 @@ def solve(
         raise ValueError(f"alphas must be a list of positive, finite numbers; got {alphas!r}.")
     loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
     descending = np.argsort(-penalties, kind="stable")
+    problem = problem.in_memory("A path of fits needs its rows in memory", instead="one alpha at a time")
     strategy = _choose_strategy(problem)
     with single_threaded_blas(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
         results, sweeps = strategy(problem.rows, loss, penalties[descending], problem.fit_intercept, tol, max_iter)
@@ -139,8 +140,8 @@ def solve_folds(
     The features of all rows are computed once. `folds` are the row indices to fit on; further keyword arguments are
     those of `solve`.
     """
-    features = problem.rows.pick(np.arange(problem.rows.n_rows))
-    source = problem.rows.source
+    all_rows = problem.rows.in_memory("Folds need their rows in memory", instead="a row source per fold")
+    features, source = all_rows.take_rows(np.arange(all_rows.n_rows)), all_rows.source
     for fold in folds:
         weight = None if source.weight is None else source.weight[fold]
         rows = InMemoryDesign(ArrayRows(features[fold], source.y[fold], weight), features=features[fold])
@@ -152,7 +153,7 @@ def solve_folds(
 _Strategy = Callable[[InMemoryDesign, Loss, Array, bool, float, int], tuple[list[Result], float]]
 
 
-def _choose_strategy(problem: Problem) -> _Strategy:
+def _choose_strategy(problem: InMemoryProblem) -> _Strategy:
     """The strategy that fits the shape of the problem; see the module's docstring."""
     if problem.rows.target.ndim == 2:  # a target per level: a problem with a column per pair would have to repeat them
         return _solve_sequentially
@@ -196,7 +197,7 @@ class _RotatedRows:
     """
 
     def __init__(self, rows: InMemoryDesign) -> None:
-        features = rows.pick(np.arange(rows.n_rows))
+        features = rows.take_rows(np.arange(rows.n_rows))
         self._rows, self._directions = rows, directions(features, rows.share)
         self._features = features @ self._directions.basis
 

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, total
+from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, sum_tuples
 from quernel.data.dask_design import assign_workers, partition_bounds
 from quernel.data.dask_tasks import SamplePlan
 from quernel.data.sources import RowsError
@@ -135,12 +135,12 @@ def test_sums_agree_in_any_chunking_on_any_scheduler(scheduler, data, feature_ma
     assert rows.cached == kept
     memory = rows.new_state()
     for _ in range(3):  # from the third on, stored features are used
-        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
+        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
     assert (rows._store.features is not None) == kept
     weight = data[2]
     assert rows.largest_share == pytest.approx(weight.max() / weight.sum(), rel=1e-12)
     near = InMemoryDesign(ArrayRows(*data), feature_map)
-    assert rows.size() == pytest.approx(near.size(), rel=1e-12)
+    assert rows.kernel_scale() == pytest.approx(near.kernel_scale(), rel=1e-12)
 
 
 def test_sums_agree_with_processes(data, feature_map, coef, expected):
@@ -152,7 +152,7 @@ def test_sums_agree_with_processes(data, feature_map, coef, expected):
         memory = rows.new_state()
         assert not rows.cached  # features would have to be sent to a process in every sweep
         for _ in range(2):
-            assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
+            assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
 
 
 def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, expected):
@@ -161,15 +161,15 @@ def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, 
     y = y.copy()
     y[np.argmax(weight)] += 1
     rows = DaskDesign(ragged(X, y, weight), feature_map)
-    loss, _, _ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
+    loss, _, _ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, reduce=sum_tuples)
     assert np.all(np.abs(loss - expected[0]) > 1e-6)
 
 
 def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
-    found = rows.map_rows(steps.recall, memory, join=steps.chain)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
+    found = rows.map_rows(steps.recall, memory, reduce=steps.chain)
     assert [start for start, _ in found] == [span.start for span in rows.spans]
     assert len(found) > 4
     expected = data[1][:, None] - feature_map.transform(data[0]) @ coef
@@ -180,25 +180,25 @@ def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, featu
     """A step may overwrite row state; the state before the pass is unchanged."""
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
     before = list(memory.kept)
     X, y, weight = data
     residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
     for moves in (1, 2, 3):
-        loss, counted = rows.map_rows(steps.move, memory, 0.1, join=total)
+        loss, counted = rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
         np.testing.assert_allclose(loss, share @ np.abs(residual - 0.1 * moves), rtol=1e-12)
         np.testing.assert_allclose(counted, moves, rtol=1e-12)
     assert memory.sweeps == 1
     memory.kept = before
-    assert rows.map_rows(steps.move, memory, 0.1, join=total)[1] == pytest.approx([1, 1])
+    assert rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)[1] == pytest.approx([1, 1])
 
 
 def test_memory_of_some_columns(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
-    whole = rows.map_rows(steps.recall, memory, join=steps.chain)
-    some = rows.map_rows(steps.recall, memory.take(np.array([1])), join=steps.chain)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
+    whole = rows.map_rows(steps.recall, memory, reduce=steps.chain)
+    some = rows.map_rows(steps.recall, memory.take(np.array([1])), reduce=steps.chain)
     for (_, one), (_, other) in zip(some, whole, strict=True):
         np.testing.assert_array_equal(one, other[:, [1]])
 
@@ -206,7 +206,7 @@ def test_memory_of_some_columns(scheduler, data, feature_map, coef):
 def test_memory_may_begin_with_arrays(scheduler, data, feature_map):
     rows = DaskDesign(ragged(*data), feature_map)
     array = np.arange(2.0 * N).reshape(N, 2)
-    found = rows.map_rows(steps.recall, rows.new_state(residual=array), join=steps.chain)
+    found = rows.map_rows(steps.recall, rows.new_state(residual=array), reduce=steps.chain)
     np.testing.assert_array_equal(np.concatenate([one for _, one in found]), array)
 
 
@@ -217,7 +217,7 @@ def test_every_block_may_have_a_message_of_its_own(scheduler, data, feature_map)
     expected = sum(k * share[span].sum() for k, span in enumerate(rows.spans))
     handle, _ = rows.run_at(lambda numbers: (numbers, None), each)
     for own in (each, handle):
-        found, numbers = rows.map_reduce(steps.weighted, rows.new_state(), join=total, each=own)
+        found, numbers = rows.map_reduce(steps.weighted, rows.new_state(), reduce=sum_tuples, per_block_args=own)
         assert found == pytest.approx(expected, rel=1e-12)
         assert numbers == sum(each)
 
@@ -225,9 +225,9 @@ def test_every_block_may_have_a_message_of_its_own(scheduler, data, feature_map)
 def test_what_is_large_stays(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
     before = rows.traffic.bytes_in
-    small, large = rows.map_reduce_split(steps.halves, memory, 0.0, join=steps.join_halves)
+    small, large = rows.map_reduce_split(steps.halves, memory, 0.0, reduce=steps.join_halves)
     assert small == pytest.approx(1)
     ordered, shape = rows.run_at(steps.describe, large)
     (X, y, _), Phi = data, feature_map.transform(data[0])
@@ -248,9 +248,9 @@ def test_features_within_a_basis(scheduler, data, feature_map):
     coef, share = np.random.default_rng(4).standard_normal((5, 2)), weight / weight.sum()
     expected = share @ np.abs(y[:, None] - feature_map.transform(X) @ basis @ coef)
     for kept in (None, 0):
-        rows = DaskDesign(ragged(*data), feature_map, max_memory=kept).within(basis)
+        rows = DaskDesign(ragged(*data), feature_map, max_memory=kept).project(basis)
         assert rows.n_features == 5
-        loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
+        loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, reduce=sum_tuples)
         np.testing.assert_allclose(loss, expected, rtol=1e-12)
 
 
@@ -259,7 +259,7 @@ def test_a_target_for_each_fit(scheduler, data, feature_map, coef):
     targets = np.column_stack([y, -y, 2 * y])
     rows = DaskDesign(DaskRows(da.from_array(X, chunks=(700, 3)), da.from_array(targets, (500, 2))), feature_map)
     rows = rows.take(np.array([0, 2])).take(np.array([1, 0]))
-    loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
+    loss, *_ = rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, reduce=sum_tuples)
     residual = targets[:, [2, 0]] - feature_map.transform(X) @ coef
     np.testing.assert_allclose(loss, np.abs(residual).mean(axis=0), rtol=1e-12)
 
@@ -274,8 +274,8 @@ def test_features_are_stored_if_they_fit_once_they_are_used_often(client, data, 
     client.run(steps.forget_lifted)
     memory = rows.new_state()
     for _ in range(6):
-        rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
-    rows.map_rows(steps.move, memory, 0.1, join=total)
+        rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
+    rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
     assert sum(client.run(steps.count_lifted).values()) == (3 * N if kept else 6 * N)  # two looks, and then once more
 
 
@@ -353,13 +353,13 @@ def test_every_beginning_has_each_parts_share(lengths):
 # What is sent
 
 
-def swept(n, feature_map, coef, step=steps.value_and_gradient, join=total):
+def swept(n, feature_map, coef, step=steps.value_and_gradient, join=sum_tuples):
     X = np.random.default_rng(1).uniform(size=(n, 3))
     rows = DaskDesign(DaskRows(da.from_array(X, chunks=(n // 4, 3)), X[:, 0]), feature_map)
     memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, join=total)
+    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
     first = (rows.traffic.bytes_out, rows.traffic.bytes_in)
-    rows.map_reduce(step, memory, coef, join=join)
+    rows.map_reduce(step, memory, coef, reduce=join)
     return rows.traffic.sweeps, rows.traffic.bytes_out - first[0], rows.traffic.bytes_in - first[1]
 
 
@@ -384,10 +384,10 @@ def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, e
         rows = DaskDesign(ragged(*data), feature_map)
         memory = rows.new_state()
         assert len(memory.kept) == 20
-        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
-        found = rows.map_rows(steps.recall, memory, join=steps.chain)
+        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
+        found = rows.map_rows(steps.recall, memory, reduce=steps.chain)
         assert [start for start, _ in found] == [span.start for span in rows.spans]
-        _, large = rows.map_reduce_split(steps.halves, memory, -np.inf, join=steps.join_halves)
+        _, large = rows.map_reduce_split(steps.halves, memory, -np.inf, reduce=steps.join_halves)
         np.testing.assert_array_equal(large, data[0])
 
 
@@ -398,7 +398,7 @@ def _many(scheduler):
 def test_large_messages_arrive(client, data, feature_map, coef, expected, monkeypatch):
     monkeypatch.setattr("quernel.data.dask_design.SMALL_MESSAGE", 10)
     rows = DaskDesign(ragged(*data), feature_map)
-    assert_same(rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total), expected)
+    assert_same(rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, reduce=sum_tuples), expected)
 
 
 # Faults
@@ -407,7 +407,7 @@ def test_large_messages_arrive(client, data, feature_map, coef, expected, monkey
 def test_errors_of_steps_come_back_as_they_are(client, data, feature_map):
     rows = DaskDesign(ragged(*data), feature_map)
     with pytest.raises(KeyError, match="residual"):
-        rows.map_rows(steps.recall, rows.new_state(), join=steps.chain)
+        rows.map_rows(steps.recall, rows.new_state(), reduce=steps.chain)
 
 
 def spoilt(array, place, value):
@@ -497,7 +497,7 @@ def test_a_lost_scheduler_is_explained(data, feature_map, coef):
             rows = DaskDesign(ragged(*data), feature_map)
         cluster.close()
         with pytest.raises(ConnectionError, match=r"scheduler was lost.*Start the cluster again"):
-            rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, join=total)
+            rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, reduce=sum_tuples)
         client.close()
 
 
@@ -575,18 +575,18 @@ def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expecte
     """One dies between two passes, one during a pass: rows, features and row state are recomputed."""
     rows = DaskDesign(ragged(*data), feature_map)
     memory = rows.new_state()
-    assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, join=total), expected)
-    moved = rows.map_rows(steps.move, memory, 0.1, join=total)
+    assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
+    moved = rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
     kill_one(client)
     X, y, weight = data
     residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
     np.testing.assert_allclose(moved[0], share @ np.abs(residual - 0.1), rtol=1e-12)
-    loss, moves = rows.map_rows(steps.move, memory, 0.1, join=total)
+    loss, moves = rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
     np.testing.assert_allclose(loss, share @ np.abs(residual - 0.2), rtol=1e-12)
     np.testing.assert_allclose(moves, 2, rtol=1e-12)
     pids = worker_pids(client)
     threading.Timer(0.4, os.kill, (pids[1], signal.SIGKILL)).start()
-    assert_same(rows.map_reduce(steps.slow_value_and_gradient, memory, coef, join=total), expected)
+    assert_same(rows.map_reduce(steps.slow_value_and_gradient, memory, coef, reduce=sum_tuples), expected)
     assert set(worker_pids(client)) != set(pids)  # it did die
 
 
@@ -595,7 +595,7 @@ def test_workers_that_die_again_and_again_are_explained(client, data, feature_ma
     client.run_on_scheduler(_allow_failures, 0)
     try:
         with pytest.raises(RowsError, match=r"died again and again.*memory.*max_memory"):
-            rows.map_reduce(steps.deadly, rows.new_state(), join=total)
+            rows.map_reduce(steps.deadly, rows.new_state(), reduce=sum_tuples)
     finally:
         client.run_on_scheduler(_allow_failures, 3)
         client.wait_for_workers(2)

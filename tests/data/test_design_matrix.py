@@ -77,7 +77,7 @@ def sums(rows):
     problem.update_multipliers(memory, WIDTH, np.array([True, False, True]))
     found["residual"], found["settled"] = memory.collect("residual"), memory.collect("anchor")
     found["centre"] = problem.center_intercept(memory, np.ones(3, dtype=bool))
-    found["size"] = np.asarray(problem.size())
+    found["size"] = np.asarray(problem.rows.kernel_scale())
     return found
 
 

@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from quernel import KernelQuantileRegressor, KernelRegressor
-from quernel.data import MemmapRows, ParquetRows, RowsError, SelectedRows, StreamedDesign, feature_cache, sources, total
+from quernel.data import (
+    MemmapRows,
+    ParquetRows,
+    RowsError,
+    SelectedRows,
+    StreamedDesign,
+    feature_cache,
+    sources,
+    sum_tuples,
+)
 from quernel.data.feature_cache import DiskCache, MemoryCache, disk_pays, in_memory, new_cache
 from quernel.data.passes import watching
 from quernel.data.sources import check_policy
@@ -81,7 +90,7 @@ def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=floa
 
 
 def sweep(rows, coef, memory=None):
-    return rows.map_reduce(value_and_gradient, rows.new_state() if memory is None else memory, coef, join=total)
+    return rows.map_reduce(value_and_gradient, rows.new_state() if memory is None else memory, coef, reduce=sum_tuples)
 
 
 def policies(folder):
@@ -134,7 +143,7 @@ def test_rows_that_stay_are_raw_where_features_are_cached(data):
         rows = streamed(data, cache)
         memory = rows.new_state()
         sweep(rows, np.ones((M, 1)), memory)
-        found.append(rows.map_reduce_split(halves, memory, 0.5, join=join_halves))
+        found.append(rows.map_reduce_split(halves, memory, 0.5, reduce=join_halves))
         assert rows.feature_map.lifted == (2 * N if cache == "recompute" else N)
         rows.close()
     (plain, raw), (cached, raw_beside_cache) = found
@@ -152,7 +161,7 @@ def test_a_sweep_that_failed_leaves_what_it_had(data):
         return (block.start,)
 
     with pytest.raises(ArithmeticError):
-        rows.map_reduce(deadly, rows.new_state(), join=total)
+        rows.map_reduce(deadly, rows.new_state(), reduce=sum_tuples)
     before = rows.feature_map.lifted
     assert N // 2 < before < N
     sweep(rows, np.zeros((M, 1)))

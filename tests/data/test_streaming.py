@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quernel._threads import parallel_map
-from quernel.data import ArrayRows, InMemoryDesign, total
+from quernel.data import ArrayRows, InMemoryDesign, sum_tuples
 from quernel.data.sources import MemmapRows
 from quernel.data.spilled_state import SpilledRowState
 from quernel.data.streaming import StreamedDesign, _tree_reduce
@@ -166,7 +166,7 @@ def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted):
     raw = streamed(X, y, weight).sample(3_000, np.random.default_rng(0), basis, stored=False)
     assert stored.cached
     assert not raw.cached
-    np.testing.assert_allclose(raw.pick(np.arange(3_000)), stored.as_array("compared"), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(raw.take_rows(np.arange(3_000)), stored.as_array("compared"), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(raw.share, stored.share)
     np.testing.assert_array_equal(raw.target, stored.target)
 
@@ -188,7 +188,7 @@ def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch
     monkeypatch.setattr(StreamedDesign, "most_sampled", 2_000_000 // (8 * M))
     stored = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)
     assert max(larger.relative_gap.max(), stored.relative_gap.max()) <= 1e-5
-    assert sum(larger.doubtful) < 0.7 * sum(stored.doubtful)
+    assert sum(larger.active_rows) < 0.7 * sum(stored.active_rows)
     assert larger.sweeps <= stored.sweeps
 
 
@@ -292,7 +292,7 @@ def test_answers_are_joined_in_order_and_never_many_wait():
 
     assert _tree_reduce(([k] for k in range(1_000)), join) == list(range(1_000))
     assert most < 64
-    assert total([(1, 2), (3, 4)]) == (4, 6)
+    assert sum_tuples([(1, 2), (3, 4)]) == (4, 6)
 
 
 def test_what_needs_all_rows_is_refused():

@@ -39,7 +39,7 @@ def test_every_cell_is_certified_and_the_optimum(n, M, weighted, intercept):
         alone = newton.solve(cell, tol=1e-9, polish=False)
         assert np.all(grid.objective[k] <= alone.objective * (1 + 1.01e-6))
         assert np.all(grid.gap[k] >= grid.objective[k] - alone.objective - 1e-13), "the gap bounds the true distance"
-        residual = whole.rows.target[:, None] - grid.predict(whole.rows.pick(np.arange(n)))[k]
+        residual = whole.rows.target[:, None] - grid.predict(whole.rows.take_rows(np.arange(n)))[k]
         F = whole.rows.share @ Pinball(LEVELS).value(residual) + alpha * np.sum(grid.coef[k] ** 2, axis=0)
         np.testing.assert_allclose(F, grid.objective[k], rtol=1e-12, err_msg="objective of these coefficients")
 
@@ -61,7 +61,7 @@ def test_folds_are_the_rows_of_the_fold():
     whole = problem(1500, 40, weighted=True)
     folds = [np.arange(0, 1500, 2), np.arange(1, 1500, 2)]
     for fold, grid in zip(folds, paths.solve_folds(whole, ALPHAS, LEVELS, folds), strict=True):
-        features, source = whole.rows.pick(fold), whole.rows.source
+        features, source = whole.rows.take_rows(fold), whole.rows.source
         rows = InMemoryDesign(ArrayRows(features, source.y[fold], source.weight[fold]), features=features)
         alone = paths.solve(Problem(rows, Pinball(LEVELS), 1.0, fit_intercept=False), ALPHAS)
         np.testing.assert_allclose(grid.objective, alone.objective, rtol=2e-6)

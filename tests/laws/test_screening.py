@@ -44,7 +44,7 @@ def test_same_optimum_as_the_plain_loop(lifted, alpha, weighted, intercept):
     plain = newton.solve(problem(lifted, levels, alpha, weight=weight, intercept=intercept), tol=1e-9, polish=False)
     assert ours.converged
     assert plain.converged
-    assert ours.doubtful, "nothing was screened"
+    assert ours.active_rows, "nothing was screened"
     assert np.all(ours.objective <= plain.objective * (1 + 1.01e-6))
     # The certificate bounds the true distance from above, up to the rounding of F.
     assert np.all(ours.gap >= ours.objective - plain.objective - 1e-14)
@@ -54,11 +54,11 @@ def test_same_optimum_as_the_plain_loop(lifted, alpha, weighted, intercept):
 def test_it_does_less_work(lifted, level):
     ours = driver.solve(problem(lifted, [level], 1e-4))
     plain = newton.solve(problem(lifted, [level], 1e-4), polish=False)
-    assert max(ours.doubtful) < 0.25 * N
+    assert max(ours.active_rows) < 0.25 * N
     assert ours.sweeps < 0.5 * plain.sweeps
     assert ours.hessian_rows < 0.5 * plain.hessian_rows
     everything = SOLVERS["newton"](problem((lifted[0][:500], lifted[1][:500]), [level], 1e-4))
-    assert everything.doubtful == (), "a small problem is not screened"
+    assert everything.active_rows == (), "a small problem is not screened"
 
 
 def test_rows_sorted_by_target_cost_no_more(lifted):

@@ -54,7 +54,7 @@ def test_same_optimum_as_the_plain_loop(lifted, loss, weighted):
     plain = newton.solve(problem(lifted, loss, **how), tol=1e-9, polish=False)
     assert ours.converged
     assert plain.converged
-    assert bool(ours.doubtful) == any(loss is one for one in LINES), "lines are screened, curves are not"
+    assert bool(ours.active_rows) == any(loss is one for one in LINES), "lines are screened, curves are not"
     assert ours.objective[0] <= plain.objective[0] * (1 + 1.01e-6)
     assert ours.gap[0] >= ours.objective[0] - plain.objective[0] - 1e-13
 
@@ -88,7 +88,7 @@ def test_labels_of_their_own_for_every_column_are_screened_together(lifted):
     loss = Hinge(n_columns=3)
     together = driver.solve(Problem(InMemoryDesign(ArrayRows(Phi, targets), features=Phi), loss, 1e-4))
     assert together.converged
-    assert together.doubtful
+    assert together.active_rows
     for k in range(3):
         rows = InMemoryDesign(ArrayRows(Phi, targets[:, k].copy()), features=Phi)
         alone = newton.solve(Problem(rows, Hinge(), 1e-4), tol=1e-9, polish=False)

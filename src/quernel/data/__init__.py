@@ -13,20 +13,18 @@ from quernel.data.design_matrix import (
     Block,
     BlockState,
     InMemoryDesign,
-    RemoteStub,
     RowState,
+    discard,
     memory_budget,
-    nothing,
-    total,
+    sum_tuples,
 )
 from quernel.data.feature_cache import available_memory
 from quernel.data.parquet import ParquetRows
-from quernel.data.protocols import ArrayDesign, DesignMatrix, OutOfCoreDesign
+from quernel.data.protocols import DesignMatrix, OutOfCoreDesign, RowStateLike
 from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows
 from quernel.data.streaming import StreamedDesign
 
 __all__ = [
-    "ArrayDesign",
     "ArrayRows",
     "Block",
     "BlockState",
@@ -38,15 +36,15 @@ __all__ = [
     "OutOfCoreDesign",
     "ParquetRows",
     "Piece",
-    "RemoteStub",
     "RowSource",
     "RowState",
+    "RowStateLike",
     "RowsError",
     "SelectedRows",
     "StreamedDesign",
     "available_memory",
     "blocks",
+    "discard",
     "memory_budget",
-    "nothing",
-    "total",
+    "sum_tuples",
 ]

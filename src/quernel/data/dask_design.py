@@ -14,17 +14,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import blocks
+from quernel._threads import Answer, blocks
 from quernel.data import dask_tasks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_tasks import Handle, Scheduler, Task, as_task, current_scheduler
-from quernel.data.design_matrix import SIZE_ROWS, FeatureMap, Float32Map, Join, ProjectedMap, RemoteStub, Step
+from quernel.data.design_matrix import (
+    SIZE_ROWS,
+    FeatureMap,
+    Float32Map,
+    InMemoryDesign,
+    ProjectedMap,
+    Reduce,
+    RemoteStub,
+    Step,
+)
 from quernel.data.sources import RowsError
 
 # Fewest entries of Phi in a part: a task costs some milliseconds, whatever it does.
@@ -115,6 +125,9 @@ class DaskRowState:
         tasks = [task(self.scheduler.use(kept), columns) for kept in self.kept]
         return DaskRowState(self.scheduler, self.scheduler.compute(tasks)[0], self.sweeps)
 
+    def copy_columns(self, name: str, columns: Index, out: Array, places: Index) -> None:
+        """Nothing: row state stays on the workers, and `out` has no rows."""
+
 
 class DaskDesign:
     """Design matrix Phi = feature_map(X) of Dask collections, computed and kept on the workers.
@@ -131,8 +144,9 @@ class DaskDesign:
         features, so that they belong to one problem; features that do not fit are not rounded.
     """
 
-    near = False
-    shuffled = False
+    returns_rows = False
+    random_access = False
+    n_duals = 0
 
     def __init__(
         self, source: DaskRows, feature_map: FeatureMap, *, max_memory: int | None = None, dtype: Any = float
@@ -233,13 +247,13 @@ class DaskDesign:
         subset._columns = columns if self._columns is None else self._columns[columns]
         return subset
 
-    def within(self, basis: Array) -> DaskDesign:
+    def project(self, basis: Array) -> DaskDesign:
         """Project on a basis B (M, k): the same rows with the features Phi B."""
         projected = copy(self)
         projected._set_feature_map(ProjectedMap(self.feature_map, basis))
         return projected
 
-    def size(self) -> float:
+    def kernel_scale(self) -> float:
         """Scale of the kernel: mean |phi_i|^2 over the first SIZE_ROWS rows."""
         if self._store.size is None:
             use = self.scheduler.use
@@ -259,12 +273,12 @@ class DaskDesign:
         """Bytes that the features of a sample, or of the active rows, may take on one worker."""
         return SAMPLE_SHARE * self.scheduler.worker_memory()
 
-    def elsewhere(self) -> RemoteStub:
+    def remote(self) -> RemoteStub:
         """Stub that stands in for these rows in a problem sent to a worker by `run_at`."""
         feature_map = Float32Map(self.feature_map) if self._rounds else self.feature_map
         return RemoteStub(feature_map, int(self._room), self.threads)
 
-    def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
+    def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryDesign:
         """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is on the workers."""
         raise ValueError(
             f"{reason}, but {self.n_rows:,} rows x {self.n_features:,} features are spread over Dask workers. "
@@ -282,56 +296,60 @@ class DaskDesign:
             tasks.append(as_task(dask_tasks.TaskOutput(states, None)))
         return DaskRowState(self.scheduler, self.scheduler.compute(tasks)[0])
 
-    def map_reduce(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join, each: Any = None) -> Any:
-        """Apply `step` to every block and reduce the results with `join`: one pass over Phi, one task graph.
+    def map_reduce(
+        self, step: Step, state: DaskRowState, args: Any = None, *, reduce: Reduce, per_block_args: Any = None
+    ) -> Any:
+        """Apply `step` to every block and reduce the results with `reduce`: one pass over Phi, one task graph.
 
-        Parameters as in `InMemoryDesign.map_reduce`; `each` may also be a handle to a list, from `run_at`, which is
-        then distributed without visiting the client.
+        Parameters as in `InMemoryDesign.map_reduce`; `per_block_args` may also be a handle to a list, from `run_at`,
+        which is then distributed without visiting the client.
         """
-        self._count_pass(memory)
-        return self._map_reduce(step, memory, args, join, each, with_features=True)
+        self._count_pass(state)
+        return self._map_reduce(step, state, args, reduce, per_block_args, with_features=True)
 
-    def map_rows(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join) -> Any:
+    def map_rows(self, step: Step, state: DaskRowState, args: Any = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need targets and row state only, no features."""
-        return self._map_reduce(step, memory, args, join, None, with_features=False)
+        return self._map_reduce(step, state, args, reduce, None, with_features=False)
 
-    def map_reduce_split(self, step: Step, memory: DaskRowState, args: Any = None, *, join: Join) -> tuple[Any, Handle]:
+    def map_reduce_split(
+        self, step: Step, state: DaskRowState, args: Any = None, *, reduce: Reduce
+    ) -> tuple[Any, Handle]:
         """Like `map_reduce`, for results (small, large): the small one is returned, the large one stays on a worker.
 
-        What is returned for the large one is a handle, to be used in `run_at` or as `each`.
+        What is returned for the large one is a handle, to be used in `run_at` or as `per_block_args`.
         """
-        self._count_pass(memory)
-        tasks, parcel, results = self._build_tasks(step, memory, args, join, None, with_features=True)
+        self._count_pass(state)
+        tasks, parcel, results = self._build_tasks(step, state, args, reduce, None, with_features=True)
         root = _task(dask_tasks.reduce_split)(parcel, results)
         small = _task(dask_tasks.small_part)(root)
-        (*memory.kept, handle), (transfer,) = self.scheduler.compute([*tasks, root], [small])
+        (*state.kept, handle), (transfer,) = self.scheduler.compute([*tasks, root], [small])
         self.traffic.bytes_in += dask_tasks.n_bytes(transfer.result)
         self.traffic.bytes_gathered += transfer.moved
         return transfer.result, self._unwrap(handle)
 
-    def _count_pass(self, memory: DaskRowState) -> None:
-        memory.sweeps += 1
+    def _count_pass(self, state: DaskRowState) -> None:
+        state.sweeps += 1
         self.traffic.sweeps += 1
 
     def _map_reduce(
-        self, step: Step, memory: DaskRowState, args: Any, join: Join, each: Any, *, with_features: bool
+        self, step: Step, state: DaskRowState, args: Any, reduce: Reduce, per_block_args: Any, *, with_features: bool
     ) -> Any:
         """Compute one task graph: the row state is replaced, the last few results are reduced on the client."""
-        tasks, _, results = self._build_tasks(step, memory, args, join, each, with_features=with_features)
-        memory.kept, transfers = self.scheduler.compute(tasks, results)
+        tasks, _, results = self._build_tasks(step, state, args, reduce, per_block_args, with_features=with_features)
+        state.kept, transfers = self.scheduler.compute(tasks, results)
         self.traffic.bytes_in += sum(one.moved + dask_tasks.n_bytes(one.result) for one in transfers)
-        return join([one.result for one in transfers])
+        return reduce([one.result for one in transfers])
 
     def _build_tasks(
-        self, step: Step, memory: DaskRowState, args: Any, join: Join, each: Any, *, with_features: bool
+        self, step: Step, state: DaskRowState, args: Any, reduce: Reduce, per_block_args: Any, *, with_features: bool
     ) -> tuple[list[Task], Any, list[Task]]:
         """The task graph of one pass, not yet computed.
 
-        Returns a task per part, which applies the step to its blocks (-> `TaskOutput`); the pickled (step, join, args)
-        that they receive; and at most FAN_IN tasks with partly reduced results (-> `Transfer`).
+        Returns a task per part, which applies the step to its blocks (-> `TaskOutput`); the pickled (step, reduce,
+        args) that they receive; and at most FAN_IN tasks with partly reduced results (-> `Transfer`).
         """
         use, task, n_parts = self.scheduler.use, _task(dask_tasks.map_part), len(self._parts)
-        parcel: Any = dask_tasks.pack((step, join, args))
+        parcel: Any = dask_tasks.pack((step, reduce, args))
         self.traffic.bytes_out += len(parcel) * n_parts
         if len(parcel) > SMALL_MESSAGE:
             parcel = as_task(parcel)
@@ -341,24 +359,24 @@ class DaskDesign:
         tasks = [
             task(parcel, use(part), phi, None if kept is None else use(kept), part_args, self._columns)
             for part, phi, kept, part_args in zip(
-                self._parts, features, memory.kept, self._split_by_part(each), strict=True
+                self._parts, features, state.kept, self._split_by_part(per_block_args), strict=True
             )
         ]
         results = [_task(dask_tasks.result_of)(task) for task in tasks]
-        reduce = _task(dask_tasks.reduce_results)
+        reduce_some = _task(dask_tasks.reduce_results)
         while len(results) > FAN_IN:
-            results = [reduce(parcel, results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
+            results = [reduce_some(parcel, results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
         return tasks, parcel, results
 
-    def _split_by_part(self, each: Any) -> list[Any]:
+    def _split_by_part(self, per_block_args: Any) -> list[Any]:
         """Split a list with an entry per block, or a handle to such a list, into the entries of each part."""
         ends = np.cumsum([0, *(len(spans) for spans in self._spans)]).tolist()
-        if each is None:
+        if per_block_args is None:
             return [None] * len(self._spans)
-        if self.scheduler.is_handle(each):
-            return [_task(dask_tasks.slice_list)(each, start, stop) for start, stop in pairwise(ends)]
-        self.traffic.bytes_out += dask_tasks.n_bytes(each)
-        return [as_task(each[start:stop]) for start, stop in pairwise(ends)]
+        if self.scheduler.is_handle(per_block_args):
+            return [_task(dask_tasks.slice_list)(per_block_args, start, stop) for start, stop in pairwise(ends)]
+        self.traffic.bytes_out += dask_tasks.n_bytes(per_block_args)
+        return [as_task(per_block_args[start:stop]) for start, stop in pairwise(ends)]
 
     def run_at(self, function: Callable, *args: Any) -> tuple[Handle, Any]:
         """Call function(*args) -> (stays, returned) on a worker, where the handles among its arguments are.
@@ -377,6 +395,10 @@ class DaskDesign:
         self.traffic.bytes_in += dask_tasks.n_bytes(small)
         return self._unwrap(handle), small
 
+    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+        """function(*args), called when its result is asked for: tasks of two passes would compete for the workers."""
+        return partial(function, *args)
+
     def _holds_handle(self, arg: Any) -> bool:
         """Whether an argument is a handle, or a list with a handle in it."""
         is_handle = self.scheduler.is_handle
@@ -385,6 +407,10 @@ class DaskDesign:
     def _unwrap(self, handle: Handle) -> Handle:
         """The handle itself on a cluster, whose tasks resolve it; its value on this machine."""
         return handle if self.scheduler.is_handle(handle) else dask_tasks.resolve(handle)
+
+    def gather(self, size: int, rng: np.random.Generator) -> Handle:
+        """Handle to a random sample of `size` rows on one worker."""
+        return self.sample(size, rng)
 
     def sample(
         self,

@@ -5,9 +5,9 @@ to every block of rows and reduces the results, which are small: sums of shape (
 column per fit (per quantile level). What a solver knows about single rows (residuals, dual variables; arrays of shape
 (n, q)) is stored beside the rows in a `RowState`. A step may overwrite it, and it is never sent anywhere.
 
-`InMemoryDesign` holds the rows of numpy arrays in this process (`near` is True). `streaming.StreamedDesign` reads rows
-from files in every pass, and `dask_design.DaskDesign` leaves them on the workers of a cluster. All three offer the same
-methods, which `protocols.DesignMatrix` lists, so that the same solvers run in memory and out of core.
+`InMemoryDesign` holds the rows of numpy arrays in this process. `streaming.StreamedDesign` reads rows from files in
+every pass, and `dask_design.DaskDesign` leaves them on the workers of a cluster. All three offer the methods that
+`protocols.DesignMatrix` lists, so that the same solvers run in memory and out of core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import blocks, parallel_map, strips
+from quernel._threads import Answer, blocks, parallel_map, strips, submit
 from quernel.data.feature_cache import available_memory
 from quernel.data.sources import ArrayRows
 
@@ -85,14 +85,14 @@ BlockState = dict[str, Any]
 # With per-block arguments it is step(block, state, args, block_args).
 Step = Callable[..., Any]
 # Reduces a list of results to one. It must be associative: results may be reduced in a tree, always in row order.
-Join = Callable[[list[Any]], Any]
+Reduce = Callable[[list[Any]], Any]
 
 
-def nothing(results: list[Any]) -> None:
+def discard(results: list[Any]) -> None:
     """Discard the results: the reduction of steps that only overwrite the row state."""
 
 
-def total(results: list[Any]) -> Any:
+def sum_tuples(results: list[Any]) -> Any:
     """Sum tuples of numbers and arrays, entry by entry: the reduction of steps that return sums over rows."""
     return tuple(sum(parts[1:], start=parts[0]) for parts in zip(*results, strict=True))
 
@@ -117,9 +117,13 @@ class RowState:
         """One array over all rows, shape (n, q)."""
         return np.concatenate([block[name] for block in self.blocks])
 
-    def column(self, name: str, k: int, out: Array | None = None) -> Array:
-        """Column k of one array over all rows, shape (n,)."""
-        return np.concatenate([block[name][:, k] for block in self.blocks], out=out)
+    def copy_columns(self, name: str, columns: NDArray[np.intp], out: Array, places: NDArray[np.intp]) -> None:
+        """Copy some columns of one array over all rows to the columns `places` of `out` (n, q)."""
+        start = 0
+        for block in self.blocks:
+            stop = start + len(block[name])
+            out[start:stop, places] = block[name][:, columns]
+            start = stop
 
     def take(self, columns: NDArray[np.intp]) -> RowState:
         """The state of some of the columns (fits)."""
@@ -180,17 +184,28 @@ class InMemoryDesign:
         first = features[0] if isinstance(features, list) else features
         self.n_features = first.shape[1] if first is not None else feature_map.n_components_  # type: ignore[union-attr]
         self.share = source.share() if share is None else share
-        self.near = True
         self.shuffled = shuffled
         self.threads = threads
         # At least one block per thread, where there is work enough for several.
         at_least = threads if self.n_rows * self.n_features >= SHARED_WORK else 1
         self.spans = _spans(self._pieces) if self._pieces else list(blocks(self.n_rows, self.n_features, at_least))
 
+    returns_rows = True
+
     @property
     def cached(self) -> bool:
         """Whether Phi is stored rather than recomputed in every pass."""
         return self._features is not None or self._pieces is not None
+
+    @property
+    def random_access(self) -> bool:
+        """Whether single rows of Phi can be read without a pass: where it is stored."""
+        return self.cached
+
+    @property
+    def n_duals(self) -> int:
+        """Rows of the dual variables that a result has: all n."""
+        return self.n_rows
 
     @property
     def most_sampled(self) -> int:
@@ -220,6 +235,18 @@ class InMemoryDesign:
         subset.source = replace(self.source, y=self.source.y[:, columns])
         return subset
 
+    def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryDesign:  # noqa: ARG002
+        """Itself; a design matrix out of core raises a ValueError that begins with `reason`."""
+        return self
+
+    def remote(self) -> InMemoryDesign:
+        """What stands for these rows in a problem handed to `run_at`: the rows themselves."""
+        return self
+
+    def gather(self, size: int, rng: np.random.Generator) -> InMemoryDesign:  # noqa: ARG002
+        """Itself, for all rows are in memory; out of core, a random sample of `size` rows."""
+        return self
+
     def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
         """Phi as one array (n, M), or a ValueError that begins with `reason` and names the alternative `instead`."""
         if self._features is None:
@@ -244,21 +271,21 @@ class InMemoryDesign:
         """
         index: Any = slice(size) if self.shuffled else stratified_indices(self.n_rows, size, rng)
         if basis is not None:
-            features = self.pick(np.arange(size) if self.shuffled else index, basis)
+            features = self.take_rows(np.arange(size) if self.shuffled else index, basis)
         else:
             features = np.asarray(self._compute_features(index), dtype=float)
         weight = self.source.weight[index] if self.source.weight is not None else None
         source = ArrayRows(features, self.source.y[index], weight)  # the features stand in for X, not needed any more
         return InMemoryDesign(source, features=features, shuffled=True, threads=self.threads)
 
-    def size(self) -> float:
+    def kernel_scale(self) -> float:
         """Scale of the kernel: mean |phi_i|^2 = mean k(x_i, x_i) over the first SIZE_ROWS rows."""
         first = slice(SIZE_ROWS)
         stored = max(self._pieces, key=len) if self._pieces is not None else self._features
         features = stored[first] if stored is not None else self._compute_features(first)
         return float(np.mean(np.einsum("ij,ij->i", features, features)))
 
-    def pick(self, index: NDArray[np.intp], basis: Array | None = None) -> Array:
+    def take_rows(self, index: NDArray[np.intp], basis: Array | None = None) -> Array:
         """Features of the rows at `index`: Phi[index] of shape (m, M), or Phi[index] B of shape (m, k)."""
         width = self.n_features if basis is None else basis.shape[1]
         out = np.empty((len(index), width))
@@ -275,9 +302,9 @@ class InMemoryDesign:
         parallel_map(fill, strips(len(index), self.n_features), self.threads if work >= SHARED_WORK else 1)
         return out
 
-    def within(self, basis: Array) -> InMemoryDesign:
+    def project(self, basis: Array) -> InMemoryDesign:
         """Project on a basis B (M, k): the same rows with the features Phi B."""
-        features = self.pick(np.arange(self.n_rows), basis)
+        features = self.take_rows(np.arange(self.n_rows), basis)
         return InMemoryDesign(
             self.source, features=features, share=self.share, shuffled=self.shuffled, threads=self.threads
         )
@@ -287,53 +314,69 @@ class InMemoryDesign:
         return RowState([{name: array[span] for name, array in arrays.items()} for span in self.spans])
 
     def map_reduce(
-        self, step: Step, memory: RowState, args: Any = None, *, join: Join, each: list[Any] | None = None
+        self, step: Step, state: RowState, args: Any = None, *, reduce: Reduce, per_block_args: list[Any] | None = None
     ) -> Any:
-        """Apply `step` to every block and reduce the results with `join`: one pass over Phi, O(n M) per column.
+        """Apply `step` to every block and reduce the results with `reduce`: one pass over Phi, O(n M) per column.
 
         Parameters
         ----------
         step : callable
-            step(block, state, args) -> result; step(block, state, args, each[k]) if `each` is given.
-        memory : RowState
+            step(block, state, args) -> result; step(block, state, args, per_block_args[k]) if these are given.
+        state : RowState
             Its blocks are handed to the steps, which may overwrite them; its count of passes rises by 1.
         args : object
             The same for every block.
-        join : callable
+        reduce : callable
             Reduces the list of results, in row order.
-        each : list with an entry per block, or None
+        per_block_args : list with an entry per block, or None
             Arguments that differ between blocks.
         """
-        memory.sweeps += 1
+        state.sweeps += 1
         work = self.n_rows * self.n_features
 
         def run_block(k: int) -> Any:
-            block_args = () if each is None else (each[k],)
-            return step(self._block(k), memory.blocks[k], args, *block_args)
+            block_args = () if per_block_args is None else (per_block_args[k],)
+            return step(self._block(k), state.blocks[k], args, *block_args)
 
-        return join(self._map_blocks(run_block, work))
+        return reduce(self._map_blocks(run_block, work))
 
-    def map_reduce_split(self, step: Step, memory: RowState, args: Any = None, *, join: Join) -> tuple[Any, Any]:
+    def map_reduce_split(self, step: Step, state: RowState, args: Any = None, *, reduce: Reduce) -> tuple[Any, Any]:
         """Like `map_reduce`, for results (small, large), of which only the small one is sent to the caller.
 
         Out of core the large one stays where the rows are; here both are returned as they are.
         """
-        small, large = self.map_reduce(step, memory, args, join=join)
+        small, large = self.map_reduce(step, state, args, reduce=reduce)
         return small, large
 
-    def map_rows(self, step: Step, memory: RowState, args: Any = None, *, join: Join) -> Any:
+    def map_rows(self, step: Step, state: RowState, args: Any = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need targets and row state only: O(n q), not O(n M), and no pass."""
         no_features = np.empty((0, self.n_features))
 
         def run_block(k: int) -> Any:
             span = self.spans[k]
-            return step(Block(no_features, self.source.y[span], self.share[span], span.start), memory.blocks[k], args)
+            return step(Block(no_features, self.source.y[span], self.share[span], span.start), state.blocks[k], args)
 
-        return join(self._map_blocks(run_block, VISIT_WORK * self.n_rows))
+        return reduce(self._map_blocks(run_block, VISIT_WORK * self.n_rows))
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
         """Call function(*args) -> (stays, returned) where large results of `map_reduce_split` are: in this process."""
         return function(*args)
+
+    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+        """Start function(*args) in the background, and return a function that waits for its result."""
+        return submit(function, *args, threads=self.threads)
+
+    def build_subset(
+        self, index: NDArray[np.intp], kept: list[Array], target: Array, share: Array, basis: Array | None
+    ) -> InMemoryDesign:
+        """Design matrix of the rows at `index`, with these targets and shares; in a basis, if there is one.
+
+        `kept` are the features of the first of them, in pieces; those of the others are gathered.
+        """
+        rest = index[sum(len(piece) for piece in kept) :]
+        pieces = [*kept, self.take_rows(rest, basis)] if len(rest) or not kept else kept
+        features = _parallel_concatenate(pieces, self.threads)
+        return InMemoryDesign(ArrayRows(features, target), features=features, share=share, threads=self.threads)
 
     def _map_blocks(self, function: Callable[[int], Any], work: int) -> list[Any]:
         """[function(k) for every block number k], by several threads where there is work for them."""
@@ -353,11 +396,11 @@ class InMemoryDesign:
         return self.feature_map.transform(self.source.X[index])
 
 
-class RemoteStub:
-    """Stands in for an out-of-core design matrix in a problem that is sent to where its rows are.
+class RemoteStub(InMemoryDesign):
+    """Design matrix without rows: stands in for one out of core in a problem that is sent to where its rows are.
 
-    It has no rows. A function called there by `run_at` receives raw rows (from `map_reduce_split`) and asks this stub
-    to map them into feature space, with the same feature map and within the memory allowed there.
+    A function called there by `run_at` receives raw rows (from `map_reduce_split`) and asks this stub to map them into
+    feature space, with the same feature map and within the memory allowed there.
 
     Parameters
     ----------
@@ -367,20 +410,26 @@ class RemoteStub:
     threads : int
     """
 
-    near, cached, n_rows = False, False, 0
+    returns_rows = False
+    random_access = False
 
     def __init__(self, feature_map: FeatureMap, room: int, threads: int) -> None:
-        self.feature_map, self.room, self.threads = feature_map, room, threads
-        self.n_features = feature_map.n_components_
+        none, features = np.empty(0), np.empty((0, feature_map.n_components_))
+        super().__init__(ArrayRows(features, none), features=features, share=none, threads=threads)
+        self._feature_map, self._room = feature_map, room
 
-    def take(self, columns: NDArray[np.intp]) -> RemoteStub:  # noqa: ARG002
-        """Itself: without rows there are no columns of targets to drop."""
-        return self
-
-    def lift(self, X: Array, y: Array, share: Array, basis: Array | None) -> InMemoryDesign:
-        """Design matrix of the raw rows X (m, d), projected on `basis` if given; stored if `room` allows."""
-        feature_map: FeatureMap = self.feature_map if basis is None else ProjectedMap(self.feature_map, basis)
-        return InMemoryDesign(ArrayRows(X, y), feature_map, share=share, max_memory=self.room, threads=self.threads)
+    def build_subset(
+        self,
+        index: NDArray[np.intp],  # noqa: ARG002
+        kept: list[Array],
+        target: Array,
+        share: Array,
+        basis: Array | None,
+    ) -> InMemoryDesign:
+        """Design matrix of the raw rows `kept`, in pieces; its features are stored if `room` allows."""
+        raw = ArrayRows(np.concatenate(kept), target)
+        feature_map = self._feature_map if basis is None else ProjectedMap(self._feature_map, basis)
+        return InMemoryDesign(raw, feature_map, share=share, max_memory=self._room, threads=self.threads)
 
 
 class ProjectedMap:
@@ -426,6 +475,20 @@ def stratified_indices(n_rows: int, size: int, rng: np.random.Generator) -> NDAr
     """
     ends = np.arange(size + 1) * n_rows // size
     return rng.integers(ends[:-1], ends[1:])
+
+
+def _parallel_concatenate(pieces: list[Array], threads: int) -> Array:
+    """np.concatenate with threads, for page faults of fresh memory dominate; a single piece is not copied."""
+    if len(pieces) == 1:
+        return pieces[0]
+    ends = np.cumsum([len(piece) for piece in pieces])
+    whole = np.empty((ends[-1], pieces[0].shape[1]), dtype=pieces[0].dtype)
+
+    def put(piece: Array, end: int) -> None:
+        whole[end - len(piece) : end] = piece
+
+    parallel_map(lambda part: put(*part), zip(pieces, ends, strict=True), threads)
+    return whole
 
 
 def _spans(pieces: list[Array]) -> list[slice]:

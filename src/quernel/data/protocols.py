@@ -6,8 +6,8 @@ nothing but the methods of `DesignMatrix` runs on all of them.
 
 - `DesignMatrix`: sizes, passes over row blocks, per-row state, random samples, projections. `InMemoryDesign`,
   `StreamedDesign` and `DaskDesign` implement it, and the type checker verifies that they do (end of this file).
-- `ArrayDesign`: what rows in memory (`near` is True) offer beyond that, arrays over all rows.
-- `OutOfCoreDesign`: what rows elsewhere (`near` is False) offer beyond that.
+- `RowStateLike`: what a solver knows about single rows, stored with them.
+- `OutOfCoreDesign`: what designs of files and clusters offer estimators beyond that.
 
 Terms used below. A *step* is a function of one block of rows; a *pass* applies it to every block; a *reduction* makes
 one result of the results of all blocks. *Row state* holds what a solver knows about single rows, such as their
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data.design_matrix import Join, RemoteStub, RowState, Step
+from quernel._threads import Answer
+from quernel.data.design_matrix import Reduce, Step
 
 if TYPE_CHECKING:
     from quernel.data.dask_design import DaskDesign, DaskRowState
-    from quernel.data.design_matrix import InMemoryDesign
+    from quernel.data.design_matrix import InMemoryDesign, RowState
     from quernel.data.spilled_state import SpilledRowState
     from quernel.data.streaming import StreamedDesign
 
@@ -45,6 +46,9 @@ class RowStateLike(Protocol):
 
     def take(self, columns: Index) -> Self:
         """The state of some of the fits: columns of every array; the count of passes is copied."""
+
+    def copy_columns(self, name: str, columns: Index, out: Array, places: Index) -> None:
+        """Copy some columns of one array to the columns `places` of `out` (n, q); nothing where `out` is (0, q)."""
 
 
 State = TypeVar("State", bound=RowStateLike)
@@ -85,19 +89,23 @@ class DesignMatrix(Protocol[State]):
     def most_stored(self) -> int:
         """Largest size of a random sample whose features are stored; at most `most_sampled`."""
 
-    # Where the rows are, as far as it changes what is cheap
+    @property
+    def n_duals(self) -> int:
+        """Rows of the dual variables that a result has: n, or 0 where they stay with the rows."""
+
+    # What is cheap
 
     @property
-    def near(self) -> bool:
-        """Whether the rows are arrays in this process: then this is an `ArrayDesign`, else an `OutOfCoreDesign`."""
+    def returns_rows(self) -> bool:
+        """Whether a pass may return single rows; if not, rows stay where they are, and a pass is what costs time."""
+
+    @property
+    def random_access(self) -> bool:
+        """Whether single rows of Phi can be read without a pass: Phi is stored in this process."""
 
     @property
     def cached(self) -> bool:
         """Whether Phi is stored in memory, so that a pass costs arithmetic only; False where it may be recomputed."""
-
-    @property
-    def shuffled(self) -> bool:
-        """Whether the rows are in random order, so that the first m of them are a random sample."""
 
     # Passes over the rows
 
@@ -105,34 +113,34 @@ class DesignMatrix(Protocol[State]):
         """New row state, empty or with these arrays of shape (n, q); rows in files accept only an empty one."""
 
     def map_reduce(
-        self, step: Step, memory: State, args: Any = None, *, join: Join, each: list[Any] | None = None
+        self, step: Step, state: State, args: Any = None, *, reduce: Reduce, per_block_args: list[Any] | None = None
     ) -> Any:
-        """One pass over Phi: join([step(block, state, args) for all blocks]), at a cost of O(n M q).
+        """One pass over Phi: reduce([step(block, state, args) for all blocks]), at a cost of O(n M q).
 
         Parameters
         ----------
         step : callable
-            step(block, state, args) -> result, or step(block, state, args, each[k]) where `each` is given. `block` is a
-            `Block` of m rows: features (m, M), targets (m, 1) or (m, q), share (m,). `state` is a dict of arrays (m, q)
-            that the step may overwrite. The step is a pure function otherwise, and picklable.
-        memory : row state
+            step(block, state, args) -> result, or step(block, state, args, per_block_args[k]) where these are given.
+            `block` is a `Block` of m rows: features (m, M), targets (m, 1) or (m, q), share (m,). `state` is a dict of
+            arrays (m, q) that the step may overwrite. The step is a pure function otherwise, and picklable.
+        state : row state
             Its count of passes rises by 1.
         args : object
             The same for all blocks, and small: it is sent to every worker.
-        join : callable
-            join(list of results) -> result; associative, for results are reduced in a tree, in row order.
-        each : list with an entry per block, a handle to such a list, or None
+        reduce : callable
+            reduce(list of results) -> result; associative, for results are reduced in a tree, in row order.
+        per_block_args : list with an entry per block, a handle to such a list, or None
             Arguments that differ between blocks.
         """
 
-    def map_reduce_split(self, step: Step, memory: State, args: Any = None, *, join: Join) -> tuple[Any, Any]:
+    def map_reduce_split(self, step: Step, state: State, args: Any = None, *, reduce: Reduce) -> tuple[Any, Any]:
         """One pass whose results are pairs (small, large): returns the small one, and a handle to the large one.
 
         Large results are of a size that grows with the number of rows, such as the active rows themselves: they stay
         where the rows are, to be used by `run_at`. Out of core, `block.raw` (m, d) holds the rows of X.
         """
 
-    def map_rows(self, step: Step, memory: State, args: Any = None, *, join: Join) -> Any:
+    def map_rows(self, step: Step, state: State, args: Any = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce` for steps that need targets, shares and row state only: O(n q), and no pass counts.
 
         `block.features` has the shape (0, M).
@@ -144,6 +152,9 @@ class DesignMatrix(Protocol[State]):
         Handles, and lists of handles, arrive as their values. Returns a handle to `stays`, and `returned` itself.
         """
 
+    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+        """Start function(*args), which makes a pass, beside other work if that is faster; call the answer to wait."""
+
     # Other design matrices made from this one
 
     def sample(self, size: int, rng: np.random.Generator, basis: Array | None = None, *, stored: bool = True) -> Any:
@@ -153,40 +164,35 @@ class DesignMatrix(Protocol[State]):
         above `most_stored`, whose features are recomputed in every pass over it.
         """
 
+    def gather(self, size: int, rng: np.random.Generator) -> Any:
+        """All rows, where they are in memory; else a random sample of `size` rows. An `InMemoryDesign`, or a handle."""
+
     def take(self, columns: Index) -> Self:
         """The same rows for some of the fits; only targets of shape (n, q) differ between fits."""
 
-    def within(self, basis: Array) -> Self:
+    def project(self, basis: Array) -> Self:
         """The same rows with the features Phi B, for a basis B (M, k)."""
 
-    def size(self) -> float:
+    def kernel_scale(self) -> float:
         """Scale of the kernel: mean |phi_i|^2 over a few rows."""
 
-    def as_array(self, reason: str, *, instead: str = ...) -> Array:
-        """Phi as one array (n, M), for solvers that cannot do without.
+    def remote(self) -> InMemoryDesign:
+        """What stands for these rows in a problem that `run_at` sends to where they are: a design without rows.
 
-        Raises a ValueError that begins with `reason` (such as "The admm solver keeps all features in memory") and
-        advises to use `instead`, where Phi is not stored as one array in this process.
+        In memory these are the rows themselves. It makes design matrices of rows that a pass has returned or left there
+        (`InMemoryDesign.build_subset`).
+        """
+
+    def in_memory(self, reason: str, *, instead: str = ...) -> InMemoryDesign:
+        """The rows as arrays in this process, for solvers that cannot do without.
+
+        Out of core, raises a ValueError that begins with `reason` (such as "The admm solver keeps all features in
+        memory") and advises to use `instead`.
         """
 
 
-class ArrayDesign(DesignMatrix[RowState], Protocol):
-    """A design matrix whose rows are arrays in this process (`near` is True), so that they can be indexed."""
-
-    @property
-    def share(self) -> Array:
-        """Normalized weights w_i / W, shape (n,)."""
-
-    @property
-    def target(self) -> Array:
-        """y, shape (n,), or (n, q) where every fit has its own."""
-
-    def pick(self, index: Index, basis: Array | None = None) -> Array:
-        """Features of the rows at `index`: Phi[index] (m, M), or Phi[index] B (m, k)."""
-
-
 class OutOfCoreDesign(DesignMatrix[State], Protocol[State]):
-    """A design matrix whose rows are in files or on a cluster (`near` is False)."""
+    """A design matrix whose rows are in files or on a cluster."""
 
     @property
     def rounded(self) -> bool:
@@ -195,13 +201,9 @@ class OutOfCoreDesign(DesignMatrix[State], Protocol[State]):
     def as_float64(self) -> Self:
         """The same rows with float64 features, recomputed in every pass; stored float32 features are dropped."""
 
-    def elsewhere(self) -> RemoteStub:
-        """Stub without rows that stands in for them in a problem sent to where they are, by `run_at`."""
-
 
 if TYPE_CHECKING:
     # Checked by mypy: an implementation that lacks a method, or takes other arguments, fails here.
-    _in_memory: type[ArrayDesign] = InMemoryDesign
+    _in_memory: type[DesignMatrix[RowState]] = InMemoryDesign
     _streamed: type[OutOfCoreDesign[SpilledRowState]] = StreamedDesign
     _dask: type[OutOfCoreDesign[DaskRowState]] = DaskDesign
-    _all: list[type[DesignMatrix[Any]]] = [InMemoryDesign, StreamedDesign, DaskDesign]

@@ -54,6 +54,11 @@ class SpilledRowState:
             subset._put(k, {name: array[:, columns] for name, array in self._fetch(k).items()})
         return subset
 
+    def copy_columns(
+        self, name: str, columns: NDArray[np.intp], out: NDArray[np.floating], places: NDArray[np.intp]
+    ) -> None:
+        """Nothing: row state of files is not collected, and `out` has no rows."""
+
     @property
     def on_disk(self) -> int:
         """Number of blocks on disk."""

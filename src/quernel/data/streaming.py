@@ -10,20 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import blocks, parallel_map
+from quernel._threads import Answer, blocks, parallel_map
 from quernel.data.design_matrix import (
     SIZE_ROWS,
     Block,
     FeatureMap,
     Float32Map,
     InMemoryDesign,
-    Join,
     ProjectedMap,
+    Reduce,
     RemoteStub,
     Step,
     memory_budget,
@@ -68,9 +69,10 @@ class StreamedDesign:
         Number of threads that share a pass; each reads its own part of the files.
     """
 
-    near = False
+    returns_rows = False
+    random_access = False
     cached = False
-    shuffled = False
+    n_duals = 0
 
     def __init__(
         self,
@@ -153,8 +155,8 @@ class StreamedDesign:
         """Columns of y (m, q) that belong to the chosen fits; y itself where all fits share a target (m,)."""
         return y if y.ndim == 1 or self._columns is None else y[:, self._columns]
 
-    def as_array(self, reason: str, *, instead: str = "solver='newton'") -> Array:
-        """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is not in memory."""
+    def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryDesign:
+        """Raise a ValueError that begins with `reason` and names the alternative `instead`."""
         raise ValueError(
             f"{reason}, but these {self.n_rows:,} rows are read from files in every pass. Use {instead}, or rows that "
             "fit in memory."
@@ -200,21 +202,25 @@ class StreamedDesign:
             return [Piece(None, piece.y[index], None if piece.weight is None else piece.weight[index])]
 
         begin = time.perf_counter()
-        pieces = self._pass(take_rows, join=lambda results: [piece for result in results for piece in result])
+        pieces = self._pass(take_rows, reduce=lambda results: [piece for result in results for piece in result])
         self._shared.read_seconds = (time.perf_counter() - begin) / self.n_rows
         y = np.concatenate([piece.y for piece in pieces])[order]
         weight = np.concatenate([piece.weight for piece in pieces])[order] if self.source.weighted else None
         return InMemoryDesign(ArrayRows(X, y, weight), self.feature_map, shuffled=True, max_memory=0)
 
-    def elsewhere(self) -> RemoteStub:
+    def gather(self, size: int, rng: np.random.Generator) -> InMemoryDesign:
+        """A random sample of `size` rows in memory."""
+        return self.sample(size, rng)
+
+    def remote(self) -> RemoteStub:
         """Stub that stands in for these rows in a problem handed to `run_at`."""
         return RemoteStub(self._pass_map(self._shared.cache), int(FEATURE_SHARE * self.allowed), self.threads)
 
-    def size(self) -> float:
+    def kernel_scale(self) -> float:
         """Scale of the kernel: mean |phi_i|^2 over SIZE_ROWS rows of the sample."""
-        return self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0)).size()
+        return self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0)).kernel_scale()
 
-    def within(self, basis: Array) -> StreamedDesign:
+    def project(self, basis: Array) -> StreamedDesign:
         """Project on a basis B (M, k): the same rows with the features Phi B, with a cache of their own."""
         inner = StreamedDesign(
             self.source, ProjectedMap(self.feature_map, basis), total=self.total,
@@ -230,34 +236,46 @@ class StreamedDesign:
         return SpilledRowState(len(self.spans), int(STATE_SHARE * self.allowed))
 
     def map_reduce(
-        self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join, each: list[Any] | None = None
+        self,
+        step: Step,
+        state: SpilledRowState,
+        args: Any = None,
+        *,
+        reduce: Reduce,
+        per_block_args: list[Any] | None = None,
     ) -> Any:
-        """Apply `step` to every block and reduce the results with `join`: one pass over Phi.
+        """Apply `step` to every block and reduce the results with `reduce`: one pass over Phi.
 
         Parameters as in `InMemoryDesign.map_reduce`. X is not read where all features are cached.
         """
-        memory.sweeps += 1
+        state.sweeps += 1
         cache = self._cache()
         read_X = cache is None or not cache.complete
-        return self._map_blocks(step, memory, args, each, join, X=read_X, features=self._features(cache))
+        return self._map_blocks(step, state, args, per_block_args, reduce, X=read_X, features=self._features(cache))
 
-    def map_reduce_split(self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join) -> tuple[Any, Any]:
+    def map_reduce_split(
+        self, step: Step, state: SpilledRowState, args: Any = None, *, reduce: Reduce
+    ) -> tuple[Any, Any]:
         """Like `map_reduce`, for results (small, large); `block.raw` is there, so that steps can return raw rows.
 
         The rows pass through this process, so both results are returned as they are.
         """
-        memory.sweeps += 1
+        state.sweeps += 1
         features = self._features(self._cache())
-        small, large = self._map_blocks(step, memory, args, None, join, X=True, features=features)
+        small, large = self._map_blocks(step, state, args, None, reduce, X=True, features=features)
         return small, large
 
-    def map_rows(self, step: Step, memory: SpilledRowState, args: Any = None, *, join: Join) -> Any:
+    def map_rows(self, step: Step, state: SpilledRowState, args: Any = None, *, reduce: Reduce) -> Any:
         """Like `map_reduce`, for steps that need no features: only targets and weights are read, and no pass counts."""
-        return self._map_blocks(step, memory, args, None, join, X=False, features=None)
+        return self._map_blocks(step, state, args, None, reduce, X=False, features=None)
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
         """Call function(*args) -> (stays, returned): in this process, where large results are."""
         return function(*args)
+
+    def submit(self, function: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+        """function(*args), called when its result is asked for: two passes at a time would compete for the disk."""
+        return partial(function, *args)
 
     def _cache(self) -> Cache | None:
         """The feature cache, or None to recompute; "auto" is decided here, at the first pass."""
@@ -307,10 +325,10 @@ class StreamedDesign:
     def _map_blocks(
         self,
         step: Step,
-        memory: SpilledRowState,
+        state: SpilledRowState,
         args: Any,
-        each: list[Any] | None,
-        join: Join,
+        per_block_args: list[Any] | None,
+        reduce: Reduce,
         *,
         X: bool,
         features: Callable[[int, Array | None], Array] | None,
@@ -325,14 +343,16 @@ class StreamedDesign:
                 raw = piece.X[part] if piece.X is not None else None
                 Phi = no_features if features is None else features(number, raw)
                 block = Block(Phi, self._targets(piece.y[part]), share[part], self.spans[number].start, raw)
-                block_args = () if each is None else (each[number],)
-                with memory.open(number) as state:
-                    results.append(step(block, state, args, *block_args))
-            return join(results)
+                block_args = () if per_block_args is None else (per_block_args[number],)
+                with state.open(number) as block_state:
+                    results.append(step(block, block_state, args, *block_args))
+            return reduce(results)
 
-        return self._pass(run_piece, join=join, X=X, watched=features is not None)
+        return self._pass(run_piece, reduce=reduce, X=X, watched=features is not None)
 
-    def _pass(self, function: Callable[[int, Piece], Any], *, join: Join, X: bool = True, watched: bool = True) -> Any:
+    def _pass(
+        self, function: Callable[[int, Piece], Any], *, reduce: Reduce, X: bool = True, watched: bool = True
+    ) -> Any:
         """Map-reduce over the blocks of the source: each thread streams a contiguous run of them.
 
         `watched` reports the rows done to whoever watches progress (`passes.watching`).
@@ -351,9 +371,9 @@ class StreamedDesign:
 
         def read_run(run: range) -> Any:
             stream = self.source.stream(run, X=X)
-            return _tree_reduce((run_piece(k, piece) for k, piece in zip(run, stream, strict=True)), join)
+            return _tree_reduce((run_piece(k, piece) for k, piece in zip(run, stream, strict=True)), reduce)
 
-        return join(parallel_map(read_run, runs, threads))
+        return reduce(parallel_map(read_run, runs, threads))
 
 
 class _Shared:
@@ -367,7 +387,7 @@ class _Shared:
         self.rounded = False  # whether a pass has used float32 features
 
 
-def _tree_reduce(results: Iterator[Any], join: Join) -> Any:
+def _tree_reduce(results: Iterator[Any], reduce: Reduce) -> Any:
     """Reduce results as they come, FAN_IN at a time and in order.
 
     levels[l] holds results that each stand for FAN_IN^l blocks, fewer than FAN_IN of them: only O(log n_blocks) results
@@ -380,7 +400,7 @@ def _tree_reduce(results: Iterator[Any], join: Join) -> Any:
         while len(levels[level]) == FAN_IN:
             if level + 1 == len(levels):
                 levels.append([])
-            levels[level + 1].append(join(levels[level]))
+            levels[level + 1].append(reduce(levels[level]))
             levels[level] = []
             level += 1
-    return join([result for level in reversed(levels) for result in level])
+    return reduce([result for level in reversed(levels) for result in level])

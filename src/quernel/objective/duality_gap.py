@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import Block, BlockState, InMemoryDesign, RowState, total
+from quernel.data import Block, BlockState, InMemoryDesign, RowStateLike, sum_tuples
 from quernel.losses import Loss
 from quernel.objective import DualSums
 from quernel.objective.problem import Problem, require_finite, residuals
@@ -50,10 +50,10 @@ class FullGradient:
         return self.positive - self.negative
 
 
-def full_gradient(problem: Problem, state: RowState, coef: Array, intercept: Array) -> FullGradient:
+def full_gradient(problem: Problem, state: RowStateLike, coef: Array, intercept: Array) -> FullGradient:
     """Set residuals to those of (coef, intercept), multipliers to the slopes there, and sum, in one pass."""
     found = FullGradient(
-        *problem.rows.map_reduce(_full_gradient_block, state, (problem.loss, coef, intercept), join=total)
+        *problem.rows.map_reduce(_full_gradient_block, state, (problem.loss, coef, intercept), reduce=sum_tuples)
     )
     require_finite(found.loss)
     return found
@@ -80,9 +80,9 @@ def _full_gradient_block(block: Block, state: BlockState, args: tuple[Loss, Arra
     )
 
 
-def fenchel_gap(problem: Problem, state: RowState, factors: tuple[Array, Array]) -> Array:
+def fenchel_gap(problem: Problem, state: RowStateLike, factors: tuple[Array, Array]) -> Array:
     """mean(loss + conjugate(v) - v r) (q,) for the multipliers, positive and negative ones times these factors."""
-    (mean,) = problem.rows.map_rows(_fenchel_gap_block, state, (problem.loss, factors), join=total)
+    (mean,) = problem.rows.map_rows(_fenchel_gap_block, state, (problem.loss, factors), reduce=sum_tuples)
     return mean
 
 
@@ -142,20 +142,18 @@ def dual_variance(problem: Problem) -> Array:
 
 def _fit_constant(problem: Problem) -> Array:
     """The constant with the smallest mean loss; out of core, that of a sample."""
-    if problem.rows.near:
-        return problem.loss.fit_constant(problem.rows.target, problem.rows.share)
-    sample = problem.rows.sample(min(CONSTANT_SAMPLE, problem.rows.n_rows), np.random.default_rng(0))
-    return problem.run_at(_fit_constant_of_sample, sample)[1]
+    rows = problem.rows.gather(min(CONSTANT_SAMPLE, problem.rows.n_rows), np.random.default_rng(0))
+    return problem.rows.run_at(_fit_constant_to, problem.loss, rows)[1]
 
 
-def _fit_constant_of_sample(problem: Problem, sample: InMemoryDesign) -> tuple[None, Array]:
-    """For `run_at`: the best constant of a sample."""
-    return None, _fit_constant(problem.on(sample))
+def _fit_constant_to(loss: Loss, rows: InMemoryDesign) -> tuple[None, Array]:
+    """For `run_at`: the best constant of rows in memory."""
+    return None, loss.fit_constant(rows.target, rows.share)
 
 
 def _mean_over_rows(problem: Problem, step: Callable[..., tuple[Array]], constant: Array) -> tuple[Array]:
     """Map-reduce of a block function over all rows, at a constant fit."""
-    return problem.rows.map_rows(step, problem.rows.new_state(), (problem.loss, constant), join=total)
+    return problem.rows.map_rows(step, problem.rows.new_state(), (problem.loss, constant), reduce=sum_tuples)
 
 
 def _constant_loss_block(block: Block, state: BlockState, args: tuple[Loss, Array]) -> tuple[Array]:  # noqa: ARG001
@@ -184,7 +182,7 @@ def relative(gap: Array, objective: Array, null_objective: Array) -> Array:
     return np.where(null_objective > 0, gap / np.where(scale > 0, scale, 1), 0.0)
 
 
-def certify(problem: Problem, state: RowState, coef: Array, intercept: Array, null: NullModel) -> Certificate:
+def certify(problem: Problem, state: RowStateLike, coef: Array, intercept: Array, null: NullModel) -> Certificate:
     """The duality gap of (coef, intercept), with the residuals and multipliers of the state.
 
     With an intercept, the multipliers are first shrunk on one side until they are balanced.
@@ -202,7 +200,7 @@ def certify(problem: Problem, state: RowState, coef: Array, intercept: Array, nu
 
 
 def certify_gradient(
-    problem: Problem, state: RowState, found: FullGradient, coef: Array, null: NullModel
+    problem: Problem, state: RowStateLike, found: FullGradient, coef: Array, null: NullModel
 ) -> Certificate:
     """The duality gap of the fit at which `found` was summed, with the slopes there as duals."""
     ones = np.ones(problem.n_columns)

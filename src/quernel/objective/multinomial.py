@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax, xlogy
 
-from quernel.data import Block, BlockState, InMemoryDesign, RowState, nothing, total
+from quernel.data import Block, BlockState, InMemoryDesign, RowState, discard, sum_tuples
 
 Array = NDArray[np.floating]
 
@@ -43,16 +43,16 @@ class MultinomialProblem:
 
     def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
         """Set scores and probabilities of all rows to those of (coef, intercept)."""
-        self.rows.map_reduce(_set_scores, state, (coef, intercept), join=nothing)
+        self.rows.map_reduce(_set_scores, state, (coef, intercept), reduce=discard)
 
     def shares(self) -> Array:
         """Weighted class frequencies, (K,)."""
-        (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_state(), join=total)
+        (shares,) = self.rows.map_rows(_class_shares_block, self.rows.new_state(), reduce=sum_tuples)
         return shares
 
     def gradient_sums(self, state: RowState, mix: tuple[float, Array] | None = None) -> MultinomialSums:
         """Sums at p or, with mix = (e, g), at (1 - e) p + e g for a constant distribution g (K,)."""
-        phi_t_dual, mean_dual, loss, fenchel_gap = self.rows.map_reduce(_gradient_block, state, mix, join=total)
+        phi_t_dual, mean_dual, loss, fenchel_gap = self.rows.map_reduce(_gradient_block, state, mix, reduce=sum_tuples)
         return MultinomialSums(phi_t_dual, mean_dual, float(loss), float(fenchel_gap))
 
     def objective(self, sums: MultinomialSums, coef: Array) -> float:
@@ -64,21 +64,23 @@ class MultinomialProblem:
 
         Their product approximates the Hessian of every class.
         """
-        gram, curvature = self.rows.map_reduce(_gram_block, state, join=total)
+        gram, curvature = self.rows.map_reduce(_gram_block, state, reduce=sum_tuples)
         return gram, float(curvature)
 
     def product(self, state: RowState, coef: Array, intercept: Array) -> tuple[Array, Array]:
         """Hessian-vector product of F with a direction."""
-        phi_t_dual, mean_dual = self.rows.map_reduce(_hessian_product_block, state, (coef, intercept), join=total)
+        phi_t_dual, mean_dual = self.rows.map_reduce(
+            _hessian_product_block, state, (coef, intercept), reduce=sum_tuples
+        )
         return 2 * self.alpha * coef + phi_t_dual, mean_dual
 
     def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
         """Store the change of each row's scores along a direction, for the line search."""
-        self.rows.map_reduce(_set_direction_block, state, (coef, intercept), join=nothing)
+        self.rows.map_reduce(_set_direction_block, state, (coef, intercept), reduce=discard)
 
     def eval_along_direction(self, state: RowState, step: float) -> tuple[float, float]:
         """First and second derivative of the mean loss along the direction."""
-        slope, curvature = self.rows.map_rows(_eval_along_direction_block, state, step, join=total)
+        slope, curvature = self.rows.map_rows(_eval_along_direction_block, state, step, reduce=sum_tuples)
         return float(slope), float(curvature)
 
 

@@ -19,19 +19,19 @@ v is clipped: most of them. The rows with c > 0 are called active. The multiplie
 semismooth Newton on the augmented Lagrangian, in the manner of Li, Sun and Toh (2018).
 
 A solver asks for these sums and never sees a row; the residuals, multipliers and so on of single rows stay with the
-blocks, in a `RowState`.
+blocks, in its row state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.data import Block, BlockState, InMemoryDesign, RowState, nothing, total
+from quernel.data import Block, BlockState, DesignMatrix, InMemoryDesign, RowStateLike, discard, sum_tuples
 from quernel.losses import Loss
 from quernel.objective import piecewise
 from quernel.objective.hessian import Curvature, curvature_block, reduce_curvatures
@@ -101,7 +101,7 @@ class ScreenedRows:
         """The terms of some of the columns."""
         return ScreenedRows(self.phi_t_dual[:, columns], self.mean_dual[columns], self.constant[columns])
 
-    def within(self, basis: Array) -> ScreenedRows:
+    def project(self, basis: Array) -> ScreenedRows:
         """The terms for the projected features Phi B."""
         return ScreenedRows(basis.T @ self.phi_t_dual, self.mean_dual, self.constant)
 
@@ -124,8 +124,8 @@ class Problem:
 
     Parameters
     ----------
-    rows : InMemoryDesign
-        Features, targets and weights, or a design with the same methods over rows on disk or on workers.
+    rows : DesignMatrix
+        Features, targets and weights: in memory, in files or on workers.
     loss : Loss
         With q columns.
     alpha : float or array of shape (q,)
@@ -137,7 +137,7 @@ class Problem:
 
     def __init__(
         self,
-        rows: InMemoryDesign,
+        rows: DesignMatrix[Any],
         loss: Loss,
         alpha: Array | float,
         *,
@@ -151,37 +151,35 @@ class Problem:
         self.fit_intercept = fit_intercept
         self.screened = screened
 
-    def take(self, columns: NDArray[np.intp]) -> Problem:
+    def take(self, columns: NDArray[np.intp]) -> Self:
         """The problem of some of the columns, on the same rows."""
         screened = self.screened.take(columns) if self.screened is not None else None
-        return self._replace(self.rows, columns, screened)
+        rows, loss, alpha = self.rows.take(columns), self.loss.take(columns), self.alpha[columns]
+        return type(self)(rows, loss, alpha, fit_intercept=self.fit_intercept, screened=screened)
 
-    def on(self, rows: InMemoryDesign) -> Problem:
-        """The same columns on other rows, without a linear term."""
-        return self._replace(rows, np.arange(self.n_columns), None)
+    def on(self, rows: InMemoryDesign) -> InMemoryProblem:
+        """The same columns on other rows, such as a sample of these, without a linear term."""
+        return InMemoryProblem(rows, self.loss, self.alpha, fit_intercept=self.fit_intercept)
+
+    def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryProblem:
+        """The problem with its rows as arrays; raises the ValueError of `DesignMatrix.in_memory` if they are not."""
+        return self.on(self.rows.in_memory(reason, instead=instead))
 
     def run_at(self, function: Callable[..., tuple[Any, Any]], *args: Any) -> tuple[Any, Any]:
         """Call function(problem, *args) where the rows live: here, or on the worker that holds its arguments.
 
-        The function returns a pair, what stays there (as a handle) and what is sent back. A worker gets the problem
-        with a stub in place of the rows.
+        The function gets an `InMemoryProblem`, of these rows if they are in memory and of a stub without rows if not.
+        It returns a pair, what stays there (as a handle) and what is sent back.
         """
-        problem = self if self.rows.near else self.on(self.rows.elsewhere())  # type: ignore[attr-defined]
-        return self.rows.run_at(function, problem, *args)
+        return self.rows.run_at(function, self.on(self.rows.remote()), *args)
 
-    def within(self, basis: Array | None) -> Problem:
+    def project(self, basis: Array | None) -> Self:
         """The problem in z, where u = B z; B (M, k) has orthonormal columns, so that the penalty is alpha z'z."""
         if basis is None:
             return self
-        screened = self.screened.within(basis) if self.screened is not None else None
-        return self._replace(self.rows.within(basis), np.arange(self.n_columns), screened)
-
-    def _replace(self, rows: InMemoryDesign, columns: NDArray[np.intp], screened: ScreenedRows | None) -> Problem:
-        """A copy with other rows, some of the columns and another linear term."""
-        alpha = self.alpha[columns]
-        return Problem(
-            rows.take(columns), self.loss.take(columns), alpha, fit_intercept=self.fit_intercept, screened=screened
-        )
+        screened = self.screened.project(basis) if self.screened is not None else None
+        rows = self.rows.project(basis)
+        return type(self)(rows, self.loss, self.alpha, fit_intercept=self.fit_intercept, screened=screened)
 
     def objective(self, sums: DualSums, coef: Array, intercept: Array) -> Array:
         """F (q,) at (coef, intercept), from the sums of `smoothed_gradient` there."""
@@ -194,18 +192,20 @@ class Problem:
     # Each of the following maps one of the block functions below over the row blocks, and reduces the answers. Those
     # that need the features use `map_reduce`, a pass over them; the others use `map_rows`, which reads row state only.
 
-    def set_coefficients(self, state: RowState, coef: Array, intercept: Array) -> None:
+    def set_coefficients(self, state: RowStateLike, coef: Array, intercept: Array) -> None:
         """Set the residuals to those of (coef, intercept); multipliers start at zero unless the state has some."""
-        require_finite(self.rows.map_reduce(_set_residuals, state, (self.loss, coef, intercept), join=np.max))
+        require_finite(self.rows.map_reduce(_set_residuals, state, (self.loss, coef, intercept), reduce=np.max))
 
-    def smoothed_gradient(self, state: RowState, width: Array) -> DualSums:
+    def smoothed_gradient(self, state: RowStateLike, width: Array) -> DualSums:
         """Sums for the duals v that maximise the smoothed loss of width (q,): all that the gradient of F_d needs."""
-        return self._add_screened(self.rows.map_reduce(_smoothed_gradient_block, state, (self.loss, width), join=total))
+        return self._add_screened(
+            self.rows.map_reduce(_smoothed_gradient_block, state, (self.loss, width), reduce=sum_tuples)
+        )
 
-    def multiplier_gradient(self, state: RowState, shrink: tuple[Array, Array]) -> DualSums:
+    def multiplier_gradient(self, state: RowStateLike, shrink: tuple[Array, Array]) -> DualSums:
         """Sums for the multipliers as duals, the positive and the negative ones multiplied by these factors (q,)."""
         return self._add_screened(
-            self.rows.map_reduce(_multiplier_gradient_block, state, (self.loss, shrink), join=total)
+            self.rows.map_reduce(_multiplier_gradient_block, state, (self.loss, shrink), reduce=sum_tuples)
         )
 
     def _add_screened(self, sums: tuple[Array, ...]) -> DualSums:
@@ -216,7 +216,7 @@ class Problem:
         return DualSums(phi_t_dual + self.screened.phi_t_dual, mean_dual + self.screened.mean_dual, *rest)
 
     def curvature(
-        self, state: RowState, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
+        self, state: RowStateLike, width: Array, few: NDArray[np.bool_], anchored: NDArray[np.bool_]
     ) -> list[Curvature]:
         """The Hessian of each column's smoothed mean loss, from its active rows.
 
@@ -224,16 +224,18 @@ class Problem:
         whose dual is not clipped at the current residual. Where `few` (q,), the rows themselves are returned instead of
         their Gram matrix.
         """
-        few = few & self.rows.near  # out of core, rows are not sent
-        return self.rows.map_reduce(curvature_block, state, (self.loss, width, few, anchored), join=reduce_curvatures)
+        few = few & self.rows.returns_rows
+        return self.rows.map_reduce(curvature_block, state, (self.loss, width, few, anchored), reduce=reduce_curvatures)
 
-    def set_direction(self, state: RowState, coef: Array, intercept: Array) -> None:
+    def set_direction(self, state: RowStateLike, coef: Array, intercept: Array) -> None:
         """Store the change of each row along the direction (coef, intercept), for the line search."""
-        self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), join=nothing)
+        self.rows.map_reduce(_set_direction_block, state, (self.loss, coef, intercept), reduce=discard)
 
-    def eval_along_direction(self, state: RowState, width: Array, step: Array) -> tuple[Array, Array]:
+    def eval_along_direction(self, state: RowStateLike, width: Array, step: Array) -> tuple[Array, Array]:
         """First and second derivative of the smoothed mean loss along the direction, at step lengths (q,)."""
-        slope, bend = self.rows.map_rows(_eval_along_direction_block, state, (self.loss, width, step), join=total)
+        slope, bend = self.rows.map_rows(
+            _eval_along_direction_block, state, (self.loss, width, step), reduce=sum_tuples
+        )
         return slope, bend
 
     def screened_slope(self, coef: Array, intercept: Array) -> Array:
@@ -242,29 +244,31 @@ class Problem:
             return np.zeros(self.n_columns)
         return -np.einsum("ij,ij->j", self.screened.phi_t_dual, coef) - self.screened.mean_dual * intercept
 
-    def step(self, state: RowState, step: Array) -> None:
+    def step(self, state: RowStateLike, step: Array) -> None:
         """Move the residuals by step lengths (q,) along the direction."""
-        self.rows.map_rows(_step_block, state, step, join=nothing)
+        self.rows.map_rows(_step_block, state, step, reduce=discard)
 
-    def update_multipliers(self, state: RowState, width: Array, columns: NDArray[np.bool_]) -> None:
+    def update_multipliers(self, state: RowStateLike, width: Array, columns: NDArray[np.bool_]) -> None:
         """The multiplier step z = v, in these columns (q,)."""
-        self.rows.map_rows(_update_multipliers_block, state, (self.loss, width, columns), join=nothing)
+        self.rows.map_rows(_update_multipliers_block, state, (self.loss, width, columns), reduce=discard)
 
-    def center_intercept(self, state: RowState, columns: NDArray[np.bool_]) -> Array:
+    def center_intercept(self, state: RowStateLike, columns: NDArray[np.bool_]) -> Array:
         """Move the intercepts of these columns (q,) to the middle of their optimal interval; return the shifts (q,)."""
-        below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, join=_intersect)
+        below, above = self.rows.map_rows(_intercept_interval_block, state, self.loss, reduce=_intersect)
         free = columns & np.isfinite(below) & np.isfinite(above)
         shift = np.where(free, np.where(free, below, 0) + np.where(free, above, 0), 0) / 2
-        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), join=nothing)
+        self.rows.map_rows(_shift_intercept_block, state, (self.loss, shift), reduce=discard)
         return shift
 
-    def set_multipliers(self, state: RowState, dual: Array) -> None:
+    def set_multipliers(self, state: RowStateLike, dual: Array) -> None:
         """Set the multipliers of all rows of a column to the same dual (q,)."""
-        self.rows.map_rows(_set_multipliers_block, state, dual, join=nothing)
+        self.rows.map_rows(_set_multipliers_block, state, dual, reduce=discard)
 
-    def size(self) -> float:
-        """mean |phi|^2, approximately: the scale of the kernel."""
-        return self.rows.size()
+
+class InMemoryProblem(Problem):
+    """A problem whose rows are arrays in this process, such as a sample: they can be indexed, their state collected."""
+
+    rows: InMemoryDesign
 
 
 def _predict(block: Block, coef: Array, intercept: Array) -> Array:

@@ -5,15 +5,15 @@ the alternating directions of the paper. `MULTINOMIAL` and `NONCROSSING` solve p
 """
 
 from quernel.solvers import admm, multinomial
-from quernel.solvers.noncrossing import driver as noncrossing
+from quernel.solvers.noncrossing.driver import solve as solve_noncrossing
 from quernel.solvers.result import Result, Solver, Status
-from quernel.solvers.screening import driver as screening
+from quernel.solvers.screening.driver import solve as screened_newton
 
 SOLVERS: dict[str, Solver] = {
-    "newton": Solver(screening.solve, warm_starts=True, out_of_core=True, float32=True, polishes=True),
+    "newton": Solver(screened_newton, warm_starts=True, out_of_core=True, float32=True, polishes=True),
     "admm": Solver(admm.solve),
 }
 MULTINOMIAL = Solver(multinomial.solve)
-NONCROSSING = Solver(noncrossing.solve)
+NONCROSSING = Solver(solve_noncrossing)
 
 __all__ = ["MULTINOMIAL", "NONCROSSING", "SOLVERS", "Result", "Solver", "Status"]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.objective import Problem
+from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import NullModel, certify, null_model
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Result
@@ -70,7 +70,7 @@ class _Ridge:
 class _Columns:
     """Mutable state of the columns that have not converged: z and s are (n, q), rho (q,)."""
 
-    problem: Problem
+    problem: InMemoryProblem
     null: NullModel
     index: NDArray[np.intp]
     z: Array
@@ -100,7 +100,9 @@ class _Columns:
 
 def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Result:
     """Minimise F for every column to a relative duality gap of at most `tol`, in at most `max_iter` iterations."""
-    features = problem.rows.as_array("The admm solver keeps all features in memory")
+    reason = "The admm solver keeps all features in memory"
+    problem = problem.in_memory(reason)
+    features = problem.rows.as_array(reason)
     null = null_model(problem)
     best = BestIterate(problem, null, tol)
     best.sweeps = 2
@@ -140,7 +142,7 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
     return best.result()
 
 
-def _initialize(problem: Problem, null: NullModel) -> _Columns:
+def _initialize(problem: InMemoryProblem, null: NullModel) -> _Columns:
     """The columns that a constant does not fit exactly, each at its best constant."""
     index = np.flatnonzero(null.objective > 0)
     nothing = np.zeros((problem.rows.n_rows, len(index)))

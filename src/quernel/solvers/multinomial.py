@@ -41,6 +41,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     """Minimise F to a relative duality gap of at most `tol`: one problem, whose columns are the classes."""
     if not isinstance(problem.loss, Logistic):
         raise ValueError(f"The multinomial solver needs the Logistic loss; got {type(problem.loss).__name__}.")
+    problem = problem.in_memory("The multinomial solver needs rows in memory", instead="multiclass='ovr'")
     rows, K = problem.rows, problem.n_columns
     basis = None
     if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * ROWS_PER_FEATURE * rows.n_features and rows.cached:
@@ -51,7 +52,7 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     start: Point = np.zeros((rows.n_features, K)), np.zeros(K)
     work = np.zeros(2, dtype=int)
     if basis is not None:
-        inner = MultinomialProblem(rows.within(basis), whole.alpha, whole.fit_intercept)
+        inner = MultinomialProblem(rows.project(basis), whole.alpha, whole.fit_intercept)
         found = _Descent(inner, (basis.T @ start[0], start[1]), tol / 2, max_iter)
         start, work = (basis @ found.coef, found.intercept), work + found.work
     found = _Descent(whole, start, tol, max_iter)

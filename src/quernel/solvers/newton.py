@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import RowState
+from quernel.data import RowStateLike
 from quernel.objective import DualSums, Problem
 from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
 from quernel.solvers.linear_system import NewtonSystem
@@ -42,7 +42,7 @@ MAX_PROBES = 60
 
 
 def exact_step(
-    problem: Problem, state: RowState, width: Array, coef: Array, move: Array, shift: Array, first_slope: Array
+    problem: Problem, state: RowStateLike, width: Array, coef: Array, move: Array, shift: Array, first_slope: Array
 ) -> Array:
     """Exact line search: step lengths t >= 0 (q,) at which the derivative of F_d along the direction vanishes.
 
@@ -109,7 +109,7 @@ class _Columns:
     problem: Problem
     null: NullModel
     index: NDArray[np.intp]
-    state: RowState
+    state: RowStateLike
     coef: Array
     intercept: Array
     width: Array
@@ -148,7 +148,7 @@ class Start:
     width: Array
     null: NullModel
 
-    def within(self, basis: Array | None) -> Start:
+    def project(self, basis: Array | None) -> Start:
         """The same start in the coordinates z of u = B z; no basis leaves it as it is."""
         return self if basis is None else replace(self, coef=basis.T @ self.coef)
 
@@ -239,7 +239,7 @@ def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Co
     if same:
         problem.set_multipliers(state, start.anchor)
     problem.set_coefficients(state, start.coef, start.intercept)
-    floor = CONDITION * problem.size() * problem.rows.largest_share / (2 * problem.alpha)
+    floor = CONDITION * problem.rows.kernel_scale() * problem.rows.largest_share / (2 * problem.alpha)
     width = _drop_if_smooth(problem, start.width)
     columns = _Columns(
         problem, start.null, np.arange(q), state, start.coef.copy(), start.intercept.copy(), width,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import RowState
+from quernel.data import RowStateLike
 from quernel.objective import Problem
 from quernel.objective.duality_gap import (
     Certificate,
@@ -92,7 +92,7 @@ class Result:
         Passes over the features of all rows.
     hessian_rows : int
         Rows summed into Hessians.
-    doubtful : tuple of int
+    active_rows : tuple of int
         Active rows of each column in the last stage of screening; empty where nothing was screened.
     parameters : float
         Effective degrees of freedom of the fits; 0 if unknown.
@@ -109,7 +109,7 @@ class Result:
     iterations: NDArray[np.intp]
     sweeps: float
     hessian_rows: int
-    doubtful: tuple[int, ...] = ()
+    active_rows: tuple[int, ...] = ()
     parameters: float = 0.0
 
     def take(self, columns: NDArray[np.intp]) -> Result:
@@ -248,7 +248,7 @@ class BestIterate:
         self.partial = problem.screened is not None  # then F0, of all rows, is no measure of these
         self.coef = np.zeros((problem.rows.n_features, q))
         self.intercept = null.constant.copy()
-        self.dual = np.zeros((problem.rows.n_rows if problem.rows.near else 0, q))
+        self.dual = np.zeros((problem.rows.n_duals, q))
         self.objective = null.objective.copy()
         self.gap = null.objective.copy()
         self.relative_gap = np.where(null.objective > 0, np.inf, 0.0)
@@ -261,7 +261,7 @@ class BestIterate:
         index: NDArray[np.intp],
         coef: Array,
         intercept: Array,
-        state: RowState,
+        state: RowStateLike,
         certificate: Certificate,
         iteration: int,
     ) -> None:
@@ -270,8 +270,7 @@ class BestIterate:
         place = index[better]
         self.coef[:, place] = coef[:, better]
         self.intercept[place] = intercept[better]
-        if len(self.dual):
-            self.dual[:, place] = state.collect("anchor")[:, better]
+        state.copy_columns("anchor", better, self.dual, place)
         self.objective[place] = certificate.objective[better]
         self.gap[place] = certificate.gap[better]
         self.relative_gap[place] = certificate.relative[better]

@@ -127,7 +127,7 @@ def _held_out_losses(
     for grid, (_, test) in zip(grids, splits, strict=True):
         target, share = rows.target[test], rows.share[test]
         offset, sign = loss.margin_transform(target if target.ndim == 2 else target[:, None])
-        residual = offset - sign * grid.predict(rows.pick(test))
+        residual = offset - sign * grid.predict(rows.take_rows(test))
         losses.append(np.einsum("n,anq->aq", share / share.sum(), loss.value(residual)))
         gaps.append(grid.relative_gap.max(axis=1))
     return np.stack(losses, axis=1), np.max(gaps, axis=0)

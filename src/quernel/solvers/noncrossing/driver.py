@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.losses import Pinball
-from quernel.objective import Problem
+from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import null_model, relative
 from quernel.solvers.noncrossing.newton import solve_coupled
 from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing
@@ -44,11 +44,14 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
         The gap of the sum is divided among the levels in proportion to their objectives; `dual` holds the e_k of
         `noncrossing.problem`.
     """
-    if not isinstance(problem.loss, Pinball):
-        raise ValueError(f"Joint levels need the Pinball loss; got {type(problem.loss).__name__}.")
-    problem.rows.as_array("noncrossing='joint' needs all features in memory", instead="noncrossing='rearrange'")
+    loss = problem.loss
+    if not isinstance(loss, Pinball):
+        raise ValueError(f"Joint levels need the Pinball loss; got {type(loss).__name__}.")
+    reason, instead = "noncrossing='joint' needs all features in memory", "noncrossing='rearrange'"
+    problem = problem.in_memory(reason, instead=instead)
+    problem.rows.as_array(reason, instead=instead)
     apart = driver.solve(problem, tol=tol, max_iter=max_iter)
-    order, rows = np.argsort(problem.loss.levels), np.flatnonzero(problem.rows.share > 0)
+    order, rows = np.argsort(loss.levels), np.flatnonzero(problem.rows.share > 0)
     whole = build_problem(problem, apart.null_objective, order, rows, points)
     start = _start(whole, apart.take(order), rows)
     if not np.any(_find_crossings(whole, start)):
@@ -66,7 +69,9 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
     )  # fmt: skip
 
 
-def build_problem(problem: Problem, null: Array, order: Index, rows: Index, points: Array | None) -> NoncrossingProblem:
+def build_problem(
+    problem: InMemoryProblem, null: Array, order: Index, rows: Index, points: Array | None
+) -> NoncrossingProblem:
     """The constrained problem: levels in ascending order, over the rows with positive weight and the further points."""
     features, y, share = problem.rows.as_array("Joint levels"), problem.rows.target, problem.rows.share
     if len(rows) < len(y):

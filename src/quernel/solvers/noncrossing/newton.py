@@ -78,7 +78,7 @@ class _Evaluation:
 
 def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, tol: float, max_iter: int) -> Point:
     """Solve the coupled problem from levels fitted separately, in the basis if there is one."""
-    all_rows, coef = whole.within(basis), start.coef if basis is None else basis.T @ start.coef
+    all_rows, coef = whole.project(basis), start.coef if basis is None else basis.T @ start.coef
     iterate, anchors = _Iterate(coef, start.intercept, all_rows.curves(coef, start.intercept)), start.duals
     width, goal = _first_width(all_rows, iterate.curves), tol * whole.scale(start.objective).sum()
     # Levels that cross by rounding error only, e.g. where all interpolate, are optimal once they are moved apart.

@@ -81,7 +81,7 @@ class NoncrossingProblem:
         """The problem of a run of neighbouring levels."""
         return replace(self, levels=self.levels[run], alpha=self.alpha[run], null=self.null[run])
 
-    def within(self, basis: Array | None) -> NoncrossingProblem:
+    def project(self, basis: Array | None) -> NoncrossingProblem:
         """The problem in the coordinates z of u = B z; no basis leaves it as it is."""
         return self if basis is None else replace(self, features=self.features @ basis)
 

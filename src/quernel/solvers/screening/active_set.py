@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import parallel_map
-from quernel.data import ArrayRows, Block, BlockState, InMemoryDesign, RowState, total
+from quernel.data import Block, BlockState, RowStateLike, sum_tuples
 from quernel.losses import Loss
-from quernel.objective.problem import Problem, ScreenedRows, require_finite
+from quernel.objective import InMemoryProblem, Problem, ScreenedRows, require_finite
 from quernel.objective.segments import SegmentedFit, off_segment_rows, shares_target, signed_targets
 
 Array = NDArray[np.floating]
@@ -102,48 +101,23 @@ def scatter_duals(rows: list[ActiveRows], starts: Index) -> list[list[tuple[int,
 
 
 def active_problem(
-    problem: Problem, column: Index, screened: ScreenedRows, active_rows: ActiveRows, basis: Array | None
-) -> Problem:
+    problem: InMemoryProblem, column: Index, screened: ScreenedRows, active_rows: ActiveRows, basis: Array | None
+) -> InMemoryProblem:
     """The active-set problem of one column: active rows, and the screened ones as a linear term; in a basis, if any."""
     screened = screened.take(column)
-    return Problem(
-        _active_design(problem.rows, active_rows, basis),
+    return InMemoryProblem(
+        problem.rows.build_subset(
+            active_rows.index, active_rows.features, active_rows.target, active_rows.share, basis
+        ),
         problem.loss.take(column),
         problem.alpha[column],
         fit_intercept=problem.fit_intercept,
-        screened=screened if basis is None else screened.within(basis),
+        screened=screened if basis is None else screened.project(basis),
     )
-
-
-def _active_design(rows: InMemoryDesign, active_rows: ActiveRows, basis: Array | None) -> InMemoryDesign:
-    """The design matrix of the active rows: kept features, and those of the rest gathered or recomputed."""
-    kept, threads = active_rows.features, rows.threads
-    if not rows.near:
-        raw, target, share = np.concatenate(kept), active_rows.target, active_rows.share
-        return rows.lift(raw, target, share, basis)  # type: ignore[attr-defined]
-    rest = active_rows.index[sum(len(piece) for piece in kept) :]
-    features = _parallel_concatenate([*kept, rows.pick(rest, basis)] if len(rest) or not kept else kept, threads)
-    return InMemoryDesign(
-        ArrayRows(features, active_rows.target), features=features, share=active_rows.share, threads=threads
-    )
-
-
-def _parallel_concatenate(pieces: list[Array], threads: int) -> Array:
-    """np.concatenate with threads, for page faults of fresh memory dominate; a single piece is not copied."""
-    if len(pieces) == 1:
-        return pieces[0]
-    ends = np.cumsum([len(piece) for piece in pieces])
-    whole = np.empty((ends[-1], pieces[0].shape[1]), dtype=pieces[0].dtype)
-
-    def put(piece: Array, end: int) -> None:
-        whole[end - len(piece) : end] = piece
-
-    parallel_map(lambda part: put(*part), zip(pieces, ends, strict=True), threads)
-    return whole
 
 
 def screen(
-    problem: Problem, state: RowState, coef: Array, intercept: Array, band: Array, basis: Array | None
+    problem: Problem, state: RowStateLike, coef: Array, intercept: Array, band: Array, basis: Array | None
 ) -> tuple[Array, ScreenedRows, ActiveSet]:
     """Screen all rows at a fit, in one pass; return F (q,), the linear term of the screened rows, and the active set.
 
@@ -151,7 +125,7 @@ def screen(
     """
     storage = _RowStorage(basis, problem.rows.cached)
     (loss, phi_t_dual, mean_dual, constant, *known), rows = problem.rows.map_reduce_split(
-        _screen_block, state, (problem.loss, coef, intercept, band, storage), join=_reduce
+        _screen_block, state, (problem.loss, coef, intercept, band, storage), reduce=_reduce
     )
     require_finite(loss)
     objective = loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
@@ -180,7 +154,7 @@ class ScreeningBands(NamedTuple):
 
 def tighten(
     problem: Problem,
-    state: RowState,
+    state: RowStateLike,
     screened: ScreenedRows | None,
     coef: Array,
     intercept: Array,
@@ -193,7 +167,7 @@ def tighten(
     """
     args = (problem.loss, coef, intercept, bands, _RowStorage(basis, problem.rows.cached), screened is None)
     (phi_t_dual, mean_dual, constant, *known), rows = problem.rows.map_reduce_split(
-        _tighten_block, state, args, join=_reduce
+        _tighten_block, state, args, reduce=_reduce
     )
     state.sweeps -= 1  # the caller counts the rows that were read
     if screened is not None:
@@ -290,11 +264,16 @@ def _summarize(loss: Loss, rows: list[ActiveRows]) -> tuple[Array, Array, Array]
 def _reduce(answers: list[tuple[Any, list[ActiveRows]]]) -> tuple[Any, list[ActiveRows]]:
     """Reduce step: add up the sums of all blocks, and concatenate the active rows of each column."""
     sums, rows = zip(*answers, strict=True)
-    return total(list(sums)), [_concatenate(list(parts)) for parts in zip(*rows, strict=True)]
+    return sum_tuples(list(sums)), [_concatenate(list(parts)) for parts in zip(*rows, strict=True)]
 
 
 def expand_active(
-    problem: Problem, state: RowState, screened: ScreenedRows, active_set: ActiveSet, band: Array, basis: Array | None
+    problem: Problem,
+    state: RowStateLike,
+    screened: ScreenedRows,
+    active_set: ActiveSet,
+    band: Array,
+    basis: Array | None,
 ) -> tuple[ScreenedRows, ActiveSet]:
     """Move screened rows within `band` (q,) of a kink, and those found off their segment, into the active set.
 
@@ -302,7 +281,7 @@ def expand_active(
     """
     storage = _RowStorage(basis, problem.rows.cached)
     (phi_t_dual, mean_dual, constant, *known), more = problem.rows.map_reduce_split(
-        _expand_block, state, (problem.loss, band, storage), join=_reduce
+        _expand_block, state, (problem.loss, band, storage), reduce=_reduce
     )
     state.sweeps -= problem.rows.cached  # not a full pass: stored features are read for few rows only
     screened = ScreenedRows(

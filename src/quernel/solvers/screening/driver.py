@@ -30,10 +30,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel._threads import submit
 from quernel.data import InMemoryDesign
 from quernel.losses import Loss
-from quernel.objective import Problem, require_finite
+from quernel.objective import InMemoryProblem, Problem, require_finite
 from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
@@ -100,7 +99,7 @@ class _Stage:
 
     @classmethod
     def from_solution(
-        cls, sample: Problem, result: Result, basis: Array | None, moments: FeatureMoments, tol: float
+        cls, sample: InMemoryProblem, result: Result, basis: Array | None, moments: FeatureMoments, tol: float
     ) -> _Stage:
         """The stage of a sample that was solved."""
         fit = result.coef, result.intercept, _residuals(sample, result.coef, result.intercept)
@@ -109,7 +108,7 @@ class _Stage:
     @classmethod
     def from_steps(
         cls,
-        sample: Problem,
+        sample: InMemoryProblem,
         initial: _Stage,
         newton_steps: SubsampledNewton,
         basis: Array | None,
@@ -128,7 +127,7 @@ class _Stage:
     @classmethod
     def _build(
         cls,
-        sample: Problem,
+        sample: InMemoryProblem,
         fit: tuple[Array, Array, Array],
         dual: Array,
         basis: Array | None,
@@ -147,7 +146,7 @@ class _Stage:
 
     @classmethod
     def from_initial(
-        cls, sample: Problem, initial: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
+        cls, sample: InMemoryProblem, initial: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
     ) -> _Stage:
         """The stage of a given initial point, whose error is estimated from the residuals of a sample."""
         residual = _residuals(sample, initial.coef, initial.intercept)
@@ -197,19 +196,17 @@ def solve(
     n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
     rng = np.random.default_rng(0)
     if is_small(problem):
-        if problem.rows.near:
-            return _solve_all(problem, problem.rows, tol, max_iter, initial, polish)[1]
-        _, result = problem.run_at(_solve_all, problem.rows.sample(n, rng), tol, max_iter, initial, polish)
-        return replace(result, dual=result.dual[:0])
+        _, result = problem.run_at(_solve_all, problem.rows.gather(n, rng), tol, max_iter, initial, polish)
+        return replace(result, dual=result.dual[: problem.rows.n_duals])
     # 1. A first sample, or the given point.
     if initial is None:
         moments, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
     else:
         moments, stage = problem.run_at(_initial_stage, problem.rows.sample(size, rng), n, tol, initial)
         size = initial.n_rows
-    work, solved, null = [stage.work], initial is not None and initial.solved, None
-    if problem.rows.near and not stage.curved:  # in parallel: samples are too small to use all threads
-        null = submit(null_model, problem, threads=problem.rows.threads)
+    work, solved = [stage.work], initial is not None and initial.solved
+    # In parallel: samples are too small to use all threads.
+    null = None if stage.curved else problem.rows.submit(null_model, problem)
     # 2. Larger samples, until all rows are next.
     while not stage.curved and not stop_requested():
         if not np.all(stage.band > 0):  # an uninformative sample, such as one with constant y
@@ -220,7 +217,7 @@ def solve(
             callback(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
         # Active rows are solved one column at a time. Out of core each column recomputes the features of its own in
         # every step, so their number adds up; in memory gathering a sample costs as much as it saves the other columns.
-        active_share = stage.active_share.max() if problem.rows.near else stage.active_share.sum()
+        active_share = stage.active_share.max() if problem.rows.returns_rows else stage.active_share.sum()
         size = _next_size(size, n, float(active_share), _max_sample_size(problem, stage))
         if size < n:
             goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
@@ -257,7 +254,12 @@ def solve(
 
 
 def _solve_all(
-    problem: Problem, rows: InMemoryDesign, tol: float, max_iter: int, initial: InitialPoint | None, polish: bool
+    problem: InMemoryProblem,
+    rows: InMemoryDesign,
+    tol: float,
+    max_iter: int,
+    initial: InitialPoint | None,
+    polish: bool,
 ) -> tuple[None, Result]:
     """Plain Newton on all rows of a small problem, from a warm start if one is given."""
     problem, start = problem.on(rows), None
@@ -269,30 +271,30 @@ def _solve_all(
 
 
 def _first_stage(
-    problem: Problem, rows: InMemoryDesign, n: int, tol: float, max_iter: int
+    problem: InMemoryProblem, rows: InMemoryDesign, n: int, tol: float, max_iter: int
 ) -> tuple[FeatureMoments, _Stage]:
     """Choose the low-rank basis from the first sample, and solve the sample within it."""
     sample = problem.on(rows)
     require_finite(sample.rows.as_array("A sample is kept"))
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    sample = sample.within(basis)
+    sample = sample.project(basis)
     result = newton.solve(sample, tol=max(tol, FIRST_ACCURACY), max_iter=max_iter, polish=False)
     moments = FeatureMoments.from_sample(sample)
     return moments, _Stage.from_solution(sample, result, basis, moments, tol)
 
 
 def _initial_stage(
-    problem: Problem, rows: InMemoryDesign, n: int, tol: float, initial: InitialPoint
+    problem: InMemoryProblem, rows: InMemoryDesign, n: int, tol: float, initial: InitialPoint
 ) -> tuple[FeatureMoments, _Stage]:
     """As `_first_stage`, for a given initial point in place of the sample's solution."""
     sample = problem.on(rows)
     basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    moments = FeatureMoments.from_sample(sample.within(basis))
+    moments = FeatureMoments.from_sample(sample.project(basis))
     return moments, _Stage.from_initial(sample, initial, basis, moments, tol)
 
 
 def _next_stage(
-    problem: Problem,
+    problem: InMemoryProblem,
     rows: InMemoryDesign,
     moments: FeatureMoments,
     before: _Stage,
@@ -317,7 +319,7 @@ def _next_stage(
             iterations, entries, hessian_rows = stage.work
             work = iterations, entries + newton_steps.entries, hessian_rows + newton_steps.hessian_rows
             stage = replace(stage, work=work, newton_steps=SubsampledNewton(sample, basis, stage.parameters))
-    return None, stage if problem.rows.near else replace(stage, newton_steps=None)
+    return None, stage if problem.rows.returns_rows else replace(stage, newton_steps=None)
 
 
 def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> NewtonSteps | None:
@@ -329,7 +331,7 @@ def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Ne
     is not.
     """
     rows, steps = problem.rows, stage.newton_steps
-    if not (rows.near and rows.cached) or problem.loss.margin or np.isnan(problem.loss.segments[1]).any():
+    if not rows.random_access or problem.loss.margin or np.isnan(problem.loss.segments[1]).any():
         return None
     size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
     if stage.active_share.max() * rows.n_rows < CORRECTED * size:
@@ -385,7 +387,7 @@ def warm_start(
     return newton.Start(initial.coef, initial.intercept, central_duals(problem), FIRST_WIDTH * band, scale)
 
 
-def _residuals(sample: Problem, coef: Array, intercept: Array) -> Array:
+def _residuals(sample: InMemoryProblem, coef: Array, intercept: Array) -> Array:
     """Residuals of rows in memory, (n, q)."""
     state = sample.rows.new_state()
     sample.set_coefficients(state, coef, intercept)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import Block, BlockState, RowState, total
+from quernel.data import Block, BlockState, RowStateLike, sum_tuples
 from quernel.losses import Loss
 from quernel.objective.problem import Problem
 from quernel.objective.segments import SegmentedFit, off_segment_rows, signed_targets
@@ -46,16 +46,16 @@ class KktCheck:
     worst_violation: Array
 
 
-def verify(problem: Problem, state: RowState, coef: Array, intercept: Array, duals: Any) -> KktCheck:
+def verify(problem: Problem, state: RowStateLike, coef: Array, intercept: Array, duals: Any) -> KktCheck:
     """Check all rows at (coef, intercept), with new duals for the active ones (from `scatter_duals`), in one pass."""
     args = (problem.loss, coef, intercept)
-    return KktCheck(*problem.rows.map_reduce(_check_block, state, args, join=_reduce, each=duals))
+    return KktCheck(*problem.rows.map_reduce(_check_block, state, args, reduce=_reduce, per_block_args=duals))
 
 
 def _reduce(answers: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     """Reduce step: add up sums, take the maximum of the violations."""
     *sums, worst_violation = zip(*answers, strict=True)
-    return *total(list(zip(*sums, strict=True))), np.max(worst_violation, axis=0)
+    return *sum_tuples(list(zip(*sums, strict=True))), np.max(worst_violation, axis=0)
 
 
 def _check_block(
@@ -78,10 +78,10 @@ def _check_block(
     return on_segment_loss + off_segment_loss, fenchel_gap, phi_t_dual.T, mean_dual, worst_violation
 
 
-def recheck_changed(problem: Problem, state: RowState, before: KktCheck, duals: Any) -> KktCheck:
+def recheck_changed(problem: Problem, state: RowStateLike, before: KktCheck, duals: Any) -> KktCheck:
     """The check of the same fit with other duals for the active rows; only rows whose duals have changed are read."""
     fenchel_gap, phi_t_dual, mean_dual = problem.rows.map_reduce(
-        _recheck_block, state, problem.loss, join=total, each=duals
+        _recheck_block, state, problem.loss, reduce=sum_tuples, per_block_args=duals
     )
     state.sweeps -= 1
     return KktCheck(

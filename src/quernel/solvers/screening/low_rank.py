@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpstrf
 
 from quernel._threads import blocks, parallel_map
-from quernel.objective import Problem
+from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import dual_variance
 
 Array = NDArray[np.floating]
@@ -74,7 +74,7 @@ def _second_moments(features: Array, share: Array, threads: int) -> Array:
     return np.sum(parallel_map(moments, blocks(n_rows, n_features, threads), threads), axis=0)
 
 
-def principal_basis(sample: Problem, n_rows: int, tol: float, null_objective: Array) -> Array | None:
+def principal_basis(sample: InMemoryProblem, n_rows: int, tol: float, null_objective: Array) -> Array | None:
     """A basis (M, k) for problems of `n_rows` rows like the sample's, or None where k is close to M."""
     features = sample.rows.as_array("A basis needs the sample's features")
     found = directions(features, sample.rows.share, sample.rows.threads)

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import RowState
-from quernel.objective import Problem, ScreenedRows
+from quernel.data import RowStateLike
+from quernel.objective import InMemoryProblem, Problem, ScreenedRows
 from quernel.objective.duality_gap import NullModel, balanced, certify, dual_residual, null_model, relative
 from quernel.solvers import newton
 from quernel.solvers.progress import Progress, report, stop_requested
@@ -148,7 +148,7 @@ def solve_in_rounds(
         active_set = replace(active_set, rows=rows)
         move, shift = fit.coef + answer.move - coef, fit.intercept + answer.shift - intercept
         best.count(answer)
-        if round_ == 0 and solved and not problem.rows.near:  # try the new duals on the fit as it was given
+        if round_ == 0 and solved and not problem.rows.returns_rows:  # try the new duals on the fit as it was given
             _, gap = problem.run_at(_proof, rows, point, unfinished)
             best.sweeps += active_set.count[unfinished].sum() / problem.rows.n_rows
             unfinished = np.flatnonzero(~best.update(unfinished, coef, intercept, before, gap, state, active_set))
@@ -180,7 +180,7 @@ def solve_in_rounds(
         if callback is not None:
             callback(coef, intercept, np.clip(2 * check.worst_violation, NEXT_WIDTH * band, band))
         # Duals can be rechecked only at the fit that was checked, and where single rows can be read.
-        last_check = check if problem.rows.near and problem.rows.cached and not (drop_basis or worse.any()) else None
+        last_check = check if problem.rows.random_access and not (drop_basis or worse.any()) else None
         if drop_basis:  # the low-rank basis is too small: screen again, with all features
             basis, band = None, np.where(worse, 2, 1) * given_band
             before, screened, active_set = screen(problem, state, coef, intercept, band, basis)
@@ -197,7 +197,7 @@ def solve_in_rounds(
             at = fit.coef[:, unknown], fit.intercept[unknown]
             best.merge(unknown, certify_point(problem.take(unknown), *at, scale.take(unknown), tol))
     elif len(unfinished):  # fall back to Newton on all rows
-        anchor = best.dual if problem.rows.near else central_duals(problem)
+        anchor = best.dual if len(best.dual) else central_duals(problem)
         start = newton.Start(fit.coef, fit.intercept, anchor, width, scale)
         _solve_unscreened(problem, basis, best, unfinished, start, tol, max_iter)
     return best.result(state.sweeps)
@@ -242,7 +242,7 @@ class _ActiveSolution:
 
 
 def _solve_active(
-    problem: Problem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index, budget: _Budget
+    problem: InMemoryProblem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index, budget: _Budget
 ) -> tuple[list[ActiveRows], _ActiveSolution]:
     """Solve the active-set problem of each of these columns by Newton, and store the new duals with the active rows.
 
@@ -258,7 +258,7 @@ def _solve_active(
             point.null.take(column),
         )  # fmt: skip
         small = active_problem(problem, column, screened, rows, basis)
-        answer = newton.solve(small, tol=budget.tol, max_iter=budget.max_iter, start=start.within(basis), polish=False)
+        answer = newton.solve(small, tol=budget.tol, max_iter=budget.max_iter, start=start.project(basis), polish=False)
         found = answer.coef if basis is None else basis @ answer.coef
         move[:, k], shift[k] = found[:, 0] - point.coef[:, k], answer.intercept[0] - point.intercept[k]
         dual = answer.dual[:, 0]
@@ -266,7 +266,9 @@ def _solve_active(
             _, sign = problem.loss.margin_transform(rows.target)
             dual = balanced(dual, rows.share * sign, screened.mean_dual[k])
         kept = rows.features
-        if basis is not None and problem.rows.near:  # features in the basis are worth keeping for the next round
+        if (
+            basis is not None and problem.rows.returns_rows
+        ):  # features in the basis are worth keeping for the next round
             kept = [small.rows.as_array("Active rows are in memory")]
         active_rows[k] = replace(rows, anchor=dual, features=kept)
         iterations[k], hessian_rows = answer.iterations[0], hessian_rows + answer.hessian_rows
@@ -274,7 +276,9 @@ def _solve_active(
     return active_rows, _ActiveSolution(move, shift, iterations, entries, hessian_rows)
 
 
-def _proof(problem: Problem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index) -> tuple[None, Array]:
+def _proof(
+    problem: InMemoryProblem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index
+) -> tuple[None, Array]:
     """The duality gap of these columns at the starting point, with the new duals of the active rows.
 
     The screened rows are on their segments there and add nothing to the gap, so no other row need be read.
@@ -302,7 +306,7 @@ class _BestRound:
         n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
         self.null, self.tol = null, tol
         self.coef, self.intercept = np.zeros((M, q)), np.zeros(q)
-        self.dual, self.entries = np.zeros((n if problem.rows.near else 0, q), order="F"), n * M
+        self.dual, self.entries = np.zeros((problem.rows.n_duals, q), order="F"), n * M
         self.objective, self.gap = np.zeros(q), np.full(q, np.inf)
         self.iterations, self.n_active = np.zeros(q, dtype=np.intp), np.zeros(q, dtype=np.intp)
         self.hessian_rows, self.sweeps = 0, 0.0
@@ -320,15 +324,14 @@ class _BestRound:
         intercept: Array,
         objective: Array,
         gap: Array,
-        state: RowState,
+        state: RowStateLike,
         active_set: ActiveSet,
     ) -> Mask:
         """Record those of these columns whose gap has improved; return which of all columns have converged."""
         for k in columns[gap[columns] < self.gap[columns]].tolist():
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
-            if len(self.dual):
-                state.column("dual", k, out=self.dual[:, k])
+            state.copy_columns("dual", np.array([k]), self.dual, np.array([k]))
             self.n_active[k] = active_set.count[k]
         rel = relative(self.gap, self.objective, self.null.objective)
         report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quernel.losses import Loss
-from quernel.objective import Problem
+from quernel.objective import InMemoryProblem
 
 Array = NDArray[np.floating]
 
@@ -64,7 +64,7 @@ class FeatureMoments:
     intercept: bool
 
     @classmethod
-    def from_sample(cls, sample: Problem) -> FeatureMoments:
+    def from_sample(cls, sample: InMemoryProblem) -> FeatureMoments:
         """The moments of the features (or of their low-rank projection) in which the sample is solved."""
         features = sample.rows.as_array("A sample is kept")
         features = features[:: -(-len(features) // MOMENT_ROWS)]
@@ -110,20 +110,20 @@ class SamplingError:
     parameters: Array
 
     @classmethod
-    def unknown(cls, sample: Problem) -> SamplingError:
+    def unknown(cls, sample: InMemoryProblem) -> SamplingError:
         """Placeholder where no row can be screened, because the loss is curved."""
         ones: Array = np.ones(sample.n_columns)
         return cls(ones, ones, False, ones, sample.rows.n_features * ones)
 
     @classmethod
     def estimate(
-        cls, sample: Problem, residual: Array, dual: Array, n_rows: int, moments: FeatureMoments, tol: float
+        cls, sample: InMemoryProblem, residual: Array, dual: Array, n_rows: int, moments: FeatureMoments, tol: float
     ) -> SamplingError:
         """Estimate the sampling error of a fit to `n_rows` rows.
 
         Parameters
         ----------
-        sample : Problem
+        sample : InMemoryProblem
         residual, dual : arrays of shape (m, q)
             Of the sample, at the fit.
         n_rows : int

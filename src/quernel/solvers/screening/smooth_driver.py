@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quernel.data import InMemoryDesign
 from quernel.losses import Loss
-from quernel.objective import Problem
+from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import NullModel, certify, certify_gradient, full_gradient, null_model
 from quernel.solvers import newton
 from quernel.solvers.linear_system import NewtonSystem
@@ -87,7 +87,7 @@ def subsampled_newton(
 
 
 def _solve_sample(
-    problem: Problem, rows: InMemoryDesign, coef: Array, intercept: Array, tol: float, max_iter: int
+    problem: InMemoryProblem, rows: InMemoryDesign, coef: Array, intercept: Array, tol: float, max_iter: int
 ) -> tuple[None, tuple[Result, list[NewtonSystem]]]:
     """For `run_at`: solve the sample, and return its solution with the factorized Hessians there."""
     sample, zero = problem.on(rows), np.zeros(problem.n_columns)
@@ -96,7 +96,7 @@ def _solve_sample(
     return None, (replace(sample_fit, dual=sample_fit.dual[:0]), _systems(sample, sample_fit))
 
 
-def _systems(sample: Problem, at: Result) -> list[NewtonSystem]:
+def _systems(sample: InMemoryProblem, at: Result) -> list[NewtonSystem]:
     """Factorized Newton systems of all columns of a sample, at a fit."""
     state, zero, no = sample.rows.new_state(), np.zeros(sample.n_columns), np.zeros(sample.n_columns, dtype=bool)
     sample.set_coefficients(state, at.coef, at.intercept)
@@ -150,7 +150,7 @@ def solve_curved(
         work = after(work, subsampled_newton(problem, basis, coef, intercept, size, rng, null, tol, max_iter, callback))
         if work.converged or stop_requested():
             return work
-        coef, intercept, anchor = work.coef, work.intercept, work.dual if problem.rows.near else nothing
+        coef, intercept, anchor = work.coef, work.intercept, work.dual if len(work.dual) else nothing
     start = newton.Start(coef, intercept, anchor, nothing, null)
     return after(work, solve_projected(problem, basis, start, tol, max_iter, callback))
 
@@ -165,10 +165,10 @@ def solve_projected(
 ) -> Result:
     """Newton on all rows within the basis, certified over all features; continued without basis where needed."""
     # Projected features need memory of their own, and out of core the duals cannot be handed on.
-    if basis is None or not problem.rows.cached or not problem.rows.near:
+    if basis is None or not problem.rows.random_access:
         return newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, callback=callback)
-    inner = problem.within(basis)
-    result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.within(basis), polish=False)
+    inner = problem.in_memory("Projected features").project(basis)
+    result = newton.solve(inner, tol=tol / 2, max_iter=max_iter, start=start.project(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
     state = inner.rows.new_state()
     inner.set_coefficients(state, result.coef, result.intercept)  # residuals are the same, and cheaper in the basis

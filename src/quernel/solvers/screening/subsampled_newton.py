@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import RowState
+from quernel.data import RowState, RowStateLike
 from quernel.losses import Loss
-from quernel.objective import Curvature, Problem, ScreenedRows
+from quernel.objective import Curvature, InMemoryProblem, Problem, ScreenedRows
 from quernel.objective.duality_gap import FullGradient, full_gradient
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
@@ -84,14 +84,14 @@ class SubsampledNewton:
 
     Parameters
     ----------
-    sample : Problem
+    sample : InMemoryProblem
         The rows of the sample, with the features of the basis if there is one.
     basis : array of shape (M, k) or None
     parameters : float
         Effective degrees of freedom of the fit, which the sample must resolve.
     """
 
-    def __init__(self, sample: Problem, basis: Array | None, parameters: float) -> None:
+    def __init__(self, sample: InMemoryProblem, basis: Array | None, parameters: float) -> None:
         self.n_rows, self.entries, self.hessian_rows = sample.rows.n_rows, 0, 0
         self._sample, self._basis, self._parameters = sample, basis, parameters
         self._features = sample.rows.as_array("A sample is kept")
@@ -208,7 +208,7 @@ class SubsampledNewton:
         return typical, ScreeningBands(*limits, np.ascontiguousarray(errors), shifts)
 
 
-def has_enough_rows(sample: Problem, parameters: float) -> bool:
+def has_enough_rows(sample: InMemoryProblem, parameters: float) -> bool:
     """Whether the sample is stored and large enough for a Hessian estimate with this many degrees of freedom."""
     return sample.rows.cached and NEAR_SHARE * sample.rows.n_rows >= ROWS_PER_PARAMETER * parameters
 
@@ -260,7 +260,7 @@ class NewtonSteps:
 
 
 def take_steps(
-    problem: Problem, state: RowState, fit: ScreenedFit, steps: NewtonSteps, basis: Array | None
+    problem: Problem, state: RowStateLike, fit: ScreenedFit, steps: NewtonSteps, basis: Array | None
 ) -> ScreenedFit:
     """Newton steps before screening: full gradient, subsampled Hessian; rows are screened again after each.
 
@@ -293,7 +293,7 @@ def take_steps(
 
 
 def _rescreen(
-    problem: Problem, state: RowState, fit: ScreenedFit, step: Step, basis: Array | None, all_rows: bool = False
+    problem: Problem, state: RowStateLike, fit: ScreenedFit, step: Step, basis: Array | None, all_rows: bool = False
 ) -> ScreenedFit:
     """Screen the active rows, or all, with the bands after a step."""
     state.sweeps += problem.n_columns if all_rows else float(fit.active_set.count.sum()) / problem.rows.n_rows
