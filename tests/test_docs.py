@@ -109,12 +109,12 @@ def printed_as_shown(page, capsys):
     """Run the examples of a page one after the other; how many words did they print, all as the page shows them?"""
     examples, shown = re.findall(r"```python\n(.*?)```", page, re.S), re.findall(r"```text\n(.*?)```", page, re.S)
     assert len(examples) == len(shown)
-    namespace, words = {}, 0
+    namespace, count = {}, 0
     for example, then_all in zip(examples, shown, strict=True):
         exec(compile(example, "page.md", "exec"), namespace)
         now_all, then_all = capsys.readouterr().out.split(), then_all.split()
         assert len(now_all) == len(then_all)
-        words += len(now_all)
+        count += len(now_all)
         for now, then in zip(now_all, then_all, strict=True):
             decimals = re.fullmatch(r"\d+\.(\d+),?", then)
             if decimals:  # the last digit may differ from one linear algebra library to another
@@ -122,7 +122,7 @@ def printed_as_shown(page, capsys):
                 assert float(now.strip(",")) == pytest.approx(float(then.strip(",")), rel=0, abs=1.1 * last)
             else:
                 assert now == then
-    return words
+    return count
 
 
 def test_the_page_of_losses_has_every_loss():

@@ -86,7 +86,7 @@ def test_streamed_rows_take_a_sampling(here):
 
 @pytest.mark.parametrize("which", [FIT, TUNE])
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "messages"),
     [
         (
             ["--sampling", "leverge"],
@@ -105,29 +105,29 @@ def test_streamed_rows_take_a_sampling(here):
         (["--tol", "0"], ["--tol must be a positive, finite number"]),
     ],
 )
-def test_what_has_no_meaning_is_refused_before_any_work(here, which, options, words):
-    which = [word for word in which if word not in ("--bandwidths", 0.5)]  # not for every kernel
+def test_what_has_no_meaning_is_refused_before_any_work(here, which, options, messages):
+    which = [message for message in which if message not in ("--bandwidths", 0.5)]  # not for every kernel
     ran = run(*which, "--components", 20, *options)
     assert ran.returncode == 1
     assert ran.stderr.startswith("Error:")
     assert len(ran.stderr.strip().splitlines()) == 1  # nothing was begun
-    for word in words:
-        assert word in ran.stderr, word
+    for message in messages:
+        assert message in ran.stderr, message
     assert "=" not in ran.stderr
     assert not (here / "m").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "messages"),
     [
         (["--noncrossing", "joint"], ["--noncrossing joint has a solver of its own", "Leave --solver out"]),
         (["--max-memory", "1kB"], ["--solver admm needs all rows in memory", "--solver newton"]),
         (["--checkpoint", "c"], ["--checkpoint is not for --solver admm", "--solver newton"]),
     ],
 )
-def test_admm_is_for_levels_apart_and_rows_in_memory(here, options, words):
+def test_admm_is_for_levels_apart_and_rows_in_memory(here, options, messages):
     ran = run(*FIT, *FEW, "--solver", "admm", *options)
     assert ran.returncode == 1
-    for word in words:
-        assert word in ran.stderr, word
+    for message in messages:
+        assert message in ran.stderr, message
     assert not (here / "m").exists()

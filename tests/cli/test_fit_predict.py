@@ -179,15 +179,15 @@ LOOKS = {
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
 @pytest.mark.parametrize("name", LOOKS)
 def test_text_that_looks_like_numbers_or_dates_is_pointed_out(folder, tmp_path, name, memory):
-    make, words = LOOKS[name]
+    make, texts = LOOKS[name]
     lines = [f'"{make(i)}","{"red" if i % 2 else "blue"} {i % 3}",{i % 7}' for i in range(400)]
     (tmp_path / "t.csv").write_text("a,b,y\n" + "\n".join(lines) + "\n")
     ran = run("fit", tmp_path / "t.csv", "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
     assert ran.returncode == 0, ran.stderr
-    (told,) = [line for line in ran.stderr.splitlines() if line.startswith("Note:")]  # and none of the other words
-    assert told.startswith("Note: Column 'a' is ")
-    for word in words:
-        assert word in told, told
+    (note,) = [line for line in ran.stderr.splitlines() if line.startswith("Note:")]  # and none of the other words
+    assert note.startswith("Note: Column 'a' is ")
+    for word in texts:
+        assert word in note, note
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
@@ -239,8 +239,8 @@ def test_numbers_that_are_names_keep_their_zeros(folder, tmp_path, memory):
     lines = [f"{('01234', '1234', '99999')[i % 3]},{i % 2},{i % 3 + i / 100}" for i in range(120)]
     (tmp_path / "t.csv").write_text("zip,x,y\n" + "\n".join(lines) + "\n")
     more = "--target", "y", "--model", tmp_path / "m", *QUICK, *memory, "--categorical", "zip", "--json"
-    told = json.loads(run("fit", tmp_path / "t.csv", *more).stdout)
-    assert told["columns"] == {"zip": "text", "x": "number"}
+    report = json.loads(run("fit", tmp_path / "t.csv", *more).stdout)
+    assert report["columns"] == {"zip": "text", "x": "number"}
     assert quernel.load(tmp_path / "m").encoder.columns[0].levels == ("01234", "1234", "99999")
     assert run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv").returncode == 0
     middle = reading.read(tmp_path / "p.csv")["q0.5"].to_numpy()
@@ -330,8 +330,8 @@ def test_predictions_come_piece_by_piece_in_the_format_of_the_ending(folder, tmp
     for source in ("sales.parquet", "sales.csv"):
         ran = run("predict", "m.quernel", source, "--out", out, "--keep", "age,place", "--force", "--json")
         assert ran.returncode == 0, ran.stderr
-        told = json.loads(ran.stdout)
-        assert told["rows"] == 400
+        report = json.loads(ran.stdout)
+        assert report["rows"] == 400
         table = reading.read(out)
         assert table.column_names == ["age", "place", "q0.1", "q0.5", "q0.9"]
         np.testing.assert_allclose(
@@ -406,10 +406,10 @@ def test_the_last_rows_calibrate_in_order_of_time(folder, tmp_path):
     options = "--columns", "size", "--conformal", "--time-ordered", "--calibration-share", "0.3", "--coverage", "0.6"
     ran = run("fit", "sales.csv", "--target", "price", "--model", tmp_path / "m", *options, *QUICK, "--json")
     assert ran.returncode == 0, ran.stderr
-    told, interval = json.loads(ran.stdout), quernel.load(tmp_path / "m").interval
+    report, interval = json.loads(ran.stdout), quernel.load(tmp_path / "m").interval
     assert (interval.time_ordered, interval.calibration_size, interval.coverage) == (True, 0.3, 0.6)
-    assert (told["coverage"], told["calibration_rows"]) == (0.6, interval.n_calibration_)
-    assert told["calibration_rows"] == round(0.3 * told["rows"])
+    assert (report["coverage"], report["calibration_rows"]) == (0.6, interval.n_calibration_)
+    assert report["calibration_rows"] == round(0.3 * report["rows"])
 
 
 TUNE = ("tune", "sales.csv", "--target", "price", "--alphas", "1e-9,1e-5", "--columns", "size,place", *QUICK)
@@ -418,9 +418,9 @@ TUNE = ("tune", "sales.csv", "--target", "price", "--alphas", "1e-9,1e-5", "--co
 def test_tune_prints_the_path_and_keeps_the_best(folder, tmp_path):
     ran = run(*TUNE, "--folds", "3", "--model", tmp_path / "m")
     assert ran.returncode == 0, ran.stderr
-    words = " ".join(ran.stdout.split())
+    text = " ".join(ran.stdout.split())
     for word in ("* is chosen", "0.5 x auto", "2 x auto", "1e-09", "6 trials by 3 splits", "certified gap"):
-        assert word in words, word
+        assert word in text, word
     model = quernel.load(tmp_path / "m").model
     table = sales()
     there = table.filter(table["price"].is_valid())
@@ -428,7 +428,7 @@ def test_tune_prints_the_path_and_keeps_the_best(folder, tmp_path):
         [0.1, 0.5, 0.9], alphas=[1e-9, 1e-5], cv=3, n_components=40, random_state=0
     ).fit(quernel.load(tmp_path / "m").encoder.encode(there), there["price"].to_numpy())
     np.testing.assert_array_equal(model.cv_results_["mean_test_score"], by_hand.cv_results_["mean_test_score"])
-    assert f"* {-by_hand.best_score_:.5g}" in words
+    assert f"* {-by_hand.best_score_:.5g}" in text
     assert run("predict", tmp_path / "m", "sales.csv", "--out", tmp_path / "p.csv").returncode == 0
 
 
@@ -440,10 +440,10 @@ def test_tune_tells_when_the_best_is_an_end_of_what_was_tried(folder):
     (row,) = [k for k, line in enumerate(table) if "*" in "".join(line)]
     (column,) = [k for k, cell in enumerate(table[row]) if "*" in cell]
     for name, place, ends in (("alpha", row, ("largest", "smallest")), ("bandwidth", column, ("smallest", "largest"))):
-        told = {0: ends[0], 2: ends[1]}.get(place)
-        assert [end for end in ends if f"The {end} {name} of those tried was chosen" in ran.stderr] == [told] * bool(
-            told
-        )
+        end_reached = {0: ends[0], 2: ends[1]}.get(place)
+        assert [end for end in ends if f"The {end} {name} of those tried was chosen" in ran.stderr] == [
+            end_reached
+        ] * bool(end_reached)
     assert "of those tried" in ran.stderr
     assert '"learned"' not in ran.stderr  # it was used
     machine = run(*common, "--alphas", "1e-9,1e3,1e6", "--bandwidths", "learned", "--json")
@@ -459,12 +459,12 @@ def test_tune_for_machines_without_a_file(folder, tmp_path):
     before = snapshot(folder)
     ran = run(*TUNE, "--bandwidths", "0.7,auto", "--validation", "0.3", "--json")
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["splits"], told["model"], len(told["path"])) == (1, None, 4)
-    best = min(told["path"], key=lambda one: one["loss"])
-    assert (told["alpha"], told["bandwidth"], told["loss"]) == (best["alpha"], best["bandwidth"], best["loss"])
-    assert [one["alpha"] for one in told["path"]] == [1e-9, 1e-5] * 2
-    assert told["path"][0]["bandwidth"] == 0.7
+    report = json.loads(ran.stdout)
+    assert (report["splits"], report["model"], len(report["path"])) == (1, None, 4)
+    best = min(report["path"], key=lambda one: one["loss"])
+    assert (report["alpha"], report["bandwidth"], report["loss"]) == (best["alpha"], best["bandwidth"], best["loss"])
+    assert [one["alpha"] for one in report["path"]] == [1e-9, 1e-5] * 2
+    assert report["path"][0]["bandwidth"] == 0.7
     assert snapshot(folder) == before
 
 
@@ -673,22 +673,22 @@ def snapshot(folder):
 PROGRESS = ("Note:", "Fitting", "Searching", "Learning", "Evaluating")
 
 
-def refused(ran, *words):
+def refused(ran, *messages):
     assert ran.returncode == 1, ran.stdout
     assert ran.stdout == ""
-    said = [line for line in ran.stderr.strip().splitlines() if not line.startswith(PROGRESS)]
-    assert len(said) == 1, ran.stderr
-    assert said[0].startswith("Error: ")
+    lines = [line for line in ran.stderr.strip().splitlines() if not line.startswith(PROGRESS)]
+    assert len(lines) == 1, ran.stderr
+    assert lines[0].startswith("Error: ")
     assert "Traceback" not in ran.stderr
-    for word in words:
-        assert word in said[0], said[0]
+    for message in messages:
+        assert message in lines[0], lines[0]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_input_gives_one_line_and_leaves_nothing_behind(folder, name):
-    arguments, words = BROKEN[name]
+    arguments, messages = BROKEN[name]
     before = snapshot(folder)
-    refused(run(*arguments), *words)
+    refused(run(*arguments), *messages)
     assert snapshot(folder) == before
 
 
@@ -746,7 +746,7 @@ def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(tmp_
         "signed": rng.standard_cauchy(200),
     }
     csv.write_csv(pa.table({"a": a, **targets}), tmp_path / "d.csv")
-    for target, more, told in (
+    for target, more, recommended in (
         ("long", (), True),
         ("long", ("--log-target",), False),
         ("even", (), False),
@@ -755,4 +755,4 @@ def test_the_logarithm_is_recommended_for_positive_targets_with_a_long_tail(tmp_
         common = "fit", tmp_path / "d.csv", "--columns", "a", "--force", "--model", tmp_path / "m.quernel", *QUICK
         ran = run(*common, "--target", target, *more)
         assert ran.returncode == 0, ran.stderr
-        assert ("try --log-target" in " ".join(ran.stderr.split())) == told
+        assert ("try --log-target" in " ".join(ran.stderr.split())) == recommended

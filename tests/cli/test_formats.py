@@ -57,9 +57,9 @@ def test_categories_of_parquet_are_those_of_csv(rows, predicted, tmp_path, value
     frame = rows.assign(c=np.array(values)[place], y=rows["y"] + 7 * place)
     in_csv, in_parquet = in_both(frame, tmp_path)
     for fitted in (in_csv, in_parquet):
-        (one, said), (other, _) = (predicted(fitted, path, *options) for path in (in_csv, in_parquet))
+        (one, printed), (other, _) = (predicted(fitted, path, *options) for path in (in_csv, in_parquet))
         np.testing.assert_allclose(one, other, rtol=1e-10)
-        assert "None of the categories" not in said
+        assert "None of the categories" not in printed
         assert np.ptp(one[:, 1]) > 7
 
 
@@ -134,8 +134,8 @@ def test_a_note_on_words_none_of_which_is_known(rows, predicted, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)
     frame.assign(c=frame["c"].str.upper()).to_csv(tmp_path / "new.csv", index=False)
-    _, said = predicted(tmp_path / "d.csv", tmp_path / "new.csv")
-    assert "None of the categories in column 'c'" in said.replace("\n", " ")
+    _, printed = predicted(tmp_path / "d.csv", tmp_path / "new.csv")
+    assert "None of the categories in column 'c'" in printed.replace("\n", " ")
     ran = run("report", tmp_path / "m.quernel", tmp_path / "new.csv", "--out", tmp_path / "r.html")
     assert ran.returncode == 0, ran.stderr
     assert "None of the categories in column 'c'" in ran.stderr.replace("\n", " ")
@@ -149,9 +149,9 @@ def test_a_number_that_stands_for_a_gap_is_one_in_any_format(rows, predicted, tm
     in_csv, in_parquet = in_both(frame, tmp_path)
     frame.assign(c=[form % value for value in count]).to_csv(in_csv, index=False)
     one, _ = predicted(in_csv, in_csv, "--missing", "-999", *memory)
-    other, said = predicted(in_csv, in_parquet, "--missing", "-999", *memory)
+    other, printed = predicted(in_csv, in_parquet, "--missing", "-999", *memory)
     np.testing.assert_allclose(one, other, rtol=1e-10)
-    assert "outside" not in said
+    assert "outside" not in printed
     gaps = frame.assign(c=frame["c"].replace(-999, np.nan))
     gaps.to_parquet(in_parquet)
     np.testing.assert_allclose(predicted(in_csv, in_parquet, "--missing", "-999", *memory)[0], one, rtol=1e-10)
@@ -162,14 +162,16 @@ def test_a_note_on_words_for_gaps_that_are_nowhere(rows, tmp_path, memory):
     rows.assign(c=["?", "a"] * 100).to_csv(tmp_path / "d.csv", index=False)
     options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
     ran = run("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
-    (told,) = json.loads(ran.stdout)["notes"]
-    assert told.startswith("The --missing marker 'unknown' occurs in no field of")
+    (note,) = json.loads(ran.stdout)["notes"]
+    assert note.startswith("The --missing marker 'unknown' occurs in no field of")
 
 
 def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, tmp_path):
     in_csv, in_parquet = in_both(rows.assign(y=np.where(np.arange(200) % 4, rows["y"], -999.0)), tmp_path)
     assert run("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0
     options = ("--out", tmp_path / "r.html", "--force", "--json")
-    told = [json.loads(run("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)]
-    assert told[0] == told[1]
-    assert told[0]["rows_judged"] == 150
+    reports = [
+        json.loads(run("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)
+    ]
+    assert reports[0] == reports[1]
+    assert reports[0]["rows_judged"] == 150

@@ -33,13 +33,13 @@ def test_the_page_and_the_terminal_say_what_the_features_cost(fitted):
     page = (fitted / "r.html").read_text()
     assert "Cost of the features" in page
     ran = run("report", fitted / "m", fitted / "t.csv", "--out", fitted / "s.html", "--kernel-gap", "--json")
-    said = json.loads(ran.stdout)["kernel_gap"]
+    report = json.loads(ran.stdout)["kernel_gap"]
     model = quernel.load(fitted / "m")
     table = csv.read_csv(fitted / "t.csv")
     gap = model.model.kernel_gap(model.encoder.encode(table), np.log(table["y"].to_numpy()))
     ends = ("lower", "upper", "similarity_bound")
-    assert said == {end: getattr(gap, end).tolist() for end in ends}
-    assert max(said["upper"]) > 0.01, "20 features do cost something"
+    assert report == {end: getattr(gap, end).tolist() for end in ends}
+    assert max(report["upper"]) > 0.01, "20 features do cost something"
 
 
 def test_without_the_option_nothing_is_said_of_it(fitted):

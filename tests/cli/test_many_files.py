@@ -158,8 +158,8 @@ def test_tune_on_a_table_read_in_parts(swept, tmp_path):
     options = ("--components", "40", "--quantiles", "0.5", "--validation", "0.3", "--alphas", "1e-6,1e-5", "--json")
     ran = run("tune", folder, "--target", "price", *options, "--max-memory", "20kB")
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["read"], told["rows"], told["alpha"] in (1e-6, 1e-5)) == (
+    report = json.loads(ran.stdout)
+    assert (report["read"], report["rows"], report["alpha"] in (1e-6, 1e-5)) == (
         "streamed",
         1500 - sales(1500)["price"].null_count,
         True,
@@ -168,7 +168,7 @@ def test_tune_on_a_table_read_in_parts(swept, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--max-memory", "many"], "such as 500MB"),
         (["--checkpoint", "none/c"], "The folder none is missing"),
@@ -177,13 +177,13 @@ def test_tune_on_a_table_read_in_parts(swept, tmp_path):
         (["--dask", "nonsense"], "No Dask scheduler answers"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(tmp_path, monkeypatch, options, words):
+def test_what_cannot_be_is_said_before_any_work(tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     folder = write_files(tmp_path / "data", sales())
     start = time.perf_counter()
     ran = run("fit", folder, "--target", "price", "--model", "m.quernel", *QUICK, *options)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert words in ran.stderr
+    assert message in ran.stderr
     assert time.perf_counter() - start < 20
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
@@ -191,9 +191,9 @@ def test_what_cannot_be_is_said_before_any_work(tmp_path, monkeypatch, options, 
 def test_intervals_are_calibrated_on_rows_that_pass_by(swept, tmp_path):
     table = sales(1500)
     folder, held_out = write_files(tmp_path / "data", table), sales(1000, seed=1, gaps=False)
-    told, model = fit_model(folder, "price", tmp_path / "m", *QUICK, "--conformal", "--max-memory", "20kB")
+    report, model = fit_model(folder, "price", tmp_path / "m", *QUICK, "--conformal", "--max-memory", "20kB")
     assert swept
-    assert told["calibration_rows"] == round(0.25 * told["rows"])
+    assert report["calibration_rows"] == round(0.25 * report["rows"])
     low, high = model.predict_interval(held_out).T
     assert 0.74 < np.mean((low <= held_out["price"].to_numpy()) & (held_out["price"].to_numpy() <= high)) < 0.88
 

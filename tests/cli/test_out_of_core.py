@@ -25,7 +25,7 @@ QUICK = ("--components", "40", "--quantiles", "0.1,0.5,0.9", "--json")
 LITTLE = ("--max-memory", "20kB")
 
 
-def told(ran):
+def read_report(ran):
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
@@ -84,12 +84,12 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
         seen.append(np.concatenate([piece.y for piece in some.stream(range(len(some.spans)))]))
         return some
 
-    def judged(model, X, y, splits, how, **more):
+    def evaluate(model, X, y, splits, how, **more):
         judges.append((y[splits[0][0]], y[splits[0][1]]))
         return judge(model, X, y, splits, how, **more)
 
     monkeypatch.setattr(evaluation, "selected", selecting)
-    monkeypatch.setattr(evaluation, "_evaluate", judged)
+    monkeypatch.setattr(evaluation, "_evaluate", evaluate)
     folder = write_files(tmp_path / "data", sales(1000))
     page = tmp_path / "r.html"
     made = fit_model(folder, "price", tmp_path / "m", *QUICK, *LITTLE, "--report", page)[0]
@@ -101,14 +101,14 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
     assert (made["judged"]["rows_judged"], made["judged"]["sample_of"]) == (len(held_out), round(0.2 * n))
     assert 280 <= len(held_out) + len(baselines) <= 300  # some have no target
     text = page.read_text()
-    for words in (
+    for message in (
         f"evaluated on {len(held_out)} rows, a random sample of the {round(0.2 * n)} held-out rows",
         f"Computed on {len(held_out)} rows, a random sample of {round(0.2 * n)}.",
         "What follows describes a random sample of 300 rows.",
         "1,000 rows, 5 input columns",
         f"fitted to {len(baselines)} of those {len(fitted_to)} rows",
     ):
-        assert words in text, words
+        assert message in text, message
 
 
 def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monk
     model = fit_model(write_files(tmp_path / "old", sales(300, seed=1)), "price", tmp_path / "m", *QUICK)[1]
     arguments = ("report", tmp_path / "m", folder, "--json", "--out")
     n = len(table) - table["price"].null_count
-    whole = told(run(*arguments, tmp_path / "whole.html"))
+    whole = read_report(run(*arguments, tmp_path / "whole.html"))
     assert (whole["rows_judged"], whole["sample_of"]) == (n, None)
     report_command = import_module("quernel.cli.report")
     drawn, draw = [], report_command._draw_sample
@@ -127,7 +127,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monk
         return drawn[0]
 
     monkeypatch.setattr(report_command, "_draw_sample", keep)
-    sampled = told(run(*arguments, tmp_path / "sampled.html", *LITTLE))
+    sampled = read_report(run(*arguments, tmp_path / "sampled.html", *LITTLE))
     (sample,) = drawn
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
     there = np.isfinite(sample.table["price"].to_numpy(zero_copy_only=False))
@@ -161,7 +161,7 @@ def test_samples_with_too_few_targets_are_refused(tmp_path, monkeypatch):
 def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "data", sales(900))
     arguments = ("plan", folder, "--target", "price", "--subsample", "400", "--json")
-    whole, streamed = told(run(*arguments)), told(run(*arguments, *LITTLE))
+    whole, streamed = read_report(run(*arguments)), read_report(run(*arguments, *LITTLE))
     for way in streamed["sampling"].values():
         assert " ".join(LITTLE) in way["command"]
         way["command"] = way["command"].replace(f" {' '.join(LITTLE)}", "")
@@ -169,7 +169,7 @@ def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(tmp_path, monkeypa
     assert whole["rows"] < 900
     monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 500)
     ran = run(*arguments, *LITTLE)
-    sampled = told(ran)
+    sampled = read_report(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])
     assert f"400 of {whole['rows']} rows" in ran.stderr
     np.testing.assert_allclose(sampled["alpha"], whole["alpha"], rtol=0.5)
@@ -213,12 +213,12 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(tmp_path, mon
     monkeypatch.setattr(quantile_cv, "search", keep)
     for number, options in enumerate((["--folds", "3"], ["--validation", "0.25"])):
         ran = run(*arguments, tmp_path / f"time{number}", "--time-ordered", "--exclude", "group", *options)
-        assert (told(ran)["read"], len(splits[-1])) == ("streamed", 3 - 2 * number)
+        assert (read_report(ran)["read"], len(splits[-1])) == ("streamed", 3 - 2 * number)
         for earlier, later in splits[-1]:
             assert earlier[:, 0].max() < later[:, 0].min()
         assert quernel.load(tmp_path / f"time{number}").model.cv.get_n_splits() == 3 - 2 * number
     assert len(splits[-1][0][1]) == round(0.25 * sum(len(part) for part in splits[-1][0]))
-    told(run(*arguments, tmp_path / "grouped", "--groups", "group", "--folds", "4"))
+    read_report(run(*arguments, tmp_path / "grouped", "--groups", "group", "--folds", "4"))
     assert quernel.load(tmp_path / "grouped").encoder.inputs == ["x", "label"]
     for train, test in splits[-1]:
         assert not np.isin(test[:, 1], train[:, 1]).any()
@@ -247,7 +247,7 @@ def test_a_running_cluster_fits_judges_and_searches(tmp_path):
         search = ("--alphas", "1e-6,1e-5", "--bandwidths", "auto,1", "--validation", "0.3")
         ran = run("tune", folder, "--target", "price", *quick, *search, "--dask", address)
         assert len(cluster.workers) == 2  # it is left running
-    assert spread_out[0]["read"] == told(ran)["read"] == "dask"
+    assert spread_out[0]["read"] == read_report(ran)["read"] == "dask"
     assert_same_model(whole, spread_out, table, "price")
     nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
 
@@ -275,6 +275,9 @@ def test_a_local_cluster_reads_fits_calibrates_and_judges(tmp_path):
 
 def test_checkpoints_are_for_the_fit_of_one_model():
     X, y = np.zeros((50, 1)), np.arange(50.0)
-    for words, said in (({"method": "cv+"}, "several models"), ({"estimator": object(), "method": "prefit"}, "none")):
-        with pytest.raises(ValueError, match=f"here {said} will be fitted"):
-            regressor.ConformalQuantileRegressor(**words).fit(X, y, checkpoint="c")
+    for kwargs, message in (
+        ({"method": "cv+"}, "several models"),
+        ({"estimator": object(), "method": "prefit"}, "none"),
+    ):
+        with pytest.raises(ValueError, match=f"here {message} will be fitted"):
+            regressor.ConformalQuantileRegressor(**kwargs).fit(X, y, checkpoint="c")

@@ -78,10 +78,10 @@ def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(here):
     write(here / "t.csv", numbers() | inputs)
     ran = run("fit", "t.csv", "--target", "y", "--missing", "?", "--model", "m", *QUICK)
     assert ran.returncode == 0, ran.stderr
-    said = [run("predict", "m", "t.csv", "--out", "alone.csv").stderr]
-    said.append(run("predict", "m", "t.csv", "--out", "p.csv", "--keep", ",".join(made)).stderr)
-    assert said[0] == said[1]
-    assert "1 row with an infinite input" in said[0]
+    printed = [run("predict", "m", "t.csv", "--out", "alone.csv").stderr]
+    printed.append(run("predict", "m", "t.csv", "--out", "p.csv", "--keep", ",".join(made)).stderr)
+    assert printed[0] == printed[1]
+    assert "1 row with an infinite input" in printed[0]
     for name, kept in inputs.items():
         assert column(here / "p.csv", name) == kept
     assert column(here / "p.csv", "q0.1") == column(here / "alone.csv", "q0.1")
@@ -94,15 +94,15 @@ def test_inputs_that_are_kept_stay_what_they_are_and_are_read_as_before(here):
 
 def test_dictionaries_that_differ_from_piece_to_piece_are_kept(here):
     x = np.random.default_rng(0).standard_normal(40)
-    words = pa.chunked_array([pa.array(["a", "b"] * 10).dictionary_encode(), pa.array(["c"] * 20).dictionary_encode()])
-    table = pa.table({"x": x, "y": x + 1, "w": words})
+    texts = pa.chunked_array([pa.array(["a", "b"] * 10).dictionary_encode(), pa.array(["c"] * 20).dictionary_encode()])
+    table = pa.table({"x": x, "y": x + 1, "w": texts})
     with pa.ipc.new_stream("t.arrow", table.schema) as file:
         file.write_table(table)
     assert run("fit", "t.arrow", "--target", "y", "--columns", "x", "--model", "m", *QUICK).returncode == 0
     for out in ("p.arrow", "p.csv", "p.parquet"):
         ran = run("predict", "m", "t.arrow", "--out", out, "--keep", "w")
         assert ran.returncode == 0, ran.stderr
-        assert reading.read(here / out)["w"].to_pylist() == words.to_pylist()
+        assert reading.read(here / out)["w"].to_pylist() == texts.to_pylist()
 
 
 UNWRITABLE = {

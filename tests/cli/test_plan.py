@@ -22,12 +22,12 @@ def in_the_folder_of_the_data(monkeypatch, folder):
     monkeypatch.chdir(folder)
 
 
-def refused(ran, *words):
+def refused(ran, *messages):
     assert ran.returncode == 1, ran.stdout
     assert ran.stderr.startswith("Error:")
     assert len(ran.stderr.strip().splitlines()) == 1
-    for word in words:
-        assert word in ran.stderr, word
+    for message in messages:
+        assert message in ran.stderr, message
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +174,11 @@ def test_the_command_that_is_printed_does_what_is_recommended(folder, tmp_path):
     best = made["sampling"][made["recommended"]]
     assert best["n_components"] == min(way["n_components"] for way in made["sampling"].values())
     for name, way in made["sampling"].items():
-        program, *words = shlex.split(way["command"])
+        program, *arguments = shlex.split(way["command"])
         assert program == "quernel"
-        assert words[words.index("MODEL.quernel") - 1] == "--model"
-        words[words.index("MODEL.quernel")] = tmp_path / name
-        ran = run(*words, "--json")
+        assert arguments[arguments.index("MODEL.quernel") - 1] == "--model"
+        arguments[arguments.index("MODEL.quernel")] = tmp_path / name
+        ran = run(*arguments, "--json")
         assert ran.returncode == 0, ran.stderr
         fitted = json.loads(ran.stdout)
         assert (fitted["n_components"], fitted["quantiles"]) == (way["n_components"], [0.4])
@@ -201,10 +201,12 @@ def test_fits_by_the_printed_command_have_the_kernel_gap_that_was_promised(tmp_p
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), tmp_path / "t.parquet")
     made = planned(run("plan", tmp_path / "t.parquet", "--target", "y", "--subsample", 500, "--json"))
     way = made["sampling"]["uniform"]
-    _, *words = shlex.split(way["command"])
+    _, *arguments = shlex.split(way["command"])
     proved = []
     for seed in range(8):
-        ran = run(*(tmp_path / "m" if word == "MODEL.quernel" else word for word in words), "--seed", seed, "--force")
+        ran = run(
+            *(tmp_path / "m" if word == "MODEL.quernel" else word for word in arguments), "--seed", seed, "--force"
+        )
         assert ran.returncode == 0, ran.stderr
         model = quernel.load(tmp_path / "m").model
         proved.append(model.kernel_gap(X, y))
@@ -256,7 +258,7 @@ def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "messages"),
     [
         ([], ["--target", "--rows"]),
         (["--rows", "1000"], ["--r and --gamma"]),
@@ -282,8 +284,8 @@ def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(tmp_pa
         (["--rows", "1000", "--r", "1", "--gamma", "0", "--plot", "map.xyz"], ["--plot must end in one of", ".png"]),
     ],
 )
-def test_what_a_user_can_mend_is_said_in_one_line(arguments, words):
-    refused(run("plan", *arguments), *words)
+def test_what_a_user_can_mend_is_said_in_one_line(arguments, messages):
+    refused(run("plan", *arguments), *messages)
 
 
 def test_an_unknown_format_is_refused(tmp_path):

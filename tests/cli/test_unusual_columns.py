@@ -61,7 +61,7 @@ def test_a_column_without_a_name_is_left_out(here, memory, ending):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "names"),
     [
         ("a, b ,c", ["a", "b", "c"]),
         ('"size, m2" ,age', ["size, m2", "age"]),
@@ -72,8 +72,8 @@ def test_a_column_without_a_name_is_left_out(here, memory, ending):
         ("", []),
     ],
 )
-def test_lists(text, words):
-    assert split_list(text) == words
+def test_lists(text, names):
+    assert split_list(text) == names
 
 
 @pytest.mark.parametrize("text", ['"a', 'b, "a', '"a" b'])
@@ -129,7 +129,7 @@ EXTREMES = {
 @WHOLE_OR_NOT
 @pytest.mark.parametrize("name", EXTREMES)
 def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(here, name, memory):
-    place, factor, words = EXTREMES[name]
+    place, factor, messages = EXTREMES[name]
     x, z = np.random.default_rng(0).uniform(0.1, 0.5, (2, 60))
     columns = [x, x + z]
     columns[place] = factor * columns[place]
@@ -137,31 +137,31 @@ def test_numbers_beyond_reckoning_are_refused_by_the_name_of_their_column(here, 
     (here / "t.csv").write_text("x,y\n" + rows)
     ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, *memory)
     assert ran.returncode == 1
-    for word in words:
+    for word in messages:
         assert word in ran.stderr
     assert "Fitting" not in ran.stderr
     assert not (here / "m").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (("--noncrossing", "joint"), "--noncrossing joint needs all rows in memory"),
         (("--components", "exact"), "--components exact needs all rows in memory"),
     ],
 )
-def test_complaints_of_estimators_name_options(here, options, words):
+def test_complaints_of_estimators_name_options(here, options, message):
     (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{i % 7}\n" for i in range(600)))
     ran = run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK, "--max-memory", "1kB", *options)
     assert ran.returncode == 1
-    assert words in ran.stderr
+    assert message in ran.stderr
     assert "=" not in ran.stderr
 
 
 def test_a_target_of_truth_values_that_begins_with_numbers_is_judged(here, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_BYTES", 600)
-    told = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
-    (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{told[i][i % 3 > 0]}\n" for i in range(400)))
+    spellings = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
+    (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{spellings[i][i % 3 > 0]}\n" for i in range(400)))
     assert run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0
     ran = run("report", "m", "t.csv", "--out", "r.html", "--json")
     assert ran.returncode == 0, ran.stderr

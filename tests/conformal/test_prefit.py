@@ -72,8 +72,8 @@ class Asked:
 
     interval = "central"
 
-    def predict_interval(self, X, **words):
-        return np.tile([[-1.0, 1.0]], (len(X), 1)) * words["coverage"]
+    def predict_interval(self, X, **kwargs):
+        return np.tile([[-1.0, 1.0]], (len(X), 1)) * kwargs["coverage"]
 
 
 def test_a_model_that_takes_any_word_is_told_the_coverage():

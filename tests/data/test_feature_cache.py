@@ -170,11 +170,11 @@ def test_a_sweep_that_failed_leaves_what_it_had(data):
 
 
 def test_sweeps_over_cached_features_are_passes_that_are_told(data):
-    rows, told = streamed(data, "disk"), []
-    with watching(told.append):
+    rows, reported = streamed(data, "disk"), []
+    with watching(reported.append):
         for _ in range(2):
             sweep(rows, np.zeros((M, 1)))
-    assert [one.done for one in told].count(N) == 2
+    assert [one.done for one in reported].count(N) == 2
     rows.close()
 
 
@@ -390,14 +390,14 @@ def test_too_little_memory_is_refused_before_any_row_is_read(data):
 @pytest.mark.parametrize("make", [lambda cache: MemmapRows(np.ones((3, 1)), np.ones(3), cache=cache), check_policy])
 def test_unfit_folders_are_refused_when_rows_are_made(make, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for cache, said in (
+    for cache, message in (
         (tmp_path / "nowhere", "There is no folder .*nowhere"),
         (tmp_path / "file", "There is no folder .*file"),
         ("dsik", "There is no folder 'dsik': cache must be one of 'auto', 'recompute', 'memory', 'disk', or a folder"),
         (True, "got True"),
         (None, "got None"),
     ):
-        with pytest.raises(RowsError, match=said):
+        with pytest.raises(RowsError, match=message):
             make(cache)
 
     def refuse(*_, **__):

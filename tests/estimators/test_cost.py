@@ -100,14 +100,14 @@ def test_it_reads_well_and_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.0234, "0.02 s"), (3.4, "3 s"), (94, "90 s"), (1234, "20 min"), (40_000, "10 h")]
+    ("seconds", "message"), [(0.0234, "0.02 s"), (3.4, "3 s"), (94, "90 s"), (1234, "20 min"), (40_000, "10 h")]
 )
-def test_durations_have_one_digit(seconds, said):
-    assert said in str(quernel.tuning.cost.Cost(10, 10, True, seconds))
+def test_durations_have_one_digit(seconds, message):
+    assert message in str(quernel.tuning.cost.Cost(10, 10, True, seconds))
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"n": 0}, "n must be a positive integer.*got 0"),
         ({"d": 2.5}, "d must be a positive integer.*got 2.5"),
@@ -119,8 +119,8 @@ def test_durations_have_one_digit(seconds, said):
         ({"kernel": "gausian"}, "gausian"),
     ],
 )
-def test_bad_input_is_named(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
         estimate_cost(**{**BASE, **settings})
 
 

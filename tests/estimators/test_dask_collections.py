@@ -34,10 +34,10 @@ WORDS = {"n_components": 80, "random_state": 0}
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_fit_of_dask_arrays_is_that_of_arrays(weighted, data):
     X, y, weight = data
-    words = {**WORDS, "tol": 1e-9}
-    near = KernelQuantileRegressor([0.1, 0.9], **words).fit(X, y, weight if weighted else None)
+    kwargs = {**WORDS, "tol": 1e-9}
+    near = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(X, y, weight if weighted else None)
     parts = da.from_array(X, chunks=(7000, 2)), da.from_array(y, chunks=5000)
-    far = KernelQuantileRegressor([0.1, 0.9], **words)
+    far = KernelQuantileRegressor([0.1, 0.9], **kwargs)
     far.fit(*parts, da.from_array(weight, chunks=9000) if weighted else None)
     np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-9)
     np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
@@ -110,15 +110,15 @@ def test_classes_intervals_and_searches_of_dask_collections(data):
     X, y, _ = (part[:9000] for part in data)
     A, b = da.from_array(X, chunks=2500), da.from_array(y, chunks=2500)
     labels = np.digitize(y, [0, 0.8])
-    words = {"n_components": 30, "random_state": 0}
-    far = KernelClassifier("hinge", class_weight="balanced", **words).fit(A, da.from_array(labels, chunks=4000))
-    near = KernelClassifier("hinge", class_weight="balanced", **words).fit(X, labels)
+    kwargs = {"n_components": 30, "random_state": 0}
+    far = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(A, da.from_array(labels, chunks=4000))
+    near = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(X, labels)
     np.testing.assert_allclose(far.objective_, near.objective_, rtol=2e-6)
     np.testing.assert_array_equal(far.predict(A).compute(), far.predict(X))
-    interval = ConformalQuantileRegressor(KernelQuantileRegressor(**words), random_state=0).fit(A, b)
-    same = ConformalQuantileRegressor(KernelQuantileRegressor(**words), random_state=0).fit(X, y)
+    interval = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs), random_state=0).fit(A, b)
+    same = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs), random_state=0).fit(X, y)
     np.testing.assert_allclose(interval.predict_interval(A).compute(), same.predict_interval(X), atol=5e-3)
-    found = KernelQuantileRegressorCV(alphas=[1e-4, 1.0], cv=0.3, bandwidths=["auto"], **words).fit(A, b)
+    found = KernelQuantileRegressorCV(alphas=[1e-4, 1.0], cv=0.3, bandwidths=["auto"], **kwargs).fit(A, b)
     assert found.alpha_ == 1e-4
 
 

@@ -81,9 +81,9 @@ def test_features_of_either_kind_can_be_rounded(sampling):
 N, M = 60_000, 40
 ROOM, PLENTY = 1_800_000, 8 * N * M  # bytes: raw rows have no room in either, and rounded features have in the second
 MODELS = {
-    "quantiles": lambda **words: KernelQuantileRegressor([0.1, 0.5], **words),
-    "logcosh": lambda **words: KernelRegressor("logcosh", **words),
-    "hinge": lambda **words: KernelClassifier("hinge", **words),
+    "quantiles": lambda **kwargs: KernelQuantileRegressor([0.1, 0.5], **kwargs),
+    "logcosh": lambda **kwargs: KernelRegressor("logcosh", **kwargs),
+    "hinge": lambda **kwargs: KernelClassifier("hinge", **kwargs),
 }
 
 
@@ -99,8 +99,8 @@ def solves(monkeypatch):
     """The rows and the result of every solve."""
     done, solve_on = [], base.KernelEstimator._solve_on
 
-    def solve(self, rows, *args, **words):
-        done.append((rows, solve_on(self, rows, *args, **words)))
+    def solve(self, rows, *args, **kwargs):
+        done.append((rows, solve_on(self, rows, *args, **kwargs)))
         return done[-1][1]
 
     monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
@@ -159,7 +159,7 @@ def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, 
     sweeps = []
 
     def counted(sweep):
-        return lambda self, *args, **words: (sweeps.append(self), sweep(self, *args, **words))[1]
+        return lambda self, *args, **kwargs: (sweeps.append(self), sweep(self, *args, **kwargs))[1]
 
     monkeypatch.setattr(StreamedDesign, "map_reduce", counted(StreamedDesign.map_reduce))
     monkeypatch.setattr(StreamedDesign, "map_reduce_split", counted(StreamedDesign.map_reduce_split))
@@ -217,8 +217,8 @@ def test_small_problems_are_solved_on_unrounded_features(table, solves):
 
 def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(table, solves, tmp_path, monkeypatch):
     X, y = table
-    words = words_of(dtype="float32")
-    model = KernelQuantileRegressor([0.1, 0.9], **words, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
+    kwargs = words_of(dtype="float32")
+    model = KernelQuantileRegressor([0.1, 0.9], **kwargs, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
     model.fit(MemmapRows(X, y))
     (_, cold), _, (_, warm), _ = solves
     assert warm.hessian_rows < cold.hessian_rows
@@ -230,8 +230,8 @@ def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(tabl
     with monkeypatch.context() as patch:
         patch.setattr(rounds, "_proof", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            KernelQuantileRegressor([0.1, 0.9], **words).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
-    again = KernelQuantileRegressor([0.1, 0.9], **words).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
+            KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
+    again = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
     (_, whole), (_, rest), _ = solves
     assert rest.sweeps < whole.sweeps
     near = KernelQuantileRegressor([0.1, 0.9], **words_of(max_memory=None)).fit(X, y)
@@ -239,10 +239,10 @@ def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(tabl
     assert list(tmp_path.iterdir()) == []
 
     grid = {"alphas": [1e-4], "bandwidths": [1.0], "cv": 2}
-    words = {name: value for name, value in words.items() if name not in ("alpha", "bandwidth")}
-    search = KernelQuantileRegressorCV([0.1, 0.9], **words, **grid).fit(MemmapRows(X, y))
+    kwargs = {name: value for name, value in kwargs.items() if name not in ("alpha", "bandwidth")}
+    search = KernelQuantileRegressorCV([0.1, 0.9], **kwargs, **grid).fit(MemmapRows(X, y))
     assert search.duality_gap_.max() <= 1e-6
-    wrapped = ConformalQuantileRegressor(KernelQuantileRegressor([0.1, 0.9], **words), coverage=0.8, random_state=0)
+    wrapped = ConformalQuantileRegressor(KernelQuantileRegressor([0.1, 0.9], **kwargs), coverage=0.8, random_state=0)
     ends = wrapped.fit(MemmapRows(X, y)).predict_interval(X)
     assert 0.77 < np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])) < 0.83
     assert len(solves) == 7, "each solved, and proved"

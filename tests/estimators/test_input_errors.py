@@ -54,8 +54,8 @@ def message_of(call, *args, error=ValueError, **kwargs):
     return str(caught.value)
 
 
-def says(message, *words):
-    missing = [word for word in words if word not in message]
+def says(message, *fragments):
+    missing = [word for word in fragments if word not in message]
     assert not missing, f"{missing} not in {message!r}"
 
 
@@ -125,9 +125,9 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "words"), [case[1:] for case in SETTINGS], ids=[case[0] for case in SETTINGS])
-def test_settings(table, settings, words):
-    says(message_of(KernelQuantileRegressor(**settings).fit, *table), *words)
+@pytest.mark.parametrize(("settings", "messages"), [case[1:] for case in SETTINGS], ids=[case[0] for case in SETTINGS])
+def test_settings(table, settings, messages):
+    says(message_of(KernelQuantileRegressor(**settings).fit, *table), *messages)
 
 
 # --- numbers that are missing ----------------------------------------------------------------------------------------
@@ -341,9 +341,9 @@ WEIGHTS = [
 ]
 
 
-@pytest.mark.parametrize(("weight", "words"), [case[1:] for case in WEIGHTS], ids=[case[0] for case in WEIGHTS])
-def test_weights(table, weight, words):
-    says(message_of(KernelQuantileRegressor().fit, *table, sample_weight=weight), *words)
+@pytest.mark.parametrize(("weight", "messages"), [case[1:] for case in WEIGHTS], ids=[case[0] for case in WEIGHTS])
+def test_weights(table, weight, messages):
+    says(message_of(KernelQuantileRegressor().fit, *table, sample_weight=weight), *messages)
 
 
 # --- after the fit ---------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ def counted(monkeypatch):
     """The solvers' results, one for each fit."""
     results, solve_on = [], base.KernelEstimator._solve_on
 
-    def solve(self, rows, *args, **words):
-        results.append((rows, solve_on(self, rows, *args, **words)))
+    def solve(self, rows, *args, **kwargs):
+        results.append((rows, solve_on(self, rows, *args, **kwargs)))
         return results[-1][1]
 
     monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
@@ -64,11 +64,11 @@ def parquet(folder, X, y, weight=None, files=3):
 
 
 MODELS = {
-    "quantiles": lambda **words: KernelQuantileRegressor([0.1, 0.5, 0.9], **words),
-    "huber": lambda **words: KernelRegressor("huber", **words),
-    "epsilon": lambda **words: KernelRegressor("epsilon_insensitive", **words),
-    "hinge": lambda **words: KernelClassifier("hinge", class_weight="balanced", **words),
-    "classes": lambda **words: KernelClassifier("squared_hinge", multiclass="ovr", **words),
+    "quantiles": lambda **kwargs: KernelQuantileRegressor([0.1, 0.5, 0.9], **kwargs),
+    "huber": lambda **kwargs: KernelRegressor("huber", **kwargs),
+    "epsilon": lambda **kwargs: KernelRegressor("epsilon_insensitive", **kwargs),
+    "hinge": lambda **kwargs: KernelClassifier("hinge", class_weight="balanced", **kwargs),
+    "classes": lambda **kwargs: KernelClassifier("squared_hinge", multiclass="ovr", **kwargs),
 }
 
 
@@ -90,9 +90,9 @@ def target_for(name, y):
 def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_path, counted):
     X, y, weight = data
     y, weight = target_for(name, y), weight if weighted else None
-    words = {"n_components": 40, "random_state": 0, "tol": 1e-9}
-    near = MODELS[name](**words).fit(X, y, weight)
-    far = MODELS[name](**words, max_memory=SMALL).fit(parquet(tmp_path, X, y, weight))
+    kwargs = {"n_components": 40, "random_state": 0, "tol": 1e-9}
+    near = MODELS[name](**kwargs).fit(X, y, weight)
+    far = MODELS[name](**kwargs, max_memory=SMALL).fit(parquet(tmp_path, X, y, weight))
     assert isinstance(counted[0][0], InMemoryDesign)
     assert isinstance(counted[1][0], StreamedDesign)
     assert far.duality_gap_.max() <= 1e-9
@@ -111,7 +111,7 @@ def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_p
 
 
 @pytest.mark.parametrize(
-    "words",
+    "kwargs",
     [
         {"n_components": "auto"},
         {"n_components": 60, "sampling": "leverage"},
@@ -120,15 +120,15 @@ def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_p
     ],
     ids=str,
 )
-def test_automatic_choices_are_those_of_arrays(words, data):
+def test_automatic_choices_are_those_of_arrays(kwargs, data):
     X, y, weight = (part[:9000] for part in data)
     X = np.round(X, 1)  # rows that repeat
-    words = {"random_state": 1, "tol": 1e-6, "max_memory": 300_000} | words
-    near = KernelQuantileRegressor([0.2, 0.8], **words).fit(X, y, weight)
-    far = KernelQuantileRegressor([0.2, 0.8], **words).fit(MemmapRows(X, y, weight))
+    kwargs = {"random_state": 1, "tol": 1e-6, "max_memory": 300_000} | kwargs
+    near = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(X, y, weight)
+    far = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(MemmapRows(X, y, weight))
     assert far.n_components_ == near.n_components_
     # A descent makes much of the last digit of its scales.
-    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-6 if "bandwidth" in words else 1e-12)
+    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-6 if "bandwidth" in kwargs else 1e-12)
     if near.bandwidth_ is not None:
         np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-6)
     np.testing.assert_allclose(far.objective_, near.objective_, rtol=2e-6)
@@ -185,10 +185,10 @@ def test_with_hardly_any_memory_work_is_no_matter_of_luck(data, counted):
 
 def test_rows_that_fit_are_read_into_memory(data, tmp_path, counted):
     X, y, weight = (part[:4000] for part in data)
-    words = {"n_components": 30, "random_state": 0}
-    arrays = KernelQuantileRegressor(**words).fit(X, y, weight)
-    files = KernelQuantileRegressor(**words).fit(parquet(tmp_path, X, y, weight))
-    objects = KernelQuantileRegressor(**words).fit(ArrayRows(X, y, weight))
+    kwargs = {"n_components": 30, "random_state": 0}
+    arrays = KernelQuantileRegressor(**kwargs).fit(X, y, weight)
+    files = KernelQuantileRegressor(**kwargs).fit(parquet(tmp_path, X, y, weight))
+    objects = KernelQuantileRegressor(**kwargs).fit(ArrayRows(X, y, weight))
     assert all(isinstance(rows, InMemoryDesign) for rows, _ in counted)
     np.testing.assert_array_equal(files.coef_, arrays.coef_)
     np.testing.assert_array_equal(objects.coef_, arrays.coef_)
@@ -223,7 +223,7 @@ def far_rows(n=2000):
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "instead"),
+    ("model", "message", "instead"),
     [
         (KernelQuantileRegressor(solver="admm"), "solver='admm'", "solver='newton'"),
         (KernelQuantileRegressor(n_components="exact"), 'n_components="exact"', "random features"),
@@ -233,8 +233,8 @@ def far_rows(n=2000):
     ],
     ids=str,
 )
-def test_what_needs_memory_is_refused_for_rows_beyond_it(model, said, instead):
-    with pytest.raises(ValueError, match=said) as caught:
+def test_what_needs_memory_is_refused_for_rows_beyond_it(model, message, instead):
+    with pytest.raises(ValueError, match=message) as caught:
         model.set_params(max_memory=1000).fit(far_rows())
     assert instead in str(caught.value)
     assert "2,000 x 3" in str(caught.value)
@@ -271,11 +271,11 @@ def test_a_target_of_many_numbers_is_no_class(data):
 def test_conformal_intervals_hold_rows_out_of_a_stream(data):
     X, y, weight = data
     train, test = slice(20_000), slice(20_000, 26_000)
-    words = {"n_components": 60, "tol": 1e-6}
+    kwargs = {"n_components": 60, "tol": 1e-6}
     far = ConformalQuantileRegressor(
-        KernelQuantileRegressor(**words, random_state=0, max_memory=500_000), random_state=3
+        KernelQuantileRegressor(**kwargs, random_state=0, max_memory=500_000), random_state=3
     )
-    near = ConformalQuantileRegressor(KernelQuantileRegressor(**words, random_state=0), random_state=3)
+    near = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs, random_state=0), random_state=3)
     far.fit(MemmapRows(X[train], y[train], weight[train] + 1))
     near.fit(X[train], y[train], weight[train] + 1)
     assert far.n_calibration_ == near.n_calibration_ == 5000
@@ -307,10 +307,10 @@ def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
 @pytest.mark.parametrize("far", [False, True])
 def test_splits_and_groups_of_a_search_are_of_all_rows_given(far, data, tmp_path):
     X, y, weight = (part[:900] for part in data)
-    words = {"alphas": [1e-3, 1e-1], "bandwidths": ["auto"], "n_components": 3, "random_state": 0}
+    kwargs = {"alphas": [1e-3, 1e-1], "bandwidths": ["auto"], "n_components": 3, "random_state": 0}
     groups, half = np.arange(900) // 9, np.arange(450)
     for cv, labels in (([(half, half + 450)], None), (GroupKFold(3), groups)):
-        search = KernelQuantileRegressorCV(0.5, cv=cv, **words)
+        search = KernelQuantileRegressorCV(0.5, cv=cv, **kwargs)
         near = search.fit(X, y, weight, groups=labels).cv_results_["mean_test_score"]
         for rows in (MemmapRows(X, y, weight), parquet(tmp_path, X, y, weight), ArrayRows(X, y, weight)):
             where = {"max_memory": 30_000} if far and not isinstance(rows, ArrayRows) else {}
@@ -328,8 +328,8 @@ def test_a_search_on_some_rows_knows_their_groups(data, monkeypatch):
         return read(cv, X, y, counts, groups, rng)
 
     monkeypatch.setattr(selection, "read_splits", keep)
-    words = {"bandwidths": ["auto"], "n_components": 20, "random_state": 0, "max_memory": 200_000}
-    KernelQuantileRegressorCV(0.5, cv=2, alphas=[0.1], **words).fit(MemmapRows(X, y, weight), groups=X[:, 0])
+    kwargs = {"bandwidths": ["auto"], "n_components": 20, "random_state": 0, "max_memory": 200_000}
+    KernelQuantileRegressorCV(0.5, cv=2, alphas=[0.1], **kwargs).fit(MemmapRows(X, y, weight), groups=X[:, 0])
     np.testing.assert_array_equal(*seen[0])
     assert 0 < len(seen[0][0]) <= 1200
 

@@ -235,8 +235,8 @@ def test_equal_rows_and_groups_stay_together():
     for cv in (3, 0.3, GroupKFold(3)):
         for train, test in splits_of(cv, groups=groups):
             assert not {*groups[train]} & {*groups[test]}
-        for words in (np.array(list("abcdefg"))[groups], pd.Series(list("abcdefg"), dtype=object)[groups]):
-            for split, again in zip(splits_of(cv, groups=groups), splits_of(cv, groups=words), strict=True):
+        for message in (np.array(list("abcdefg"))[groups], pd.Series(list("abcdefg"), dtype=object)[groups]):
+            for split, again in zip(splits_of(cv, groups=groups), splits_of(cv, groups=message), strict=True):
                 np.testing.assert_array_equal(np.concatenate(again), np.concatenate(split))
     mixed = [bool({*groups[train]} & {*groups[test]}) for train, test in splits_of(3)]
     assert any(mixed)

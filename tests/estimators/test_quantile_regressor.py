@@ -521,10 +521,10 @@ def test_the_automatic_ridge_weight_is_halved_whenever_there_are_four_times_as_m
     X, y = rng.uniform(size=(40_000, 1)), rng.standard_normal(40_000)
     model = KernelQuantileRegressor(0.5, n_components=5, tol=0.1, random_state=0)
 
-    def weight(size, unit=1.0, times=1, **words):
+    def weight(size, unit=1.0, times=1, **kwargs):
         rows = np.repeat(np.arange(size), times)
         return (
-            clone(model).fit(X[rows], unit * y[rows], **words).alpha_
+            clone(model).fit(X[rows], unit * y[rows], **kwargs).alpha_
             * unit
             * robust_scale(y[:size], np.full(size, 1 / size))
         )

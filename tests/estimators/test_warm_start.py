@@ -29,8 +29,8 @@ def work(monkeypatch):
     """Sweeps and rows of Hessians of every fit."""
     done, solve_on = [], base.KernelEstimator._solve_on
 
-    def solve(self, rows, *args, **words):
-        result = solve_on(self, rows, *args, **words)
+    def solve(self, rows, *args, **kwargs):
+        result = solve_on(self, rows, *args, **kwargs)
         done.append((result.sweeps, result.hessian_rows))
         return result
 
@@ -39,9 +39,9 @@ def work(monkeypatch):
 
 
 MODELS = {
-    "quantiles": (lambda **words: KernelQuantileRegressor([0.1, 0.5, 0.9], **words), lambda y: y),
-    "huber": (lambda **words: KernelRegressor("huber", **words), lambda y: y),
-    "hinge": (lambda **words: KernelClassifier("hinge", **words), lambda y: y > 0.5),
+    "quantiles": (lambda **kwargs: KernelQuantileRegressor([0.1, 0.5, 0.9], **kwargs), lambda y: y),
+    "huber": (lambda **kwargs: KernelRegressor("huber", **kwargs), lambda y: y),
+    "hinge": (lambda **kwargs: KernelClassifier("hinge", **kwargs), lambda y: y > 0.5),
 }
 
 
@@ -58,14 +58,14 @@ MODELS = {
 def test_a_warm_start_on_more_rows_pays(name, n, M, most, data, work):
     make, target = MODELS[name]
     X, y = data[0][:n], target(data[1][:n])
-    words = {"n_components": M, "random_state": 0}
-    model = make(**words, warm_start=True).fit(X[: n * 9 // 10], y[: n * 9 // 10])
+    kwargs = {"n_components": M, "random_state": 0}
+    model = make(**kwargs, warm_start=True).fit(X[: n * 9 // 10], y[: n * 9 // 10])
     features, alpha = model.feature_map_, model.alpha_
     model.fit(X, y)
     assert model.feature_map_ is features
     assert model.alpha_ == alpha
     assert model.duality_gap_.max() <= 1e-6
-    make(**words, alpha=alpha, bandwidth=model.bandwidth_).fit(X, y)
+    make(**kwargs, alpha=alpha, bandwidth=model.bandwidth_).fit(X, y)
     _, warm, cold = (sweeps * n + hessian_rows * M for sweeps, hessian_rows in work)  # times M: operations
     assert warm < most * cold
 
@@ -79,11 +79,11 @@ def test_a_warm_start_gives_the_solution_on_the_new_rows(data):
     np.testing.assert_allclose(model.fit(X, y).objective_, objective, rtol=1e-8)
 
 
-def of_loss(name, X, y, **words):
+def of_loss(name, X, y, **kwargs):
     """An estimator of this loss, and rows for it."""
     if LOSSES[name].margin:
-        return KernelClassifier(name, **words), X, y > 0.5
-    return KernelRegressor(name, **words), X, y
+        return KernelClassifier(name, **kwargs), X, y > 0.5
+    return KernelRegressor(name, **kwargs), X, y
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -107,8 +107,8 @@ def test_bandwidths_are_learned_for_the_squared_hinge(classes):
 
 @pytest.mark.parametrize("name", ["squared", "expectile", "squared_hinge"])
 def test_duals_without_bounds_go_on_from_a_checkpoint(name, data, tmp_path, monkeypatch):
-    words = {"n_components": 52, "random_state": 0, "max_memory": SMALL}
-    model, X, y = of_loss(name, *data, **words)
+    kwargs = {"n_components": 52, "random_state": 0, "max_memory": SMALL}
+    model, X, y = of_loss(name, *data, **kwargs)
     rows, path = MemmapRows(X, y.astype(float)), tmp_path / "fit.ckpt"
     with monkeypatch.context() as patch:
         interrupt_after(patch, 1)
@@ -140,7 +140,7 @@ def test_a_loaded_model_goes_on(data, tmp_path, work):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("kwargs", "message"),
     [
         ({"solver": "admm"}, "solver='admm'"),
         ({"n_components": "exact"}, "exact"),
@@ -148,10 +148,10 @@ def test_a_loaded_model_goes_on(data, tmp_path, work):
         ({"warm_start": "yes"}, "True or False"),
     ],
 )
-def test_what_begins_from_nothing_has_no_warm_start(words, said, data):
+def test_what_begins_from_nothing_has_no_warm_start(kwargs, message, data):
     X, y = (part[:50] for part in data)
-    with pytest.raises(ValueError, match=said):
-        KernelQuantileRegressor([0.1, 0.9], **{"warm_start": True, **words}).fit(X, y)
+    with pytest.raises(ValueError, match=message):
+        KernelQuantileRegressor([0.1, 0.9], **{"warm_start": True, **kwargs}).fit(X, y)
     with pytest.raises(ValueError, match="multinomial model has no warm_start"):
         KernelClassifier("logistic", warm_start=True).fit(X, np.arange(50) % 3)
 
@@ -182,19 +182,19 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(name, streamed, data, wo
     make, target = MODELS[name]
     X, y = data[0], target(data[1]).astype(float)
     rows = (MemmapRows(X, y),) if streamed else (X, y)
-    words = {"n_components": 52, "random_state": 0, "max_memory": SMALL if streamed else None}
+    kwargs = {"n_components": 52, "random_state": 0, "max_memory": SMALL if streamed else None}
     path = tmp_path / "fit.ckpt"
     with monkeypatch.context() as patch:
         written = interrupt_after(patch, None)
-        whole = make(**words).fit(*rows, checkpoint=path)
+        whole = make(**kwargs).fit(*rows, checkpoint=path)
     times = len(written)
     with monkeypatch.context() as patch:
         written = interrupt_after(patch, times)
         with pytest.raises(Interrupted):
-            make(**words).fit(*rows, checkpoint=path)
+            make(**kwargs).fit(*rows, checkpoint=path)
     assert path.exists()
     assert len(written) == times >= 1
-    again = make(**words).fit(*rows, checkpoint=path)
+    again = make(**kwargs).fit(*rows, checkpoint=path)
     assert not path.exists()
     assert list(tmp_path.iterdir()) == []
     assert again.duality_gap_.max() <= 1e-6
@@ -207,21 +207,21 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(name, streamed, data, wo
 def test_a_checkpoint_of_another_fit_is_refused(data, tmp_path, monkeypatch):
     X, y = data
     path = tmp_path / "fit.ckpt"
-    words = {"n_components": 60, "random_state": 0}
+    kwargs = {"n_components": 60, "random_state": 0}
     with monkeypatch.context() as patch:
         interrupt_after(patch, 1)
         with pytest.raises(Interrupted):
-            KernelQuantileRegressor(0.5, **words).fit(X, y, checkpoint=path)
-    for model, rows, said in (
-        (KernelQuantileRegressor(0.4, **words), (X, y), "quantiles"),
-        (KernelQuantileRegressor(0.5, **words), (X, y + 1), "target"),
-        (KernelQuantileRegressor(0.5, **words), (X[:-1], y[:-1]), "number of rows"),
-        (KernelQuantileRegressor(0.5, **words), (X + 0.1, y), "inputs"),
-        (KernelQuantileRegressor(0.5, **{**words, "random_state": 1}), (X, y), "random_state"),
+            KernelQuantileRegressor(0.5, **kwargs).fit(X, y, checkpoint=path)
+    for model, rows, message in (
+        (KernelQuantileRegressor(0.4, **kwargs), (X, y), "quantiles"),
+        (KernelQuantileRegressor(0.5, **kwargs), (X, y + 1), "target"),
+        (KernelQuantileRegressor(0.5, **kwargs), (X[:-1], y[:-1]), "number of rows"),
+        (KernelQuantileRegressor(0.5, **kwargs), (X + 0.1, y), "inputs"),
+        (KernelQuantileRegressor(0.5, **{**kwargs, "random_state": 1}), (X, y), "random_state"),
     ):
-        with pytest.raises(ValueError, match=f"checkpoint of another fit: it differs in .*{said}"):
+        with pytest.raises(ValueError, match=f"checkpoint of another fit: it differs in .*{message}"):
             model.fit(*rows, checkpoint=path)
-    assert KernelQuantileRegressor(0.5, **words, max_iter=999).fit(X, y, checkpoint=path).duality_gap_[0] <= 1e-6
+    assert KernelQuantileRegressor(0.5, **kwargs, max_iter=999).fit(X, y, checkpoint=path).duality_gap_[0] <= 1e-6
 
 
 def test_unfit_checkpoints_are_refused_before_any_work(data, tmp_path):

@@ -115,10 +115,10 @@ def test_nearly_parallel_rows_keep_their_digits():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"order": 2}, "order must be 0 or 1; got 2"), ({"bias": -1.0}, "bias must be.*got -1")]
+    ("settings", "message"), [({"order": 2}, "order must be 0 or 1; got 2"), ({"bias": -1.0}, "bias must be.*got -1")]
 )
-def test_arc_cosine_kernels_refuse_nonsense(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_arc_cosine_kernels_refuse_nonsense(settings, message):
+    with pytest.raises(ValueError, match=message):
         ArcCosine(**settings)
 
 

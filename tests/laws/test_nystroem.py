@@ -112,13 +112,13 @@ def test_duplicates_leave_no_empty_directions():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"landmarks": "best"}, "Unknown landmarks 'best'.*'greedy'"),
         ({"landmarks": "leverage"}, "needs alpha.*got None"),
         ({"kernel": PeriodicSpline(1)}, "infinite where x = z"),
     ],
 )
-def test_nonsense_is_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_nonsense_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         Nystroem(**settings).fit(rows(5))

@@ -241,7 +241,7 @@ def test_quasi_random_points_are_more_even_than_random_ones():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "sampling", "words"),
+    ("kernel", "sampling", "message"),
     [
         (PeriodicSpline(4), "orthogonal", "uniform on the unit cube.*'qmc'"),
         (Gaussian(1.0) + PeriodicSpline(4), "orthogonal", "uniform on the unit cube.*'qmc'"),
@@ -250,8 +250,8 @@ def test_quasi_random_points_are_more_even_than_random_ones():
         (Gaussian(1.0) + Linear(), "uniform", "no spectral measure"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_alternatives(kernel, sampling, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_drawn_is_refused_with_alternatives(kernel, sampling, message):
+    with pytest.raises(ValueError, match=message):
         drawn(kernel, 10, sampling, 0, rows(3))
 
 
@@ -383,7 +383,7 @@ def test_many_rows_are_thinned_repeatably():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"leverage_alpha": None}, "needs leverage_alpha.*got None"),
         ({"leverage_alpha": -1.0}, "leverage_alpha must be a positive number.*-1"),
@@ -391,8 +391,8 @@ def test_many_rows_are_thinned_repeatably():
         ({"scores": "rows"}, "Unknown scores 'rows'.*'gram'"),
     ],
 )
-def test_settings_of_leverage_that_make_no_sense_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings_of_leverage_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
         drawn(Gaussian(1.0), 10, "leverage", 0, rows(5), **settings)
 
 

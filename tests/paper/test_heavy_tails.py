@@ -52,7 +52,7 @@ def costs(risks, seconds, *, count=8):
 
 
 @pytest.mark.parametrize(
-    ("risks", "seconds", "holds", "words"),
+    ("risks", "seconds", "holds", "message"),
     [
         ((0.02, 0.0105, 0.01), (0.01, 0.02, 0.1), True, "20 features come within 10% of exact KQR's excess risk, 5"),
         ((0.0105, 0.0105, 0.01), (0.01, 0.02, 0.1), True, "5 features come"),
@@ -61,12 +61,12 @@ def costs(risks, seconds, *, count=8):
         ((0.02, 0.0105, 0.01), (0.01, 0.1, 0.1), "undecided", "20 features"),
     ],
 )
-def test_features_are_cheap_if_few_are_near_and_cost_less(risks, seconds, holds, words):
+def test_features_are_cheap_if_few_are_near_and_cost_less(risks, seconds, holds, message):
     names = ("5", "20", "exact")
     table = costs(dict(zip(names, risks, strict=True)), dict(zip(names, seconds, strict=True)))
     (verdict,) = cost_accuracy.verdicts(table)
     assert verdict.holds == holds
-    assert words in verdict.text
+    assert message in verdict.text
 
 
 def test_features_that_may_or_may_not_be_near_decide_nothing():

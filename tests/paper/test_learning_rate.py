@@ -124,13 +124,13 @@ def test_intervals_that_are_wide_or_hold_the_bound_decide_nothing(pair):
 
 @pytest.mark.parametrize(("pair", "reason"), [((0.2, 0.1), "2r + gamma = 0.5 < 1"), ((0.4, 0.2), "up to a logarithm")])
 def test_where_no_theorem_speaks_nothing_is_judged_and_the_reason_told(pair, reason):
-    for shift, words in ((-0.1, "no interval lies wholly above"), (0.4, "an interval lies wholly above")):
+    for shift, message in ((-0.1, "no interval lies wholly above"), (0.4, "an interval lies wholly above")):
         verdicts = of_pair(theorem_verdicts(shift), pair)
         assert len(verdicts) == 2
         for verdict in verdicts:
             assert verdict.holds is None
             assert reason in verdict.text
-            assert words in verdict.text
+            assert message in verdict.text
 
 
 def test_the_theorem_speaks_of_the_other_pairs():

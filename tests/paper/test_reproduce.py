@@ -106,7 +106,7 @@ def test_the_list_names_every_item_and_its_label(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "messages"),
     [
         (["tab.22"], ("no experiment 'tab.22'", "Did you mean 'tab.2'")),
         (["used_cars"], ("--used-cars", "kaggle.com")),
@@ -115,12 +115,12 @@ def test_the_list_names_every_item_and_its_label(tmp_path):
         (["tab.2", "--out", "mine/note.txt"], ("is a file",)),
     ],
 )
-def test_what_a_person_can_mend_is_said_before_any_work(tmp_path, arguments, words):
+def test_what_a_person_can_mend_is_said_before_any_work(tmp_path, arguments, messages):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "note.txt").write_text("mine")
     ran = run_process("reproduce", *arguments, "--quick", cwd=tmp_path)
     assert ran.returncode == 1
-    for word in words:
-        assert word in ran.stderr, ran.stderr
+    for message in messages:
+        assert message in ran.stderr, ran.stderr
     assert ran.stdout == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]

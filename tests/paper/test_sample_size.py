@@ -202,16 +202,16 @@ def test_a_fall_in_print_and_in_ours_is_shown():
 
 
 @pytest.mark.parametrize(
-    ("excess", "words"),
+    ("excess", "messages"),
     [
         (lambda method, level, n: 0.004, ("0 of 10 pairs", "nowhere")),
         (lambda method, level, n: 2 / n if n != 5000 else 0.002, ("10 of 10 pairs", "KQR, level 0.9, N = 5,000")),
     ],
 )
-def test_an_excess_risk_that_stays_or_rises_is_not_a_fall(excess, words):
+def test_an_excess_risk_that_stays_or_rises_is_not_a_fall(excess, messages):
     verdict = verdicts.judge_fall(table(excess=excess), paper_numbers.sample_size_cells(HOMOSCEDASTIC))
     assert verdict.holds is False
-    for word in (*words, "In print it falls, in ours it does not"):
+    for word in (*messages, "In print it falls, in ours it does not"):
         assert word in verdict.text, verdict.text
 
 
@@ -324,9 +324,9 @@ def test_standard_deviations_with_room_for_fresh_test_sets_are_no_sign_of_a_reus
 
 
 def test_only_the_heteroscedastic_case_tells_of_row_betas():
-    told = verdicts.judge_bounds(HETEROSCEDASTIC, paper_numbers.sample_size_cells(HETEROSCEDASTIC))[-1].text
-    assert "raises the bound" in told
-    assert f"{bound_with_row_betas(0.5).risk:.4f}" in told
+    text = verdicts.judge_bounds(HETEROSCEDASTIC, paper_numbers.sample_size_cells(HETEROSCEDASTIC))[-1].text
+    assert "raises the bound" in text
+    assert f"{bound_with_row_betas(0.5).risk:.4f}" in text
     assert len(verdicts.judge_bounds(HOMOSCEDASTIC, paper_numbers.sample_size_cells(HOMOSCEDASTIC))) == 3
 
 
@@ -337,10 +337,10 @@ def test_the_section_says_how_the_paper_is_read_and_draws_sizes_apart(tmp_path):
     pytest.importorskip("matplotlib")
     for one, simulation in zip(EXPERIMENTS, SIMULATIONS, strict=True):
         section = one.present(table(simulation), OutputFolder(tmp_path))
-        said = " ".join(section.reported)
-        assert "p = 3" in said
-        assert "M = 50" in said
-        assert ("one beta_j ~ U(0, 1) per coordinate" in said) == (simulation == HETEROSCEDASTIC)
+        text = " ".join(section.reported)
+        assert "p = 3" in text
+        assert "M = 50" in text
+        assert ("one beta_j ~ U(0, 1) per coordinate" in text) == (simulation == HETEROSCEDASTIC)
         with (tmp_path / "tables" / f"sample_size_{simulation}.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert [(float(row["level"]), row["method"], int(row["N"])) for row in rows] == [

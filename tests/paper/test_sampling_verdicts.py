@@ -75,7 +75,7 @@ def test_more_features_are_better_only_if_they_are():
 
 
 @pytest.mark.parametrize(
-    ("curve", "holds", "words"),
+    ("curve", "holds", "message"),
     [
         ((0.05, 0.01, 0.004, 0.003, 0.003, 0.0029), True, "falls by a further"),
         ((0.05, 0.01, 0.004, 0.003, 0.003, 0.0032), True, "rises by 0."),
@@ -85,10 +85,10 @@ def test_more_features_are_better_only_if_they_are():
         ((0.001, 0.004, 0.01, 0.05, 0.05, 0.05), False, "does not fall"),
     ],
 )
-def test_a_curve_is_flat_if_it_fell_and_then_neither_falls_nor_rises_much(curve, holds, words):
+def test_a_curve_is_flat_if_it_fell_and_then_neither_falls_nor_rises_much(curve, holds, message):
     verdict = judge_flat(fabricate(dict(zip(COUNTS, curve, strict=True)), {UNIFORM: 1.0}), "homoscedastic")
     assert verdict.holds is holds
-    assert words in verdict.text
+    assert message in verdict.text
     assert "-" not in verdict.text, "a rise is not a negative fall"
 
 
@@ -151,7 +151,7 @@ def test_the_constant_is_farther_only_if_it_is(distance, holds):
 
 
 @pytest.mark.parametrize(
-    ("without", "with_one", "holds", "words"),
+    ("without", "with_one", "holds", "message"),
     [
         (0.002, 0.0, True, "the loss is gone"),
         (0.002, -0.002, True, "the loss is gone"),
@@ -162,10 +162,10 @@ def test_the_constant_is_farther_only_if_it_is(distance, holds):
         (-0.002, 0.0, None, "no clear loss"),
     ],
 )
-def test_the_loss_is_gone_if_there_was_one_and_an_intercept_ends_it(without, with_one, holds, words):
+def test_the_loss_is_gone_if_there_was_one_and_an_intercept_ends_it(without, with_one, holds, message):
     verdict = constant.verdicts(losses(0.03, without, with_one))[1]
     assert verdict.holds is holds
-    assert words in verdict.text
+    assert message in verdict.text
 
 
 def test_too_few_repetitions_do_not_end_a_loss():

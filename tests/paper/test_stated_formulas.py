@@ -23,8 +23,8 @@ def without(*keys):
 def test_the_claim_of_fewest_features_fails_for_smooth_targets_in_the_papers_own_table():
     verdict = methods_table.judge_feature_count(LISTED)
     assert verdict.holds is False
-    for words in ("c = 0.619 against 0.476 of Li and Liu 2023", "c = 0.524 against 0.238 of Li and Liu 2023"):
-        assert words in verdict.text
+    for message in ("c = 0.619 against 0.476 of Li and Liu 2023", "c = 0.524 against 0.238 of Li and Liu 2023"):
+        assert message in verdict.text
     assert verdict.text.count("is the least") == 4
     assert "The claim fails" in verdict.text
 

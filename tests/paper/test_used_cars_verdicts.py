@@ -52,10 +52,10 @@ def test_leverage_is_nearer_to_exact_only_if_it_is_and_the_printed_formula_comes
 
 def test_printed_cells_are_judged_on_both_sides():
     assert [verdict.holds for verdict in judge()["cells"]] == [True] * 4
-    for shift, words in ((0.006, "is above"), (-0.006, "is below")):
+    for shift, message in ((0.006, "is above"), (-0.006, "is below")):
         moved = judge(**{name.replace(", ", "_"): mean + shift for name, mean in PAPER.items()})["cells"]
         assert [verdict.holds for verdict in moved] == [False] * 4
-        assert all(words in verdict.text for verdict in moved)
+        assert all(message in verdict.text for verdict in moved)
     assert judge(exact=0.0944)["cells"][0].holds is True, "half a unit of the last digit"
 
 

@@ -34,26 +34,28 @@ def run(path, **inputs):
 def held_against_onnx(model, path, X=X_NEW, tol=1e-10):
     """The answers of the graph, after they were found equal to the model's."""
     quernel.to_onnx(model, path, overwrite=True)
-    said = run(path, X=X)
+    outputs = run(path, X=X)
     if isinstance(model, ConformalQuantileRegressor):
-        held_interval(said, model, model.predict_interval(X))
+        held_interval(outputs, model, model.predict_interval(X))
     elif isinstance(model, KernelClassifier):
-        np.testing.assert_array_equal(said["label"], model.predict(X))
-        if "probabilities" in said:
-            np.testing.assert_allclose(said["probabilities"], model.predict_proba(X), rtol=0, atol=tol)
+        np.testing.assert_array_equal(outputs["label"], model.predict(X))
+        if "probabilities" in outputs:
+            np.testing.assert_allclose(outputs["probabilities"], model.predict_proba(X), rtol=0, atol=tol)
         else:
-            np.testing.assert_allclose(said["scores"], model.decision_function(X), rtol=0, atol=tol)
+            np.testing.assert_allclose(outputs["scores"], model.decision_function(X), rtol=0, atol=tol)
     else:
-        found = said["quantiles" if isinstance(model, KernelQuantileRegressor) else "prediction"]
+        found = outputs["quantiles" if isinstance(model, KernelQuantileRegressor) else "prediction"]
         assert found.shape == model.predict(X).shape
         np.testing.assert_allclose(found, model.predict(X), rtol=0, atol=tol * SPREAD)
-    return said
+    return outputs
 
 
-def held_interval(said, model, expected, X=X_NEW):
-    assert set(said) == {"lower", "upper", "prediction"}
-    np.testing.assert_allclose(np.column_stack([said["lower"], said["upper"]]), expected, rtol=0, atol=1e-10 * SPREAD)
-    np.testing.assert_allclose(said["prediction"], model.predict(X), rtol=0, atol=1e-10 * SPREAD)
+def held_interval(outputs, model, expected, X=X_NEW):
+    assert set(outputs) == {"lower", "upper", "prediction"}
+    np.testing.assert_allclose(
+        np.column_stack([outputs["lower"], outputs["upper"]]), expected, rtol=0, atol=1e-10 * SPREAD
+    )
+    np.testing.assert_allclose(outputs["prediction"], model.predict(X), rtol=0, atol=1e-10 * SPREAD)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -65,8 +67,8 @@ def test_the_graph_predicts_what_the_model_predicts(name, tmp_path):
 @pytest.mark.parametrize("way", ["sigmoid", "isotonic"])
 def test_calibrated_probabilities_are_given_out_where_scores_are_far(way, tmp_path):
     for names in (2, 3):
-        said = held_against_onnx(fitted(f"{way} chances of {names}"), tmp_path / "m.onnx", X=20 * X_NEW)
-        assert set(said) == {"label", "probabilities"}
+        outputs = held_against_onnx(fitted(f"{way} chances of {names}"), tmp_path / "m.onnx", X=20 * X_NEW)
+        assert set(outputs) == {"label", "probabilities"}
 
 
 def test_no_class_that_is_possible_makes_all_equally_likely(tmp_path):
@@ -214,12 +216,12 @@ def test_groups_are_an_input_of_the_graph(tmp_path, labels, method):
     quernel.to_onnx(model, tmp_path / "m.onnx")
     groups = np.array(labels)[(X_NEW[:, 0] > 0).astype(int)]
     kind = object if isinstance(labels[0], str) else np.int64
-    said = run(tmp_path / "m.onnx", X=X_NEW, groups=groups.astype(kind))
-    held_interval(said, model, model.predict_interval(X_NEW, groups=groups))
+    outputs = run(tmp_path / "m.onnx", X=X_NEW, groups=groups.astype(kind))
+    held_interval(outputs, model, model.predict_interval(X_NEW, groups=groups))
     unknown = np.array(["neither"] * 80, dtype=object) if kind is object else np.full(80, 99)
-    said = run(tmp_path / "m.onnx", X=X_NEW, groups=unknown)
-    assert np.isnan(said["lower"]).all()
-    assert np.isnan(said["upper"]).all()
+    outputs = run(tmp_path / "m.onnx", X=X_NEW, groups=unknown)
+    assert np.isnan(outputs["lower"]).all()
+    assert np.isnan(outputs["upper"]).all()
 
 
 def test_intervals_that_would_be_empty_are_points_in_the_graph(tmp_path):
@@ -241,12 +243,12 @@ def test_intervals_that_would_be_empty_are_points_in_the_graph(tmp_path):
 def test_intervals_that_no_graph_can_give_are_refused(tmp_path):
     X, y = rows()
     base = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, **SMALL), 0.7, random_state=0)
-    for given, words in (
+    for given, message in (
         ({"density_ratio": np.exp(X[:, 0])}, r"density_ratio cannot be written as ONNX.*estimators_\[0\]"),
         ({"groups": lambda X: X[:, 0] > 0}, "groups was given to fit as a function.*input"),
         ({"groups": np.where(X[:, 0] > 0, 0.5, 1.5)}, "text or whole numbers in ONNX; got float"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             quernel.to_onnx(clone(base).fit(X, y, **given), tmp_path / "m.onnx")
 
     class Band(LinearRegression):
@@ -267,8 +269,8 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
 
 
 def test_words_that_stand_for_gaps_are_gaps(tmp_path):
-    words = ["a", "b", None, "c"] * 30
-    table = pa.table({"w": words, "y": np.arange(120) % 4 + np.arange(120) / 500})
+    texts = ["a", "b", None, "c"] * 30
+    table = pa.table({"w": texts, "y": np.arange(120) % 4 + np.arange(120) / 500})
     training = prepare(table, "y", missing=["?", "none"])
     model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
     quernel.to_onnx(TableModel(training.encoder, model, "y"), tmp_path / "m.onnx")
@@ -304,10 +306,10 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
         kinds = {column.kind for column in training.encoder.columns}
         assert kinds == {"number", "boolean", "text", "date", "time"}
-        said = run(tmp_path / "m.onnx", **quernel.onnx_inputs(fitted_table, new))
+        outputs = run(tmp_path / "m.onnx", **quernel.onnx_inputs(fitted_table, new))
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)
-        np.testing.assert_allclose(said["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))
-        found = np.column_stack([said["lower"], said["upper"]])
+        np.testing.assert_allclose(outputs["quantiles"], expected, rtol=0, atol=1e-9 * np.std(expected))
+        found = np.column_stack([outputs["lower"], outputs["upper"]])
         np.testing.assert_allclose(found, ends, rtol=0, atol=1e-9 * np.std(expected))
         quernel.save(fitted_table, tmp_path / "m.quernel", overwrite=True)
         loaded = quernel.load(tmp_path / "m.quernel")

@@ -43,10 +43,12 @@ X_NEW = rows(50, seed=1)[0]
 def answers(model):
     """All that a model can say about new rows."""
     names = ("predict", "decision_function", "predict_proba")
-    said = [getattr(model, name)(X_NEW) for name in names if hasattr(model, name)]
+    outputs = [getattr(model, name)(X_NEW) for name in names if hasattr(model, name)]
     if isinstance(model, ConformalQuantileRegressor):
-        said.append(model.predict_interval(X_NEW))
-    return [*said, model.predict(X_NEW, quantiles=[0.2, 0.7])] if len(getattr(model, "quantiles_", ())) > 1 else said
+        outputs.append(model.predict_interval(X_NEW))
+    return (
+        [*outputs, model.predict(X_NEW, quantiles=[0.2, 0.7])] if len(getattr(model, "quantiles_", ())) > 1 else outputs
+    )
 
 
 def described(value):
@@ -372,7 +374,7 @@ def with_bad_kernel(document, _):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (without_coefficients, "coef_"),
         (with_other_coefficients, "coefficients have the shape"),
@@ -388,8 +390,8 @@ def with_bad_kernel(document, _):
         (with_bad_kernel, "bandwidth must be positive"),
     ],
 )
-def test_a_file_sealed_again_cannot_smuggle_anything_in(whole, tmp_path, change, words):
-    assert_refused(tmp_path / "m", tamper(whole, change), words)
+def test_a_file_sealed_again_cannot_smuggle_anything_in(whole, tmp_path, change, message):
+    assert_refused(tmp_path / "m", tamper(whole, change), message)
 
 
 def test_a_file_sealed_again_without_change_is_accepted(whole, tmp_path):

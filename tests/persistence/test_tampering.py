@@ -32,13 +32,13 @@ HEADERS = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_headers_of_arrays_that_make_no_sense_are_refused(whole, tmp_path, name):
-    text, words = HEADERS[name]
+    text, message = HEADERS[name]
 
     def change(_, arrays):
         header = text + b"\n"
         arrays[0] = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
 
-    assert_refused(tmp_path / "m", tamper(whole, change), words)
+    assert_refused(tmp_path / "m", tamper(whole, change), message)
 
 
 def test_members_that_need_a_password_are_refused(whole, tmp_path):

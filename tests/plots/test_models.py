@@ -178,8 +178,8 @@ def test_words_are_drawn_side_by_side(sold):
     ],
 )
 def test_long_words_keep_clear_of_each_other(width, layout, first):
-    words = ["Saint-Germain-en-Laye with a very long name", "Rome", "Oslo", "Llanfairpwll", "Bath"]
-    grid = np.array(words, dtype=object)
+    names = ["Saint-Germain-en-Laye with a very long name", "Rome", "Oslo", "Llanfairpwll", "Bath"]
+    grid = np.array(names, dtype=object)
     ax = Figure((width, 5), layout=layout).subplots()
     display = QuantileFanDisplay(grid, np.arange(5.0), grid, np.ones((5, 1)), np.array([0.5])).plot(ax=ax)
     display.figure_.draw_without_rendering()
@@ -208,9 +208,9 @@ def test_every_display_looks_into_pipelines(piped):
     assert held.levels.tolist() == [0.1, 0.5, 0.9]
     assert ResidualQuantileDisplay.from_estimator(model, frame, y).n_rows == len(y)
     assert PermutationImportanceDisplay.compute(model, frame, y, n_repeats=1).names == ["wind", "noise", "site"]
-    words = QuantileFanDisplay.from_estimator(model, frame, y, "site")
+    by_site = QuantileFanDisplay.from_estimator(model, frame, y, "site")
     medians = {"wind": frame["wind"].median(), "noise": frame["noise"].median()}
-    np.testing.assert_allclose(words.curves, model.predict(pd.DataFrame({**medians, "site": words.grid})))
+    np.testing.assert_allclose(by_site.curves, model.predict(pd.DataFrame({**medians, "site": by_site.grid})))
     interval = model.predict(frame, quantiles=[0.1, 0.9])
     display = IntervalWidthDisplay.from_estimator(model, frame, y, frame["site"], coverage=0.8)
     shown(display, interval, y, frame["site"], 0.8)

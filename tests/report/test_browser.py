@@ -67,8 +67,8 @@ def looked_at(folder, width):
     """The page in a frame of this width: the windows of some browsers are never as narrow as a phone."""
     page = escape(made()[-1].replace("</body>", LOOK))
     frame = f'<!doctype html><body><iframe srcdoc="{page}" style="width: {width}px; height: 900px; border: 0">'
-    document, said = opened(folder, frame, "--window-size=1400,1000")
-    assert said == []
+    document, errors = opened(folder, frame, "--window-size=1400,1000")
+    assert errors == []
     (seen,) = re.findall(r'<body data-seen="([^"]*)"', document)
     return json.loads(unescape(seen))
 
@@ -80,14 +80,14 @@ def shown(document):
 
 
 def test_the_page_loads_without_errors_and_the_address_chooses_a_chart(tmp_path):
-    document, said = opened(tmp_path, made()[-1], address="#column=1")
-    assert said == []
+    document, errors = opened(tmp_path, made()[-1], address="#column=1")
+    assert errors == []
     assert shown(document) == [1]
 
 
 def test_errors_would_be_seen(tmp_path):
-    _, said = opened(tmp_path, made()[-1].replace("</body>", "<script>nothing.here()</script></body>"))
-    assert any("nothing is not defined" in line for line in said)
+    _, errors = opened(tmp_path, made()[-1].replace("</body>", "<script>nothing.here()</script></body>"))
+    assert any("nothing is not defined" in line for line in errors)
 
 
 @pytest.mark.parametrize("width", [1280, 390])

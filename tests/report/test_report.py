@@ -99,9 +99,9 @@ def test_the_first_tile_says_which_way_the_loss_goes(reader):
     rng = np.random.default_rng(0)
     noise = pa.table({f"x{j}": rng.normal(size=60) for j in range(8)} | {"y": rng.normal(size=60)})
     model, training = fitted(noise, "y")
-    judged = evaluate_by_refitting(model, training)
-    assert judged.losses().mean() > judged.losses("Unconditional quantiles").mean()
-    page = read(report_page(model, noise, judged, data="d.csv", model_file="m.quernel"))
+    evaluation = evaluate_by_refitting(model, training)
+    assert evaluation.losses().mean() > evaluation.losses("Unconditional quantiles").mean()
+    page = read(report_page(model, noise, evaluation, data="d.csv", model_file="m.quernel"))
     assert "% above unconditional quantiles" in page.texts[""]
     for one in (page, reader):
         best = min(one.rows["loss"][1:], key=lambda row: as_number(row[1]))[0]
@@ -151,13 +151,13 @@ def test_a_page_about_many_columns_says_what_it_leaves_out(reader):
 def test_long_names_of_categories_take_turns_on_two_lines():
     rng = np.random.default_rng(0)
     for length, lines in ((3, 1), (9, 2)):
-        words = [f"{'abcdefgh'[k % 8]}{'o' * (length - 1)}" for k in range(160)]
-        table = pa.table({"word": words, "y": rng.random(160)})
+        categories = [f"{'abcdefgh'[k % 8]}{'o' * (length - 1)}" for k in range(160)]
+        table = pa.table({"word": categories, "y": rng.random(160)})
         model, training = fitted(table, "y")
         (fan,) = column_fans(model, table, training.y, ["word"])
         drawn = charts.fan(fan, np.array(LEVELS), "y")
         names = re.findall(r'y="([\d.]+)" text-anchor="middle">(\w+)<', drawn)[:8]
-        assert {name for _, name in names} == set(words)  # whole
+        assert {name for _, name in names} == set(categories)  # whole
         assert len({height for height, _ in names}) == lines
         assert len({height for height, _ in names[::2]}) == 1
 
@@ -187,16 +187,16 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     y = rng.poisson(1.0, 200).astype(float) if counts else x + 0.1 * rng.normal(size=200)
     table = pa.table({"x": x, "y": y})
     model, training = fitted(table, "y")
-    judged = evaluate_on(model, training.X, training.y)
-    curves = judged.curves.copy()
-    curves[:20, 1] = judged.y[:20]  # as rounding may have it
+    evaluation = evaluate_on(model, training.X, training.y)
+    curves = evaluation.curves.copy()
+    curves[:20, 1] = evaluation.y[:20]  # as rounding may have it
     assert counts or len(np.unique(y)) == 200
-    judged = replace(judged, curves=curves)
-    page = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
+    evaluation = replace(evaluation, curves=curves)
+    page = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
     assert ("Rows with the same target lie" in page.texts["coverage"]) == counts
     assert ("Vertical lines go" in page.texts["coverage"]) == counts
     assert (" to " in page.row("coverage", "0.5")[1]) == counts
-    (wide,) = intervals(judged)
+    (wide,) = intervals(evaluation)
     assert (wide.inner < wide.observed) == counts
     both = f"{100 * wide.inner:.1f} to {100 * wide.observed:.1f} %"
     assert (page.row("coverage", "90 %")[1] == both) == counts
@@ -229,13 +229,13 @@ def test_every_way_to_choose_says_why():
         "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
     }
     for why, model in ways.items():
-        told = {one.name: one for one in choices(model.fit(X, y), X, y)}
-        assert why in told["Bandwidth"].why, told["Bandwidth"]
-        assert told["Ridge weight alpha"].value == f"{model.alpha_:.3g}"
-        dimension = float(told["Effective dimension"].value)
+        stated = {one.name: one for one in choices(model.fit(X, y), X, y)}
+        assert why in stated["Bandwidth"].why, stated["Bandwidth"]
+        assert stated["Ridge weight alpha"].value == f"{model.alpha_:.3g}"
+        dimension = float(stated["Effective dimension"].value)
         assert 0 < dimension <= model.n_components_
         if why in ("given", "among 2 pairs"):
-            assert why in told["Ridge weight alpha"].why
+            assert why in stated["Ridge weight alpha"].why
 
 
 def test_the_worst_rows_are_named_by_their_place_in_the_file(reader):
@@ -258,10 +258,10 @@ def test_rows_outside_the_range_are_counted_and_shown():
     size[[4, 30]] = 5000.0
     table = table.set_column(0, "size", pa.array(size))
     X, y = model.encoder.encode(table), table["price"].to_numpy()
-    judged = evaluate_on(model, X, y)
-    assert set(np.flatnonzero(judged.outside)) >= {4, 30}
-    reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
-    count = int(judged.outside.sum())
+    evaluation = evaluate_on(model, X, y)
+    assert set(np.flatnonzero(evaluation.outside)) >= {4, 30}
+    reader = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
+    count = int(evaluation.outside.sum())
     assert f"{count} of 60 evaluation rows" in reader.texts["outside"]
     assert {"5", "31"} <= {row[0] for row in reader.rows["outside"]}
     assert "the results are too optimistic" in reader.texts["loss"]
@@ -310,8 +310,8 @@ def test_names_that_look_like_html_are_only_names():
     x, word = rng.random(120), np.where(rng.random(120) < 0.5, '"><script>alert(1)</script>', "a & b")
     table = pa.table({"<b>x": x, "w'\"": word, "</title><i>y": x + 0.1 * rng.standard_normal(120)})
     model, training = fitted(table, "</title><i>y")
-    judged = evaluate_by_refitting(model, training)
-    page = report_page(model, table, judged, data="<u>.csv", model_file="<u>.quernel")
+    evaluation = evaluate_by_refitting(model, training)
+    page = report_page(model, table, evaluation, data="<u>.csv", model_file="<u>.quernel")
     reader = read(page)
     kinds = {tag for tag, _ in reader.tags}
     assert not kinds & {"b", "u"}
@@ -324,38 +324,38 @@ def test_levels_in_any_order_and_a_single_one_have_a_page():
     table = sales(200)
     for levels in ([0.9, 0.1, 0.5], [0.3], [0.2, 0.9]):
         model, training = fitted(table, levels=levels)
-        judged = evaluate_by_refitting(model, training)
-        assert judged.levels.tolist() == sorted(levels)
-        assert np.all(np.diff(judged.curves, axis=1) >= 0)
-        reader = read(report_page(model, table, judged, data="d.csv", model_file="m.quernel"))
+        evaluation = evaluate_by_refitting(model, training)
+        assert evaluation.levels.tolist() == sorted(levels)
+        assert np.all(np.diff(evaluation.curves, axis=1) >= 0)
+        reader = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
         assert reader.rows["loss"][0][4:] == [f"{level:g}" for level in sorted(levels)]
 
 
 def test_a_logarithmic_target_is_judged_in_its_own_units():
     table = sales(200)
     model, training = fitted(table, log_target=True)
-    judged = evaluate_by_refitting(model, training)
+    evaluation = evaluate_by_refitting(model, training)
     there = np.isfinite(table["price"].to_numpy(zero_copy_only=False))
     price = table["price"].to_numpy(zero_copy_only=False)[there]
-    np.testing.assert_allclose(judged.y, price[judged.rows])
+    np.testing.assert_allclose(evaluation.y, price[evaluation.rows])
     train, test = held_out_rows(len(price))
-    np.testing.assert_array_equal(judged.rows, test)
+    np.testing.assert_array_equal(evaluation.rows, test)
     # The quantile between two rows is interpolated in logarithms; close to the plain one.
     expected = np.quantile(price[train], LEVELS)
-    np.testing.assert_allclose(judged.baselines["Unconditional quantiles"][0], expected, rtol=0.02)
+    np.testing.assert_allclose(evaluation.baselines["Unconditional quantiles"][0], expected, rtol=0.02)
 
 
 def test_weighted_fits_are_judged_by_models_with_the_same_weights():
     table = sales(200)
     table = table.append_column("w", pa.array(np.arange(200) % 3.0))
     model, training = fitted(table, weights="w")
-    judged = evaluate_by_refitting(model, training)
+    evaluation = evaluate_by_refitting(model, training)
     train, test = held_out_rows(len(training.y))
     again = KernelQuantileRegressor(LEVELS, n_components=40, random_state=0).fit(
         training.X[train], training.y[train], sample_weight=training.weight[train]
     )
-    np.testing.assert_allclose(judged.curves, again.predict(training.X[test]))
-    assert "weighted" in judged.how
+    np.testing.assert_allclose(evaluation.curves, again.predict(training.X[test]))
+    assert "weighted" in evaluation.how
 
 
 def test_held_out_rows_are_a_fifth_and_the_last_ones_on_request():
@@ -382,12 +382,12 @@ def test_rivals_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(mon
     _, model, training, _, _ = made()
     monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
     monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
-    judged = evaluate_by_refitting(model, training)
+    evaluation = evaluate_by_refitting(model, training)
     train, _ = held_out_rows(len(training.y))
-    curves = judged.baselines["Unconditional quantiles"]
+    curves = evaluation.baselines["Unconditional quantiles"]
     assert not np.allclose(curves[0], np.quantile(training.y[train], LEVELS))
     assert np.all(curves == curves[0])
-    assert "fitted to 50 of these rows" in judged.how
+    assert "fitted to 50 of these rows" in evaluation.how
     assert "of these rows" not in made()[3].how
 
 
@@ -480,14 +480,14 @@ FIT = ("fit", "old.csv", "--target", "price", "--components", 40, "--quantiles",
 def test_fit_and_report_write_pages(sales_files, tmp_path):
     code, out, err = run(*FIT, "--model", "m.quernel", "--report", "fit.html", "--json")
     assert code == 0, err
-    told = json.loads(out)
+    report = json.loads(out)
     page = read((tmp_path / "fit.html").read_text("utf-8"))
-    assert number(np.mean(told["judged"]["pinball_loss"])) == page.row("loss", "This model")[1]
-    assert told["judged"]["unseen"]
+    assert number(np.mean(report["judged"]["pinball_loss"])) == page.row("loss", "This model")[1]
+    assert report["judged"]["unseen"]
     code, out, err = run("report", "m.quernel", "new.csv", "--out", "new.html", "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert (told["rows_judged"], told["unseen"]) == (100 - sales(100, seed=1)["price"].null_count, False)
+    report = json.loads(out)
+    assert (report["rows_judged"], report["unseen"]) == (100 - sales(100, seed=1)["price"].null_count, False)
     assert "sales" not in (tmp_path / "new.html").read_text("utf-8")
     assert "new.csv, 100 rows" in read((tmp_path / "new.html").read_text("utf-8")).texts[""]
     code, out, _ = run("report", "m.quernel", "new.csv", "--out", "again.html")
@@ -504,8 +504,8 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(sales
         *narrow, "--alpha", 1e-8, "--log-target", "--model", "m.quernel", "--report", "c.html", "--json"
     )
     assert code == 0, err
-    told = json.loads(out)
-    calibrated, fitted = told["judged"]["intervals"]
+    report = json.loads(out)
+    calibrated, fitted = report["judged"]["intervals"]
     assert (calibrated["calibrated"], fitted["calibrated"]) == (True, False)
     assert calibrated["coverage"] == fitted["coverage"] == 0.8
     # So small a ridge weight follows single rows: as fitted, the interval holds far too few others.

@@ -180,9 +180,9 @@ def test_leverage_features_of_the_pilot_are_those_of_the_fit_whatever_the_unit_o
     """An estimator takes leverage scores at its own ridge weight, which falls with the unit of y."""
     problem, seen = planned("kink"), set()
 
-    def draw(*given, **words):
-        seen.add(words["leverage_alpha"])
-        return RandomFeatures(*given, **words)
+    def draw(*given, **kwargs):
+        seen.add(kwargs["leverage_alpha"])
+        return RandomFeatures(*given, **kwargs)
 
     monkeypatch.setattr("quernel.theory.planning.RandomFeatures", draw)
     X, y = problem.X[:200], 1000 * problem.y[:200]
@@ -196,10 +196,10 @@ def test_leverage_features_of_the_pilot_are_those_of_the_fit_whatever_the_unit_o
 def test_more_is_asked_for_a_smaller_gap_and_the_constant_does_not_know_the_unit_of_y():
     problem = planned("kink")
     X, y = problem.X[:250], problem.y[:250]
-    words = {"random_state": 3}
-    found = calibrate_features(problem.made, X, y, problem.kernel, unit=1.0, gap=0.02, **words)
-    scaled = calibrate_features(problem.made, X, 1000 * y - 7, problem.kernel, unit=1000.0, gap=0.02, **words)
-    finer = calibrate_features(problem.made, X, y, problem.kernel, unit=1.0, gap=0.005, **words)
+    kwargs = {"random_state": 3}
+    found = calibrate_features(problem.made, X, y, problem.kernel, unit=1.0, gap=0.02, **kwargs)
+    scaled = calibrate_features(problem.made, X, 1000 * y - 7, problem.kernel, unit=1000.0, gap=0.02, **kwargs)
+    finer = calibrate_features(problem.made, X, y, problem.kernel, unit=1.0, gap=0.005, **kwargs)
     assert scaled["uniform"].value == pytest.approx(found["uniform"].value, rel=0.01)
     for sampling, one in found.items():
         assert finer[sampling].value > 2 * one.value
@@ -218,7 +218,9 @@ def test_a_target_that_features_do_not_change_needs_few():
         assert np.isfinite([*one.interval, one.gap_at(10_000), *one.gap_interval(10_000), one.scatter]).all()
 
 
-@pytest.mark.parametrize(("words", "said"), [({"gap": 0.0}, "gap must be"), ({"confidence": 1.0}, "confidence must")])
-def test_what_cannot_be_asked_for_is_refused(words, said):
-    with pytest.raises(ValueError, match=said):
-        calibrate_features(plan(1000, 0.5, 0.5), np.ones((9, 1)), np.ones(9), Gaussian(1.0), unit=1.0, **words)
+@pytest.mark.parametrize(
+    ("kwargs", "message"), [({"gap": 0.0}, "gap must be"), ({"confidence": 1.0}, "confidence must")]
+)
+def test_what_cannot_be_asked_for_is_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        calibrate_features(plan(1000, 0.5, 0.5), np.ones((9, 1)), np.ones(9), Gaussian(1.0), unit=1.0, **kwargs)

@@ -27,8 +27,14 @@ def made():
     """Table, model, training rows, how it was judged, and the page."""
     table = sales(300)
     model, training = fitted(table)
-    judged = evaluate_by_refitting(model, training, seed=3)
-    return table, model, training, judged, report_page(model, table, judged, data="sales.csv", model_file="m.quernel")
+    evaluation = evaluate_by_refitting(model, training, seed=3)
+    return (
+        table,
+        model,
+        training,
+        evaluation,
+        report_page(model, table, evaluation, data="sales.csv", model_file="m.quernel"),
+    )
 
 
 class Reader(HTMLParser):

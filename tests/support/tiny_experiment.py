@@ -26,7 +26,7 @@ def present(table, output):
 TINY = Experiment("tiny", "fig.0", "A tiny experiment", tasks, measure, present)
 
 
-def reproduce(folder, *, seed=0, size="quick", jobs=2, discard=False, listener=lambda *told: None, one=TINY):
+def reproduce(folder, *, seed=0, size="quick", jobs=2, discard=False, listener=lambda *args: None, one=TINY):
     plan = Reproduction(Path(folder), [one], [one], size, seed)
     plan.folder.mkdir(parents=True, exist_ok=True)
     work = plan.open(discard=discard)

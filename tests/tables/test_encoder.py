@@ -31,8 +31,8 @@ def test_numbers_are_themselves_and_gaps_the_median_with_a_flag():
 
 
 def test_text_has_a_column_for_every_level_and_unknown_words_have_none():
-    words = ["a"] * 6 + ["b"] * 7
-    encoder = learnt(w=words).encoder
+    texts = ["a"] * 6 + ["b"] * 7
+    encoder = learnt(w=texts).encoder
     assert encoder.names == ["w = a", "w = b"]
     np.testing.assert_array_equal(
         matrix(encoder, w=["b", "a", "new", None, ""]), [[0, 1], [1, 0], [0, 0], [0, 0], [0, 0]]
@@ -49,8 +49,8 @@ def test_rare_and_missing_words_have_columns_if_there_were_any():
 
 
 def test_the_most_frequent_words_are_kept():
-    words = [f"w{i:03d}" for i in range(80) for _ in range(5 + i)]
-    made = learnt(w=words)
+    texts = [f"w{i:03d}" for i in range(80) for _ in range(5 + i)]
+    made = learnt(w=texts)
     (column,), (note,) = made.encoder.columns, made.notes
     assert column.levels == tuple(f"w{i:03d}" for i in range(30, 80))
     assert "'w' has more than 50 categories" in note
@@ -66,12 +66,12 @@ def test_dictionaries_and_long_text_are_text():
 
 @pytest.mark.skipif(not hasattr(pa, "string_view"), reason="this Arrow has no views")
 def test_views_of_text_are_text():
-    words = pa.array(["a", "b", None] * 10).cast(pa.string_view())
-    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 10), words[:2])
+    texts = pa.array(["a", "b", None] * 10).cast(pa.string_view())
+    coded = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 10), texts[:2])
     encoder = learnt(w=["a", "b", None] * 10, c=["a", "b", None] * 10).encoder
     expected = matrix(encoder, w=["a", "b", None] * 10, c=["a", "b", None] * 10)
-    table = pa.table({"w": words, "c": coded})
-    for each in (table, table.to_batches()[0], {"w": words, "c": coded}):
+    table = pa.table({"w": texts, "c": coded})
+    for each in (table, table.to_batches()[0], {"w": texts, "c": coded}):
         np.testing.assert_array_equal(encoder.encode(each), expected)
 
 
@@ -109,25 +109,25 @@ def test_dates_in_text_and_in_other_units_are_the_same_dates():
 
 @pytest.mark.parametrize("zone", ["", "Z"])
 def test_dates_in_text_may_have_nanoseconds(zone):
-    words = [f"2024-01-{day:02} 12:00:00.123456789{zone}" for day in range(1, 20)]
+    texts = [f"2024-01-{day:02} 12:00:00.123456789{zone}" for day in range(1, 20)]
     stamps = pa.array([datetime(2024, 1, day, 12, 0, 0, 123456) for day in range(1, 20)])
-    encoder = learnt(t=words).encoder
+    encoder = learnt(t=texts).encoder
     assert encoder == learnt(t=stamps).encoder
-    np.testing.assert_array_equal(matrix(encoder, t=words), matrix(encoder, t=stamps))
+    np.testing.assert_array_equal(matrix(encoder, t=texts), matrix(encoder, t=stamps))
 
 
 def test_times_in_text_are_times():
     """As polars writes them to CSV files, and where some have parts of seconds."""
     times = [time(6), None, time(18, 0, 30), time(0), time(12)]
     encoder = learnt(t=times).encoder
-    for words in (
+    for texts in (
         ["06:00:00.000000000", None, "18:00:30.000000000", "00:00:00.000000000", "12:00:00.000000000"],
         ["06:00", "", "18:00:30.000", "00:00:00", "12:00"],
     ):
-        assert learnt(t=words).encoder == encoder
-        np.testing.assert_array_equal(matrix(encoder, t=words), matrix(encoder, t=times))
-    for words in (["06", "12"], ["06:00", "12:00 sharp"], ["06:00", "noon"], ["06:00", "25:00"]):
-        assert isinstance(learnt(t=words * 6).encoder.columns[0], TextColumn)
+        assert learnt(t=texts).encoder == encoder
+        np.testing.assert_array_equal(matrix(encoder, t=texts), matrix(encoder, t=times))
+    for texts in (["06", "12"], ["06:00", "12:00 sharp"], ["06:00", "noon"], ["06:00", "25:00"]):
+        assert isinstance(learnt(t=texts * 6).encoder.columns[0], TextColumn)
     (column,) = learn_encoder(pa.table({"t": ["06:00", "07:00"] * 6}), ["t"], categorical=["t"]).encoder.columns
     assert isinstance(column, TextColumn)
 
@@ -141,8 +141,8 @@ def test_a_time_of_day_is_seconds_and_their_cycle():
     np.testing.assert_array_equal(found[:, 0], [21_600, 32_400, 64_830, 0, 43_200])
     np.testing.assert_allclose(found[[0, 3, 4], 1:], [[1, 0, 0], [0, 1, 0], [0, -1, 0]], atol=1e-9)
     assert found[1, 3] == 1
-    words = pa.array(["06:00", "", "18:00:30", "00:00:00.0", "12:00"])
-    for other in (pa.array(times, pa.time64("ns")), pa.array(times, pa.time32("ms")), words):
+    texts = pa.array(["06:00", "", "18:00:30", "00:00:00.0", "12:00"])
+    for other in (pa.array(times, pa.time64("ns")), pa.array(times, pa.time32("ms")), texts):
         np.testing.assert_array_equal(matrix(encoder, t=other), found)
     with pytest.raises(TableError, match="'t' holds text that is not a time"):
         matrix(encoder, t=["noon"])
@@ -214,11 +214,11 @@ def test_text_that_says_the_same_is_read_as_what_it_was():
 
 def test_numbers_are_not_read_as_words_that_they_cannot_be():
     (zips,) = learnt(zip=["01234", "99999", "a"] * 6).encoder.columns
-    (words,) = learnt(w=["a", "b", "c"] * 6).encoder.columns
+    (texts,) = learnt(w=["a", "b", "c"] * 6).encoder.columns
     (codes,) = learnt(c=["1", "20", "c"] * 6).encoder.columns
     (truths,) = learnt(c=["true", "false"] * 6).encoder.columns
-    assert [column.covers(pa.int64()) for column in (zips, words, codes, truths)] == [False, False, True, False]
-    assert [column.covers(pa.bool_()) for column in (zips, words, codes, truths)] == [False, False, False, True]
+    assert [column.covers(pa.int64()) for column in (zips, texts, codes, truths)] == [False, False, True, False]
+    assert [column.covers(pa.bool_()) for column in (zips, texts, codes, truths)] == [False, False, False, True]
 
 
 def test_words_that_stand_for_gaps_are_gaps_in_any_table():
@@ -256,7 +256,7 @@ def test_one_row_at_a_time_is_the_same():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ([3.0] * 9, "3 everywhere"),
         (["same"] * 9, "'same' everywhere"),
@@ -267,12 +267,12 @@ def test_one_row_at_a_time_is_the_same():
         ([time(8, 30)] * 9, "same time"),
     ],
 )
-def test_columns_that_say_nothing_are_left_out_and_named(values, words):
+def test_columns_that_say_nothing_are_left_out_and_named(values, message):
     made = learn_encoder(pa.table({"bad": values, "x": np.arange(len(values))}), ["bad", "x"])
     assert made.encoder.inputs == ["x"]
     (note,) = made.notes
     assert "'bad'" in note
-    assert words in note
+    assert message in note
     with pytest.raises(TableError, match="no usable input column"):
         learn_encoder(pa.table({"bad": values}), ["bad"])
 
@@ -284,7 +284,7 @@ def test_a_column_without_values_is_refused(values):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda t: t.rename_columns(["Size", *t.column_names[1:]]), "'size' is missing. Did you mean 'Size'"),
         (lambda t: t.set_column(0, "size", pa.array(["big"] * len(t))), "'size' holds string.*fitted to numbers"),
@@ -293,10 +293,10 @@ def test_a_column_without_values_is_refused(values):
         (lambda t: t.select(["age"]), "'size' is missing.*3 more"),
     ],
 )
-def test_a_table_of_another_schema_is_refused(change, words):
+def test_a_table_of_another_schema_is_refused(change, message):
     table = sales(60)
     encoder = learn_encoder(table, ["size", "place", "garden", "sold"]).encoder
-    with pytest.raises(TableError, match=words):
+    with pytest.raises(TableError, match=message):
         encoder.encode(change(table))
 
 

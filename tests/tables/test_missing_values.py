@@ -80,9 +80,9 @@ def test_words_that_are_often_there_are_words_and_the_same_ones_are_gaps_elsewhe
 
 
 def test_words_for_gaps_that_are_no_levels_are_gaps_at_the_fit():
-    words = [f"w{i:02}" for i in range(50) for _ in range(9)] + ["NA"] * 6
-    (column,) = learnt(w=words).columns
-    assert column == TextColumn("w", tuple(sorted(set(words) - {"NA"})), other=False, missing=True)
+    texts = [f"w{i:02}" for i in range(50) for _ in range(9)] + ["NA"] * 6
+    (column,) = learnt(w=texts).columns
+    assert column == TextColumn("w", tuple(sorted(set(texts) - {"NA"})), other=False, missing=True)
     with pytest.raises(TableError, match="'w' holds no values"):
         learnt(w=["NA", None, "NULL"] * 3)
 
@@ -134,11 +134,11 @@ def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, blo
     text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
     with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
         stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
-    words = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
-    found = multi_file.unmet([tmp_path / f"d.{ending}"], words)
+    texts = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
+    found = multi_file.unmet([tmp_path / f"d.{ending}"], texts)
     assert found == ["non", "last", "999", "nxa", "2"]
     (tmp_path / "other.csv").write_text("a\n2\n999\n")
-    assert multi_file.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], words) == [
+    assert multi_file.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], texts) == [
         "non",
         "last",
         "nxa",
@@ -165,7 +165,7 @@ def test_a_column_of_unknown_words_is_pointed_out(model):
 
 def test_words_that_are_known_later_are_known(model):
     strangers = UnseenCategories(model.encoder)
-    pieces = [pa.table({"w": words, "x": [0.0, 0.0]}) for words in (["A", "A"], ["B", "a"], ["C", "D"])]
+    pieces = [pa.table({"w": texts, "x": [0.0, 0.0]}) for texts in (["A", "A"], ["B", "a"], ["C", "D"])]
     assert list(strangers.watched(iter(pieces[:1]))) == pieces[:1]
     assert "in 2 rows" in strangers.sentences()[0]
     list(strangers.watched(iter(pieces[1:])))
@@ -185,7 +185,7 @@ def test_columns_of_a_frame_that_are_not_needed_do_not_matter(model, frame):
 
 
 @pytest.mark.parametrize(
-    ("frame", "words"),
+    ("frame", "message"),
     [
         (pl.LazyFrame({"w": ["a"], "x": [1.0]}), r"LazyFrame. Call .collect\(\) first"),
         (pl.Series("x", [1.0]), "A table is needed.*got Series"),
@@ -194,6 +194,6 @@ def test_columns_of_a_frame_that_are_not_needed_do_not_matter(model, frame):
         (pd.DataFrame({"w": ["a"], "X": [1.0], "more": [object()]}), "'x' is missing. Did you mean 'X'"),
     ],
 )
-def test_what_is_wrong_with_a_frame_is_said(model, frame, words):
-    with pytest.raises(TableError, match=words):
+def test_what_is_wrong_with_a_frame_is_said(model, frame, message):
+    with pytest.raises(TableError, match=message):
         model.predict(frame)

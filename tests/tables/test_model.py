@@ -106,9 +106,9 @@ def test_no_rows_are_no_predictions(new, kernel):
 
 
 def test_it_introduces_itself_in_few_words():
-    told = repr(made())
-    assert told.startswith("TableModel of 'price' from 'size', 'age', 'place', 'garden', 'sold': KernelQuantile")
-    assert len(told) < 250
+    text = repr(made())
+    assert text.startswith("TableModel of 'price' from 'size', 'age', 'place', 'garden', 'sold': KernelQuantile")
+    assert len(text) < 250
 
 
 def test_a_value_that_many_rows_have_survives_the_logarithm():

@@ -109,8 +109,8 @@ def test_outside_of_the_theorems_strict_raises_and_lenient_warns(arguments, name
 def test_every_violation_is_named():
     with pytest.raises(ValueError, match="r must") as caught:
         theory.features_needed(1000, -0.1, 2, 3)
-    for words in ("r must lie", "gamma must lie", "compatibility must lie"):
-        assert words in str(caught.value)
+    for message in ("r must lie", "gamma must lie", "compatibility must lie"):
+        assert message in str(caught.value)
 
 
 def test_the_papers_own_experiments_can_be_evaluated():
