@@ -150,7 +150,7 @@ def test_words_that_stand_for_gaps(folder, tmp_path, memory):
         found.append((tmp_path / f"{model}.csv").read_text())
     assert found[0] == found[1]
     report = run("report", tmp_path / "m", data, "--out", tmp_path / "r.html", "--json")
-    assert json.loads(report.stdout)["rows_judged"] == 299
+    assert json.loads(report.stdout)["rows_evaluated"] == 299
     refused(
         run("predict", tmp_path / "m", other, "--out", tmp_path / "no.csv"), "'x' holds 'none' (row 4 below the header)"
     )

@@ -174,4 +174,4 @@ def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, tmp_path):
         json.loads(run("report", tmp_path / "m.quernel", path, *options).stdout) for path in (in_csv, in_parquet)
     ]
     assert reports[0] == reports[1]
-    assert reports[0]["rows_judged"] == 150
+    assert reports[0]["rows_evaluated"] == 150

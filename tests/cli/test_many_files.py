@@ -150,7 +150,7 @@ def test_many_files_of_other_formats_and_commands(tmp_path):
     assert both[1].encoder == one[1].encoder
     np.testing.assert_allclose(both[1].predict(table), one[1].predict(table), rtol=1e-6)
     ran = run("report", tmp_path / "m.quernel", tmp_path / "part?.csv", "--out", tmp_path / "r.html", "--json")
-    assert json.loads(ran.stdout)["rows_judged"] == both[0]["rows"]
+    assert json.loads(ran.stdout)["rows_evaluated"] == both[0]["rows"]
 
 
 def test_tune_on_a_table_read_in_parts(swept, tmp_path):

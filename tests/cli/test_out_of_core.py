@@ -62,7 +62,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
             folder, "price", tmp_path / f"{name}.m", *QUICK, *options, *memory, "--report", page, "--seed", "3"
         )[0]
         assert made["read"] == name
-        pages.append((made["judged"], page.read_text()))
+        pages.append((made["evaluation"], page.read_text()))
     (one, text), (other, streamed) = pages
     nearly_equal(one, other)
     assert other["sample_of"] is None
@@ -98,7 +98,7 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
     assert len(fitted_to) == n - round(0.2 * n)
     assert not np.isin(held_out, fitted_to).any()
     assert np.isin(baselines, fitted_to).all()  # so that the line above could fail
-    assert (made["judged"]["rows_judged"], made["judged"]["sample_of"]) == (len(held_out), round(0.2 * n))
+    assert (made["evaluation"]["rows_evaluated"], made["evaluation"]["sample_of"]) == (len(held_out), round(0.2 * n))
     assert 280 <= len(held_out) + len(baselines) <= 300  # some have no target
     text = page.read_text()
     for message in (
@@ -118,7 +118,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monk
     arguments = ("report", tmp_path / "m", folder, "--json", "--out")
     n = len(table) - table["price"].null_count
     whole = read_report(run(*arguments, tmp_path / "whole.html"))
-    assert (whole["rows_judged"], whole["sample_of"]) == (n, None)
+    assert (whole["rows_evaluated"], whole["sample_of"]) == (n, None)
     report_command = import_module("quernel.cli.report")
     drawn, draw = [], report_command._draw_sample
 
@@ -131,7 +131,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monk
     (sample,) = drawn
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
     there = np.isfinite(sample.table["price"].to_numpy(zero_copy_only=False))
-    assert sampled["rows_judged"] == there.sum()
+    assert sampled["rows_evaluated"] == there.sum()
     assert chisquare(np.histogram(sample.place, 10, (0, 2000))[0]).pvalue > 1e-4
     # The loss of these very rows, by hand; and near that of all rows.
     y, curves = (
@@ -249,7 +249,7 @@ def test_a_running_cluster_fits_judges_and_searches(tmp_path):
         assert len(cluster.workers) == 2  # it is left running
     assert spread_out[0]["read"] == read_report(ran)["read"] == "dask"
     assert_same_model(whole, spread_out, table, "price")
-    nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
+    nearly_equal(spread_out[0]["evaluation"], whole[0]["evaluation"])
 
 
 def test_a_local_cluster_reads_fits_calibrates_and_judges(tmp_path):
@@ -265,8 +265,8 @@ def test_a_local_cluster_reads_fits_calibrates_and_judges(tmp_path):
     assert (whole[0]["read"], spread_out[0]["read"]) == ("whole", "dask")
     assert_same_model(whole, spread_out, table, "price")
     assert whole[0]["calibration_rows"] == spread_out[0]["calibration_rows"] > 0
-    nearly_equal(spread_out[0]["judged"], whole[0]["judged"])
-    assert spread_out[0]["judged"]["intervals"][0]["calibrated"]
+    nearly_equal(spread_out[0]["evaluation"], whole[0]["evaluation"])
+    assert spread_out[0]["evaluation"]["intervals"][0]["calibrated"]
     ends = [model.predict_interval(table) for _, model in found]
     assert np.abs(ends[0] - ends[1]).mean() < 1e-3 * np.abs(ends[0][:, 1] - ends[0][:, 0]).mean()
     pages = [(tmp_path / f"{name}.html").read_text() for name in ("whole", "dask")]

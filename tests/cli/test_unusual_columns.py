@@ -165,7 +165,7 @@ def test_a_target_of_truth_values_that_begins_with_numbers_is_judged(here, monke
     assert run("fit", "t.csv", "--target", "y", "--model", "m", *QUICK).returncode == 0
     ran = run("report", "m", "t.csv", "--out", "r.html", "--json")
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["rows_judged"] == 400
+    assert json.loads(ran.stdout)["rows_evaluated"] == 400
     (here / "bad.csv").write_text((here / "t.csv").read_text() + "3,maybe\n")
     ran = run("report", "m", "bad.csv", "--out", "bad.html")
     assert ran.returncode == 1

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from quernel.report import charts
-from quernel.report.charts import calendar_ticks, clock_ticks
-from quernel.report.fans import ColumnFan
-from quernel.report.svg import WIDTH, Chart
+from quernel.report.charts import WIDTH, Chart, ColumnFan, calendar_ticks, clock_ticks
 
 NOON = datetime(2001, 3, 29, 12, 34, 56, tzinfo=UTC).timestamp()
 
@@ -60,14 +58,14 @@ def test_dates_have_round_ticks(span, names):
 )
 def test_the_bars_of_counts_stand_over_them(values, centres):
     y = np.repeat(np.array(values, dtype=float), 300 // len(values))
-    edges = charts.bins(y)
+    edges = charts.bin_edges(y)
     np.testing.assert_allclose((edges[1:] + edges[:-1]) / 2, centres)
     assert np.histogram(y, edges)[0].sum() == len(y)
 
 
 def test_the_bars_of_other_targets_go_from_end_to_end():
     y = np.random.default_rng(0).normal(size=400)
-    edges = charts.bins(y)
+    edges = charts.bin_edges(y)
     assert (len(edges), edges[0], edges[-1]) == (21, y.min(), y.max())
 
 
@@ -81,7 +79,7 @@ def texts(drawn):
 
 
 def test_few_counts_have_a_tick_each():
-    drawn = charts.histogram(np.repeat([0.0, 1.0, 2.0], 50), "n")
+    drawn = charts.draw_histogram(np.repeat([0.0, 1.0, 2.0], 50), "n")
     assert [text for *_, text in texts(drawn) if text in "012"] == ["0", "0", "1", "2"]  # rows, and three counts
 
 
@@ -102,7 +100,7 @@ def categories(names):
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 10])
 def test_names_of_categories_keep_to_the_picture_and_clear_of_each_other(count):
     names = tuple(f"{'Rome' if k % 2 else 'Saint-Germain-en-Laye and its surroundings, '}{k}" for k in range(count))
-    found = texts(charts.fan(categories(names), np.array([0.5]), "y"))
+    found = texts(charts.draw_fan(categories(names), np.array([0.5]), "y"))
     for height in {y for _, _, y, _ in found}:
         line = sorted((start, end, text) for start, end, y, text in found if y == height)
         assert line[0][0] >= 0
@@ -114,5 +112,5 @@ def test_names_of_categories_keep_to_the_picture_and_clear_of_each_other(count):
 
 
 def test_the_last_name_takes_the_room_to_its_left():
-    found = texts(charts.fan(categories(["Llanfairpwll"] * 8 + ["(missing)"]), np.array([0.5]), "y"))
+    found = texts(charts.draw_fan(categories(["Llanfairpwll"] * 8 + ["(missing)"]), np.array([0.5]), "y"))
     assert "(missing)" in [text for *_, text in found]

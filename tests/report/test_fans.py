@@ -6,7 +6,7 @@ import pytest
 
 from quernel.plots.table_access import ENDS, date_grid
 from quernel.report import charts
-from quernel.report.fans import column_fans
+from quernel.report.content import compute_fans
 from support.report_page import LEVELS, fitted
 
 DAY, YEAR = 86_400.0, 365.2425 * 86_400
@@ -52,13 +52,13 @@ def test_rows_at_few_values_are_scattered_sideways_and_all_drawn():
     columns = {"few": rng.integers(1, 6, 200) * 2.0, "many": rng.random(200), "word": rng.choice(["a", "b"], 200)}
     table = pa.table(columns | {"y": rng.random(200)})
     model, training = fitted(table, "y")
-    few, many, word = column_fans(model, table, training.y, ["few", "many", "word"])
-    assert (few.scattered, many.scattered, word.scattered) == (0.4, 0.0, 0.2)
+    few, many, word = compute_fans(model, table, training.y, ["few", "many", "word"])
+    assert (few.jitter, many.jitter, word.jitter) == (0.4, 0.0, 0.2)
     assert few.grid.tolist() == [2, 4, 6, 8, 10]
     assert len(np.unique(few.x)) == 200
     assert sorted(2 * (few.x / 2).round()) == sorted(columns["few"])
     assert np.abs(few.x - 2 * (few.x / 2).round()).max() <= 0.4
-    drawn = charts.fan(few, np.array(LEVELS), "y")
+    drawn = charts.draw_fan(few, np.array(LEVELS), "y")
     assert drawn.count("h.1") == 200
 
 
@@ -68,7 +68,7 @@ def test_the_fan_of_many_years_follows_the_model():
     y = np.cos(2 * np.pi * at * DAY / YEAR) + 0.1 * rng.normal(size=len(at))
     table = pa.table({"day": pa.array(at.astype(np.int32)).cast(pa.date32()), "y": y})
     model, training = fitted(table, "y")
-    (fan,) = column_fans(model, table, training.y, ["day"])
+    (fan,) = compute_fans(model, table, training.y, ["day"])
     every = np.arange(fan.grid[0], fan.grid[-1], 7 * DAY)  # of one day of the week
     predicted = model.predict(pa.table({"day": pa.array((every / DAY).astype(np.int32)).cast(pa.date32())}))[:, 1]
     assert np.ptp(predicted) > 1

@@ -16,12 +16,10 @@ from sklearn.linear_model import QuantileRegressor
 import quernel
 from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_rows, report_page
-from quernel.report.content import intervals
-from quernel.report.evaluation import baselines, linear, unconditional
-from quernel.report.fans import column_fans
-from quernel.report.model_choices import choices
-from quernel.report.number_format import number, short
-from quernel.report.svg import Chart, ticks
+from quernel.report.charts import Chart, round_ticks
+from quernel.report.content import compute_fans, describe_choices
+from quernel.report.evaluation import find_baselines, predict_linear, predict_unconditional
+from quernel.report.formatting import format_number, format_tick
 from support.command_line import run
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
 from support.tables import sales
@@ -154,8 +152,8 @@ def test_long_names_of_categories_take_turns_on_two_lines():
         categories = [f"{'abcdefgh'[k % 8]}{'o' * (length - 1)}" for k in range(160)]
         table = pa.table({"word": categories, "y": rng.random(160)})
         model, training = fitted(table, "y")
-        (fan,) = column_fans(model, table, training.y, ["word"])
-        drawn = charts.fan(fan, np.array(LEVELS), "y")
+        (fan,) = compute_fans(model, table, training.y, ["word"])
+        drawn = charts.draw_fan(fan, np.array(LEVELS), "y")
         names = re.findall(r'y="([\d.]+)" text-anchor="middle">(\w+)<', drawn)[:8]
         assert {name for _, name in names} == set(categories)  # whole
         assert len({height for height, _ in names}) == lines
@@ -196,7 +194,7 @@ def test_two_shares_are_given_only_where_rows_on_curves_have_the_same_target(cou
     assert ("Rows with the same target lie" in page.texts["coverage"]) == counts
     assert ("Vertical lines go" in page.texts["coverage"]) == counts
     assert (" to " in page.row("coverage", "0.5")[1]) == counts
-    (wide,) = intervals(evaluation)
+    (wide,) = evaluation.intervals()
     assert (wide.inner < wide.observed) == counts
     both = f"{100 * wide.inner:.1f} to {100 * wide.observed:.1f} %"
     assert (page.row("coverage", "90 %")[1] == both) == counts
@@ -229,7 +227,7 @@ def test_every_way_to_choose_says_why():
         "has none": KernelQuantileRegressor([0.1, 0.9], kernel="linear"),
     }
     for why, model in ways.items():
-        stated = {one.name: one for one in choices(model.fit(X, y), X, y)}
+        stated = {one.name: one for one in describe_choices(model.fit(X, y), X, y)}
         assert why in stated["Bandwidth"].why, stated["Bandwidth"]
         assert stated["Ridge weight alpha"].value == f"{model.alpha_:.3g}"
         dimension = float(stated["Effective dimension"].value)
@@ -248,7 +246,7 @@ def test_the_worst_rows_are_named_by_their_place_in_the_file(reader):
     entry = table["price"][int(as_number(first[0])) - 1].as_py()  # rows without a target are counted, too
     assert entry == pytest.approx(y[worst])
     size = table["size"][int(as_number(first[0])) - 1].as_py()
-    assert first[head.index("size")] == ("missing" if size is None else number(size))
+    assert first[head.index("size")] == ("missing" if size is None else format_number(size))
 
 
 def test_rows_outside_the_range_are_counted_and_shown():
@@ -371,14 +369,14 @@ def test_linear_quantile_regression_is_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 2)) * [1, 1000] + [0, 5000]
     y = X @ [1.0, 0.002] + (1 + 0.3 * X[:, 0] ** 2) * rng.standard_normal(150)
-    ours = linear(X, y, X, np.array([0.25, 0.5]))
+    ours = predict_linear(X, y, X, np.array([0.25, 0.5]))
     for level, curve in zip((0.25, 0.5), ours.T, strict=True):
         theirs = QuantileRegressor(quantile=level, alpha=0).fit(X, y).predict(X)
         assert pinball(y, curve[:, None], [level]) == pytest.approx(pinball(y, theirs[:, None], [level]), rel=1e-3)
-    assert pinball(y, unconditional(X, y, X, np.array([0.5])), [0.5]) > 1.1 * pinball(y, ours[:, 1:], [0.5])
+    assert pinball(y, predict_unconditional(X, y, X, np.array([0.5])), [0.5]) > 1.1 * pinball(y, ours[:, 1:], [0.5])
 
 
-def test_rivals_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
+def test_baselines_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
     _, model, training, _, _ = made()
     monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
     monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
@@ -407,19 +405,19 @@ def test_lightgbm_takes_part_where_it_is_installed(monkeypatch):
     fake.LGBMRegressor = LGBMRegressor
     fake.__spec__ = importlib.machinery.ModuleSpec("lightgbm", None)
     monkeypatch.setitem(sys.modules, "lightgbm", fake)
-    found = baselines()
+    found = find_baselines()
     (name,) = [name for name in found if "LightGBM" in name]
     curves = found[name](np.zeros((50, 1)), np.arange(50.0), np.zeros((3, 1)), np.array([0.1, 0.9]))
     np.testing.assert_allclose(curves, np.tile(-np.quantile(np.arange(50.0), [0.9, 0.1]), (3, 1)))
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert len(baselines()) == 2
+    assert len(find_baselines()) == 2
 
 
 def test_a_fan_is_what_the_model_predicts_for_a_typical_row():
     table, model, training, _, _ = made()
     whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
-    size, place, garden = column_fans(model, whole, training.y, ["size", "place", "garden"])
+    size, place, garden = compute_fans(model, whole, training.y, ["size", "place", "garden"])
     typical = {
         "age": float(np.median(whole["age"].to_numpy())),
         "place": "north",
@@ -441,7 +439,7 @@ def test_a_fan_is_what_the_model_predicts_for_a_typical_row():
 def test_dates_are_shown_at_one_time_of_the_week():
     table, model, training, _, _ = made()
     whole = table.filter(np.isfinite(table["price"].to_numpy(zero_copy_only=False)))
-    (sold,) = column_fans(model, whole, training.y, ["sold"])
+    (sold,) = compute_fans(model, whole, training.y, ["sold"])
     assert 30 < len(sold.grid) <= 61
     assert np.ptp(sold.grid % (7 * 86_400)) == pytest.approx(0, abs=1e-3)
     times = whole["sold"].cast(pa.int64()).drop_null().to_numpy() / 1e6
@@ -459,11 +457,11 @@ def test_charts_put_values_where_they_belong():
 
 
 def test_numbers_are_short_and_right():
-    assert [number(v) for v in (0, 12345.6, 9999.7, 2017, -1234.56, 12.345678, 0.5, 1.2e-7)] == [
+    assert [format_number(v) for v in (0, 12345.6, 9999.7, 2017, -1234.56, 12.345678, 0.5, 1.2e-7)] == [
         "0", "12,346", "10,000", "2017", "-1235", "12.35", "0.5", "1.2e-07",
     ]  # fmt: skip
-    assert [short(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2500", "250k", "1.5M", "-2G"]
-    assert [value for value, _ in ticks(0.03, 0.97)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert [format_tick(v) for v in (0, 2500, 250_000, 1.5e6, -2e9)] == ["0", "2500", "250k", "1.5M", "-2G"]
+    assert [value for value, _ in round_ticks(0.03, 0.97)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
 @pytest.fixture
@@ -482,12 +480,12 @@ def test_fit_and_report_write_pages(sales_files, tmp_path):
     assert code == 0, err
     report = json.loads(out)
     page = read((tmp_path / "fit.html").read_text("utf-8"))
-    assert number(np.mean(report["judged"]["pinball_loss"])) == page.row("loss", "This model")[1]
-    assert report["judged"]["unseen"]
+    assert format_number(np.mean(report["evaluation"]["pinball_loss"])) == page.row("loss", "This model")[1]
+    assert report["evaluation"]["unseen"]
     code, out, err = run("report", "m.quernel", "new.csv", "--out", "new.html", "--json")
     assert code == 0, err
     report = json.loads(out)
-    assert (report["rows_judged"], report["unseen"]) == (100 - sales(100, seed=1)["price"].null_count, False)
+    assert (report["rows_evaluated"], report["unseen"]) == (100 - sales(100, seed=1)["price"].null_count, False)
     assert "sales" not in (tmp_path / "new.html").read_text("utf-8")
     assert "new.csv, 100 rows" in read((tmp_path / "new.html").read_text("utf-8")).texts[""]
     code, out, _ = run("report", "m.quernel", "new.csv", "--out", "again.html")
@@ -505,7 +503,7 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(sales
     )
     assert code == 0, err
     report = json.loads(out)
-    calibrated, fitted = report["judged"]["intervals"]
+    calibrated, fitted = report["evaluation"]["intervals"]
     assert (calibrated["calibrated"], fitted["calibrated"]) == (True, False)
     assert calibrated["coverage"] == fitted["coverage"] == 0.8
     # So small a ridge weight follows single rows: as fitted, the interval holds far too few others.
@@ -513,7 +511,7 @@ def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(sales
     page = read((tmp_path / "c.html").read_text("utf-8"))
     line = page.row("coverage", "80 %, calibrated")
     assert line[1] == f"{100 * calibrated['observed']:.1f} %"
-    assert line[-1] == number(calibrated["mean_width"])
+    assert line[-1] == format_number(calibrated["mean_width"])
     assert "Coverage of the 80 % calibrated interval" in page.texts[""]
     assert "fitted to and calibrated on" in page.texts["loss"]
     assert "predict_interval(frame)" in page.texts["load"]

@@ -12,7 +12,7 @@ from typing import Any
 from quernel.cli.console import note, split_list, working
 from quernel.data import DaskRows, memory_budget
 from quernel.estimators.validation import LARGEST, SMALLEST
-from quernel.report.number_format import counted
+from quernel.report.formatting import format_count
 from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
 from quernel.tables.arrow_casts import kind_of
 from quernel.tables.column_stats import MOST_LEVELS
@@ -137,7 +137,7 @@ def print_training(training: Training | StreamedTraining) -> None:
     if training.dropped:
         those = f", {training.infinite:,} of them with an infinite one" if training.infinite else ""
         are = "is" if training.dropped == 1 else "are"
-        note(f"{counted(training.dropped, 'row')} without a target {are} left out{those}.")
+        note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
 
 
 def read_mode(training: Training | StreamedTraining) -> str:

@@ -48,7 +48,7 @@ from quernel.estimators.levels import check_levels
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.persistence import save
-from quernel.report.number_format import counted
+from quernel.report.formatting import format_count
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 
@@ -166,7 +166,7 @@ def fit(
         weights=weights, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (table, training):  # fmt: skip
         doing = "Fitting and calibrating" if interval else "Fitting"
-        text = f"{doing} {counted(len(estimator.quantiles), 'quantile level')} on {training.n_rows:,} rows"
+        text = f"{doing} {format_count(len(estimator.quantiles), 'quantile level')} on {training.n_rows:,} rows"
         more = {} if checkpoint is None else {"checkpoint": checkpoint}
         seconds = fit_with_progress(interval or estimator, training, text, **more)
         fitted = interval.estimators_[0] if interval else estimator
@@ -182,7 +182,7 @@ def fit(
                     table_model, table, training, seed=seed, time_ordered=time_ordered, **names
                 )
                 write_report(page, report, force=force)
-            summary |= {"report": str(report), "judged": summarize_evaluation(evaluation)}
+            summary |= {"report": str(report), "evaluation": summarize_evaluation(evaluation)}
     if as_json:
         typer.echo(json.dumps(summary))
     else:
@@ -375,14 +375,14 @@ def columns_table(training: Training | StreamedTraining) -> RichTable:
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         table.add_row(escape(column.name), column.kind, escape(shown))
     for kind, count in unchanged.items():
-        table.add_row(counted(count, "other column"), kind, "themselves")
+        table.add_row(format_count(count, "other column"), kind, "themselves")
     return table
 
 
 def print_fit(summary: dict[str, Any]) -> None:
     """Print the summary of a fit in sentences."""
     console.print(
-        f"{counted(len(summary['quantiles']), 'quantile level')} of {escape(repr(summary['target']))} fitted to "
+        f"{format_count(len(summary['quantiles']), 'quantile level')} of {escape(repr(summary['target']))} fitted to "
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}."

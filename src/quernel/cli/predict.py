@@ -20,7 +20,7 @@ from quernel.cli.output_checks import check_outputs
 from quernel.cli.passthrough_columns import PassthroughColumns, select_passthrough, table_writer
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
-from quernel.report.number_format import counted
+from quernel.report.formatting import format_count
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.model import UnseenCategories
 from quernel.tables.reading import Batches, ending_of, nearest
@@ -62,7 +62,7 @@ def predict(
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
     if infinite:
-        note(f"{counted(infinite, 'row')} with an infinite input, treated as missing.")
+        note(f"{format_count(infinite, 'row')} with an infinite input, treated as missing.")
     if outside:
         note(
             f"{outside:,} of {rows:,} rows are outside the range of the training data ({_top_columns(beyond)}): "
@@ -81,8 +81,8 @@ def predict(
     else:
         interval = f" and its {fitted.interval.coverage_:.0%} interval" if fitted.interval is not None else ""
         console.print(
-            f"{counted(rows, 'row')}, {counted(len(levels), 'quantile')} of {escape(repr(fitted.target))}{interval}: "
-            f"[bold]{escape(str(out))}[/]"
+            f"{format_count(rows, 'row')}, {format_count(len(levels), 'quantile')} of {escape(repr(fitted.target))}"
+            f"{interval}: [bold]{escape(str(out))}[/]"
         )
 
 

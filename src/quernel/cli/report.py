@@ -19,7 +19,7 @@ from quernel.cli.report_file import check_report_path, print_evaluation, summari
 from quernel.data import memory_budget
 from quernel.report import evaluate_on, report_page
 from quernel.report.evaluation import check_target
-from quernel.report.number_format import counted
+from quernel.report.formatting import format_count
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.arrow_casts import kind_of, numbers
 from quernel.tables.model import describe_unseen
@@ -146,7 +146,7 @@ def _note_infinite(fitted: TableModel, table: Any, target: Any) -> None:
     """Print how many rows have infinite values, which are treated as missing."""
     for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.infinite(table).sum())):
         if count:
-            note(f"{counted(int(count), 'row')} with an infinite {what}, treated as missing.")
+            note(f"{format_count(int(count), 'row')} with an infinite {what}, treated as missing.")
 
 
 def _check_columns(fitted: TableModel, schema: Any, data: Path) -> None:

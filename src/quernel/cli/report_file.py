@@ -11,8 +11,7 @@ from quernel._files import check_writable, write_text_atomically
 from quernel.cli.console import console, fitting, working
 from quernel.data import memory_budget
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_streamed, report_page
-from quernel.report.content import intervals
-from quernel.report.number_format import number
+from quernel.report.formatting import format_number
 from quernel.tables import StreamedTraining, TableModel, Training
 from quernel.tables.reservoir_sample import rows_to_draw
 from quernel.tables.streaming_training import draw_rows
@@ -58,27 +57,27 @@ def write_report(text: str, out: Path, *, force: bool) -> None:
 def summarize_evaluation(evaluation: Evaluation) -> dict[str, Any]:
     """Return losses and coverage as shown in the report, for --json."""
     return {
-        "rows_judged": len(evaluation.y),
+        "rows_evaluated": len(evaluation.y),
         "sample_of": evaluation.out_of,
         "unseen": evaluation.unseen,
         "rows_outside": int(evaluation.outside.sum()),
         "quantiles": evaluation.levels.tolist(),
         "pinball_loss": evaluation.losses().tolist(),
-        "rivals": {name: evaluation.losses(name).tolist() for name in evaluation.baselines},
+        "baselines": {name: evaluation.losses(name).tolist() for name in evaluation.baselines},
         "intervals": [
             {"coverage": one.nominal, "observed": one.observed, "mean_width": one.width, "calibrated": one.calibrated}
-            for one in intervals(evaluation)
+            for one in evaluation.intervals()
         ],
     }
 
 
 def print_evaluation(evaluation: Evaluation, out: Path) -> None:
     """Print the loss of the model and of the baselines, the coverage, and where the report is."""
-    ours = number(evaluation.losses().mean())
-    compared = ", ".join(f"{name} {number(evaluation.losses(name).mean())}" for name in evaluation.baselines)
+    ours = format_number(evaluation.losses().mean())
+    compared = ", ".join(f"{name} {format_number(evaluation.losses(name).mean())}" for name in evaluation.baselines)
     drawn = "" if evaluation.out_of is None else f", a random sample of {evaluation.out_of:,},"
     console.print(f"Pinball loss on {len(evaluation.y):,} rows{drawn} {ours} ({compared}).", highlight=False)
-    for one in intervals(evaluation)[:1]:
+    for one in evaluation.intervals()[:1]:
         kind = "calibrated interval" if one.calibrated else "interval"
         console.print(f"The {one.nominal:.0%} {kind} covers {one.observed:.1%} of them.", highlight=False)
     console.print(f"Report: [bold]{escape(str(out))}[/]", highlight=False)

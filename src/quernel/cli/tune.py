@@ -45,7 +45,7 @@ from quernel.cli.output_checks import check_outputs
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.estimators.splits import LastRows
 from quernel.persistence import save
-from quernel.report.number_format import counted
+from quernel.report.formatting import format_count
 from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTraining, TableModel, Training
 
@@ -133,7 +133,7 @@ def tune(
         weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
     ) as (_, training):  # fmt: skip
         _check_groups(groups, training, folds, validation)
-        text = f"Searching {counted(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
+        text = f"Searching {format_count(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
         seconds = fit_with_progress(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
@@ -170,7 +170,7 @@ def _check_groups(
     needed, found = (folds or FOLDS) if validation is None else 2, len(np.unique(training.groups))
     if found < needed:
         raise ValueError(
-            f"The column {groups!r} has {counted(found, 'group')}, but "
+            f"The column {groups!r} has {format_count(found, 'group')}, but "
             f"{'--folds ' + str(needed) if validation is None else '--validation'} needs at least {needed}. Use "
             "fewer folds, or choose another column."
         )

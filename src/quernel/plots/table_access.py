@@ -86,10 +86,11 @@ def find_column(column: int | str, names: list[str]) -> int:
     return int(column)
 
 
-def make_grid(values: NDArray[Any], n_points: int) -> NDArray[Any]:
+def make_grid(values: NDArray[Any], n_points: int, *, yearly: bool = True) -> NDArray[Any]:
     """Return the default grid along a column, in its own type.
 
     Its distinct values if they are few, otherwise n_points between its outer quantiles; the most frequent categories.
+    With `yearly`, a grid of dates is as fine as the seasons need.
     """
     observed = drop_missing(values)
     if len(observed) == 0:
@@ -97,7 +98,8 @@ def make_grid(values: NDArray[Any], n_points: int) -> NDArray[Any]:
     if values.dtype.kind == "O":
         return _most_frequent(observed)[:MAX_CATEGORIES]
     if values.dtype.kind == "M":
-        return to_dates(date_grid(to_seconds(observed), n_points))
+        few = is_time_of_day(values) and len(np.unique(observed)) <= FEW_VALUES
+        return np.unique(observed) if few else to_dates(date_grid(to_seconds(observed), n_points, yearly=yearly))
     distinct = np.unique(observed)
     if len(distinct) <= FEW_VALUES:
         return distinct
@@ -165,8 +167,8 @@ def drop_missing(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def to_seconds(dates: NDArray[Any]) -> Floats:
-    """Convert datetimes to seconds since 1970."""
-    return dates.astype("datetime64[us]").astype(np.int64) / 1e6
+    """Convert datetimes to seconds since 1970, NaN where they are missing."""
+    return np.where(np.isnat(dates), np.nan, dates.astype("datetime64[us]").astype(np.int64) / 1e6)
 
 
 def to_dates(seconds: Floats) -> NDArray[Any]:

@@ -1,21 +1,33 @@
-"""The charts of the report: histogram, calibration, PIT histogram, and fan charts along a column."""
+"""The charts of the report as SVG text: histogram, calibration, PIT histogram, and fan charts along a column.
+
+They draw the numbers of the displays of `quernel.plots`, without matplotlib. Colours are CSS classes of the page's
+style sheet, for light and dark themes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
-from quernel.plots.calibration import binomial_band
+from quernel.plots import CalibrationDisplay, QuantileFanDisplay, ResidualQuantileDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
-from quernel.report.columns import day, time_of_day
-from quernel.report.fans import ColumnFan
-from quernel.report.number_format import number, percent, short
-from quernel.report.svg import Chart, Ticks
+from quernel.plots.table_access import ENDS, FEW_VALUES, is_time_of_day, to_seconds
+from quernel.report.formatting import format_date, format_number, format_share, format_tick, format_time
 
+Array = NDArray[np.floating]
+Ticks = Sequence[tuple[float, str]]
+
+# Size and margins of a drawing, in its own units: about its pixels on a phone. Text is 12 high.
+WIDTH, HEIGHT = 440, 290
+RIGHT, TOP, BOTTOM = 10, 12, 44
+# Room for the label of the upright axis, and for each letter of its longest tick; the height of a line of ticks.
+LABEL, LETTER, LINE = 26, 7.5, 13
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 # Seconds between ticks, as on a clock.
 CLOCK_STEPS = (
@@ -28,19 +40,133 @@ CALENDAR_STEPS = (
     *(("M", step, 6) for step in (1, 2, 3, 4, 6)),
     *(("Y", factor * 10**power, 7) for power in range(4) for factor in (1, 2, 5)),
 )
+# Of a histogram: bars that have a tick each, steps that values may be apart to be taken for counts of steps, and counts
+# that have a bar each, however few the rows.
+FEW_TICKS, MOST_STEPS, MOST_BARS = 6, 100_000, 16
+# Of a fan chart: rows that are drawn (a random sample), their jitter relative to the distance to the next value, half
+# the width of a category, and the margin beside the first and the last one; categories are 1 apart.
+MOST_POINTS, JITTER, HALF_WIDTH, MARGIN = 400, 0.2, 0.35, 0.6
+# Letters of the names of categories that fit on a line below the chart, and beyond its ends.
+LETTERS, LETTERS_LEFT, LETTERS_RIGHT = 52, 4, 1
+
+
+class Chart:
+    """Axes from (low, high) to (low, high), on which lines, bands, bars and dots are put in that order.
+
+    Names of ticks that are long take turns on several lines.
+    """
+
+    def __init__(
+        self,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        *,
+        alt: str,
+        x_label: str,
+        y_label: str,
+        x_ticks: Ticks | None = None,
+        tick_lines: int = 1,
+    ) -> None:
+        self.x, self.y = _widen(x), _widen(y)
+        self.alt, self.x_label, self.y_label = alt, x_label, y_label
+        self.x_ticks = round_ticks(*self.x) if x_ticks is None else x_ticks
+        self.y_ticks = round_ticks(*self.y)
+        self.left = LABEL + LETTER * max((len(text) for _, text in self.y_ticks), default=0)
+        self.tick_lines, self.bottom = tick_lines, HEIGHT - BOTTOM - LINE * (tick_lines - 1)
+        self.marks: list[str] = []
+
+    def across(self, x: ArrayLike) -> Array:
+        """Where x is in the drawing."""
+        low, high = self.x
+        return self.left + (np.asarray(x, dtype=float) - low) / (high - low) * (WIDTH - self.left - RIGHT)
+
+    def down(self, y: ArrayLike) -> Array:
+        """Where y is in the drawing."""
+        low, high = self.y
+        return self.bottom - (np.asarray(y, dtype=float) - low) / (high - low) * (self.bottom - TOP)
+
+    def line(self, x: ArrayLike, y: ArrayLike, kind: str) -> None:
+        """Draw a line through points."""
+        self.marks.append(f'<path class="line {kind}" d="{self._path(x, y)}"/>')
+
+    def band(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, kind: str, opacity: float = 1.0) -> None:
+        """Fill the area between two lines."""
+        outline = np.r_[np.asarray(x), np.asarray(x)[::-1]], np.r_[np.asarray(low), np.asarray(high)[::-1]]
+        self.marks.append(f'<path class="{kind}" fill-opacity="{opacity:.2f}" d="{self._path(*outline)}Z"/>')
+
+    def dots(self, x: ArrayLike, y: ArrayLike, kind: str) -> None:
+        """Draw points; those outside the axes are left out. Each is a tiny line: one of no length is lost in print."""
+        x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+        inside = (x >= self.x[0]) & (x <= self.x[1]) & (y >= self.y[0]) & (y <= self.y[1])
+        places = zip(self.across(x[inside]), self.down(y[inside]), strict=True)
+        self.marks.append(f'<path class="dots {kind}" d="{"".join(f"M{a:.1f} {b:.1f}h.1" for a, b in places)}"/>')
+
+    def bars(self, edges: ArrayLike, heights: ArrayLike, kind: str) -> None:
+        """Draw bars from 0 up, between neighbouring edges."""
+        edges = np.asarray(edges, dtype=float)
+        for left, right, height in zip(edges[:-1], edges[1:], np.asarray(heights), strict=True):
+            self.band([left, right], [0, 0], [height, height], kind)
+
+    def whiskers(self, x: ArrayLike, low: ArrayLike, high: ArrayLike, kind: str) -> None:
+        """Draw upright lines."""
+        for at, bottom, top in zip(np.asarray(x), np.asarray(low), np.asarray(high), strict=True):
+            self.line([at, at], [bottom, top], kind)
+
+    def svg(self) -> str:
+        """Return the chart as text."""
+        return (
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.alt)}">'
+            f"{self._frame()}{''.join(self.marks)}</svg>"
+        )
+
+    def _frame(self) -> str:
+        """Return grid, ticks and labels."""
+        left, bottom, right = self.left, self.bottom, WIDTH - RIGHT
+        drawn = []
+        for value, text in self.y_ticks:
+            at = float(self.down(value))
+            drawn.append(f'<path class="grid" d="M{left} {at:.1f}H{right}"/>')
+            drawn.append(f'<text x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>')
+        for k, (value, text) in enumerate(self.x_ticks):
+            at, line = float(self.across(value)), bottom + 16 + LINE * (k % self.tick_lines)
+            drawn.append(f'<path class="grid" d="M{at:.1f} {TOP}V{bottom}"/>')
+            # A name that the edge would cut ends there.
+            place, anchor = (WIDTH, "end") if at + LETTER * len(text) / 2 > WIDTH else (round(at, 1), "middle")
+            drawn.append(f'<text x="{place}" y="{line}" text-anchor="{anchor}">{escape(text)}</text>')
+        below, beside = (escape(truncate(text, most)) for text, most in ((self.x_label, 56), (self.y_label, 36)))
+        middle, at = (left + right) / 2, (TOP + bottom) / 2
+        drawn.append(f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{below}</text>')
+        turned = f"translate(12 {at}) rotate(-90)"
+        drawn.append(f'<text class="label" transform="{turned}" text-anchor="middle">{beside}</text>')
+        return "".join(drawn)
+
+    def _path(self, x: ArrayLike, y: ArrayLike) -> str:
+        low, high = self.y
+        reach = high - low  # far beyond the axes nothing is seen, and huge numbers only make trouble
+        y = np.clip(np.asarray(y, dtype=float), low - reach, high + reach)
+        return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(self.across(x), self.down(y), strict=True))
+
+
+def round_ticks(low: float, high: float, most: int = 6) -> Ticks:
+    """Return at most `most` round numbers between low and high, with their labels."""
+    rough = (high - low) / max(most - 1, 1)
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    values = step * np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1)
+    return [(float(value), format_tick(float(value) + 0.0)) for value in values]
 
 
 def clock_ticks(low: float, high: float) -> Ticks:
-    """Round times of day, given in seconds since midnight."""
-    return [(at, time_of_day(at)) for at in _clock(low, high, 6)]
+    """Return round times of day between two, given in seconds since midnight, with their labels."""
+    return [(at, format_time(at)) for at in _clock_values(low, high, 6)]
 
 
 def calendar_ticks(low: float, high: float) -> Ticks:
-    """Years, months or days that begin between two dates, given in seconds since 1970; within two days, hours."""
+    """Return years, months or days that begin between two dates, in seconds since 1970; within two days, hours."""
     if high - low < 2 * DAY:  # days are named where they begin, or once
-        hours = _clock(low, high, 5)
+        hours = _clock_values(low, high, 5)
         named = [at for at in hours if at % DAY == 0] or hours[:1]
-        return [(at, day(at) if at in named else time_of_day(at % DAY)) for at in hours]
+        return [(at, format_date(at) if at in named else format_time(at % DAY)) for at in hours]
     first, last = (np.datetime64(round(at), "s") for at in (low, high))
     for unit, step, most in CALENDAR_STEPS:
         begins = np.arange(first.astype(f"datetime64[{unit}]"), last.astype(f"datetime64[{unit}]") + 1)
@@ -51,42 +177,36 @@ def calendar_ticks(low: float, high: float) -> Ticks:
     return [(float(begin.astype("datetime64[s]").astype(int)), str(begin)) for begin in found]
 
 
-def _clock(low: float, high: float, most: int) -> list[float]:
+def _clock_values(low: float, high: float, most: int) -> list[float]:
     step = next((step for step in CLOCK_STEPS if high - low < most * step), CLOCK_STEPS[-1])
     return [float(step * k) for k in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
 
 
-Array = NDArray[np.floating]
-
-# Rows beyond these quantiles of y may fall outside a fan chart, so that a few outliers do not flatten the rest.
-ENDS = (0.005, 0.995)
-# Bars of a histogram that have a tick each, steps that values may be apart to be taken for counts of steps, and counts
-# that have a bar each, however few the rows.
-FEW_TICKS, MOST_STEPS, MOST_BARS = 6, 100_000, 16
-# Beside the first and the last category; those are 1 apart.
-SIDE = 0.6
-# Of the names of categories, on a line below the picture, and beyond its ends.
-LETTERS, LETTERS_LEFT, LETTERS_RIGHT = 52, 4, 1
+def _widen(ends: tuple[float, float]) -> tuple[float, float]:
+    """Return the ends of an axis, moved apart if they are equal."""
+    low, high = map(float, ends)
+    if high > low:
+        return low, high
+    room = abs(low) / 10 or 1.0
+    return low - room, low + room
 
 
-def histogram(y: Array, name: str) -> str:
-    """Histogram of the target."""
-    edges = bins(y)
+def draw_histogram(y: Array, name: str) -> str:
+    """Return the histogram of the target."""
+    edges = bin_edges(y)
     counts, _ = np.histogram(y, edges)
-    alt = (
-        f"Histogram of {name}: {len(y):,} rows from {number(y.min())} to {number(y.max())}, half of them between "
-        f"{number(np.quantile(y, 0.25))} and {number(np.quantile(y, 0.75))}."
-    )
+    lowest, lower, upper, highest = (format_number(value) for value in np.quantile(y, [0, 0.25, 0.75, 1]))
+    alt = f"Histogram of {name}: {len(y):,} rows from {lowest} to {highest}, half of them between {lower} and {upper}."
     few = len(edges) - 1 <= FEW_TICKS
-    x_ticks = [(float(value), short(value)) for value in np.unique(y)] if few else None
+    x_ticks = [(float(value), format_tick(value)) for value in np.unique(y)] if few else None
     ends, top = (edges[0], edges[-1]), 1.05 * counts.max()
     chart = Chart(ends, (0, top), alt=alt, x_label=name, y_label="rows", x_ticks=x_ticks)
     chart.bars(edges, counts, "bar")
     return chart.svg()
 
 
-def bins(y: Array) -> Array:
-    """The edges of the bars of a histogram.
+def bin_edges(y: Array) -> Array:
+    """Return the edges of the bars of a histogram.
 
     Where all values are whole steps apart, as counts are, each bar holds as many steps as the others, and stands in
     their middle.
@@ -102,127 +222,142 @@ def bins(y: Array) -> Array:
     return np.histogram_bin_edges(y, most)
 
 
-def calibration(display: CalibrationDisplay) -> str:
-    """Observed share of rows at or below each quantile, against its nominal level."""
-    text = ", ".join(f"{percent(o)} at {level:g}" for level, o in zip(display.levels, display.observed, strict=True))
+def draw_calibration(display: CalibrationDisplay) -> str:
+    """Return the calibration plot: observed share of rows at or below each quantile, against its nominal level."""
+    observed = zip(display.levels, display.observed, strict=True)
+    text = ", ".join(f"{format_share(share)} at {level:g}" for level, share in observed)
     n_ok, n_levels = display.holds.sum(), len(display.levels)
     alt = f"Share of rows at or below each quantile: {text}. {n_ok} of {n_levels} within chance."
     chart = Chart((0, 1), (0, 1), alt=alt, x_label="quantile level", y_label="observed share below")
-    grid = np.linspace(0.002, 0.998, 80)
-    chart.band(grid, *binomial_band(grid, display.n_rows, display.confidence), "chance")
+    chart.band(*display.band(80, 0.002), "chance")
     chart.line([0, 1], [0, 1], "guide")
     chart.line(display.levels, display.nearest, "thin")
-    for level, below, observed in zip(display.levels, display.below, display.observed, strict=True):
-        if below < observed:  # ties: rows on the curve may count to either side
-            chart.line([level, level], [below, observed], "thin")
+    ties = display.below < display.observed  # rows on the curve may count to either side
+    chart.whiskers(display.levels[ties], display.below[ties], display.observed[ties], "thin")
     chart.dots(display.levels[display.holds], display.nearest[display.holds], "good")
     chart.dots(display.levels[~display.holds], display.nearest[~display.holds], "bad")
     return chart.svg()
 
 
-def pit(display: ResidualQuantileDisplay) -> str:
-    """PIT histogram: rows between neighbouring quantiles, relative to the expected number."""
-    edges = np.r_[0.0, display.levels, 1.0]
-    widths = np.diff(edges)
-    low, high = (band / widths for band in binomial_band(widths, display.n_rows, display.confidence))
-    text = ", ".join(
-        f"{d:.2f} from {a:g} to {b:g}" for d, a, b in zip(display.density, edges[:-1], edges[1:], strict=True)
-    )
+def draw_pit(display: ResidualQuantileDisplay) -> str:
+    """Return the PIT histogram: rows between neighbouring quantiles, relative to the expected number."""
+    edges, (low, high) = display.edges, display.density_band
+    bins = zip(display.density, edges[:-1], edges[1:], strict=True)
+    text = ", ".join(f"{density:.2f} from {a:g} to {b:g}" for density, a, b in bins)
     alt = f"Rows between neighbouring quantiles relative to the expected number: {text}. 1 is ideal."
     top = 1.15 * max(display.density.max(), high.max())
     chart = Chart((0, 1), (0, top), alt=alt, x_label="between quantile levels", y_label="observed / expected")
     chart.bars(edges, display.density, "bar")
     chart.line([0, 1], [1, 1], "guide")
-    chart.whiskers(edges[:-1] + widths / 2, low, high, "whisker")
+    chart.whiskers(edges[:-1] + np.diff(edges) / 2, low, high, "whisker")
     return chart.svg()
 
 
-def fan(one: ColumnFan, levels: Array, target: str) -> str:
-    """Fan chart: predicted quantiles along a column, with a sample of the rows."""
-    low, high = one.curves.min(), one.curves.max()
-    if len(one.y):
-        low, high = min(low, np.quantile(one.y, ENDS[0])), max(high, np.quantile(one.y, ENDS[1]))
+@dataclass(frozen=True, eq=False)
+class ColumnFan:
+    """A fan chart in coordinates: curves (g, q) over a grid (g,), and some rows (x, y).
+
+    Dates and times are seconds, and categories are at 0, 1, ... Rows at categories or at a few distinct values are
+    jittered sideways by up to `jitter`.
+    """
+
+    name: str
+    kind: str
+    grid: Array
+    categories: tuple[str, ...]
+    curves: Array
+    x: Array
+    y: Array
+    jitter: float = 0.0
+
+    @classmethod
+    def from_display(cls, display: QuantileFanDisplay) -> Self:
+        """Convert the numbers of a display to coordinates, with a random sample of its rows."""
+        shown = np.random.default_rng(0).permutation(len(display.y))[:MOST_POINTS]
+        x, grid, kind = display.x[shown], display.grid, "number"
+        categories: tuple[str, ...] = ()
+        if grid.dtype.kind == "O":
+            categories, kind = tuple(map(_name_category, grid)), "category"
+            places = {str(category): float(k) for k, category in enumerate(grid)}
+            x = np.array([places.get(str(category), np.nan) for category in x])
+            grid = np.arange(len(grid), dtype=float)
+        elif grid.dtype.kind == "M":
+            kind = "time" if is_time_of_day(grid) else "date"
+            x, grid = to_seconds(x), to_seconds(grid)
+        few = bool(categories) or (1 < len(grid) <= FEW_VALUES and kind != "date")
+        jitter = JITTER * (1.0 if categories else float(np.diff(grid).min())) if few else 0.0
+        x = x + np.random.default_rng(1).uniform(-jitter, jitter, len(x))
+        there = np.isfinite(x)
+        name = str(display.x_label)
+        return cls(name, kind, grid, categories, display.curves, x[there], display.y[shown][there], jitter)
+
+    def ticks(self, low: float, high: float) -> tuple[Ticks | None, int]:
+        """Return the ticks of the axis, or None for round numbers, and on how many lines their names are."""
+        if self.categories:
+            return _category_ticks(self.categories)
+        ticks = {"date": calendar_ticks, "time": clock_ticks}.get(self.kind)
+        return None if ticks is None else ticks(low, high), 1
+
+    def describe(self, levels: Array, target: str) -> str:
+        """Describe the chart for screen readers by its first, highest and last point."""
+        middle = int(np.argmin(np.abs(levels - 0.5)))
+        at = [0, int(np.argmax(self.curves[:, middle])), len(self.grid) - 1]
+        format_value = {"date": format_date, "time": format_time}.get(self.kind, format_number)
+        names = self.categories or [format_value(value) for value in self.grid]
+        points = []
+        for k in dict.fromkeys(at):
+            lowest, value, highest = map(format_number, self.curves[k, [0, middle, -1]])
+            points.append(f"at {names[k]} {value}" + (f" ({lowest} to {highest})" if len(levels) > 1 else ""))
+        curve = f"level {levels[middle]:g} (lowest to highest level)"
+        return f"Predicted {target} along {self.name}, {curve}: {'; '.join(points)}."
+
+
+def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
+    """Return the fan chart: predicted quantiles along a column, with a sample of the rows."""
+    low, high = fan.curves.min(), fan.curves.max()
+    if len(fan.y):  # a few outliers may fall outside, so that they do not flatten the rest
+        low, high = min(low, np.quantile(fan.y, ENDS[0])), max(high, np.quantile(fan.y, ENDS[1]))
     room = 0.03 * (high - low)
-    side = SIDE if one.categories else 1.25 * one.scattered
-    ends = one.grid[0] - side, one.grid[-1] + side
-    x_ticks: Ticks | None = None
-    lines = 1
-    if one.categories:
-        x_ticks, lines = _names(one.categories)
-    elif one.kind == "date":
-        x_ticks = calendar_ticks(*ends)
-    elif one.kind == "time":
-        x_ticks = clock_ticks(*ends)
-    chart = Chart(
-        ends,
-        (low - room, high + room),
-        alt=_describe(one, levels, target),
-        x_label=one.name,
-        y_label=target,
-        x_ticks=x_ticks,
-        tick_lines=lines,
-    )
-    if one.categories:
-        _boxes(chart, one, levels)
-    else:
-        _curves(chart, one, levels)
+    side = MARGIN if fan.categories else 1.25 * fan.jitter
+    ends = fan.grid[0] - side, fan.grid[-1] + side
+    ticks, tick_lines = fan.ticks(*ends)
+    labels = {"alt": fan.describe(levels, target), "x_label": fan.name, "y_label": target}
+    chart = Chart(ends, (low - room, high + room), **labels, x_ticks=ticks, tick_lines=tick_lines)
+    parts = pair_levels(levels)
+    # The curves of a category are level, along a bar of its own; those of other columns are drawn in one piece.
+    pieces = [(fan.grid, fan.curves)]
+    if fan.categories:
+        bars = zip(fan.grid, fan.curves, strict=True)
+        pieces = [(at + HALF_WIDTH * np.array([-1, 1]), np.tile(row, (2, 1))) for at, row in bars]
+    for x, curves in pieces:
+        for k, (a, b) in enumerate(parts.bands):
+            chart.band(x, curves[:, a], curves[:, b], "band", band_opacity(k, len(parts.bands)))
+    chart.dots(fan.x, fan.y, "rows")
+    for x, curves in pieces:
+        for k in parts.singles:
+            chart.line(x, curves[:, k], "single")
+        if parts.median is not None:
+            chart.line(x, curves[:, parts.median], "median")
     return chart.svg()
 
 
-def _names(categories: Sequence[str]) -> tuple[Ticks, int]:
-    """The names of categories, cut to the room that their neighbours and the edges leave, and on how many lines."""
+def band_opacity(k: int, count: int) -> float:
+    """Return the opacity of the k-th band from outside; outer bands are paler and lie under the inner ones."""
+    return 0.28 if count == 1 else 0.2 + 0.35 * k / (count - 1)
+
+
+def _name_category(category: object) -> str:
+    return str(category).lower() if isinstance(category, bool) else str(category)
+
+
+def _category_ticks(categories: Sequence[str]) -> tuple[Ticks, int]:
+    """Return the names of categories, cut to the room that their neighbours and the edges leave, and the lines used."""
     last = len(categories) - 1
-    each = LETTERS / (last + 2 * SIDE)
+    each = LETTERS / (last + 2 * MARGIN)
     lines = 1 if max(map(len, categories)) <= each else min(2, len(categories))
     names = []
     for k, name in enumerate(categories):  # those at the right end may move to the left, as `Chart` has it
-        left = min(lines * each / 2, (k + SIDE) * each + LETTERS_LEFT)
-        right = min(lines * each / 2, (last - k + SIDE) * each + LETTERS_RIGHT)
+        left = min(lines * each / 2, (k + MARGIN) * each + LETTERS_LEFT)
+        right = min(lines * each / 2, (last - k + MARGIN) * each + LETTERS_RIGHT)
         names.append((k, truncate(name, max(4, int(left + min(left, right))))))
     return names, lines
-
-
-def _curves(chart: Chart, one: ColumnFan, levels: Array) -> None:
-    parts = pair_levels(levels)
-    for k, (a, b) in enumerate(parts.bands):
-        chart.band(one.grid, one.curves[:, a], one.curves[:, b], "band", opacity(k, len(parts.bands)))
-    chart.dots(one.x, one.y, "rows")
-    for k in parts.singles:
-        chart.line(one.grid, one.curves[:, k], "single")
-    if parts.median is not None:
-        chart.line(one.grid, one.curves[:, parts.median], "median")
-
-
-def _boxes(chart: Chart, one: ColumnFan, levels: Array) -> None:
-    parts = pair_levels(levels)
-    for at, row in zip(one.grid, one.curves, strict=True):
-        ends = [at - 0.35, at + 0.35]
-        for k, (a, b) in enumerate(parts.bands):
-            chart.band(ends, [row[a]] * 2, [row[b]] * 2, "band", opacity(k, len(parts.bands)))
-    chart.dots(one.x, one.y, "rows")
-    for at, row in zip(one.grid, one.curves, strict=True):
-        for k in (*parts.singles, *([] if parts.median is None else [parts.median])):
-            chart.line([at - 0.35, at + 0.35], [row[k]] * 2, "median" if k == parts.median else "single")
-
-
-def _describe(one: ColumnFan, levels: Array, target: str) -> str:
-    """Describe a fan chart for screen readers by its first, highest and last point."""
-    middle = int(np.argmin(np.abs(levels - 0.5)))
-    at = [0, int(np.argmax(one.curves[:, middle])), len(one.grid) - 1]
-    name = one.categories.__getitem__ if one.categories else lambda k: _value(one, k)
-    points = "; ".join(
-        f"at {name(k)} {number(one.curves[k, middle])}"
-        + (f" ({number(one.curves[k, 0])} to {number(one.curves[k, -1])})" if len(levels) > 1 else "")
-        for k in dict.fromkeys(at)
-    )
-    return f"Predicted {target} along {one.name}, level {levels[middle]:g} (lowest to highest level): {points}."
-
-
-def _value(one: ColumnFan, k: int) -> str:
-    as_text = {"date": day, "time": time_of_day}.get(one.kind, number)
-    return as_text(one.grid[k])
-
-
-def opacity(k: int, count: int) -> float:
-    """Opacity of the k-th band from outside; outer bands are paler and lie under the inner ones."""
-    return 0.28 if count == 1 else 0.2 + 0.35 * k / (count - 1)

@@ -1,24 +1,61 @@
-"""The values shown in the report."""
+"""What the report says: `compute_page` computes every number once, and explains how each hyperparameter was chosen."""
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, ResidualQuantileDisplay
-from quernel.plots.calibration import binomial_band, find_ties
-from quernel.plots.fans import pair_levels
-from quernel.report.columns import ColumnSummary
+from quernel.estimators import KernelQuantileRegressor
+from quernel.features import LandmarkPredictor, Nystroem
+from quernel.kernels import Linear
+from quernel.plots import (
+    CalibrationDisplay,
+    PermutationImportanceDisplay,
+    QuantileFanDisplay,
+    ResidualQuantileDisplay,
+)
+from quernel.plots.style import truncate
+from quernel.plots.table_access import drop_missing, make_grid, split_columns, to_dates
+from quernel.report.charts import ColumnFan
 from quernel.report.evaluation import Evaluation
-from quernel.report.fans import ColumnFan
-from quernel.report.model_choices import Choice
-from quernel.tables import TableModel
+from quernel.report.formatting import format_date, format_number, format_share, format_time
+from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
+from quernel.tables.arrow_casts import as_words, numbers
+from quernel.tables.columns import Column
+from quernel.tables.reservoir_sample import Drawn
+from quernel.theory import KernelGap, effective_dimension
+from quernel.tuning import alpha, bandwidth
+from quernel.tuning.data_summary import robust_scale
 
 Array = NDArray[np.floating]
+
+# Rows and repetitions of the permutation importance, and rows on which the effective dimension is computed, at most.
+IMPORTANCE_ROWS, REPEATS, DIMENSION_ROWS = 1000, 3, 1000
+# Columns with a fan chart, the most important ones, and points of its curves.
+MOST_FANS, GRID_POINTS = 30, 60
+
+
+class ColumnSummary(NamedTuple):
+    """Name, type and number of missing values of a column, and a description of the others."""
+
+    name: str
+    kind: str
+    missing: int
+    description: str
+
+
+class Choice(NamedTuple):
+    """A hyperparameter or diagnostic: name, value, and how it was chosen or what it means."""
+
+    name: str
+    value: str
+    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,53 +83,236 @@ class Page:
     rows: NDArray[np.intp]
     entries: Any
 
-
-@dataclass(frozen=True)
-class Interval:
-    """Coverage of a central interval: nominal, observed, and mean width.
-
-    [`low`, `high`] contains the observed coverage with 95 % probability if the nominal one is exact. `inner` is the
-    coverage without rows on the bounds, which is smaller where many rows have the same y.
-    """
-
-    nominal: float
-    observed: float
-    inner: float
-    low: float
-    high: float
-    width: float
-    calibrated: bool = False
-
     @property
-    def holds(self) -> bool:
-        """Whether coverage is nominal within chance; a calibrated interval may also cover more."""
-        return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
+    def names_by_importance(self) -> list[str]:
+        """Names of the input columns, the most important one first."""
+        return [self.importance.names[j] for j in self.importance.order]
 
 
-def intervals(evaluation: Evaluation) -> list[Interval]:
-    """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
-    found = _calibrated_interval(evaluation)
-    for a, b in pair_levels(evaluation.levels).bands:
-        # Not 0.8999999999999999, for 0.95 - 0.05.
-        nominal = round(float(evaluation.levels[b] - evaluation.levels[a]), 12)
-        ends = evaluation.curves[:, a], evaluation.curves[:, b]
-        found.append(_interval(nominal, evaluation.y, *ends, binomial_band(nominal, len(evaluation.y))))
-    return found
+def compute_page(
+    model: TableModel,
+    table: Any,
+    evaluation: Evaluation,
+    *,
+    data: str,
+    model_file: str,
+    sample: Drawn | None = None,
+    kernel_gap: KernelGap | None = None,
+) -> Page:
+    """Compute the numbers of the report; arguments as in `report_page`."""
+    target = numbers(table[model.target])
+    positions = np.flatnonzero(np.isfinite(target))
+    with_target = table.filter(np.isfinite(target))
+    y = target[positions]
+    X = model.encoder.encode(with_target)
+    predicted = evaluation.y, evaluation.curves, evaluation.levels
+    importance = _compute_importance(evaluation)
+    most_important = [importance.names[j] for j in importance.order[:MOST_FANS]]
+    return Page(
+        data=data,
+        model_file=model_file,
+        model=model,
+        evaluation=evaluation,
+        n_rows=table.num_rows if sample is None else sample.n_rows,
+        dropped=table.num_rows - len(y) if sample is None else sample.n_rows - sample.n_counted,
+        drawn=None if sample is None or sample.whole else len(table),
+        columns=summarize_columns(model, table),
+        y=y,
+        choices=describe_choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
+        calibration=CalibrationDisplay.compute(*predicted),
+        residuals=ResidualQuantileDisplay.compute(*predicted),
+        importance=importance,
+        fans=compute_fans(model, with_target, y, most_important),
+        rows=(positions if sample is None else sample.place[positions])[evaluation.rows] + 1,
+        entries=with_target.take(evaluation.rows),
+    )
 
 
-def _interval(nominal: float, y: Any, low: Any, high: Any, band: Any, *, calibrated: bool = False) -> Interval:
-    inside = (low <= y) & (y <= high)
-    on = find_ties(y, np.column_stack([low, high])).any(axis=1)
-    covered, inner = np.mean(inside), np.mean(inside & ~on)
-    width = float(np.mean(high - low))
-    return Interval(nominal, float(covered), float(inner), float(band[0]), float(band[1]), width, calibrated)
+def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
+    """Compute the permutation importance of each input column; its encoded columns are shuffled together."""
+    together, start = {}, 0
+    for column in evaluation.model.encoder.columns:
+        together[column.name] = list(range(start, start + len(column.names)))
+        start += len(column.names)
+    some = np.sort(np.random.default_rng(0).permutation(len(evaluation.y))[:IMPORTANCE_ROWS])
+    X, y = evaluation.X[some], evaluation.y[some]
+    if evaluation.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
+        return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
+    y = np.log(y) if evaluation.model.log_target else y
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
+        return PermutationImportanceDisplay.compute(evaluation.model.model, X, y, together=together, n_repeats=REPEATS)
 
 
-def _calibrated_interval(evaluation: Evaluation) -> list[Interval]:
-    if evaluation.model.interval is None or evaluation.ends is None:
+def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
+    """Compute the fan charts along these columns, the others at typical values; y (n,) are the targets of the table."""
+    columns = split_columns(model, table, pooled=True)
+    grids = {
+        column.name: _make_grid(column, values)
+        for column, values in zip(model.encoder.columns, columns.values, strict=True)
+        if column.name in names
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # typical values together may be an extrapolation, and "(other)" is unknown
+        displays = [QuantileFanDisplay.compute(model, columns, y, name, grid=grids[name]) for name in names]
+    return [ColumnFan.from_display(display) for display in displays]
+
+
+def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of a column at which to predict; the training median where it has none."""
+    if isinstance(column, BooleanColumn):
+        return np.array([False, True], dtype=object)
+    if not isinstance(column, TextColumn) and len(drop_missing(values)) == 0:
+        fill = np.array([column.fill])
+        return to_dates(fill) if isinstance(column, DateColumn | TimeColumn) else fill
+    yearly = not isinstance(column, DateColumn) or "year" in column.cycles
+    return make_grid(values, GRID_POINTS, yearly=yearly)
+
+
+def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
+    """Summarize the target, then the inputs of the model, from an Arrow table."""
+    target = numbers(table[model.target])
+    lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _describe_range(target))]
+    return lines + [_summarize_column(column, table[column.name]) for column in model.encoder.columns]
+
+
+def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
+    if isinstance(column, TextColumn):
+        labels, index = as_words(entries)
+        n_rows = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
+        counts = Counter({label: count for label, count in zip(labels, n_rows, strict=True) if label})
+        total = sum(counts.values())
+        shares = [(truncate(label, 24), count / total) for label, count in counts.most_common(3)]
+        common = ", ".join(f"{label} ({format_share(share, 0 if share >= 0.01 else 1)})" for label, share in shares)
+        return ColumnSummary(column.name, column.kind, len(index) - total, f"{len(counts):,} categories: {common}")
+    values = np.asarray(column.read(entries), dtype=float)
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        description = ""
+    elif isinstance(column, BooleanColumn):
+        description = f"true in {format_share(finite.mean(), 0)}"
+    elif isinstance(column, DateColumn):
+        description = f"{format_date(finite.min())} to {format_date(finite.max())}"
+    elif isinstance(column, TimeColumn):
+        description = f"{format_time(finite.min())} to {format_time(finite.max())}"
+    else:
+        description = _describe_range(finite)
+    return ColumnSummary(column.name, column.kind, int(np.sum(np.isnan(values))), description)
+
+
+def _describe_range(values: Array) -> str:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return ""
+    low, high, median = map(format_number, (finite.min(), finite.max(), float(np.median(finite))))
+    return f"{low} to {high}, median {median}"
+
+
+def describe_choices(
+    model: KernelQuantileRegressor, X: Array, y: Array, kernel_gap: KernelGap | None = None
+) -> list[Choice]:
+    """Return the hyperparameters of a fitted model, and how each was chosen.
+
+    X (n, d) and y (n,), in the model's units, are rows to compute its effective dimension on.
+    """
+    tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 could break at its sign at the end of a line
+    return [
+        Choice("Quantile levels", ", ".join(f"{level:g}" for level in model.quantiles_), "given"),
+        Choice("Kernel", model.kernel_.full_name, "similarity of two rows as a function of their distance"),
+        _describe_bandwidth(model),
+        _describe_alpha(model),
+        _describe_components(model),
+        *_describe_kernel_gap(kernel_gap),
+        Choice(
+            "Effective dimension",
+            f"{compute_dimension(model, X, y):.1f}",
+            "approximate degrees of freedom of the fit at this ridge weight",
+        ),
+        Choice(
+            "Certified gap",
+            f"{model.duality_gap_.max():.1e}",
+            f"relative duality gap: the objective is at most this fraction above its minimum (tolerance: {tolerance})",
+        ),
+        Choice("Crossing levels", format_share(model.crossing_rate_, 2), _describe_crossing(model)),
+    ]
+
+
+def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:
+    """Return the effective dimension  Tr((C + alpha s I)^-1 C)  of the features on some rows; s is the scale of y."""
+    some = np.sort(np.random.default_rng(0).permutation(len(X))[:DIMENSION_ROWS])
+    ridge = model.alpha_ * robust_scale(y, np.full(len(y), 1 / len(y)))
+    features = model.feature_map_
+    if isinstance(features, LandmarkPredictor):  # a saved model with landmarks
+        features = features.making_the_kernel()
+    return float(effective_dimension(features.transform(X[some]), alpha=ridge))
+
+
+def _describe_bandwidth(model: KernelQuantileRegressor) -> Choice:
+    widths = model.bandwidth_
+    if widths is None:
+        return Choice("Bandwidth", "none", "this kernel has none")
+    if isinstance(widths, tuple):
+        return Choice("Bandwidth", "several", "the kernel is a sum, each term with its own")
+    learned = getattr(model, "bandwidth_choice_", None)
+    if hasattr(model, "cv_results_"):
+        why = _describe_search(model)
+    elif learned is not None:
+        why = f"by leave-one-out error of kernel ridge regression, one per column. {learned.reason}"
+    elif isinstance(model.bandwidth, str):
+        why = (
+            f"median heuristic: each column's standard deviation (or the distance between its two values), times "
+            f"{bandwidth.OPTIONS.factor:g} of the median distance between rows in these units"
+        )
+    else:
+        why = "given"
+    return Choice("Bandwidth", "one per column, below" if np.ndim(widths) else f"{widths:.3g}", why)
+
+
+def _describe_alpha(model: KernelQuantileRegressor) -> Choice:
+    learned = getattr(model, "bandwidth_choice_", None)
+    if hasattr(model, "cv_results_"):
+        why = _describe_search(model)
+    elif not isinstance(model.alpha, str):
+        why = "given"
+    elif learned is not None:
+        why = "tuned together with the bandwidths"
+    elif (chosen := getattr(model, "alpha_choice_", None)) is not None:
+        why = f"by held-out loss, among {len(chosen.tried)} values on {chosen.n_rows:,} rows"
+    else:
+        why = f"default: {alpha.OPTIONS.default:.0e} divided by a robust scale of the target, smaller for many rows"
+    return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger values give smoother quantiles")
+
+
+def _describe_search(model: KernelQuantileRegressor) -> str:
+    tried = np.isfinite(model.cv_results_["mean_test_score"]).sum()
+    return f"by held-out loss, among {tried} pairs of ridge weight and bandwidth"
+
+
+def _describe_components(model: KernelQuantileRegressor) -> Choice:
+    if isinstance(model.kernel_, Linear):
+        return Choice("Features M", f"{model.n_components_:,}", "the encoded columns themselves (linear kernel)")
+    if isinstance(model.feature_map_, Nystroem | LandmarkPredictor):
+        return Choice("Features M", f"{model.n_components_:,}", "kernel values at this many landmark rows (Nyström)")
+    if model.n_components == "exact":
+        return Choice("Features M", f"{model.n_components_:,}", "exact kernel, no approximation")
+    choice = getattr(model, "n_components_choice_", None)
+    return Choice("Random features M", f"{model.n_components_:,}", "given" if choice is None else choice.reason)
+
+
+def _describe_kernel_gap(gap: KernelGap | None) -> list[Choice]:
+    """Return bounds on what random features cost compared with the exact kernel, if computed."""
+    if gap is None:
         return []
-    nominal = evaluation.model.interval.coverage_
-    # Calibration rows are a random sample, too, as evaluation rows are: their variances add.
-    calibrating = evaluation.model.interval.n_calibration_
-    band = binomial_band(nominal, int(1 / (1 / len(evaluation.y) + 1 / calibrating)))
-    return [_interval(nominal, evaluation.y, *evaluation.ends.T, band, calibrated=True)]
+    levels = "; ".join(
+        f"level {level:g}: {low} to {high}" for level, (low, high) in zip(gap.quantiles, gap.as_percent(), strict=True)
+    )
+    why = f"proven bounds on the relative excess over the minimum of the objective with the exact kernel ({levels})"
+    return [Choice("Cost of the features", f"at most {gap.as_percent()[int(gap.upper.argmax())][1]}", why)]
+
+
+def _describe_crossing(model: KernelQuantileRegressor) -> str:
+    if model.noncrossing != "rearrange":
+        return "of the training rows; " + (
+            "fitted under noncrossing constraints" if model.noncrossing else "not corrected"
+        )
+    return "of the training rows, before the predictions of each row were sorted"

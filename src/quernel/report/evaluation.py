@@ -15,7 +15,9 @@ from sklearn.base import clone
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.inputs import selected
 from quernel.metrics import pinball_loss
-from quernel.report.number_format import percent
+from quernel.plots.calibration import binomial_band, find_ties
+from quernel.plots.fans import pair_levels
+from quernel.report.formatting import format_share
 from quernel.tables import StreamedTraining, TableError, TableModel, Training
 from quernel.tables.arrow_casts import numbers
 from quernel.tables.reservoir_sample import Drawn
@@ -30,14 +32,17 @@ Baseline = Callable[[Array, Array, Array, Array], Array]
 TREES = 200
 # Baselines are fitted to at most this many rows, so that a report does not take longer than the fit.
 MOST_ROWS = 100_000
+# Fraction of the training rows held out for the evaluation, and folds for the baselines of `evaluate_on`.
+HELD_OUT = 0.2
+FOLDS = 5
 
 
-def unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Array:
+def predict_unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Array:
     """Unconditional quantiles of the target, the same for every row."""
     return np.tile(np.quantile(y, levels), (len(X_new), 1))
 
 
-def linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
+def predict_linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     """Linear quantile regression on the standardized encoded columns, with a negligible ridge penalty."""
     mean, scale = X.mean(axis=0), column_scales(X, np.full(len(X), 1 / len(X)))
     model = KernelQuantileRegressor(levels, kernel="linear", tol=1e-4)
@@ -46,7 +51,7 @@ def linear(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
         return model.fit((X - mean) / scale, y).predict((X_new - mean) / scale)
 
 
-def boosted(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
+def predict_lightgbm(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     """LightGBM with default hyperparameters, one model per level, predictions sorted in each row."""
     import lightgbm
 
@@ -55,11 +60,14 @@ def boosted(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     return np.sort(np.column_stack(curves), axis=1)
 
 
-def baselines() -> dict[str, Baseline]:
+def find_baselines() -> dict[str, Baseline]:
     """Return the installed baselines by name."""
-    found: dict[str, Baseline] = {"Unconditional quantiles": unconditional, "Linear quantile regression": linear}
+    found: dict[str, Baseline] = {
+        "Unconditional quantiles": predict_unconditional,
+        "Linear quantile regression": predict_linear,
+    }
     if importlib.util.find_spec("lightgbm") is not None:
-        found[f"LightGBM, {TREES} trees, not tuned"] = boosted
+        found[f"LightGBM, {TREES} trees, not tuned"] = predict_lightgbm
     return found
 
 
@@ -74,9 +82,26 @@ def predict_baseline(
     return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
 
 
-# Fraction of the training rows held out for the evaluation, and folds for the baselines of `evaluate_on`.
-HELD_OUT = 0.2
-FOLDS = 5
+@dataclass(frozen=True)
+class Interval:
+    """Coverage of a central interval: nominal, observed, and mean width.
+
+    [`low`, `high`] contains the observed coverage with 95 % probability if the nominal one is exact. `inner` is the
+    coverage without rows on the bounds, which is smaller where many rows have the same y.
+    """
+
+    nominal: float
+    observed: float
+    inner: float
+    low: float
+    high: float
+    width: float
+    calibrated: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether coverage is nominal within chance; a calibrated interval may also cover more."""
+        return self.low <= self.observed and (self.calibrated or self.inner <= self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +152,7 @@ class Evaluation:
     @property
     def outside(self) -> NDArray[np.bool_]:
         """Which rows lie outside the training range in at least one column, (n,)."""
-        return self.beyond.any(axis=1)
+        return np.any(self.beyond, axis=1)
 
     def losses(self, name: str | None = None) -> Array:
         """Mean pinball loss per level, of the model or of a baseline."""
@@ -137,6 +162,27 @@ class Evaluation:
         """Pinball loss per row, averaged over the levels."""
         residual = self.y[:, None] - (self.curves if name is None else self.baselines[name])
         return np.maximum(self.levels * residual, (self.levels - 1) * residual).mean(axis=1)
+
+    def intervals(self) -> list[Interval]:
+        """Return the calibrated interval, if any, then those between pairs of levels, the widest first."""
+        found, n = [], len(self.y)
+        if self.model.interval is not None and self.ends is not None:
+            # Calibration rows are a random sample, too, as evaluation rows are: their variances add.
+            n_effective = int(1 / (1 / n + 1 / self.model.interval.n_calibration_))
+            found.append(self._interval(self.model.interval.coverage_, self.ends, n_effective, calibrated=True))
+        for a, b in pair_levels(self.levels).bands:
+            # Not 0.8999999999999999, for 0.95 - 0.05.
+            nominal = round(float(self.levels[b] - self.levels[a]), 12)
+            found.append(self._interval(nominal, self.curves[:, [a, b]], n))
+        return found
+
+    def _interval(self, nominal: float, ends: Array, n: int, *, calibrated: bool = False) -> Interval:
+        """Return the coverage of intervals (n, 2); chance is that of a binomial share of n rows."""
+        inside = (ends[:, 0] <= self.y) & (self.y <= ends[:, 1])
+        inner = inside & ~find_ties(self.y, ends).any(axis=1)
+        low, high = map(float, binomial_band(nominal, n))
+        width = float(np.mean(ends[:, 1] - ends[:, 0]))
+        return Interval(nominal, float(np.mean(inside)), float(np.mean(inner)), low, high, width, calibrated)
 
 
 def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple[Index, Index]:
@@ -153,7 +199,7 @@ def evaluate_by_refitting(
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
     weight = None if training.weight is None else training.weight[train]
     refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
-    at_random = f"{len(test):,} held-out rows (a random {percent(HELD_OUT, 0)}, seed {seed})"
+    at_random = f"{len(test):,} held-out rows (a random {format_share(HELD_OUT, 0)}, seed {seed})"
     on = f"the last {len(test):,} rows" if time_ordered else at_random
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
@@ -181,7 +227,8 @@ def evaluate_streamed(
             "the report."
         )
     splits = [(np.flatnonzero(~is_test), np.flatnonzero(is_test))]
-    chosen = f"the last {percent(HELD_OUT, 0)}" if time_ordered else f"a random {percent(HELD_OUT, 0)}, seed {seed}"
+    share = format_share(HELD_OUT, 0)
+    chosen = f"the last {share}" if time_ordered else f"a random {share}, seed {seed}"
     on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
     fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.roles.weights is not None)
@@ -195,7 +242,7 @@ def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None
     """
     order = np.random.default_rng(0).permutation(len(y))
     folds = np.array_split(order, FOLDS)
-    splits = [(np.sort(np.setdiff1d(order, fold)), np.sort(fold)) for fold in folds]
+    splits = [(np.setdiff1d(order, fold), np.sort(fold)) for fold in folds]
     which = f"all {len(y):,} rows" if out_of is None else f"{len(y):,} rows, a random sample of all {out_of:,} rows"
     how = (
         f"The model was evaluated on {which} of the data with a target. If these include its training rows, the "
@@ -251,7 +298,7 @@ def _evaluate(
     rows = np.concatenate([test for _, test in splits])
     if max(len(train) for train, _ in splits) > MOST_ROWS:
         how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
-    found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in baselines().items()}
+    found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in find_baselines().items()}
     sort = np.argsort(rows)
     rows = rows[sort]
     with warnings.catch_warnings():

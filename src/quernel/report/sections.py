@@ -1,10 +1,12 @@
-"""The sections of the report, one function each."""
+"""The HTML of the report: `report_page` assembles the document, and each section is a function of the `Page`."""
 
 from __future__ import annotations
 
 import shlex
+from datetime import date
 from decimal import Decimal
 from html import escape
+from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
 
@@ -14,13 +16,26 @@ from numpy.typing import NDArray
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
 from quernel.report import charts
-from quernel.report.columns import day, time_of_day
-from quernel.report.content import Page, intervals
-from quernel.report.elements import Cell, figure, head, right, table, verdict
-from quernel.report.evaluation import Evaluation
-from quernel.report.number_format import counted, number, percent
-from quernel.tables import DateColumn, TimeColumn
+from quernel.report.content import Page, compute_page
+from quernel.report.evaluation import Evaluation, Interval
+from quernel.report.formatting import (
+    Cell,
+    bar_cell,
+    format_count,
+    format_date,
+    format_number,
+    format_share,
+    format_time,
+    make_figure,
+    make_table,
+    numeric_cell,
+    row_header,
+    verdict_cell,
+)
+from quernel.tables import DateColumn, TableModel, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
+from quernel.tables.reservoir_sample import Drawn
+from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
 
@@ -30,7 +45,7 @@ TOO_NARROW = (
     "times the one above (<code>--alpha</code>), makes it smoother; <code>--conformal</code> (in Python, "
     "ConformalQuantileRegressor) calibrates an interval to its nominal coverage."
 )
-ON_CURVES = (
+TIES = (
     "Rows with the same target lie exactly on predicted quantiles (ties). Then two shares are shown: of the rows below "
     "the quantile, and of those at or below it; a level between the two is calibrated. Likewise for intervals, without "
     "and with the rows on their bounds."
@@ -45,75 +60,161 @@ CALIBRATED = (
 WORST, SHOWN_INPUTS, MOST_BARS, MOST_NAMED = 10, 8, 12, 20
 
 
-def data(page: Page) -> str:
-    """The data: its columns, and a histogram of the target."""
+def report_page(
+    model: TableModel,
+    table: Any,
+    evaluation: Evaluation,
+    *,
+    data: str,
+    model_file: str,
+    sample: Drawn | None = None,
+    kernel_gap: KernelGap | None = None,
+) -> str:
+    """Return the report on a model as HTML.
+
+    Parameters
+    ----------
+    model : TableModel
+        The saved model.
+    table : Arrow table
+        The data; `evaluation.rows` are positions among its rows with a target.
+    evaluation : Evaluation
+        Evaluation of the model, or of the same kind of model fitted to fewer rows.
+    data, model_file : str
+        Names of the data file and the model file.
+    sample : Drawn or None
+        The random sample that `table` is, if it is one.
+    kernel_gap : KernelGap or None
+        Bounds on what random features cost compared with the exact kernel, if computed.
+    """
+    names = {"data": data, "model_file": model_file}
+    page = compute_page(model, table, evaluation, **names, sample=sample, kernel_gap=kernel_gap)
+    sections = {
+        "data": ("Data", render_data(page)),
+        "choices": ("Hyperparameters", render_choices(page)),
+        "loss": ("Loss compared with baselines", render_losses(page)),
+        "coverage": ("Coverage and calibration", render_coverage(page)),
+        "columns": ("Effect of each column", render_columns(page)),
+        "worst": ("The worst-predicted rows", render_worst_rows(page)),
+        "outside": ("Rows outside the training range", render_extrapolations(page)),
+        "load": ("How to use the model", render_usage(page)),
+    }
+    links = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, (heading, _) in sections.items())
+    body = "".join(
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{heading}</h2>{content}</section>'
+        for name, (heading, content) in sections.items()
+    )
+    title = f"Quantiles of {page.model.target}"
+    style, script = (files("quernel.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{style}</style></head><body><header><h1>{escape(title)}</h1>"
+        f'<p class="quiet">{escape(page.data)}, {page.n_rows:,} rows, {date.today().isoformat()}</p>{_tiles(page)}'
+        f'<nav aria-label="Sections"><ul>{links}</ul></nav></header><main>{body}</main>'
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def _tiles(page: Page) -> str:
+    """Return the key figures at the top of the page."""
+    evaluation = page.evaluation
+    ours = evaluation.losses().mean()
+    constant = evaluation.losses(next(iter(evaluation.baselines))).mean()
+    change = ours / constant - 1 if constant > 0 else 0.0
+    compared = f"{format_share(abs(change), 0)} {'below' if change <= 0 else 'above'} unconditional quantiles"
+    rows = "held-out" if evaluation.unseen else "evaluation"
+    drawn = "" if evaluation.out_of is None else f", a sample of {evaluation.out_of:,}"
+    tiles = [(f"Pinball loss on {len(evaluation.y):,} {rows} rows{drawn}", format_number(ours), compared)]
+    for one in evaluation.intervals()[:1]:
+        nominal = format_share(one.nominal, 0)
+        details = f"nominal: {nominal}; within chance: {format_share(one.low)} to {format_share(one.high)}"
+        if one.inner < one.observed:
+            details += f"; without rows on its bounds {format_share(one.inner)}"
+        kind = "calibrated interval" if one.calibrated else "interval"
+        tiles.append((f"Coverage of the {nominal} {kind}", format_share(one.observed), details))
+    calibrated = page.calibration
+    details = "the share of rows below the predicted quantile matches its level, within chance"
+    tiles.append(("Calibrated quantile levels", f"{calibrated.holds.sum()} of {len(calibrated.levels)}", details))
+    gap = next(choice for choice in page.choices if choice.name == "Certified gap")
+    tiles.append((gap.name, gap.value, "the objective is at most this fraction above its minimum"))
+    cells = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(details)}</small></dd></div>"
+        for name, value, details in tiles
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def render_data(page: Page) -> str:
+    """Return the section on the data: its columns, and a histogram of the target."""
     lost = f"{page.dropped:,} rows have" if page.dropped > 1 else "1 row has"
     dropped = f" {lost} no target and {'were' if page.dropped > 1 else 'was'} left out." if page.dropped else ""
     drawn = f" What follows describes a random sample of {page.drawn:,} rows." if page.drawn is not None else ""
     logged = " The model was fitted to the logarithm of the target; predictions are transformed back."
     text = (
-        f"{counted(page.n_rows, 'row')}, {counted(len(page.columns) - 1, 'input column')}, target "
+        f"{format_count(page.n_rows, 'row')}, {format_count(len(page.columns) - 1, 'input column')}, target "
         f"{page.model.target!r}.{dropped}{drawn}{logged if page.model.log_target else ''}"
     )
     lines = [
-        (head(one.name), one.kind, right(f"{one.missing:,}" if one.missing else NONE), one.description)
+        (row_header(one.name), one.kind, numeric_cell(f"{one.missing:,}" if one.missing else NONE), one.description)
         for one in page.columns
     ]
-    columns = table(("column", "type", right("missing"), "values"), lines)
-    return (
-        f'<p>{escape(text)}</p><div class="beside"><div>{columns}</div>'
-        f"{figure(charts.histogram(page.y, page.model.target), 'Distribution of the target.')}</div>"
-    )
+    columns = make_table(("column", "type", numeric_cell("missing"), "values"), lines)
+    histogram = make_figure(charts.draw_histogram(page.y, page.model.target), "Distribution of the target.")
+    return f'<p>{escape(text)}</p><div class="beside"><div>{columns}</div>{histogram}</div>'
 
 
-def choices(page: Page) -> str:
-    """The hyperparameters and how they were chosen."""
+def render_choices(page: Page) -> str:
+    """Return the section on the hyperparameters and how they were chosen."""
     heads = ("hyperparameter", "value", "how it was chosen, or what it means")
-    chosen = table(heads, [(head(one.name), one.value, one.why) for one in page.choices])
+    chosen = make_table(heads, [(row_header(one.name), one.value, one.why) for one in page.choices])
     widths, names = page.model.model.bandwidth_, page.model.encoder.names
     if widths is None or np.ndim(widths) != 1 or isinstance(widths, tuple) or len(widths) != len(names):
         return chosen
-    lines = [(head(name), right(number(width))) for name, width in zip(names, widths, strict=True)]
+    lines = [(row_header(name), numeric_cell(format_number(width))) for name, width in zip(names, widths, strict=True)]
     return (
-        f"{chosen}<details><summary>Bandwidths of {counted(len(names), 'encoded column')}</summary>"
-        f"{table(('column', right('bandwidth')), lines)}</details>"
+        f"{chosen}<details><summary>Bandwidths of {format_count(len(names), 'encoded column')}</summary>"
+        f"{make_table(('column', numeric_cell('bandwidth')), lines)}</details>"
     )
 
 
-def losses(page: Page) -> str:
-    """The loss of the model and of the baselines."""
+def render_losses(page: Page) -> str:
+    """Return the section on the loss of the model and of the baselines."""
     evaluation = page.evaluation
-    methods: list[str | None] = [None, *evaluation.baselines]
-    means = {name: float(evaluation.losses(name).mean()) for name in methods}
-    top = max(means.values()) or 1.0
-    lines = []
-    for name in sorted(methods, key=lambda one: means[one]):
-        bar = Cell(f'<span style="width:{96 * means[name] / top:.1f}%"></span>', "track")
-        losses = [right(number(loss)) for loss in evaluation.losses(name)]
-        title = head("This model" if name is None else name)
-        lines.append((title, right(number(means[name])), right(_difference(evaluation, name)), bar, *losses))
-    ours = [k for k, name in enumerate(sorted(methods, key=lambda one: means[one])) if name is None]
-    heads = ["model", right("mean loss"), right("difference"), "", *(right(f"{q:g}") for q in evaluation.levels)]
+    means = {name: float(evaluation.losses(name).mean()) for name in (None, *evaluation.baselines)}
+    ranked = sorted(means, key=lambda name: means[name])
+    longest = max(means.values()) or 1.0
+    lines = [
+        (
+            row_header("This model" if name is None else name),
+            numeric_cell(format_number(means[name])),
+            numeric_cell(_compare_losses(evaluation, name)),
+            bar_cell(means[name] / longest),
+            *(numeric_cell(format_number(loss)) for loss in evaluation.losses(name)),
+        )
+        for name in ranked
+    ]
+    levels = [numeric_cell(f"{level:g}") for level in evaluation.levels]
+    heads: list[Cell | str] = ["model", numeric_cell("mean loss"), numeric_cell("difference"), "", *levels]
     caption = (
         "Pinball loss, in units of the target: mean over the levels, difference from this model (± standard error), "
         "and loss per level. Lower is better."
     )
     warning = "" if evaluation.unseen else ' class="warn"'
-    best = min(evaluation.baselines, key=means.__getitem__)
+    best = min(evaluation.baselines, key=lambda name: means[name])
     beaten = (
         f'<p class="warn">A baseline is better on these rows: {escape(best)} has a lower loss than this model.</p>'
         if means[best] < means[None]
         else ""
     )
-    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{table(heads, lines, caption, marked=ours)}"
+    losses = make_table(heads, lines, caption, marked=[ranked.index(None)])
+    return f"<p{warning}>{escape(evaluation.how)}</p>{beaten}{losses}"
 
 
-def _difference(evaluation: Evaluation, name: str | None) -> str:
-    """Relative difference of a baseline's loss from the model's, with its standard error."""
-    if name is None:
-        return NONE
+def _compare_losses(evaluation: Evaluation, name: str | None) -> str:
+    """Return the relative difference of a baseline's loss from the model's, with its standard error."""
     ours = evaluation.row_losses()
-    if ours.mean() == 0:
+    if name is None or ours.mean() == 0:
         return NONE
     change = (evaluation.row_losses(name) - ours) / ours.mean()
     error = change.std() / np.sqrt(len(change))
@@ -121,143 +222,129 @@ def _difference(evaluation: Evaluation, name: str | None) -> str:
     return f"{100 * change.mean():+,.{digits}f} % ± {100 * error:,.{digits}f}"
 
 
-def coverage(page: Page) -> str:
-    """Calibration of the quantile levels and coverage of the intervals."""
+def render_coverage(page: Page) -> str:
+    """Return the section on the calibration of the quantile levels and the coverage of the intervals."""
     shown, evaluation = page.calibration, page.evaluation
-    lines = [
-        (
-            right(f"{level:g}"),
-            right(_shares(below, observed)),
-            right(_from_to(low, high)),
-            verdict(holds),
-        )
-        for level, below, observed, low, high, holds in zip(
-            shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True
-        )
-    ]
-    heads = (right("level"), right("rows below"), right("95 % by chance"), "")
+    intervals = evaluation.intervals()
+    ties = bool(np.any(shown.below < shown.observed))
+    numbers = zip(shown.levels, shown.below, shown.observed, shown.lower, shown.upper, shown.holds, strict=True)
+    lines = [(numeric_cell(f"{level:g}"), *_share_cells(*shares)) for level, *shares in numbers]
+    heads = (numeric_cell("level"), numeric_cell("rows below"), numeric_cell("95 % by chance"), "")
     caption = "Share of rows at or below each predicted quantile, and its 95 % range by chance for a calibrated level."
-    parts = [table(heads, lines, caption)]
-    found = intervals(evaluation)
-    tied = bool(np.any(shown.below < shown.observed))
-    if tied or any(one.inner < one.observed for one in found):
-        parts.append(f"<p>{ON_CURVES}</p>")
-    if found:
-        narrow = not found[0].calibrated and found[0].observed < found[0].low
-        lines = [
-            (
-                f"{percent(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
-                right(_shares(one.inner, one.observed)),
-                right(_from_to(one.low, one.high)),
-                verdict(one.holds),
-                right(number(one.width)),
-            )
-            for one in found
-        ]
-        heads = ("interval", right("rows inside"), right("95 % by chance"), "", right("width"))
-        caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
-        parts.append(table(heads, lines, caption))
-        if found[0].calibrated:
-            parts.append(f"<p>{escape(CALIBRATED.format(rows=evaluation.model.interval.n_calibration_))}</p>")
-        if narrow:
-            parts.append(f'<p class="warn">{TOO_NARROW}</p>')
-    most = percent(shown.confidence, 0)
-    pictures = figure(
-        charts.calibration(shown),
+    tables = make_table(heads, lines, caption)
+    if ties or any(one.inner < one.observed for one in intervals):
+        tables += f"<p>{TIES}</p>"
+    if intervals:
+        tables += _interval_table(intervals, evaluation)
+    most = format_share(shown.confidence, 0)
+    pictures = make_figure(
+        charts.draw_calibration(shown),
         f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
-        + (" Vertical lines go from the share below a quantile to the share at or below it." if tied else ""),
-    ) + figure(
-        charts.pit(page.residuals),
+        + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
+    ) + make_figure(
+        charts.draw_pit(page.residuals),
         f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
         "shape means that intervals are too narrow, a hump that they are too wide.",
     )
+    sampled = evaluation.out_of is not None
     sample = (
-        ""
-        if evaluation.out_of is None
-        else f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>"
+        f"<p>Computed on {len(evaluation.y):,} rows, a random sample of {evaluation.out_of:,}.</p>" if sampled else ""
     )
-    return f'{sample}<div class="beside"><div>{"".join(parts)}</div><div>{pictures}</div></div>'
+    return f'{sample}<div class="beside"><div>{tables}</div><div>{pictures}</div></div>'
 
 
-def _shares(without: float, on: float) -> str:
-    """Format the share of rows without ties and with them, as one number where these agree."""
-    return percent(on) if without == on else _from_to(without, on)
+def _interval_table(intervals: list[Interval], evaluation: Evaluation) -> str:
+    """Return the table of coverages and widths, and what to know or do about them."""
+    lines: list[list[Cell | str]] = [
+        [
+            f"{format_share(one.nominal, 0)}{', calibrated' if one.calibrated else ''}",
+            *_share_cells(one.inner, one.observed, one.low, one.high, one.holds),
+            numeric_cell(format_number(one.width)),
+        ]
+        for one in intervals
+    ]
+    heads = ("interval", numeric_cell("rows inside"), numeric_cell("95 % by chance"), "", numeric_cell("width"))
+    caption = "Coverage and mean width of central intervals, between pairs of levels unless marked as calibrated."
+    text = make_table(heads, lines, caption)
+    if evaluation.model.interval is not None and intervals[0].calibrated:
+        return f"{text}<p>{escape(CALIBRATED.format(rows=evaluation.model.interval.n_calibration_))}</p>"
+    return text + (f'<p class="warn">{TOO_NARROW}</p>' if intervals[0].observed < intervals[0].low else "")
 
 
-def _from_to(low: float, high: float) -> str:
-    return f"{100 * low:.1f} to {percent(high)}"
+def _share_cells(without_ties: float, with_ties: float, low: float, high: float, holds: bool) -> tuple[Cell, ...]:
+    """Return cells with an observed share, as a range where ties make one, its range by chance, and the verdict."""
+    chance = f"{100 * low:.1f} to {format_share(high)}"
+    observed = "" if without_ties == with_ties else f"{100 * without_ties:.1f} to "
+    return numeric_cell(observed + format_share(with_ties)), numeric_cell(chance), verdict_cell(holds)
 
 
-def fans(page: Page) -> str:
-    """Permutation importance of the columns, and a fan chart along each."""
-    levels, target = page.evaluation.levels, page.model.target
+def render_columns(page: Page) -> str:
+    """Return the section on the permutation importance of the columns, with a fan chart along each."""
+    levels, target, n_columns = page.evaluation.levels, page.model.target, len(page.model.encoder.columns)
     increase = page.importance.increase.mean(axis=1)
-    order = np.argsort(-increase, kind="stable")[:MOST_BARS]
-    top = max(float(increase.max()), 1e-12)
+    longest = max(float(increase.max()), 1e-12)
     lines = [
         (
-            head(page.importance.names[j]),
-            right(f"{round(100 * increase[j]):+d} %"),
-            Cell(f'<span style="width:{96 * max(increase[j], 0) / top:.1f}%"></span>', "track"),
+            row_header(page.importance.names[j]),
+            numeric_cell(f"{round(100 * increase[j]):+d} %"),
+            bar_cell(max(increase[j], 0) / longest),
         )
-        for j in order
+        for j in page.importance.order[:MOST_BARS]
     ]
     most = f" The {MOST_BARS} most important ones." if len(increase) > MOST_BARS else ""
     caption = f"Permutation importance: increase of the loss when a column is shuffled among the evaluation rows.{most}"
-    options = "".join(f'<option value="{k}">{escape(one.name)}</option>' for k, one in enumerate(page.fans))
-    alone = len(page.model.encoder.columns) == 1
-    still = "" if alone else "; the other columns are at typical values (median, or most frequent)"
+    options = "".join(f'<option value="{k}">{escape(fan.name)}</option>' for k, fan in enumerate(page.fans))
+    others = "" if n_columns == 1 else "; the other columns are at typical values (median, or most frequent)"
     figures = "".join(
-        figure(
-            charts.fan(one, levels, target),
-            f"Along {one.name}{still}.{' Rows are jittered sideways.' if one.scattered else ''}",
+        make_figure(
+            charts.draw_fan(fan, levels, target),
+            f"Along {fan.name}{others}.{' Rows are jittered sideways.' if fan.jitter else ''}",
             f"fan-{k}",
         )
-        for k, one in enumerate(page.fans)
+        for k, fan in enumerate(page.fans)
     )
-    left = len(page.model.encoder.columns) - len(page.fans)
+    left = n_columns - len(page.fans)
     hidden = "1 less important column is" if left == 1 else f"{left} less important columns are"
     more = f'<p class="quiet">{hidden} not shown.</p>' if left > 0 else ""
     chooser = f'<label for="column">Column</label><select id="column">{options}</select>'
     return (
-        f'<div class="beside"><div>{table(("column", right("loss"), ""), lines, caption)}</div><div>'
+        f'<div class="beside"><div>{make_table(("column", numeric_cell("loss"), ""), lines, caption)}</div><div>'
         f'<div class="chooser"{" hidden" if len(page.fans) == 1 else ""}>{chooser}</div>'
-        f'{_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
+        f'{_fan_key(levels)}<div class="fans" aria-live="polite">{figures}</div>{more}</div></div>'
     )
 
 
-def _key(levels: Array) -> str:
+def _fan_key(levels: Array) -> str:
+    """Return the key of the fan charts."""
     parts = pair_levels(levels)
-    marks = [("median", "median")] if parts.median is not None else []
-    drawn: float = 0.0
-    bands = []
+    items = ['<li><i class="median"></i>median</li>'] if parts.median is not None else []
+    bands, opacity = [], 0.0
     for k, (a, b) in enumerate(parts.bands):
         # The inner bands lie on the outer ones.
-        drawn = 1 - (1 - drawn) * (1 - charts.opacity(k, len(parts.bands)))
-        bands.append((f"middle {percent(levels[b] - levels[a], 0)}", drawn))
-    items = [f'<li><i class="{kind}"></i>{name}</li>' for name, kind in marks]
-    items += [f'<li><i style="opacity:{shade:.2f}"></i>{name}</li>' for name, shade in bands[::-1]]
+        opacity = 1 - (1 - opacity) * (1 - charts.band_opacity(k, len(parts.bands)))
+        name = f"middle {format_share(levels[b] - levels[a], 0)}"
+        bands.append(f'<li><i style="opacity:{opacity:.2f}"></i>{name}</li>')
+    items += bands[::-1]
     if parts.singles:
         names = ", ".join(f"{levels[k]:g}" for k in parts.singles)
         items.append(f'<li><i class="single"></i>level {names}</li>')
     return f'<ul class="key" aria-label="Key">{"".join(items)}<li><i class="rows"></i>rows</li></ul>'
 
 
-def worst(page: Page) -> str:
-    """The rows with the largest loss."""
-    evaluation = page.evaluation
-    loss = evaluation.row_losses()
+def render_worst_rows(page: Page) -> str:
+    """Return the section on the rows with the largest loss."""
+    loss = page.evaluation.row_losses()
     worst = np.argsort(-loss, kind="stable")[:WORST]
     text = (
         f"The {len(worst)} rows with the largest pinball loss, averaged over the levels. They account for "
-        f"{percent(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the total loss of {len(loss):,} rows: "
-        "look for errors in the data, and for information missing from the columns."
+        f"{format_share(loss[worst].sum() / loss.sum() if loss.sum() > 0 else 0)} of the total loss of {len(loss):,} "
+        "rows: look for errors in the data, and for information missing from the columns."
     )
-    return f"<p>{escape(text)}</p>{_rows(page, worst, loss)}"
+    return f"<p>{escape(text)}</p>{_row_table(page, worst, loss)}"
 
 
-def outside(page: Page) -> str:
-    """Rows outside the range of the training data."""
+def render_extrapolations(page: Page) -> str:
+    """Return the section on rows outside the range of the training data."""
     evaluation = page.evaluation
     count = int(evaluation.outside.sum())
     if count == 0:
@@ -265,56 +352,71 @@ def outside(page: Page) -> str:
     beyond = np.sum(evaluation.beyond, axis=0)
     names = evaluation.model.encoder.names
     columns = ", ".join(f"{names[j]} ({beyond[j]:,})" for j in np.argsort(-beyond, kind="stable")[:5] if beyond[j])
-    loss = evaluation.row_losses()
-    inside = ~evaluation.outside
+    loss, outside = evaluation.row_losses(), evaluation.outside
     compared = (
-        f" Their mean loss is {number(loss[~inside].mean())}, that of the others {number(loss[inside].mean())}."
-        if inside.any()
+        f" Their mean loss is {format_number(loss[outside].mean())}, that of the others "
+        f"{format_number(loss[~outside].mean())}."
+        if count < len(loss)
         else ""
     )
     text = (
-        f"{count:,} of {len(loss):,} evaluation rows ({percent(count / len(loss))}) are outside the range of the "
+        f"{count:,} of {len(loss):,} evaluation rows ({format_share(count / len(loss))}) are outside the range of the "
         f"training rows in at least one column: {columns}. Predictions there are extrapolations.{compared}"
     )
-    first = np.flatnonzero(evaluation.outside)[:WORST]
-    return f"<p>{escape(text)}</p>{_rows(page, first, loss)}"
+    return f"<p>{escape(text)}</p>{_row_table(page, np.flatnonzero(outside)[:WORST], loss)}"
 
 
-def _rows(page: Page, some: NDArray[np.intp], loss: Array) -> str:
+def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     """Tabulate some evaluation rows: position in the file, target, quantiles, loss, and the most important columns."""
     evaluation = page.evaluation
-    order = np.argsort(-page.importance.increase.mean(axis=1), kind="stable")
-    names = [page.importance.names[j] for j in order[:SHOWN_INPUTS]]
+    names = page.names_by_importance[:SHOWN_INPUTS]
     entries = page.entries.take(some)
     columns = {column.name: column for column in page.model.encoder.columns}
-    inputs = [_entries(columns[name], entries[name]) for name in names]
-    titles = [right(name) if isinstance(columns[name], NumberColumn) else name for name in names]
+    inputs = [_format_entries(columns[name], entries[name]) for name in names]
+    titles = [numeric_cell(name) if isinstance(columns[name], NumberColumn) else name for name in names]
     lines = [
         (
-            right(f"{page.rows[i]:,}"),
-            right(number(evaluation.y[i])),
-            *(right(number(value)) for value in evaluation.curves[i]),
-            right(number(loss[i])),
+            numeric_cell(f"{page.rows[i]:,}"),
+            *(numeric_cell(format_number(value)) for value in (evaluation.y[i], *evaluation.curves[i], loss[i])),
             *(values[k] for values in inputs),
         )
         for k, i in enumerate(some)
     ]
-    levels = [right(f"{level:g}") for level in evaluation.levels]
-    heads = (right("row"), right(page.model.target), *levels, right("loss"), *titles)
-    return table(heads, lines, "Rows are numbered from 1, without the header; columns are ordered by importance.")
+    heads = ("row", page.model.target, *(f"{level:g}" for level in evaluation.levels), "loss")
+    caption = "Rows are numbered from 1, without the header; columns are ordered by importance."
+    return make_table((*map(numeric_cell, heads), *titles), lines, caption)
 
 
-def loading(page: Page) -> str:
-    """How to use the model from Python and on the command line."""
-    name = PurePath(page.model_file).name
-    levels = ", ".join(f"{level:g}" for level in page.model.quantiles_)
+def _format_entries(column: Column, entries: Any) -> list[Cell | str]:
+    """Format the values of a column; dates given as text are parsed first."""
+    if isinstance(column, DateColumn):
+        return [MISSING if np.isnan(moment) else Cell(format_date(moment), "whole") for moment in column.read(entries)]
+    if isinstance(column, TimeColumn):
+        return [MISSING if np.isnan(time) else format_time(time) for time in column.read(entries)]
+    missing = numeric_cell(MISSING) if isinstance(column, NumberColumn) else MISSING
+    return [missing if value in (None, "") else _format_entry(value) for value in entries.to_pylist()]
+
+
+def _format_entry(value: Any) -> Cell | str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float | Decimal):
+        return numeric_cell(format_number(float(value)))
+    return truncate(str(value), 40)
+
+
+def render_usage(page: Page) -> str:
+    """Return the section on how to use the model from Python and on the command line."""
+    name, levels = PurePath(page.model_file).name, page.evaluation.levels
+    between = f"{(levels[0] + levels[-1]) / 2:.3g}" if len(levels) > 1 else f"{levels[0]:g}"
+    fitted = ", ".join(f"{level:g}" for level in page.model.quantiles_)
     python = (
         f"import quernel\n\nmodel = quernel.load({name!r})\n"
-        f"model.predict(frame)  # pandas, polars or Arrow; one column per level: {levels}\n"
-        f"model.predict(frame, quantiles={_between(page.evaluation.levels)})  # or any level between these"
+        f"model.predict(frame)  # pandas, polars or Arrow; one column per level: {fitted}\n"
+        f"model.predict(frame, quantiles={between})  # or any level between these"
     )
     if page.model.interval is not None:
-        coverage = percent(page.model.interval.coverage_, 0)
+        coverage = format_share(page.model.interval.coverage_, 0)
         python += f"\nmodel.predict_interval(frame)  # calibrated lower and upper bounds: {coverage}"
     shell = f"quernel predict {shlex.quote(name)} new.csv --out predicted.csv"
     inputs = page.model.encoder.inputs
@@ -324,25 +426,3 @@ def loading(page: Page) -> str:
         f"<pre><code>{escape(shell)}</code></pre><p>Tables must have the columns {escape(needed)}; others are ignored, "
         "and missing values are allowed.</p>"
     )
-
-
-def _between(levels: Array) -> str:
-    return f"{(levels[0] + levels[-1]) / 2:.3g}" if len(levels) > 1 else f"{levels[0]:g}"
-
-
-def _entries(column: Column, entries: Any) -> list[Cell | str]:
-    """Format the values of a column; dates given as text are parsed first."""
-    if isinstance(column, DateColumn):
-        return [MISSING if np.isnan(moment) else Cell(day(moment), "whole") for moment in column.read(entries)]
-    if isinstance(column, TimeColumn):
-        return [MISSING if np.isnan(time) else time_of_day(time) for time in column.read(entries)]
-    missing = right(MISSING) if isinstance(column, NumberColumn) else MISSING
-    return [missing if value in (None, "") else _entry(value) for value in entries.to_pylist()]
-
-
-def _entry(value: Any) -> Cell | str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float | Decimal):
-        return right(number(float(value)))
-    return truncate(str(value), 40)

@@ -1,0 +1,121 @@
+"""Numbers and dates as text, tables and figures as HTML. Text is escaped here, once; a `Cell` holds HTML already."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+
+# Tables of more lines than this scroll, so that what follows is not far away.
+TALL = 15
+
+
+def format_number(value: float) -> str:
+    """Format with about four significant digits: 12,346, 1235 (it may be a year), 12.35, 0.1235, 1.2e-05."""
+    value = float(value)
+    if not math.isfinite(value):
+        return "\N{EN DASH}"
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if size < -4 or size > 12:
+        return f"{value:.3g}"
+    text = f"{value:,.{max(0, 3 - size)}f}"
+    text = text if abs(value) >= 9999.5 else text.replace(",", "")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_tick(value: float) -> str:
+    """Format the tick of an axis: 2500, 250k, 1.5M."""
+    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / unit:.6g}{letter}"
+    return f"{value:.6g}"
+
+
+def format_share(share: float, digits: int = 1) -> str:
+    """Format a share in per cent, with a no-break space."""
+    return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun: 1 column, 1,200 columns."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_date(seconds: float) -> str:
+    """Format a date, given in seconds since 1970, with hours and minutes unless it is midnight."""
+    moment = datetime.fromtimestamp(round(seconds), UTC)
+    return f"{moment:%Y-%m-%d}" if moment.hour == moment.minute == 0 else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def format_time(seconds: float) -> str:
+    """Format a time of day, given in seconds since midnight, as HH:MM, or HH:MM:SS with seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}" + (f":{rest:02}" if rest else "")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: HTML, with a CSS class, or the header of its row."""
+
+    html: str
+    kind: str = ""
+    tag: str = "td"
+
+
+def numeric_cell(text: str) -> Cell:
+    """Return a cell that is aligned to the right: a number, or the header of a column of numbers."""
+    return Cell(escape(text), "n")
+
+
+def row_header(text: str) -> Cell:
+    """Return the header of a row."""
+    return Cell(escape(text), tag="th")
+
+
+def verdict_cell(holds: bool) -> Cell:
+    """Return a cell that says ok or off in text and a sign, not in colours alone."""
+    return Cell("ok", "good") if holds else Cell("off", "bad")
+
+
+def bar_cell(share: float) -> Cell:
+    """Return a cell with a horizontal bar, `share` of the longest one."""
+    return Cell(f'<span style="width:{96 * share:.1f}%"></span>', "track")
+
+
+def make_table(
+    heads: Iterable[Cell | str], lines: Iterable[Iterable[Cell | str]], caption: str = "", marked: Sequence[int] = ()
+) -> str:
+    """Return an HTML table in a region that scrolls if it is too wide; the `marked` lines are highlighted."""
+    top = "".join(_make_cell(head, "th", ' scope="col"') for head in heads)
+    lines = list(lines)
+    body = "".join(
+        f"<tr{' class=ours' if k in marked else ''}>{''.join(_make_cell(cell, 'td') for cell in line)}</tr>"
+        for k, line in enumerate(lines)
+    )
+    # The caption is not in the table: it must not scroll.
+    caption_html = f'<p class="caption">{escape(caption)}</p>' if caption else ""
+    tall = " tall" if len(lines) > TALL else ""
+    # With a tabindex, a table that is too wide can be scrolled by the keyboard, too.
+    return (
+        f'{caption_html}<div class="scroll{tall}" tabindex="0" role="region" '
+        f'aria-label="{escape(caption) or "Table"}"><table>'
+        f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _make_cell(cell: Cell | str, tag: str, attributes: str = "") -> str:
+    cell = Cell(escape(cell)) if isinstance(cell, str) else cell
+    if cell.tag == "th" and not attributes:
+        tag, attributes = "th", ' scope="row"'
+    kind = f' class="{cell.kind}"' if cell.kind else ""
+    return f"<{tag}{kind}{attributes}>{cell.html}</{tag}>"
+
+
+def make_figure(drawing: str, caption: str, name: str = "") -> str:
+    """Return a drawing with its caption, as HTML."""
+    identifier = f' id="{name}"' if name else ""
+    return f"<figure{identifier}>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
