@@ -230,7 +230,7 @@ def test_the_commands_of_the_command_line_page_run(tmp_path, monkeypatch):
     assert quernel.load(tmp_path / "calibrated.quernel").interval.coverage == 0.9
     assert quernel.load(tmp_path / "tuned.quernel").model.n_splits_ == 1
     assert "</html>" in (tmp_path / "houses.html").read_text("utf-8")
-    assert "</html>" in (tmp_path / "judged.html").read_text("utf-8")
+    assert "</html>" in (tmp_path / "evaluation.html").read_text("utf-8")
 
 
 def test_the_example_of_the_plots_runs_and_its_table_has_every_display(tmp_path, monkeypatch, capsys):
