@@ -1,6 +1,7 @@
 """KernelQuantileRegressorCV: cells are held-out losses, splits are respected, and the best pair is what is fitted."""
 
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -36,8 +37,7 @@ def tuned(X, y, weight=None, groups=None, **settings):
 def small():
     """Learning has tests of its own: here a small one will do."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"COMPONENTS": 50, "LEARNED_FROM_EACH": 100}.items():
-            patch.setattr(bandwidth, name, value)
+        patch.setattr(bandwidth, "OPTIONS", replace(bandwidth.OPTIONS, n_landmarks=50, pilot_rows_per_fold=100))
         patch.setattr(holdout, "FOLDS", 2)
         yield
 
