@@ -31,7 +31,7 @@ from quernel.estimators.multiclass import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
-from quernel.persistence.models import KNOWN_CLASSES, SPLITTERS
+from quernel.persistence.models import SPLITTERS
 from quernel.tables import TableEncoder, TableModel, prepare
 from support.model_files import assert_refused, read_archive, tamper, write_archive
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
@@ -498,9 +498,21 @@ def test_curves_of_probabilities_must_fit_the_classes(tmp_path):
         Isotonic(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
 
 
-def test_every_kernel_and_loss_that_has_a_name_is_known():
-    for kind in (*quernel.kernels.KERNELS.values(), *quernel.losses.LOSSES.values()):
-        assert KNOWN_CLASSES[kind.__name__] is kind
+def test_kernels_are_known_as_long_as_they_are_registered(tmp_path, monkeypatch):
+    class Narrow(quernel.kernels.Gaussian):
+        name = "narrow"
+
+    model = KernelQuantileRegressor(0.5, kernel=Narrow(0.3), n_components=10, random_state=0).fit(*rows(100))
+    with pytest.raises(
+        TypeError, match=r"KernelQuantileRegressor.kernel is a .*Narrow, which a model file cannot hold"
+    ):
+        quernel.save(model, tmp_path / "m")
+    with monkeypatch.context() as registered:
+        registered.setitem(quernel.kernels.KERNELS, "narrow", Narrow)
+        quernel.save(model, tmp_path / "m")
+        np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(X_NEW), model.predict(X_NEW))
+    with pytest.raises(ModelFileError, match="objects of the class 'Narrow' are unknown"):
+        quernel.load(tmp_path / "m")
 
 
 def test_loading_warns_of_nothing(whole, tmp_path):

@@ -51,20 +51,16 @@ SPLITTERS = tuple(
     getattr(model_selection, name)
     for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
 )
-# Classes that occur inside the models.
+# Classes that occur inside the models, besides kernels and losses, which are in registries of their own.
 COMPONENTS: tuple[type, ...] = (
     *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
-    *KERNELS.values(),
-    Sum,
-    *LOSSES.values(),
-    Pinball,
+    *(Sum, Pinball),
     *(ComponentsChoice, Trial, BandwidthChoice, Round, AlphaChoice, Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )
 # What building and trying an inconsistent model raises.
 DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-KNOWN_CLASSES = {kind.__name__: kind for kind in (*MODELS, *COMPONENTS)}
 # Remedies for attributes that hold objects of other classes, by the name of the attribute.
 FOREIGN_MODEL = (
     "Calibrate a KernelQuantileRegressor instead, or keep the other model in a file of its own kind and calibrate it "
@@ -97,7 +93,7 @@ def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> N
     """
     check_model_type(model, MODELS, "quernel.save")
     _check_saveable(model)
-    encoder = Encoder(KNOWN_CLASSES, REMEDIES)
+    encoder = Encoder(known_classes(), REMEDIES)
     content = encoder.encode(model, type(model).__name__)
     document = {"format": FORMAT, "quernel": _version(), "model": content}
     write_archive(Path(path), document, encoder.arrays, overwrite=overwrite)
@@ -129,7 +125,7 @@ def load(path: str | PathLike[str]) -> Any:
             f"{_version()}, which reads formats up to {FORMAT}. Update quernel, or save the model again with this one."
         )
     try:
-        model = Decoder(KNOWN_CLASSES, arrays).decode(document["model"])
+        model = Decoder(known_classes(), arrays).decode(document["model"])
         if type(model) not in MODELS:
             raise ValueError(f"it holds a {type(model).__name__}, not a model")
         _check_saveable(model)
@@ -140,6 +136,12 @@ def load(path: str | PathLike[str]) -> Any:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ModelFileError(f"{path} is not a valid quernel model file: {reason}.") from error
     return model
+
+
+def known_classes() -> dict[str, type]:
+    """Return the classes that a model file may contain, by name, with all registered kernels and losses."""
+    kinds: list[type] = [*MODELS, *COMPONENTS, *KERNELS.values(), *LOSSES.values()]
+    return {kind.__name__: kind for kind in kinds}
 
 
 def check_model_type(model: Any, kinds: Collection[type], function: str) -> None:
