@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
+import quernel
 from quernel import KernelRegressor, losses
 from quernel.losses import Smooth
+from quernel.persistence import ModelFileError
 from support.loss_laws import LAWS
 
 PAGE = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
@@ -47,6 +49,35 @@ def test_it_is_fitted_with_a_certificate(pseudo_huber):
 
     best = minimize(F, np.zeros(31), jac=True, method="BFGS", options={"gtol": 1e-9}).fun
     assert model.objective_[0] == pytest.approx(best, rel=1e-6)
+
+
+def test_it_is_saved_and_loaded(pseudo_huber, tmp_path, monkeypatch):
+    X = np.random.default_rng(0).random((40, 2))
+    model = KernelRegressor("pseudo_huber", n_components=10, random_state=0).fit(X, X[:, 0])
+    quernel.save(model, tmp_path / "m.quernel")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict(X), model.predict(X))
+    monkeypatch.delitem(losses.LOSSES, "pseudo_huber")
+    with pytest.raises(ModelFileError, match="'PseudoHuber' are unknown"):
+        quernel.load(tmp_path / "m.quernel")
+
+
+def test_a_length_that_the_loss_declares_is_in_units_of_y(monkeypatch):
+    class Narrow(losses.Huber):
+        relative_length = 0.25
+
+    class Fixed(losses.Huber):
+        length_parameter = None
+
+    monkeypatch.setitem(losses.LOSSES, "narrow", Narrow)
+    monkeypatch.setitem(losses.LOSSES, "fixed", Fixed)
+    rng = np.random.default_rng(0)
+    X, y = rng.random((80, 2)), rng.standard_normal(80)
+    for name, factor in (("narrow", 1000), ("fixed", 1)):
+        small, large = (KernelRegressor(name, n_components=10, random_state=0).fit(X, k * y).loss_ for k in (1, 1000))
+        np.testing.assert_allclose(large.threshold, factor * small.threshold)
+    scale = np.subtract(*np.quantile(y, [0.75, 0.25])) / 1.349
+    narrow = KernelRegressor("narrow", n_components=10, random_state=0).fit(X, y).loss_
+    np.testing.assert_allclose(narrow.threshold / scale, 0.25, rtol=0.02)
 
 
 def test_nothing_stays_behind():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quernel.features import Nystroem
-from quernel.features.nystroem import LANDMARKS, row_leverage_scores
+from quernel.features.landmarks import LANDMARKS, row_leverage_scores
 from quernel.kernels import ArcCosine, Gaussian, Laplacian, PeriodicSpline
 
 

@@ -72,7 +72,7 @@ def test_a_model_with_landmarks_ships_without_the_matrix_of_its_features(tmp_pat
     np.testing.assert_array_equal(loaded.predict(X_NEW), model.predict(X_NEW))
     np.testing.assert_allclose(loaded.feature_map_.transform(X_NEW) @ loaded.coef_ + loaded.intercept_,
                                loaded._decision_function(X_NEW))  # fmt: skip
-    whole = loaded.feature_map_.making_the_kernel().transform(X_NEW)
+    whole = loaded.feature_map_.to_nystroem().transform(X_NEW)
     np.testing.assert_allclose(whole @ whole.T, (Phi := model.feature_map_.transform(X_NEW)) @ Phi.T, atol=1e-8)
     quernel.save(loaded, tmp_path / "again.quernel")
     np.testing.assert_array_equal(quernel.load(tmp_path / "again.quernel").predict(X_NEW), model.predict(X_NEW))

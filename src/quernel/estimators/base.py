@@ -425,7 +425,7 @@ class KernelEstimator(BaseEstimator):
         if not isinstance(state.get("feature_map_"), Nystroem):
             return state
         with single_threaded_blas(0, 0):  # as in predict, for identical rounding
-            feature_map, coef = LandmarkPredictor.of(state["feature_map_"], state["coef_"])
+            feature_map, coef = LandmarkPredictor.from_nystroem(state["feature_map_"], state["coef_"])
         no_fit = {"_fitted_as": ""}  # a warm start needs the full feature map
         return state | {"feature_map_": feature_map, "coef_": coef} | no_fit
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quernel.data import ArrayRows, InMemoryDesign, memory_budget
 from quernel.features import PivotedCholesky
-from quernel.features.cholesky import FLOOR
+from quernel.features.landmarks import FLOOR
 from quernel.kernels import Kernel
 from quernel.objective.duality_gap import low_rank_bound, relative
 from quernel.solvers import Result

@@ -37,7 +37,7 @@ def compute_kernel_gap(
     rows = _training_rows(model, X, y, sample_weight)
     features = model.feature_map_
     if isinstance(features, LandmarkPredictor):  # a loaded model: its coefficients refer to k(x, landmarks)
-        features = features.making_the_kernel()
+        features = features.to_nystroem()
     objective = _objective(model, rows)
     if not np.allclose(objective, model.objective_, rtol=SAME_OBJECTIVE, atol=0):
         raise ValueError(

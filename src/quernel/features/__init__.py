@@ -9,8 +9,7 @@ All follow scikit-learn's transformer interface (`fit`, `transform`):
 - `LandmarkPredictor`    kernel values at landmarks, for predictions of a fitted model only.
 """
 
-from quernel.features.cholesky import PivotedCholesky
-from quernel.features.nystroem import LandmarkPredictor, Nystroem
+from quernel.features.landmarks import LandmarkPredictor, Nystroem, PivotedCholesky
 from quernel.features.random import PrecomputedFeatures, RandomFeatures
 from quernel.features.sampling import SAMPLINGS
 

@@ -25,9 +25,10 @@ PI_3 = float.fromhex("0x1.3198a2e037073p-68")
 INVERSE_PI = 1 / math.pi
 # Arguments beyond this need more parts of pi: their line is left to the library's cosine.
 MAX_ARGUMENT = 1e6
-# p(s) = cos(sqrt(s)) for 0 <= s <= (pi/2)^2, interpolated at Chebyshev points; C0 is the constant coefficient.
-_POLYNOMIAL = np.polynomial.Chebyshev.interpolate(lambda s: np.cos(np.sqrt(s)), 7, [0, (math.pi / 2) ** 2])
-C0, C1, C2, C3, C4, C5, C6, C7 = _POLYNOMIAL.convert(kind=np.polynomial.Polynomial).coef.tolist()
+# p(s) = cos(sqrt(s)) for 0 <= s <= (pi/2)^2: the coefficients, the constant one first, of
+# np.polynomial.Chebyshev.interpolate(lambda s: np.cos(np.sqrt(s)), 7, [0, (np.pi / 2) ** 2]).
+C0, C1, C2, C3 = 0.9999999999999977, -0.4999999999998856, 0.04166666666573118, -0.0013888888859375104
+C4, C5, C6, C7 = 2.4801582689576286e-05, -2.7556925490448287e-07, 2.085804387847153e-09, -1.1004959341669042e-11
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, inline="always")

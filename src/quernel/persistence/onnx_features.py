@@ -147,7 +147,7 @@ def feature_map_dot(feature_map: FeatureMap, x: Tensor, coef: Array) -> Tensor:
     if isinstance(feature_map, PivotedCholesky):  # phi(x)'u = K(x, P) L^-T u: the factor L need not be exported
         return _kernel_sum(kernel, x, feature_map.landmarks_, np.linalg.solve(feature_map.factor_.T, coef))
     if isinstance(feature_map, Nystroem):
-        feature_map, coef = LandmarkPredictor.of(feature_map, coef)
+        feature_map, coef = LandmarkPredictor.from_nystroem(feature_map, coef)
     if isinstance(feature_map, LandmarkPredictor):
         return _kernel_sum(kernel, x, feature_map.landmarks_, coef)
     terms = []

@@ -243,7 +243,7 @@ def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> flo
     ridge = model.alpha_ * robust_scale(y, np.full(len(y), 1 / len(y)))
     features = model.feature_map_
     if isinstance(features, LandmarkPredictor):  # a saved model with landmarks
-        features = features.making_the_kernel()
+        features = features.to_nystroem()
     return float(effective_dimension(features.transform(X[some]), alpha=ridge))
 
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.theory.rates import as_scalar
-
 Array = NDArray[np.floating]
 
 
@@ -107,6 +105,11 @@ def check_alpha(alpha: ArrayLike) -> Array:
     if values.size == 0 or not np.all(np.isfinite(values) & (values > 0)):
         raise ValueError(f"alpha must be positive and finite; got {alpha!r}.")
     return values
+
+
+def as_scalar(value: Array) -> float | Array:
+    """A float if the arguments were numbers, otherwise the array."""
+    return float(value) if np.ndim(value) == 0 else value
 
 
 def check_one_alpha(alpha: float) -> float:

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel.theory.dimensions import as_scalar
+
 Array = NDArray[np.floating]
 
 # Tolerance for rounding errors in sums such as 0.7 + 0.3.
@@ -155,11 +157,6 @@ def _check_n_rows(n: float) -> float:
     if isinstance(n, bool) or not isinstance(n, numbers.Real) or not (np.isfinite(n) and n >= 1):
         raise ValueError(f"n must be a number of rows, 1 or more; got {n!r}.")
     return float(n)
-
-
-def as_scalar(value: Array) -> float | Array:
-    """A float if the arguments were numbers, otherwise the array."""
-    return float(value) if np.ndim(value) == 0 else value
 
 
 Formula = Callable[[float, float, float], float]

@@ -1,19 +1,24 @@
-"""Nystroem features: a low-rank approximation of the kernel from a subset of the rows, the landmarks.
+"""Features from landmarks: a low-rank approximation of the kernel from a subset of the rows.
 
 With landmarks P, the approximation is  K(x, P) K(P, P)^-1 K(P, z),  the kernel of the projection on the span of the
-functions K(., p). It is exact on the landmarks and never exceeds K on the diagonal.
+functions K(., p). It is exact on the landmarks and never exceeds K on the diagonal. `Nystroem` takes a given number of
+landmarks. `PivotedCholesky` takes as many as are needed to reproduce the kernel to a tolerance: the Gram matrix of a
+smooth kernel has rapidly decaying eigenvalues, so that  K = G G' + E  with a narrow G (n, rank) and a negligible E.
+This is how `n_components="exact"` fits: by features, but with a known and tiny error.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import cho_factor, cho_solve, eigh
+from scipy.linalg import cho_factor, cho_solve, eigh, solve_triangular
+from scipy.linalg.lapack import dpstrf
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from quernel._threads import strips
+from quernel._threads import single_threaded_blas, strips
 from quernel.features.random import as_generator
 from quernel.features.sampling import hash_sample_indices
 from quernel.kernels import Kernel, resolve
@@ -210,7 +215,7 @@ class LandmarkPredictor(BaseEstimator):
         self.kernel = kernel
 
     @classmethod
-    def of(cls, features: Nystroem, coef: Array) -> tuple[LandmarkPredictor, Array]:
+    def from_nystroem(cls, features: Nystroem, coef: Array) -> tuple[LandmarkPredictor, Array]:
         """A predictor with the landmarks of a fitted `Nystroem` map, and `coef` converted to its features."""
         predictor = cls(features.kernel)
         predictor.landmarks_, predictor.n_components_ = features.landmarks_, len(features.landmarks_)
@@ -220,6 +225,159 @@ class LandmarkPredictor(BaseEstimator):
         """K(x, P), shape (n, n_components_)."""
         return resolve(self.kernel).gram(np.asarray(X, dtype=float), self.landmarks_)
 
-    def making_the_kernel(self) -> Nystroem:
+    def to_nystroem(self) -> Nystroem:
         """A `Nystroem` map with the same landmarks, whose features reproduce the kernel."""
         return Nystroem(self.kernel, self.n_components_, landmarks="distinct").fit(self.landmarks_)
+
+
+@dataclass(frozen=True)
+class CholeskyOptions:
+    """Constants of pivoted Cholesky."""
+
+    # Below this share of the trace, the residual of the kernel is rounding error.
+    floor: float = 1e-14
+    # Candidates per block: larger blocks mean more work in matrix products but less greedy pivots.
+    block_size: int = 128
+    # Pivots of a block are taken while they are at least this share of its first: smaller makes fewer, less greedy
+    # blocks.
+    min_pivot_ratio: float = 0.03
+
+
+CHOLESKY = CholeskyOptions()
+
+
+class PivotedCholesky(TransformerMixin, BaseEstimator):
+    """Low-rank features of a kernel by blocked pivoted Cholesky.
+
+    K = G G' + E  on the training rows, with E positive semidefinite and its (weighted) mean diagonal at most `tol`
+    times that of K. Rows with a large diagonal of E become landmarks P, a block at a time, until the trace of E is
+    small enough. The rows of G are the features of the training rows, and  phi(x) = L^-1 K(P, x)  with  L L' = K(P, P)
+    those of any row. A model fitted on G is kernel quantile regression itself, up to the effect of E, which is known.
+
+    Parameters
+    ----------
+    kernel : str or kernel object, default="gaussian"
+    tol : float, default=1e-10
+        Mean diagonal of E, relative to that of K, at which to stop; values below 1e-14 count as 1e-14.
+    max_components : int or None
+        Largest rank allowed; None means the number of rows.
+
+    Attributes
+    ----------
+    landmarks_ : ndarray of shape (n_components_, n_columns)
+        The pivots, in the order in which they were chosen.
+    factor_ : ndarray of shape (n_components_, n_components_)
+        The lower triangular L.
+    residual_ : ndarray of shape (n,)
+        The diagonal of E, bounded below by rounding error.
+    residual_trace_ : float
+        Its sum.
+    n_components_ : int
+        The rank reached.
+    """
+
+    def __init__(
+        self, kernel: str | Kernel = "gaussian", *, tol: float = 1e-10, max_components: int | None = None
+    ) -> None:
+        self.kernel = kernel
+        self.tol = tol
+        self.max_components = max_components
+
+    def fit(self, X: Array, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Choose the landmarks; rows of weight 0 are never chosen."""
+        self.fit_transform(X, y, sample_weight)
+        return self
+
+    def fit_transform(self, X: Array, y: Any = None, sample_weight: ArrayLike | None = None) -> Array:  # noqa: ARG002
+        """Choose the landmarks and return G, shape (n, rank)."""
+        with single_threaded_blas(len(X), CHOLESKY.block_size):
+            return self._factorize(np.asarray(X), sample_weight)
+
+    def _factorize(self, X: Array, sample_weight: ArrayLike | None) -> Array:
+        """Blocks of pivots until the weighted trace of E is small enough; sets the attributes and returns G.
+
+        For each block: choose candidates by their residual; run pivoted Cholesky on their residual Gram matrix, which
+        gives new landmarks and the triangular factor `lower`; extend G by  (K(X, P_new) - G G_new') lower^-T.
+        """
+        kernel, n = resolve(self.kernel), len(X)
+        weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        diagonal = kernel.diagonal(X)
+        residual = np.where(weight > 0, diagonal, 0.0)
+        enough = max(self.tol, CHOLESKY.floor) * (weight @ residual)
+        limit = n if self.max_components is None else min(n, self.max_components)
+
+        # A fixed seed: it decides only which landmarks come first, and fits must not vary.
+        rng = np.random.default_rng(0)
+        G: Array = np.empty((n, min(limit, CHOLESKY.block_size)), order="F")
+        pivots: list[int] = []
+        while weight @ residual > enough and len(pivots) < limit:
+            rank = len(pivots)
+            candidates = _choose_candidates(residual, rng)
+            known = G[candidates, :rank]
+            candidate_residual = kernel.gram(X[candidates], X[candidates]) - known @ known.T
+            chosen, lower = _factor_leading_pivots(
+                candidate_residual, CHOLESKY.floor * diagonal[candidates].max(), limit - rank
+            )
+            if len(chosen) == 0:
+                break
+            landmarks = candidates[chosen]
+            columns = kernel.gram(X, X[landmarks])
+            columns -= G[:, :rank] @ known[chosen].T
+            G = _ensure_capacity(G, rank + len(chosen))
+            new = G[:, rank : rank + len(chosen)]
+            new[:] = solve_triangular(lower, columns.T, lower=True, check_finite=False, overwrite_b=True).T
+            pivots += landmarks.tolist()
+            residual -= np.einsum("ij,ij->i", new, new)
+            # A landmark is reproduced exactly; what rounding leaves of it must not make it a candidate again.
+            residual[landmarks] = 0
+            np.maximum(residual, 0, out=residual)
+
+        self.n_components_ = len(pivots)
+        self.landmarks_ = np.array(X[pivots])
+        self.factor_ = np.tril(G[pivots, : len(pivots)])
+        # Rounding error of so many subtractions: smaller residuals than this are not known.
+        rounding = np.sqrt(max(len(pivots), 1)) * np.finfo(float).eps
+        self.residual_ = np.maximum(residual, rounding * diagonal)
+        self.residual_trace_ = float(self.residual_.sum())
+        return np.ascontiguousarray(G[:, : len(pivots)])
+
+    def transform(self, X: Array) -> Array:
+        """Features  phi(x) = L^-1 K(P, x)  of the rows of X, shape (n, rank)."""
+        cross = resolve(self.kernel).gram(self.landmarks_, X)
+        return np.ascontiguousarray(solve_triangular(self.factor_, cross, lower=True, check_finite=False).T)
+
+
+def _choose_candidates(residual: Array, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Indices of up to CHOLESKY.block_size candidates, by descending residual.
+
+    A quarter are the rows with the largest residuals, which tend to lie close together; the others are drawn with
+    probability in proportion to the residual (as in randomly pivoted Cholesky).
+    """
+    if np.count_nonzero(residual) <= CHOLESKY.block_size:
+        return np.argsort(-residual, kind="stable")[: np.count_nonzero(residual)]
+    largest = np.argpartition(-residual, CHOLESKY.block_size // 4)[: CHOLESKY.block_size // 4]
+    cumulative = np.cumsum(residual)
+    drawn = np.searchsorted(cumulative, rng.random(CHOLESKY.block_size - len(largest)) * cumulative[-1], side="right")
+    both = np.unique(np.concatenate([largest, np.minimum(drawn, len(residual) - 1)]))
+    return both[np.argsort(-residual[both], kind="stable")]
+
+
+def _factor_leading_pivots(matrix: Array, floor: float, limit: int) -> tuple[NDArray[np.intp], Array]:
+    """Pivots of a small matrix while they are at least a share of the first, and their lower Cholesky factor.
+
+    Candidates of one block may be close to one another: once the first of a cluster is a pivot, the others have little
+    residual left, and the next pivots are better chosen anew from all rows. (LAPACK's pstrf stops at a tolerance.)
+    """
+    smallest_pivot = max(CHOLESKY.min_pivot_ratio * np.diag(matrix).max(), floor)
+    factor, pivots, rank, _ = dpstrf(matrix, lower=1, tol=smallest_pivot)
+    rank = min(rank, limit) if np.diag(matrix).max() > floor else 0
+    return pivots[:rank] - 1, np.tril(factor[:rank, :rank])
+
+
+def _ensure_capacity(G: Array, columns: int) -> Array:
+    """G, or a copy with room for the columns: at least half as wide again, so that copies are rare."""
+    if columns <= G.shape[1]:
+        return G
+    wider = np.empty((len(G), max(columns, G.shape[1] + G.shape[1] // 2)), order="F")
+    wider[:, : G.shape[1]] = G
+    return wider
