@@ -55,12 +55,13 @@ from quernel import KernelQuantileRegressor
 from quernel.solvers.progress import listening
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
+from quernel.tables.training_data import ReadOptions
 from pathlib import Path
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
 sweeps = set()
 begin = time.perf_counter()
-training = prepare_streamed(open_parquet(folder), "y")
+training = prepare_streamed(open_parquet(folder), ReadOptions("y"))
 learnt = time.perf_counter()
 with listening(lambda progress: sweeps.add(progress.sweep)):
     model = KernelQuantileRegressor(**options).fit(training.rows)

@@ -199,7 +199,7 @@ def test_the_shipping_example_of_a_table_as_onnx_runs(tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    training = tables.prepare(sales(), "price", log_target=True)
+    training = tables.prepare(sales(), tables.ReadOptions("price", log_target=True))
     estimator = quernel.KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0)
     model = tables.TableModel(training.encoder, estimator.fit(training.X, training.y), "price", log_target=True)
     quernel.save(model, "houses.quernel")
@@ -250,8 +250,8 @@ def test_the_command_line_page_states_which_categories_get_a_column():
     text = [category for category, count in counts.items() for _ in range(count)]
     for categories, expected in ((text, set(counts) - {"rare", "known"}), (text[: 3 * few], {"known", "w000"})):
         table = pa.table({"text": categories, "y": np.arange(float(len(categories)))})
-        (column,) = tables.prepare(table, "y").encoder.columns
-        assert set(column.levels) == expected
+        (column,) = tables.prepare(table, tables.ReadOptions("y")).encoder.columns
+        assert set(column.categories) == expected
 
 
 def test_the_command_line_page_names_options_that_exist():

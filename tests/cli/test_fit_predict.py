@@ -15,7 +15,7 @@ from pyarrow import csv
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor, KernelQuantileRegressorCV
-from quernel.tables import TableModel, prepare, reading
+from quernel.tables import ReadOptions, TableModel, prepare, reading
 from support.command_line import run
 from support.tables import sales
 
@@ -82,7 +82,7 @@ def made(tmp_path_factory):
 def folder(made):
     fit = run("fit", "sales.parquet", "--target", "price", "--model", "m.quernel", *QUICK, cwd=made)
     assert fit.returncode == 0, fit.stderr
-    training = prepare(reading.read(made / "flat2.csv"), "y")
+    training = prepare(reading.read(made / "flat2.csv"), ReadOptions("y"))
     base = KernelQuantileRegressor([0.2, 0.8], n_components=5, random_state=0)
     interval = ConformalQuantileRegressor(base, 0.5, random_state=0).fit(training.X, training.y)
     model = TableModel(training.encoder, interval.estimators_[0], "y", interval=interval)
@@ -241,7 +241,7 @@ def test_numbers_that_are_names_keep_their_zeros(folder, tmp_path, memory):
     more = "--target", "y", "--model", tmp_path / "m", *QUICK, *memory, "--categorical", "zip", "--json"
     report = json.loads(run("fit", tmp_path / "t.csv", *more).stdout)
     assert report["columns"] == {"zip": "text", "x": "number"}
-    assert quernel.load(tmp_path / "m").encoder.columns[0].levels == ("01234", "1234", "99999")
+    assert quernel.load(tmp_path / "m").encoder.columns[0].categories == ("01234", "1234", "99999")
     assert run("predict", tmp_path / "m", tmp_path / "t.csv", "--out", tmp_path / "p.csv").returncode == 0
     middle = reading.read(tmp_path / "p.csv")["q0.5"].to_numpy()
     assert middle[1] - middle[3] > 0.5  # 1234 is not 01234

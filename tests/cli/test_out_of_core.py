@@ -74,7 +74,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
 
 
 def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 300)
+    monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 300)
     seen, judges = [], []
     refit, judge = evaluation.selected, evaluation._evaluate
 
@@ -132,10 +132,10 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monk
     assert (len(sample.table), sampled["sample_of"]) == (1000, n)
     there = np.isfinite(sample.table["price"].to_numpy(zero_copy_only=False))
     assert sampled["rows_evaluated"] == there.sum()
-    assert chisquare(np.histogram(sample.place, 10, (0, 2000))[0]).pvalue > 1e-4
+    assert chisquare(np.histogram(sample.row, 10, (0, 2000))[0]).pvalue > 1e-4
     # The loss of these very rows, by hand; and near that of all rows.
     y, curves = (
-        part[sample.place[there]] for part in (table["price"].to_numpy(zero_copy_only=False), model.predict(table))
+        part[sample.row[there]] for part in (table["price"].to_numpy(zero_copy_only=False), model.predict(table))
     )
     residual = y[:, None] - curves
     by_hand = np.maximum(model.quantiles_ * residual, (model.quantiles_ - 1) * residual).mean(axis=0)
@@ -147,7 +147,7 @@ def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monk
 
 
 def test_samples_with_too_few_targets_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 1)
+    monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 1)
     folder = write_files(tmp_path / "data", sales())
     fit = ("fit", folder, "--target", "price", "--model", tmp_path / "m", *QUICK)
     ran = run(*fit, "--report", tmp_path / "r.html", "--max-memory", "600")
@@ -167,7 +167,7 @@ def test_a_plan_from_a_sample_that_holds_all_rows_is_the_plan(tmp_path, monkeypa
         way["command"] = way["command"].replace(f" {' '.join(LITTLE)}", "")
     assert streamed == whole
     assert whole["rows"] < 900
-    monkeypatch.setattr(reservoir_sample, "FEWEST_DRAWN", 500)
+    monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 500)
     ran = run(*arguments, *LITTLE)
     sampled = read_report(ran)
     assert (sampled["rows"], sampled["columns"]) == (whole["rows"], whole["columns"])

@@ -12,13 +12,13 @@ from sklearn.frozen import FrozenEstimator
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 from support.tables import sales
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    training = prepare(sales(600), "price", log_target=True)
+    training = prepare(sales(600), ReadOptions("price", log_target=True))
     model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
     return TableModel(training.encoder, model.fit(training.X, training.y), "price", log_target=True)
 

@@ -14,7 +14,7 @@ import quernel
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales, with_times
 
@@ -149,7 +149,7 @@ def test_a_subclass_has_waves_but_no_gram(tmp_path):
 
 @pytest.mark.parametrize("name", ["quantiles", "upper"])
 def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
-    training = prepare(sales(60).rename_columns([name, *sales(1).column_names[1:]]), "price")
+    training = prepare(sales(60).rename_columns([name, *sales(1).column_names[1:]]), ReadOptions("price"))
     interval = ConformalQuantileRegressor(KernelQuantileRegressor(LEVELS, n_components=5), 0.5, random_state=0)
     interval.fit(training.X, training.y)
     (model,) = interval.estimators_
@@ -161,7 +161,7 @@ def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["", "quernel/constant0"])
 def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
-    training = prepare(sales(60), "price")
+    training = prepare(sales(60), ReadOptions("price"))
     model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
     first, *others = training.encoder.columns
     encoder = dataclasses.replace(training.encoder, columns=(dataclasses.replace(first, name=name), *others))
@@ -171,7 +171,7 @@ def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
 
 
 def test_a_table_model_without_an_interval_says_how_to_get_one():
-    training = prepare(sales(60), "price")
+    training = prepare(sales(60), ReadOptions("price"))
     model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
     with pytest.raises(ValueError, match="fit --conformal"):
         TableModel(training.encoder, model, "price").predict_interval(sales(5))
@@ -271,7 +271,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
 def test_words_that_stand_for_gaps_are_gaps(tmp_path):
     texts = ["a", "b", None, "c"] * 30
     table = pa.table({"w": texts, "y": np.arange(120) % 4 + np.arange(120) / 500})
-    training = prepare(table, "y", missing=["?", "none"])
+    training = prepare(table, ReadOptions("y", missing=["?", "none"]))
     model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
     quernel.to_onnx(TableModel(training.encoder, model, "y"), tmp_path / "m.onnx")
     found = run(tmp_path / "m.onnx", w=np.array([["a"], [""], ["?"], ["none"], ["new"]], dtype=object))["quantiles"]
@@ -284,7 +284,7 @@ def test_words_and_numbers_of_other_files_are_the_same_in_the_graph(tmp_path):
     rng = np.random.default_rng(0)
     columns = {"place": rng.choice(["NA", "EU", "US"], 150), "code": rng.choice([1.0, 2.0, np.nan], 150)}
     table = pa.table(columns | {"x": rng.normal(size=150), "y": rng.normal(size=150)})
-    training = prepare(table, "y", missing=["-999"], categorical=["code"])
+    training = prepare(table, ReadOptions("y", missing=["-999"], categorical=["code"]))
     model = KernelQuantileRegressor(0.5, n_components=20, random_state=0).fit(training.X, training.y)
     whole = TableModel(training.encoder, model, "y")
     quernel.to_onnx(whole, tmp_path / "m.onnx")
@@ -299,7 +299,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
     table, new = with_times(sales()), with_times(sales(100, seed=1), seed=1)
     new = new.set_column(2, "place", pa.array([*new["place"].to_pylist()[:-1], "nowhere yet"]))
     for log_target in (False, True):
-        training = prepare(table, "price", log_target=log_target)
+        training = prepare(table, ReadOptions("price", log_target=log_target))
         model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0)
         interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
@@ -347,7 +347,7 @@ def odd_table(n=120):
 @pytest.mark.parametrize("kept_as", ["arrow", "pandas", "polars", "text"])
 def test_columns_of_all_kinds_are_fed_as_they_are_predicted_from(tmp_path, kept_as):
     table = odd_table()
-    training = prepare(table, "y", categorical=["zip", "shop"], missing=["?"])
+    training = prepare(table, ReadOptions("y", categorical=["zip", "shop"], missing=["?"]))
     model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
     model = TableModel(training.encoder, model, "y")
     quernel.to_onnx(model, tmp_path / "m.onnx")

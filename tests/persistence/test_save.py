@@ -32,7 +32,7 @@ from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.models import SPLITTERS
-from quernel.tables import TableEncoder, TableModel, prepare
+from quernel.tables import ReadOptions, TableEncoder, TableModel, prepare
 from support.model_files import assert_refused, read_archive, tamper, write_archive
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales
@@ -229,7 +229,7 @@ def test_scores_that_do_not_fit_are_refused(tmp_path, part):
 
 def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
     table, new = sales(), sales(60, seed=1)
-    training = prepare(table, "price", log_target=True)
+    training = prepare(table, ReadOptions("price", log_target=True))
     model = KernelQuantileRegressor(LEVELS, n_components=50, random_state=0).fit(training.X, training.y)
     saved = TableModel(training.encoder, model, "price", log_target=True)
     quernel.save(saved, tmp_path / "m.quernel")

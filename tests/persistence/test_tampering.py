@@ -7,7 +7,7 @@ import pytest
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.persistence.archive import HEADER_SIZE, MAGIC
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 from support.model_files import assert_refused, tamper
 from support.models import LEVELS, fitted
 from support.tables import sales, with_times
@@ -52,7 +52,7 @@ def test_members_that_need_a_password_are_refused(whole, tmp_path):
 def whole_table(tmp_path_factory):
     """The file of a model of tables, with columns of all kinds and a calibrated interval."""
     path = tmp_path_factory.mktemp("whole") / "t.quernel"
-    training = prepare(with_times(sales(200)), "price", missing=["?"])
+    training = prepare(with_times(sales(200)), ReadOptions("price", missing=["?"]))
     model = KernelQuantileRegressor(LEVELS, n_components=8, random_state=0)
     interval = ConformalQuantileRegressor(model, 0.7, method="cv+", cv=2, random_state=0).fit(training.X, training.y)
     quernel.save(TableModel(training.encoder, interval.estimators_[0], "price", False, interval), path)
@@ -70,7 +70,7 @@ FORGED = {
     "fill": (None, "many"),
     "name": (7, None),
     "cycles": ({"tuple": ["zzz"]}, 3),
-    "levels": ({"tuple": [7]}, None),
+    "categories": ({"tuple": [7]}, None),
     "missing": ({"tuple": [7]},),
     "target": (None, 3),
     "start": (None, "1970"),

@@ -31,7 +31,7 @@ from quernel.plots import (
     ResidualQuantileDisplay,
 )
 from quernel.plots.fans import sample_rows
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 from support.tables import sales
 
 BASE = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)
@@ -95,7 +95,7 @@ def test_a_calibrated_model_has_no_levels_and_says_what_to_draw(data):
 def sold():
     """Rows with words, dates, truth values and gaps, and a model of them, as from a file."""
     table = sales(500)
-    training = prepare(table, "price", log_target=True)
+    training = prepare(table, ReadOptions("price", log_target=True))
     model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=60, bandwidth="learned", random_state=0)
     fitted = TableModel(training.encoder, model.fit(training.X, training.y), "price", log_target=True)
     frame = table.to_pandas()
@@ -279,7 +279,7 @@ def test_times_of_day_and_words_for_gaps_are_drawn(data):
         "num": pa.array(num, mask=num > 0.95),
         "y": y,
     }
-    training = prepare(pa.table(clean), "y", missing=["?"])
+    training = prepare(pa.table(clean), ReadOptions("y", missing=["?"]))
     model = TableModel(training.encoder, clone(BASE).fit(training.X, training.y), "y")
     marked = ["?" if value > 0.95 else str(value) for value in num]
     table = pa.table(clean | {"num": marked})

@@ -7,7 +7,7 @@ import numpy as np
 
 from quernel import KernelQuantileRegressor
 from quernel.report import evaluate_by_refitting, report_page
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 from support.tables import sales
 
 LEVELS = [0.05, 0.5, 0.95]
@@ -15,7 +15,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 def fitted(table, target="price", levels=LEVELS, **options):
-    training = prepare(table, target, **options)
+    training = prepare(table, ReadOptions(target, **options))
     estimator = KernelQuantileRegressor(levels, n_components=40, random_state=0).fit(
         training.X, training.y, sample_weight=training.weight
     )

@@ -15,9 +15,9 @@ import pytest
 from pyarrow import csv
 
 from quernel.tables import TableError, parquet_table, read, reading
-from quernel.tables.multi_file import files_of
-from quernel.tables.parquet_table import copied
-from quernel.tables.reading import CsvReading
+from quernel.tables.multi_file import find_files
+from quernel.tables.parquet_table import copy_to_parquet
+from quernel.tables.reading import CsvOptions
 from support.tables import sales
 
 # Columns that look otherwise at the beginning, in the middle and at the end; some take more than one guess.
@@ -65,9 +65,9 @@ def test_columns_of_csv_have_the_types_of_the_whole_file(tmp_path, small_pieces,
         path = tmp_path / "hard.csv.gz"
     with reading.in_batches(path) as batches:
         assert batches.schema != whole.schema  # a glance at the beginning would be wrong
-    with copied([path]) as table:
+    with copy_to_parquet([path]) as table:
         assert len(table.groups) > 3
-        pieces = [slab.table for slab in table.slabs(table.schema.names)]
+        pieces = [slab.table for slab in table.iter_batches(table.schema.names)]
         folder = Path(table.groups[0].path).parent
     # Parquet has no seconds, only finer units.
     found = pa.concat_tables(pieces)
@@ -85,9 +85,9 @@ def test_arrow_files_are_copied_as_they_are(tmp_path, name):
     else:
         with pa.ipc.new_stream(str(tmp_path / name), table.schema) as writer:
             writer.write_table(table, max_chunksize=150)
-    with copied([tmp_path / name]) as found:
+    with copy_to_parquet([tmp_path / name]) as found:
         assert [group.n_rows for group in found.groups] == [150, 150, 100]
-        assert pa.concat_tables([slab.table for slab in found.slabs(table.column_names)]).equals(table)
+        assert pa.concat_tables([slab.table for slab in found.iter_batches(table.column_names)]).equals(table)
 
 
 def test_what_is_wrong_is_said_of_the_file_that_was_given(tmp_path, small_pieces):
@@ -96,20 +96,20 @@ def test_what_is_wrong_is_said_of_the_file_that_was_given(tmp_path, small_pieces
         csv.write_csv(table.slice(200 * k, 200).drop(["age"] if k else ["size"]), tmp_path / f"part{k}.csv")
     with (
         pytest.raises(TableError, match=r"part1.csv has no column 'age', but .*part0.csv has"),
-        copied(files_of(tmp_path)),
+        copy_to_parquet(find_files(tmp_path)),
     ):
         pass
     path = hard(tmp_path / "late.csv")
     path.write_text(path.read_text() + "1,2,3\n")
-    with pytest.raises(TableError, match=r"late.csv cannot be read as CSV: .*columns"), copied([path]):
+    with pytest.raises(TableError, match=r"late.csv cannot be read as CSV: .*columns"), copy_to_parquet([path]):
         pass
 
 
 def test_a_category_that_is_no_text_is_said_to_be_none(tmp_path):
     path = tmp_path / "latin.csv"
     path.write_bytes("name,y\ncaf\xe9,1\ntea,2\n".encode("latin-1"))
-    how = CsvReading({"name": pa.string()})
-    with pytest.raises(TableError, match=r"latin.csv cannot be read as CSV: .*UTF8"), copied([path], how):
+    how = CsvOptions({"name": pa.string()})
+    with pytest.raises(TableError, match=r"latin.csv cannot be read as CSV: .*UTF8"), copy_to_parquet([path], how):
         pass
 
 
@@ -119,7 +119,7 @@ def test_a_disk_that_is_too_small_is_noticed_before_any_work(tmp_path, monkeypat
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 99, 1))
     with (
         pytest.raises(TableError, match=r"sales.csv is larger than memory .* TMPDIR"),
-        copied([tmp_path / "sales.csv"]),
+        copy_to_parquet([tmp_path / "sales.csv"]),
     ):
         pass
 
@@ -127,9 +127,9 @@ def test_a_disk_that_is_too_small_is_noticed_before_any_work(tmp_path, monkeypat
 KILLED = """
 import sys, tempfile
 from pathlib import Path
-from quernel.tables.parquet_table import copied
+from quernel.tables.parquet_table import copy_to_parquet
 tempfile.tempdir = sys.argv[1]
-with copied([Path(sys.argv[2])]):
+with copy_to_parquet([Path(sys.argv[2])]):
     print("copied", flush=True)
     sys.stdin.read()
 """
@@ -146,11 +146,11 @@ def test_the_copy_of_a_process_that_was_killed_is_removed_by_the_next(tmp_path, 
     with subprocess.Popen([sys.executable, "-c", KILLED, folder, path], **pipes) as process:
         assert process.stdout.readline() == "copied\n"
         before = {file.name for file in folder.rglob("*.parquet")}
-        with copied([path]):
+        with copy_to_parquet([path]):
             assert len(list(folder.rglob("*.parquet"))) == 2, "what a living process has is left alone"
         process.send_signal(signal.SIGKILL)
     assert {file.name for file in folder.rglob("*.parquet")} == before, "control: killing leaves it behind"
-    with copied([path]):
+    with copy_to_parquet([path]):
         assert len(list(folder.rglob("*.parquet"))) == 1
     assert [one.name for one in folder.iterdir()] == ["quernel-copy-of-mine"], (
         "no lock in it, so whose it is is unknown"

@@ -9,12 +9,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from quernel.tables import DateColumn, TableEncoder, TableError, TextColumn, as_arrow, learn_encoder, prepare
+from quernel.tables import DateColumn, ReadOptions, TableEncoder, TableError, TextColumn, as_arrow, fit_encoder, prepare
 from support.tables import sales
 
 
 def learnt(**columns):
-    return learn_encoder(pa.table(columns), list(columns))
+    return fit_encoder(pa.table(columns), list(columns))
 
 
 def matrix(encoder, **columns):
@@ -52,7 +52,7 @@ def test_the_most_frequent_words_are_kept():
     texts = [f"w{i:03d}" for i in range(80) for _ in range(5 + i)]
     made = learnt(w=texts)
     (column,), (note,) = made.encoder.columns, made.notes
-    assert column.levels == tuple(f"w{i:03d}" for i in range(30, 80))
+    assert column.categories == tuple(f"w{i:03d}" for i in range(30, 80))
     assert "'w' has more than 50 categories" in note
     assert column.other
 
@@ -128,7 +128,7 @@ def test_times_in_text_are_times():
         np.testing.assert_array_equal(matrix(encoder, t=texts), matrix(encoder, t=times))
     for texts in (["06", "12"], ["06:00", "12:00 sharp"], ["06:00", "noon"], ["06:00", "25:00"]):
         assert isinstance(learnt(t=texts * 6).encoder.columns[0], TextColumn)
-    (column,) = learn_encoder(pa.table({"t": ["06:00", "07:00"] * 6}), ["t"], categorical=["t"]).encoder.columns
+    (column,) = fit_encoder(pa.table({"t": ["06:00", "07:00"] * 6}), ["t"], categorical=["t"]).encoder.columns
     assert isinstance(column, TextColumn)
 
 
@@ -153,7 +153,7 @@ def test_durations_are_seconds(unit):
     values = pa.array([90, None, 3600], pa.duration("s")).cast(pa.duration(unit))
     encoder = learnt(d=values).encoder
     np.testing.assert_array_equal(matrix(encoder, d=values), [[90, 0], [1845, 1], [3600, 0]])
-    made = prepare(pa.table({"x": range(3), "d": values}), "d")
+    made = prepare(pa.table({"x": range(3), "d": values}), ReadOptions("d"))
     assert made.y.tolist() == [90, 3600]
 
 
@@ -172,14 +172,14 @@ def test_durations_are_no_names():
     for values in (lasting, pa.DictionaryArray.from_arrays([0, 1] * 6, lasting[:2])):
         table = pa.table({"d": values})
         with pytest.raises(TableError, match=r"'d' holds .*duration.*--categorical is for"):
-            learn_encoder(table, ["d"], categorical=["d"])
-        assert learn_encoder(table, ["d"]).encoder.columns[0].duration
+            fit_encoder(table, ["d"], categorical=["d"])
+        assert fit_encoder(table, ["d"]).encoder.columns[0].duration
 
 
 def test_numbers_that_are_names_are_words():
     codes, flags = [7, 12, None] * 6, [True, False, True] * 6
     table = pa.table({"code": codes, "flag": flags, "part": [1.5, 2.0, np.nan] * 6})
-    encoder = learn_encoder(table, table.column_names, categorical=table.column_names).encoder
+    encoder = fit_encoder(table, table.column_names, categorical=table.column_names).encoder
     assert encoder.names[:5] == ["code = 12", "code = 7", "code = (missing)", "flag = false", "flag = true"]
     assert encoder.names[5:] == ["part = 1.5", "part = 2", "part = (missing)"]
     found = encoder.encode(table)
@@ -191,12 +191,12 @@ def test_numbers_that_are_names_are_words():
     np.testing.assert_array_equal(encoder.encode(text), found)
     assert found.sum(axis=0).tolist() == [6, 6, 6, 6, 12, 6, 6, 6]
     with pytest.raises(TableError, match=r"'when' holds timestamp.*--categorical is for"):
-        learn_encoder(pa.table({"when": [datetime(2024, 1, 1)] * 9}), ["when"], categorical=["when"])
+        fit_encoder(pa.table({"when": [datetime(2024, 1, 1)] * 9}), ["when"], categorical=["when"])
 
 
 def test_dates_that_are_names_are_words():
     days = ["2024-01-01", "2024-01-02"] * 6
-    (column,) = learn_encoder(pa.table({"day": days}), ["day"], categorical=["day"]).encoder.columns
+    (column,) = fit_encoder(pa.table({"day": days}), ["day"], categorical=["day"]).encoder.columns
     assert column == TextColumn("day", ("2024-01-01", "2024-01-02"), other=False, missing=False)
 
 
@@ -222,7 +222,7 @@ def test_numbers_are_not_read_as_words_that_they_cannot_be():
 
 
 def test_words_that_stand_for_gaps_are_gaps_in_any_table():
-    encoder = learn_encoder(pa.table({"n": [1.0, None, 3.0] * 4, "w": ["a", "b", None] * 4}), ["n", "w"], ["?"]).encoder
+    encoder = fit_encoder(pa.table({"n": [1.0, None, 3.0] * 4, "w": ["a", "b", None] * 4}), ["n", "w"], ["?"]).encoder
     found = matrix(encoder, n=["1", "?", "3"], w=pa.array(["a", "b", "?"]).dictionary_encode())
     np.testing.assert_array_equal(found, matrix(encoder, n=[1.0, None, 3.0], w=["a", "b", None]))
 
@@ -234,7 +234,7 @@ def test_encoders_of_earlier_model_files_have_no_words_for_gaps():
 
 def test_pandas_polars_and_arrow_are_read_alike():
     table = sales()
-    encoder = learn_encoder(table, ["size", "age", "place", "garden", "sold"]).encoder
+    encoder = fit_encoder(table, ["size", "age", "place", "garden", "sold"]).encoder
     expected = encoder.encode(table)
     assert expected.shape == (400, len(encoder.names))
     assert np.isfinite(expected).all()
@@ -249,7 +249,7 @@ def test_pandas_polars_and_arrow_are_read_alike():
 
 def test_one_row_at_a_time_is_the_same():
     table = sales(50)
-    encoder = learn_encoder(table, ["size", "place", "garden", "sold"]).encoder
+    encoder = fit_encoder(table, ["size", "place", "garden", "sold"]).encoder
     np.testing.assert_array_equal(
         np.vstack([encoder.encode(table.slice(i, 1)) for i in range(50)]), encoder.encode(table)
     )
@@ -268,19 +268,19 @@ def test_one_row_at_a_time_is_the_same():
     ],
 )
 def test_columns_that_say_nothing_are_left_out_and_named(values, message):
-    made = learn_encoder(pa.table({"bad": values, "x": np.arange(len(values))}), ["bad", "x"])
+    made = fit_encoder(pa.table({"bad": values, "x": np.arange(len(values))}), ["bad", "x"])
     assert made.encoder.inputs == ["x"]
     (note,) = made.notes
     assert "'bad'" in note
     assert message in note
     with pytest.raises(TableError, match="no usable input column"):
-        learn_encoder(pa.table({"bad": values}), ["bad"])
+        fit_encoder(pa.table({"bad": values}), ["bad"])
 
 
 @pytest.mark.parametrize("values", [pa.nulls(9), pa.array([None] * 9, pa.float64()), pa.array([""] * 9), [np.nan] * 9])
 def test_a_column_without_values_is_refused(values):
     with pytest.raises(TableError, match=r"'bad' holds no (values|finite).*--exclude bad"):
-        learn_encoder(pa.table({"bad": values, "x": np.arange(9)}), ["bad", "x"])
+        fit_encoder(pa.table({"bad": values, "x": np.arange(9)}), ["bad", "x"])
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_column_without_values_is_refused(values):
 )
 def test_a_table_of_another_schema_is_refused(change, message):
     table = sales(60)
-    encoder = learn_encoder(table, ["size", "place", "garden", "sold"]).encoder
+    encoder = fit_encoder(table, ["size", "place", "garden", "sold"]).encoder
     with pytest.raises(TableError, match=message):
         encoder.encode(change(table))
 
@@ -303,28 +303,28 @@ def test_a_table_of_another_schema_is_refused(change, message):
 def test_a_schema_that_differs_harmlessly_is_accepted():
     """Other order, more columns, integers for numbers, a column that is empty this time."""
     table = sales(60)
-    encoder = learn_encoder(table, ["age", "place"]).encoder
+    encoder = fit_encoder(table, ["age", "place"]).encoder
     changed = pa.table({"more": range(60), "place": pa.nulls(60), "age": table["age"].cast(pa.int32())})
     np.testing.assert_array_equal(encoder.encode(changed)[:, 0], encoder.encode(table)[:, 0])
 
 
 def test_prepare_drops_and_counts_rows_without_target():
     table = sales()
-    made = prepare(table, "price", exclude=["age"], weights="age")
+    made = prepare(table, ReadOptions("price", exclude=["age"], weights="age"))
     assert made.dropped == table["price"].null_count > 0
     assert len(made.X) == len(made.y) == len(made.weight) == 400 - made.dropped
     assert "age" not in made.encoder.inputs
-    np.testing.assert_array_equal(prepare(table, "price", log_target=True).y, np.log(made.y))
-    assert prepare(table, "price", columns=["sold", "size"]).encoder.inputs == ["sold", "size"]
+    np.testing.assert_array_equal(prepare(table, ReadOptions("price", log_target=True)).y, np.log(made.y))
+    assert prepare(table, ReadOptions("price", columns=["sold", "size"])).encoder.inputs == ["sold", "size"]
 
 
 def test_boolean_targets_are_numbers():
-    assert set(prepare(sales(), "garden").y) == {0.0, 1.0}
+    assert set(prepare(sales(), ReadOptions("garden")).y) == {0.0, 1.0}
 
 
 def test_pandas_categories():
     frame = pd.DataFrame({"w": pd.Categorical(["a", "b"] * 10), "x": range(20)})
-    assert learn_encoder(as_arrow(frame), ["w", "x"]).encoder.names == ["w = a", "w = b", "x"]
+    assert fit_encoder(as_arrow(frame), ["w", "x"]).encoder.names == ["w = a", "w = b", "x"]
 
 
 def test_categories_that_are_large_numbers_or_decimals():
@@ -333,9 +333,9 @@ def test_categories_that_are_large_numbers_or_decimals():
         "size": pa.array([Decimal("1.10"), Decimal("1.25")] * 10),
         "code": pa.array([1.0, 2.5] * 10),
     })  # fmt: skip
-    encoder = learn_encoder(table, table.column_names, categorical=table.column_names).encoder
+    encoder = fit_encoder(table, table.column_names, categorical=table.column_names).encoder
     assert encoder.encode(table).shape == (20, 6)
-    assert [column.levels for column in encoder.columns] == [
+    assert [column.categories for column in encoder.columns] == [
         ("10000000001", "10000000002"),
         ("1.10", "1.25"),
         ("1", "2.5"),

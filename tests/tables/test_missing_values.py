@@ -10,21 +10,22 @@ import pytest
 
 from quernel import KernelQuantileRegressor
 from quernel.tables import (
+    ReadOptions,
     TableError,
     TableModel,
     TextColumn,
-    UnknownWordsWarning,
-    learn_encoder,
+    UnseenCategoriesWarning,
+    fit_encoder,
     multi_file,
     prepare,
     reading,
 )
-from quernel.tables.missing_values import GAPS, spellings
+from quernel.tables.missing_values import MISSING_MARKERS, equivalent_spellings
 from quernel.tables.model import UnseenCategories
 
 
 def learnt(categorical=(), missing=(), **columns):
-    return learn_encoder(pa.table(columns), list(columns), missing, categorical).encoder
+    return fit_encoder(pa.table(columns), list(columns), missing, categorical).encoder
 
 
 @pytest.mark.parametrize(
@@ -44,19 +45,19 @@ def learnt(categorical=(), missing=(), **columns):
     ],
 )
 def test_spellings_are_those_of_programs(word, ways):
-    assert set(spellings(word)) == ways
+    assert set(equivalent_spellings(word)) == ways
 
 
 def test_categories_are_the_same_in_other_spellings():
     table = pa.table({"flag": [True, False] * 9, "code": [500.0, None, 20.0] * 6, "size": [1e-5, 2.5] * 9})
-    encoder = learn_encoder(table, table.column_names, categorical=table.column_names).encoder
+    encoder = fit_encoder(table, table.column_names, categorical=table.column_names).encoder
     text = table.to_pandas().astype(str).replace("nan", None)
     assert text["flag"][0] == "True"
     assert text["code"][0] == "500.0"
     assert text["size"][0] == "1e-05"
     np.testing.assert_array_equal(encoder.encode(text), encoder.encode(table))
-    again = learn_encoder(pa.Table.from_pandas(text), table.column_names, categorical=table.column_names).encoder
-    assert [column.levels for column in again.columns] == [("False", "True"), ("20.0", "500.0"), ("1e-05", "2.5")]
+    again = fit_encoder(pa.Table.from_pandas(text), table.column_names, categorical=table.column_names).encoder
+    assert [column.categories for column in again.columns] == [("False", "True"), ("20.0", "500.0"), ("1e-05", "2.5")]
     for other in (table, table.set_column(1, "code", pa.array([500, None, 20] * 6))):
         np.testing.assert_array_equal(again.encode(other), again.encode(text))
 
@@ -64,7 +65,7 @@ def test_categories_are_the_same_in_other_spellings():
 def test_a_level_that_is_written_so_is_not_another():
     both = learnt(w=["500", "500.0", "1", "2.0"] * 6).columns[0]
     assert both.places["500"] != both.places["500.0"]
-    assert both.levels[both.places["1.0"]] == "1"
+    assert both.categories[both.places["1.0"]] == "1"
     truths = TextColumn("w", ("TRUE", "true"), other=False, missing=False)
     assert "True" not in truths.places  # which of them it is nobody knows
 
@@ -91,7 +92,7 @@ def test_csv_files_have_the_words_of_the_model(tmp_path):
     encoder = learnt(place=["NA", "EU", None] * 6, n=[1.0, None, 3.0] * 6)
     path = tmp_path / "x.csv"
     path.write_text('place,n,more\nNA,NA,NA\nEU,1,x\n"",2,\nNULL,3,null\n')
-    how = encoder.csv_reading()
+    how = encoder.csv_options()
     with reading.in_batches(path, None, how) as batches:
         pieces = pa.Table.from_batches(batches.pieces)
     for table in (reading.read(path, how), pieces):
@@ -106,18 +107,18 @@ def test_csv_files_have_the_words_of_the_model(tmp_path):
 def test_the_list_is_arrows():
     from pyarrow import csv
 
-    assert set(csv.ConvertOptions().null_values) == set(GAPS)
+    assert set(csv.ConvertOptions().null_values) == set(MISSING_MARKERS)
 
 
 def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("n,k,code,y\n" + "1,-999,-999.0,1\n-999.00,2,a,2\n3.5,3,b,-999\n-999,4,b,4\n" * 6)
-    how = reading.CsvReading({"code": pa.string()}, ("-999",))
+    how = reading.CsvOptions({"code": pa.string()}, ("-999",))
     table = reading.read(path, how)
     assert table.slice(0, 4).to_pydict() == {
         "n": [1, None, 3.5, None], "k": [None, 2, 3, 4], "code": [None, "a", "b", "b"], "y": [1, 2, None, 4],
     }  # fmt: skip
-    encoder = prepare(table, "y", missing=["-999"]).encoder
+    encoder = prepare(table, ReadOptions("y", missing=["-999"])).encoder
     expected = encoder.encode({"n": [None, 2.0], "k": [1, None], "code": ["a", None]})
     for n, k, code in (
         ([-999.0, 2], [1, -999], ["a", "-999"]),
@@ -135,10 +136,10 @@ def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, blo
     with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
         stream.write((text.replace(",", "\t") if ending == "tsv" else text).encode())
     texts = ["-999", "?", "none", "non", "last", "999", "nxa", "n.a.", "1.5", "1", "2", "(x)", "b"]
-    found = multi_file.unmet([tmp_path / f"d.{ending}"], texts)
+    found = multi_file.find_unused_markers([tmp_path / f"d.{ending}"], texts)
     assert found == ["non", "last", "999", "nxa", "2"]
     (tmp_path / "other.csv").write_text("a\n2\n999\n")
-    assert multi_file.unmet([tmp_path / f"d.{ending}", tmp_path / "other.csv"], texts) == [
+    assert multi_file.find_unused_markers([tmp_path / f"d.{ending}", tmp_path / "other.csv"], texts) == [
         "non",
         "last",
         "nxa",
@@ -149,27 +150,30 @@ def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, blo
 def model():
     rng = np.random.default_rng(0)
     table = pa.table({"w": rng.choice(["a", "b", "c", "d"], 80), "x": rng.normal(size=80), "y": rng.normal(size=80)})
-    made = prepare(table, "y")
+    made = prepare(table, ReadOptions("y"))
     return TableModel(made.encoder, KernelQuantileRegressor(0.5, n_components=10).fit(made.X, made.y), "y")
 
 
 def test_a_column_of_unknown_words_is_pointed_out(model):
-    with pytest.warns(UnknownWordsWarning, match=r"'w' is known .* 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."):
+    with pytest.warns(
+        UnseenCategoriesWarning, match=r"'w' is known .* 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."
+    ):
         model.predict({"w": ["A", None, "B"], "x": [0.0, 1.0, 2.0]})
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UnknownWordsWarning)
+        warnings.simplefilter("error", UnseenCategoriesWarning)
         model.predict({"w": ["new"], "x": [0.0]})  # a new word is welcome
         model.predict({"w": ["A", "b", "C"], "x": [0.0] * 3})
         model.predict({"w": [None, ""], "x": [0.0] * 2})
 
 
 def test_words_that_are_known_later_are_known(model):
-    strangers = UnseenCategories(model.encoder)
+    unseen = UnseenCategories(model.encoder)
     pieces = [pa.table({"w": texts, "x": [0.0, 0.0]}) for texts in (["A", "A"], ["B", "a"], ["C", "D"])]
-    assert list(strangers.watched(iter(pieces[:1]))) == pieces[:1]
-    assert "in 2 rows" in strangers.sentences()[0]
-    list(strangers.watched(iter(pieces[1:])))
-    assert strangers.sentences() == []
+    unseen.check(pieces[0])
+    assert "in 2 rows" in unseen.describe()[0]
+    for piece in pieces[1:]:
+        unseen.check(piece)
+    assert unseen.describe() == []
 
 
 @pytest.mark.parametrize(

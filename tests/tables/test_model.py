@@ -5,12 +5,12 @@ import pyarrow as pa
 import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 from support.tables import LEVELS, sales
 
 
 def made(levels=LEVELS, log_target=False, conformal=False, **options):
-    training = prepare(sales(), "price", log_target=log_target)
+    training = prepare(sales(), ReadOptions("price", log_target=log_target))
     base = KernelQuantileRegressor(levels, **({"n_components": 40, "random_state": 0} | options))
     if not conformal:
         return TableModel(training.encoder, base.fit(training.X, training.y), "price", log_target)
@@ -116,7 +116,7 @@ def test_a_value_that_many_rows_have_survives_the_logarithm():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(600) < 0.7, rng.choice([5.0, 7.0, 0.3], 600), 5 + rng.exponential(5.0, 600))
     table = pa.table({"x": rng.random(600), "y": y})
-    training = prepare(table, "y", log_target=True)
+    training = prepare(table, ReadOptions("y", log_target=True))
     estimator = KernelQuantileRegressor([0.05, 0.4, 0.95], n_components=20, alpha=0.1, random_state=0)
     model = TableModel(training.encoder, estimator.fit(training.X, training.y), "y", log_target=True)
     assert len(estimator.frequent_values_) == 3
@@ -124,7 +124,7 @@ def test_a_value_that_many_rows_have_survives_the_logarithm():
     assert np.any(curves == 5.0)
     assert not np.any((curves != 5.0) & np.isclose(curves, 5.0, rtol=1e-12))
     often = np.isin(y, [5.0, 7.0, 0.3])
-    np.testing.assert_array_equal(model.on_its_scale(training.y)[often], y[often])
+    np.testing.assert_array_equal(model.inverse_transform_target(training.y)[often], y[often])
 
 
 def test_calibrated_intervals_of_tables_can_be_calibrated_for_another_coverage(new):

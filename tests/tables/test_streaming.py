@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from quernel.tables import TableError, column_stats, in_batches, prepare, read, streaming_training
+from quernel.tables import ReadOptions, TableError, column_stats, in_batches, prepare, read, streaming_training
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
 from support.tables import collect_rows, sales, write_files
@@ -53,14 +53,14 @@ def many_kinds(n=700, seed=1):
 @pytest.mark.parametrize("gathered", [2**16, 40, 0])
 @pytest.mark.parametrize("make", [sales, many_kinds])
 def test_the_encoder_learnt_piece_by_piece_is_that_of_the_whole_table(tmp_path, monkeypatch, make, gathered):
-    monkeypatch.setattr(streaming_training, "GATHERED", gathered)
+    monkeypatch.setattr(streaming_training, "MAX_GATHERED", gathered)
     table = make()
     target, more = (
         ("price", {}) if make is sales else ("y", {"weights": "w", "categorical": ["code"], "missing": ["?"]})
     )
     folder = write_files(tmp_path, table, 4, 37)
-    whole = prepare(read(folder), target, **more)
-    streamed = prepare_streamed(open_parquet(folder), target, **more)
+    whole = prepare(read(folder), ReadOptions(target, **more))
+    streamed = prepare_streamed(open_parquet(folder), ReadOptions(target, **more))
     assert streamed.encoder == whole.encoder
     assert streamed.notes == whole.notes
     if make is many_kinds:
@@ -79,10 +79,12 @@ def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
     monkeypatch.setattr(streaming_training, "STRIP", 16)
     monkeypatch.setattr(streaming_training, "split_blocks", lambda n, d: [slice(0, 32)])
     table = sales()
-    rows = prepare_streamed(open_parquet(write_files(tmp_path, table, 3, 100)), "price", log_target=True).rows
+    rows = prepare_streamed(
+        open_parquet(write_files(tmp_path, table, 3, 100)), ReadOptions("price", log_target=True)
+    ).rows
     X, y, _ = collect_rows(rows)
     assert len(rows.spans) > 6
-    np.testing.assert_array_equal(y, prepare(table, "price", log_target=True).y)
+    np.testing.assert_array_equal(y, prepare(table, ReadOptions("price", log_target=True)).y)
     for k in range(0, len(rows.spans), 3):
         for piece, span in zip(rows.stream(range(k, k + 2)), rows.spans[k : k + 2], strict=False):
             np.testing.assert_array_equal(piece.X, X[span])
@@ -91,9 +93,11 @@ def test_blocks_are_the_same_whoever_asks_for_them(tmp_path, monkeypatch):
 
 
 def test_a_column_of_very_many_words_is_left_out_early(tmp_path, monkeypatch):
-    monkeypatch.setattr(column_stats, "MOST_WORDS", 100)
+    monkeypatch.setattr(column_stats, "MAX_DISTINCT", 100)
     table = many_kinds()
-    streamed = prepare_streamed(open_parquet(write_files(tmp_path, table, 4, 37)), "y", columns=["even", "name"])
+    streamed = prepare_streamed(
+        open_parquet(write_files(tmp_path, table, 4, 37)), ReadOptions("y", columns=["even", "name"])
+    )
     assert streamed.encoder.inputs == ["even"]
     assert "more than 100 different values" in streamed.notes[0]
 
@@ -118,9 +122,9 @@ def test_errors_are_those_of_the_table_in_memory(tmp_path, change, options):
         table = table.drop(name) if name in table.column_names else table
         table = table.append_column(name, values)
     with pytest.raises(TableError) as expected:
-        prepare(read(write_files(tmp_path, table, 4, 37)), **options)
+        prepare(read(write_files(tmp_path, table, 4, 37)), ReadOptions(**options))
     with pytest.raises(TableError) as found:
-        prepare_streamed(open_parquet(tmp_path), **options)
+        prepare_streamed(open_parquet(tmp_path), ReadOptions(**options))
     assert str(found.value) == str(expected.value)
 
 
@@ -130,9 +134,9 @@ def test_rows_without_a_group_are_refused(tmp_path, gap):
     labels = pa.array([gap if i in (3, 5) else float(i % 9) for i in range(700)], from_pandas=False)
     table = many_kinds().append_column("group", labels)
     with pytest.raises(TableError, match="'group' is empty in 2 of"):
-        prepare(table, "y", groups="group")
+        prepare(table, ReadOptions("y", groups="group"))
     with pytest.raises(TableError, match=r"'group' is empty in 2 of .* rows of .*row group 0"):
-        prepare_streamed(open_parquet(write_files(tmp_path, table, 4, 37)), "y", groups="group")
+        prepare_streamed(open_parquet(write_files(tmp_path, table, 4, 37)), ReadOptions("y", groups="group"))
 
 
 def test_files_with_other_columns_are_named(tmp_path):
@@ -164,7 +168,7 @@ def test_files_need_not_agree_on_columns_that_are_not_needed(tmp_path, ending):
     if ending == "parquet":
         table = open_parquet(tmp_path, needed={"x", "y"}.__contains__)
         np.testing.assert_array_equal(
-            collect_rows(prepare_streamed(table, "y", columns=["x"]).rows)[0][:, 0], whole["x"]
+            collect_rows(prepare_streamed(table, ReadOptions("y", columns=["x"])).rows)[0][:, 0], whole["x"]
         )
 
 
@@ -184,6 +188,6 @@ def test_numbers_of_other_types_agree(tmp_path):
     pq.write_table(table, tmp_path / "a.parquet")
     pq.write_table(pa.table({"y": table["y"].cast("int16"), "x": pa.nulls(100)}), tmp_path / "b.parquet")
     both = pa.concat_tables([table, pa.table({"x": pa.nulls(100, pa.int64()), "y": table["y"]})])
-    streamed = prepare_streamed(open_parquet(tmp_path), "y")
-    assert streamed.encoder == prepare(both, "y").encoder
-    np.testing.assert_array_equal(collect_rows(streamed.rows)[0], prepare(both, "y").X)
+    streamed = prepare_streamed(open_parquet(tmp_path), ReadOptions("y"))
+    assert streamed.encoder == prepare(both, ReadOptions("y")).encoder
+    np.testing.assert_array_equal(collect_rows(streamed.rows)[0], prepare(both, ReadOptions("y")).X)

@@ -13,13 +13,13 @@ from quernel.cli.console import note, split_list, working
 from quernel.data import DaskRows, memory_budget
 from quernel.estimators.validation import LARGEST, SMALLEST
 from quernel.report.formatting import format_count
-from quernel.tables import StreamedTraining, TableError, Training, prepare, prepare_streamed, read
-from quernel.tables.arrow_casts import kind_of
-from quernel.tables.column_stats import MOST_LEVELS
-from quernel.tables.dask_tables import ClusterTable, cluster_rows, connected
-from quernel.tables.multi_file import Needed, files_of, unmet
-from quernel.tables.parquet_table import ParquetTable, bytes_of, copied, open_parquet
-from quernel.tables.reading import CSV, PARQUET, CsvReading, ending_of
+from quernel.tables import ReadOptions, StreamedTrainingData, TableError, TrainingData, prepare, prepare_streamed, read
+from quernel.tables.arrow_casts import column_kind
+from quernel.tables.column_stats import MAX_CATEGORIES
+from quernel.tables.dask_tables import DaskTable, connect, dask_rows
+from quernel.tables.multi_file import find_files, find_unused_markers
+from quernel.tables.parquet_table import ParquetTable, copy_to_parquet, estimate_bytes, open_parquet
+from quernel.tables.reading import CSV, PARQUET, split_extension
 
 DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
 COLUMNS = "Input columns, separated by commas (names with a comma in double quotes); all but the target by default."
@@ -40,7 +40,7 @@ READ = {
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # Encoded columns per input column, at most: a date gives a trend, three cycles (sine and cosine) and a missing-value
 # indicator; text gives one column per category.
-WIDTHS = {"date": 8, "time": 4, "text": MOST_LEVELS + 2, None: 0}
+WIDTHS = {"date": 8, "time": 4, "text": MAX_CATEGORIES + 2, None: 0}
 USUAL_WIDTH = 2
 # Memory per byte of a CSV or Arrow file, as a table and as numbers.
 IN_MEMORY = 3
@@ -73,50 +73,43 @@ def load_training_data(
     groups: str | None = None,
     missing: str | None = None,
     categorical: str | None = None,
-    **more: Any,
-) -> Iterator[tuple[Any, Training | StreamedTraining]]:
+    weights: str | None = None,
+    log_target: bool = False,
+) -> Iterator[tuple[Any, TrainingData | StreamedTrainingData]]:
     """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context.
 
-    `columns`, `exclude`, `missing` and `categorical` are the comma-separated options of the same names; `more` goes to
-    `prepare` or `prepare_streamed`.
+    `columns`, `exclude`, `missing` and `categorical` are the comma-separated options of the same names.
     """
-    import pyarrow as pa
-
     if columns is not None and not split_list(columns):
         raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
     markers = split_list(missing or "")
-    if markers and not any(ending_of(path)[0] in CSV for path in files_of(data)):
+    if markers and not any(split_extension(path)[0] in CSV for path in find_files(data)):
         raise ValueError(
             f"--missing is for CSV files: {data} is in a format that marks missing values itself. Leave it out."
         )
-    more |= {"columns": None if columns is None else split_list(columns), "exclude": split_list(exclude or "")}
-    more |= {"missing": markers, "categorical": split_list(categorical or "")}
-    if target in more["categorical"]:
+    options = ReadOptions(
+        target, None if columns is None else split_list(columns), split_list(exclude or ""), weights, groups,
+        log_target, markers, split_list(categorical or ""),
+    )  # fmt: skip
+    if target in options.categorical:
         raise ValueError(
             f"--categorical names the target {target!r}, which must be numeric. Remove it from --categorical."
         )
-    how = CsvReading(dict.fromkeys(more["categorical"], pa.string()), tuple(markers))
-    chosen = {target, groups, more.get("weights"), *(more["columns"] or ())}
-
-    def needed(name: str) -> bool:
-        return name not in more["exclude"] and (more["columns"] is None or name in chosen)
-
-    with open_streamed(data, max_memory, dask, how, needed) as parts:
+    with open_streamed(data, max_memory, dask, options) as parts:
         if parts is None:
-            table = read(data, how, needed)
+            table = read(data, options.csv_options(), options.uses)
             _check_not_empty(len(table), data)
-            training: Training | StreamedTraining = prepare(table, target, groups=groups, **more)
+            training: TrainingData | StreamedTrainingData = prepare(table, options)
             _check_target(training, data)
             yield table, _note_unused_markers(training, data, markers)
             return
         _check_not_empty(parts.n_rows, data)
-        more["groups"] = groups
-        with nullcontext() if dask is None else connected(dask) as client:
+        with nullcontext() if dask is None else connect(dask) as client:
             with working(f"Learning the encoding of {parts.n_rows:,} rows"):
                 if client is None:
-                    training = prepare_streamed(parts, target, **more)
+                    training = prepare_streamed(parts, options)
                 else:
-                    training = prepare_streamed(ClusterTable(parts, client), target, make_rows=cluster_rows, **more)
+                    training = prepare_streamed(DaskTable(parts, client), options, dask_rows)
             _check_target(training, data)
             yield None, _note_unused_markers(training, data, markers)
 
@@ -125,12 +118,12 @@ def _note_unused_markers(training: Any, data: Path, markers: list[str]) -> Any:
     """Add a note for each --missing marker that occurs in none of the files, usually a typo."""
     notes = [
         f"The --missing marker {marker!r} occurs in no field of {data}: check its spelling."
-        for marker in unmet(files_of(data), markers)
+        for marker in find_unused_markers(find_files(data), markers)
     ]
     return replace(training, notes=(*training.notes, *notes))
 
 
-def print_training(training: Training | StreamedTraining) -> None:
+def print_training(training: TrainingData | StreamedTrainingData) -> None:
     """Print notes on the training data, and how many rows were dropped for lack of a target."""
     for sentence in training.notes:
         note(sentence)
@@ -140,24 +133,24 @@ def print_training(training: Training | StreamedTraining) -> None:
         note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
 
 
-def read_mode(training: Training | StreamedTraining) -> str:
+def read_mode(training: TrainingData | StreamedTrainingData) -> str:
     """Return "whole" for data in memory, or a key of READ."""
-    if isinstance(training, Training):
+    if isinstance(training, TrainingData):
         return "whole"
     return "dask" if isinstance(training.rows, DaskRows) else "streamed"
 
 
 @contextmanager
 def open_streamed(
-    data: Path, max_memory: int | None, dask: str | None, how: CsvReading, needed: Needed
+    data: Path, max_memory: int | None, dask: str | None, options: ReadOptions
 ) -> Iterator[ParquetTable | None]:
     """Yield the files as a table to be streamed, if they may not fit in memory or a cluster reads them; else None.
 
     CSV and Arrow files are first copied to Parquet, in a temporary folder.
     """
-    files, budget = files_of(data), memory_budget(max_memory)
-    if all(path.is_file() and ending_of(path)[0] in PARQUET for path in files):
-        table = open_parquet(data, needed=needed)
+    files, budget = find_files(data), memory_budget(max_memory)
+    if all(path.is_file() and split_extension(path)[0] in PARQUET for path in files):
+        table = open_parquet(data, needed=options.uses)
         yield table if dask is not None or _estimate_bytes(table) > budget else None
         return
     if dask is not None:
@@ -165,19 +158,19 @@ def open_streamed(
             f"--dask needs Parquet files, and {files[0]} is none. Convert it first, for example by "
             "polars.scan_csv(...).sink_parquet(...), or leave --dask out to stream it on this machine."
         )
-    size = IN_MEMORY * sum(bytes_of(path) for path in files if path.is_file())
+    size = IN_MEMORY * sum(estimate_bytes(path) for path in files if path.is_file())
     if size <= budget:
         yield None
         return
     with ExitStack() as stack:
         with working(f"Copying {data}, which may not fit in memory, to Parquet for streaming"):
-            table = stack.enter_context(copied(files, how, needed))
+            table = stack.enter_context(copy_to_parquet(files, options.csv_options(), options.uses))
         yield table
 
 
 def _estimate_bytes(table: ParquetTable) -> float:
     """Estimate from above the bytes that the table and its encoded columns take in memory."""
-    widths = [WIDTHS.get(kind_of(field.type), USUAL_WIDTH) for field in table.schema]
+    widths = [WIDTHS.get(column_kind(field.type), USUAL_WIDTH) for field in table.schema]
     return table.n_bytes + 8.0 * table.n_rows * sum(widths)
 
 
@@ -186,7 +179,7 @@ def _check_not_empty(n_rows: int, data: Path) -> None:
         raise TableError(f"{data} has no rows: there is nothing to learn from.")
 
 
-def _check_target(training: Training | StreamedTraining, data: Path) -> None:
+def _check_target(training: TrainingData | StreamedTrainingData, data: Path) -> None:
     if training.n_rows < FEWEST_ROWS:
         raise TableError(f"{data} has {training.n_rows} rows with a target; at least {FEWEST_ROWS} are needed.")
     low, high = training.target_range

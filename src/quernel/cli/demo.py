@@ -22,7 +22,7 @@ from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import evaluate_on, report_page
-from quernel.tables import TableModel, prepare
+from quernel.tables import ReadOptions, TableModel, prepare
 
 Array = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def _save_report(
     model: KernelQuantileRegressorCV, calibrated: ConformalQuantileRegressor, held_out: pa.Table, out: Path
 ) -> None:
     """Write the report on the test rows, and the model."""
-    rows = prepare(held_out, "power")
+    rows = prepare(held_out, ReadOptions("power"))
     table_model = TableModel(rows.encoder, model, "power", False, calibrated)
     page = report_page(
         table_model, held_out, evaluate_on(table_model, rows.X, rows.y), data="the held-out rows", model_file=MODEL

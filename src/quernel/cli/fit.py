@@ -50,7 +50,7 @@ from quernel.kernels import KERNELS
 from quernel.persistence import save
 from quernel.report.formatting import format_count
 from quernel.solvers import SOLVERS
-from quernel.tables import StreamedTraining, TableModel, Training
+from quernel.tables import StreamedTrainingData, TableModel, TrainingData
 
 LEVELS = "0.05,0.25,0.5,0.75,0.95"
 # Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
@@ -198,9 +198,9 @@ def fit(
             )
 
 
-def _is_right_skewed(training: Training | StreamedTraining) -> bool:
+def _is_right_skewed(training: TrainingData | StreamedTrainingData) -> bool:
     """Whether all targets are positive and the upper tail exceeds LONG_TAIL lower ones; False for streamed data."""
-    if not isinstance(training, Training) or training.y.min() <= 0:
+    if not isinstance(training, TrainingData) or training.y.min() <= 0:
         return False
     low, median, high = np.quantile(training.y, [0.05, 0.5, 0.95])
     return bool(high - median > LONG_TAIL * (median - low))
@@ -311,7 +311,7 @@ def _conformal_wrapper(
     return interval
 
 
-def fit_with_progress(estimator: Any, training: Training | StreamedTraining, text: str, **more: Any) -> float:
+def fit_with_progress(estimator: Any, training: TrainingData | StreamedTrainingData, text: str, **more: Any) -> float:
     """Fit with a progress display, print warnings as notes, and return the seconds it took."""
     print_training(training)
     start = time.perf_counter()
@@ -321,7 +321,7 @@ def fit_with_progress(estimator: Any, training: Training | StreamedTraining, tex
             "ignore", ExtrapolationWarning
         )  # calibration rows may extrapolate; their scores account for it
         with cli_error_names(), fitting(text):
-            if isinstance(training, StreamedTraining):
+            if isinstance(training, StreamedTrainingData):
                 estimator.fit(training.rows, **more)
             else:
                 estimator.fit(training.X, training.y, sample_weight=training.weight, **more)
@@ -332,7 +332,7 @@ def fit_with_progress(estimator: Any, training: Training | StreamedTraining, tex
 
 def summarize_fit(
     estimator: KernelQuantileRegressor,
-    training: Training | StreamedTraining,
+    training: TrainingData | StreamedTrainingData,
     data: Path,
     target: str,
     model: Path,
@@ -360,7 +360,7 @@ def summarize_fit(
     }
 
 
-def columns_table(training: Training | StreamedTraining) -> RichTable:
+def columns_table(training: TrainingData | StreamedTrainingData) -> RichTable:
     """Tabulate each column's type and encoding; of more than MOST_SHOWN, the unchanged ones of a type share a line."""
     table = RichTable(title="Input columns")
     for heading in ("column", "type", "encoded as"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quernel._files import check_writable
 from quernel.estimators.warm_start import read_checkpoint
-from quernel.tables.multi_file import files_of, looks_like_data
+from quernel.tables.multi_file import find_files, is_data_file
 
 
 def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | None = None) -> None:
@@ -17,7 +17,7 @@ def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | 
     `outputs` maps options to paths; `data` and `model` are the inputs.
     """
     named = {option: path for option, path in outputs.items() if path is not None}
-    read = {_identity(path): path for path in files_of(data) if path.exists()}
+    read = {_identity(path): path for path in find_files(data) if path.exists()}
     for option, path in named.items():
         if not path.exists():
             _refuse_among_data(option, path, data)
@@ -52,7 +52,7 @@ def check_checkpoint(path: Path | None) -> None:
 
 def _refuse_among_data(option: str, path: Path, data: Path) -> None:
     """Raise if the output would be read as data by the next command on the same folder or pattern."""
-    if data.is_file() or not looks_like_data(path):
+    if data.is_file() or not is_data_file(path):
         return
     place, among = path.resolve(), data.resolve()
     if among in place.parents if data.is_dir() else place.match(str(among)):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from quernel.tables import NumberColumn, TableEncoder, TableError
-from quernel.tables.arrow_casts import kind_of, parsed, plain
-from quernel.tables.multi_file import files_of
-from quernel.tables.reading import ARROW, CSV, CsvReading, ending_of
+from quernel.tables.arrow_casts import column_kind, decode_dictionary, parse_text
+from quernel.tables.multi_file import find_files
+from quernel.tables.reading import ARROW, CSV, CsvOptions, split_extension
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def table_writer(part: Path, out: Path) -> Iterator[Callable[[Any], None]]:
     """Yield a function that appends tables to the file `part`, in the format given by the extension of `out`."""
     import pyarrow as pa
 
-    ending, compression = ending_of(out)
+    ending, compression = split_extension(out)
     with ExitStack() as files:
         stream = files.enter_context(pa.output_stream(str(part), compression=compression))
         opened: list[Any] = []
@@ -63,14 +63,14 @@ class PassthroughColumns:
     out: Path
     as_text: bool
 
-    def csv_reading(self) -> CsvReading:
+    def csv_options(self) -> CsvOptions:
         """Return how to read CSV files: copied columns as text, in which missing-value markers stay."""
         import pyarrow as pa
 
-        how = self.encoder.csv_reading()
+        how = self.encoder.csv_options()
         if not self.as_text:
             return how
-        return replace(how, types=how.types | dict.fromkeys(self.names, pa.string()), gaps_in_text=False)
+        return replace(how, types=how.types | dict.fromkeys(self.names, pa.string()), missing_in_text=False)
 
     def inputs(self, batch: Any) -> Any:
         """Convert a batch to what the encoder expects: missing values as null, numbers and booleans parsed."""
@@ -78,11 +78,11 @@ class PassthroughColumns:
 
         if not self.as_text:
             return batch
-        table = self.encoder.without_marks(batch)
+        table = self.encoder.replace_missing_markers(batch)
         for column in self.encoder.columns:
-            if isinstance(column, NumberColumn) and kind_of(table[column.name].type) == "text":
+            if isinstance(column, NumberColumn) and column_kind(table[column.name].type) == "text":
                 text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
-                values = parsed(text, column.name, column.kind)
+                values = parse_text(text, column.name, column.kind)
                 table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
         return table
 
@@ -90,7 +90,7 @@ class PassthroughColumns:
         """Return the copied columns by name, without dictionary encoding, which may differ between batches."""
         import pyarrow.compute as pc
 
-        copies = {name: plain(batch[name]) for name in self.names}
+        copies = {name: decode_dictionary(batch[name]) for name in self.names}
         if self.as_text:  # empty fields become null in formats that distinguish it from empty text
             copies = {name: pc.if_else(pc.equal(copy, ""), None, copy) for name, copy in copies.items()}
         return copies
@@ -113,7 +113,7 @@ class PassthroughColumns:
     def _refuse_unwritable(self, copies: Mapping[str, Any]) -> None:
         import pyarrow as pa
 
-        ending, _ = ending_of(self.out)
+        ending, _ = split_extension(self.out)
         for name, copy in copies.items():
             alone = pa.table({name: copy})
             try:
@@ -128,5 +128,5 @@ class PassthroughColumns:
 
 def select_passthrough(names: Sequence[str], encoder: TableEncoder, data: Path, out: Path) -> PassthroughColumns:
     """Return the columns to copy from these data."""
-    as_text = bool(names) and any(ending_of(path)[0] in CSV for path in files_of(data))
+    as_text = bool(names) and any(split_extension(path)[0] in CSV for path in find_files(data))
     return PassthroughColumns(names, encoder, data, out, as_text)

@@ -32,10 +32,10 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables import StreamedTraining, Training
-from quernel.tables.arrow_casts import numbers
-from quernel.tables.reservoir_sample import rows_to_draw
-from quernel.tables.streaming_training import draw_rows
+from quernel.tables import StreamedTrainingData, TrainingData
+from quernel.tables.arrow_casts import to_float64
+from quernel.tables.reservoir_sample import choose_sample_size
+from quernel.tables.streaming_training import sample_rows
 from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
@@ -247,15 +247,15 @@ def _read_sample(
 
 
 def _sample_rows(
-    training: Training | StreamedTraining, max_memory: int | None, subsample: int, seed: int
+    training: TrainingData | StreamedTrainingData, max_memory: int | None, subsample: int, seed: int
 ) -> tuple[Any, Any]:
     """Return X and y of all rows with a target or, for streamed data, of a random sample."""
-    if isinstance(training, Training):
+    if isinstance(training, TrainingData):
         return training.X, training.y
-    most = max(subsample, rows_to_draw(len(training.encoder.names), memory_budget(max_memory)))
+    most = max(subsample, choose_sample_size(len(training.encoder.names), memory_budget(max_memory)))
     with working(f"Sampling {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
-        sample = draw_rows(training, most, seed).table
-    y = numbers(sample[training.roles.target])
+        sample = sample_rows(training, most, seed).table
+    y = to_float64(sample[training.options.target])
     there = np.isfinite(y)
     return training.encoder.encode(sample.filter(there)), y[there]
 
@@ -297,10 +297,10 @@ def _choose(given: float | None, found: Exponent, usual: float, least: float) ->
     return float(np.clip(found.value, least, 1)), f"estimated, {found.confidence:.0%} interval {low:.2f} to {high:.2f}"
 
 
-def _make_plan(rows: int, numbers: PlanExponents) -> tuple[Plan, list[str]]:
+def _make_plan(rows: int, to_float64: PlanExponents) -> tuple[Plan, list[str]]:
     """Return the plan and notes; estimated exponents outside the theorems' assumptions give a note, given ones fail."""
-    arguments = rows, numbers.r, numbers.gamma, numbers.compatibility
-    if numbers.origins[:2] == ("given", "given"):
+    arguments = rows, to_float64.r, to_float64.gamma, to_float64.compatibility
+    if to_float64.origins[:2] == ("given", "given"):
         wrong = violations(*arguments[1:])
         return recommend(*arguments) if not wrong else fail(
             f"Outside the assumptions of the theorems: {'; '.join(wrong)}."
@@ -343,7 +343,7 @@ def _recommend(
 
 def _summarize(
     made: Plan,
-    numbers: PlanExponents,
+    to_float64: PlanExponents,
     unit: float,
     width: int,
     options: Sequence[Recommendation],
@@ -356,8 +356,8 @@ def _summarize(
         "rows": made.n,
         "columns": width,
         "exponents": {
-            name: {"value": getattr(numbers, name), "from": origin}
-            for name, origin in zip(names, numbers.origins, strict=True)
+            name: {"value": getattr(to_float64, name), "from": origin}
+            for name, origin in zip(names, to_float64.origins, strict=True)
         },
         "sampling": {option.sampling: _to_json(option, made.n) for option in options},
         "recommended": None if options[0].constant is None else _fewest_features(options).sampling,
@@ -394,14 +394,14 @@ def _fewest_features(options: Sequence[Recommendation]) -> Recommendation:
     return min(options, key=lambda option: np.inf if isinstance(option.components, str) else option.components)
 
 
-def _exponent_table(numbers: PlanExponents) -> RichTable:
+def _exponent_table(to_float64: PlanExponents) -> RichTable:
     table = RichTable(title="Exponents")
     table.add_column("exponent")
     table.add_column("value", justify="right")
     table.add_column("origin")
     names = ("source r", "capacity gamma", "compatibility")
     for name, value, origin in zip(
-        names, (numbers.r, numbers.gamma, numbers.compatibility), numbers.origins, strict=True
+        names, (to_float64.r, to_float64.gamma, to_float64.compatibility), to_float64.origins, strict=True
     ):
         table.add_row(name, f"{value:.2f}", origin)
     return table

@@ -23,7 +23,7 @@ from quernel.persistence import load
 from quernel.report.formatting import format_count
 from quernel.tables import TableError, TableModel, in_batches
 from quernel.tables.model import UnseenCategories
-from quernel.tables.reading import Batches, ending_of, nearest
+from quernel.tables.reading import Batches, split_extension, suggest_name
 
 
 def predict(
@@ -45,7 +45,7 @@ def predict(
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a sentence.")] = False,
 ) -> None:
     """Predict quantiles for every row of a file, in order. Large files are processed in batches."""
-    ending_of(out)
+    split_extension(out)
     check_outputs({"--out": out}, data, model)
     check_writable(out, overwrite=force, remedy="--force")
     fitted = load_table_model(model)
@@ -53,11 +53,11 @@ def predict(
     kept = select_passthrough(list(dict.fromkeys(split_list(keep or ""))), fitted.encoder, data, out)
     names = [_column_name(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
     unseen = UnseenCategories(fitted.encoder)
-    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_reading()) as batches:
+    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_options()) as batches:
         _check_columns(fitted, batches, data, kept, names)
         with write_atomically(out, overwrite=force) as part, table_writer(part, out) as write:
             rows, outside, infinite, beyond = _predict_batches(fitted, batches, levels, kept, unseen, names, write)
-    for sentence in unseen.sentences():
+    for sentence in unseen.describe():
         note(sentence)
     if rows == 0:
         note(f"{data} has no rows: {out} has none either.")
@@ -111,7 +111,7 @@ def _check_columns(
     fitted.encoder.check(batches.schema, of=str(data))
     for name in kept.names:
         if name not in batches.schema.names:
-            raise TableError(f"{data} has no column {name!r} to keep. {nearest(name, batches.schema.names)}")
+            raise TableError(f"{data} has no column {name!r} to keep. {suggest_name(name, batches.schema.names)}")
         if name in names:
             raise TableError(
                 f"The column {name!r} cannot be kept: the predictions have a column of that name. Rename it."
@@ -142,13 +142,13 @@ def _predict_batches(
             if len(batch) == 0:
                 continue
             inputs = kept.inputs(batch)
-            unseen.meet(inputs)
+            unseen.check(inputs)
             X = fitted.encoder.encode(inputs)
             answers = [*fitted.predict_encoded(X, levels).T]
             if fitted.interval is not None:
-                answers += [*fitted.interval_encoded(X).T]
-            infinite += int(fitted.encoder.infinite(inputs).sum())
-            found = fitted.beyond(X)
+                answers += [*fitted.predict_interval_encoded(X).T]
+            infinite += int(fitted.encoder.has_infinite(inputs).sum())
+            found = fitted.extrapolates(X)
             outside += int(found.any(axis=1).sum())
             beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
             copies = kept.columns(batch)

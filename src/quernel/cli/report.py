@@ -21,11 +21,11 @@ from quernel.report import evaluate_on, report_page
 from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count
 from quernel.tables import TableError, TableModel, in_batches
-from quernel.tables.arrow_casts import kind_of, numbers
+from quernel.tables.arrow_casts import column_kind, to_float64
 from quernel.tables.model import describe_unseen
-from quernel.tables.parquet_table import JOINED
-from quernel.tables.reading import FAILED, nearest
-from quernel.tables.reservoir_sample import Drawn, drawn, join_drawn, rows_to_draw
+from quernel.tables.parquet_table import REDUCE_SIZE
+from quernel.tables.reading import CONVERSION_ERROR, suggest_name
+from quernel.tables.reservoir_sample import RowSample, choose_sample_size, merge_samples, sample_batch
 from quernel.theory import KernelGap
 
 EVALUATION_DATA = "Data with the target, preferably rows not used for training: a file, a folder or a quoted pattern."
@@ -56,7 +56,7 @@ def report(
     check_report_path(out, force=force)
     fitted = load_table_model(model)
     sample = _read_sample(fitted, data, memory_budget(parse_bytes(max_memory)))
-    target = numbers(sample.table[fitted.target])
+    target = to_float64(sample.table[fitted.target])
     there = np.isfinite(target)
     if there.sum() < FEWEST_ROWS:
         among = "" if sample.whole else f" among {len(there):,} sampled"
@@ -101,12 +101,12 @@ def _kernel_gap(fitted: TableModel, X: Any, y: Any, data: Path, *, whole: bool) 
         ) from error
 
 
-def _read_sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
+def _read_sample(fitted: TableModel, data: Path, allowed: float) -> RowSample:
     """Read the inputs and the target: all rows or, if these exceed the allowed bytes, a random sample."""
     try:
         return _draw_sample(fitted, data, allowed)
     except TableError as error:
-        failed = FAILED.search(str(error.__cause__))
+        failed = CONVERSION_ERROR.search(str(error.__cause__))
         if failed is None or str(failed["value"]).lower() not in ("true", "false"):
             raise
     return _draw_sample(
@@ -114,37 +114,37 @@ def _read_sample(fitted: TableModel, data: Path, allowed: float) -> Drawn:
     )  # a CSV target that begins with 0 and 1 and goes on with true and false
 
 
-def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_target: bool = False) -> Drawn:
+def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_target: bool = False) -> RowSample:
     """Do the same; with `boolean_target`, that of a CSV file is read as boolean whatever its first rows look like."""
     import pyarrow as pa
 
-    parts: list[Drawn] = []
+    parts: list[RowSample] = []
     limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
-    needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_reading()
+    needed, how = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_options()
     with in_batches(data, needed, how) as batches:
         _check_columns(fitted, batches.schema, data)
         # A target that begins with integers may go on with decimals: read numbers as float64.
-        if boolean_target or kind_of(batches.schema.field(fitted.target).type) != "boolean":
+        if boolean_target or column_kind(batches.schema.field(fitted.target).type) != "boolean":
             how = replace(how, types=how.types | {fitted.target: pa.bool_() if boolean_target else pa.float64()})
     with in_batches(data, needed, how) as batches, counting("Reading", batches.n_rows) as advance:
         for batch in batches.pieces:
-            table = fitted.encoder.without_marks(batch, fitted.target)
-            there = np.isfinite(numbers(table[fitted.target]))
-            parts.append(drawn(table, there, limit=limit, seed=SEED, place=n_rows, number=n_counted))
+            table = fitted.encoder.replace_missing_markers(batch, fitted.target)
+            there = np.isfinite(to_float64(table[fitted.target]))
+            parts.append(sample_batch(table, there, limit=limit, seed=SEED, row=n_rows, target_row=n_counted))
             n_rows, n_counted = n_rows + len(table), n_counted + int(there.sum())
             size += table.nbytes + 8 * len(table) * len(fitted.encoder.names)
             if size > allowed:
-                limit = rows_to_draw(len(fitted.encoder.names), allowed)
-                parts = [join_drawn(parts).only(limit)] if len(parts) >= JOINED else parts
+                limit = choose_sample_size(len(fitted.encoder.names), allowed)
+                parts = [merge_samples(parts).subsample(limit)] if len(parts) >= REDUCE_SIZE else parts
             advance(len(table))
     if not n_rows:
         raise TableError(f"{data} has no rows.")
-    return join_drawn(parts).only(limit)
+    return merge_samples(parts).subsample(limit)
 
 
 def _note_infinite(fitted: TableModel, table: Any, target: Any) -> None:
     """Print how many rows have infinite values, which are treated as missing."""
-    for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.infinite(table).sum())):
+    for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.has_infinite(table).sum())):
         if count:
             note(f"{format_count(int(count), 'row')} with an infinite {what}, treated as missing.")
 
@@ -154,8 +154,8 @@ def _check_columns(fitted: TableModel, schema: Any, data: Path) -> None:
     if fitted.target not in schema.names:
         raise TableError(
             f"{data} has no column {fitted.target!r}, the target, which the evaluation needs. "
-            f"{nearest(fitted.target, schema.names)}"
+            f"{suggest_name(fitted.target, schema.names)}"
         )
     kind = schema.field(fitted.target).type
-    if kind_of(kind) not in ("number", "boolean", "nothing"):
+    if column_kind(kind) not in ("number", "boolean", "nothing"):
         raise TableError(f"The target {fitted.target!r} of {data} holds {kind}, not numbers.")

@@ -12,9 +12,9 @@ from quernel.cli.console import console, fitting, working
 from quernel.data import memory_budget
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_streamed, report_page
 from quernel.report.formatting import format_number
-from quernel.tables import StreamedTraining, TableModel, Training
-from quernel.tables.reservoir_sample import rows_to_draw
-from quernel.tables.streaming_training import draw_rows
+from quernel.tables import StreamedTrainingData, TableModel, TrainingData
+from quernel.tables.reservoir_sample import choose_sample_size
+from quernel.tables.streaming_training import sample_rows
 
 
 def check_report_path(out: Path, *, force: bool) -> None:
@@ -27,7 +27,7 @@ def check_report_path(out: Path, *, force: bool) -> None:
 def report_by_refitting(
     model: TableModel,
     table: Any,
-    training: Training | StreamedTraining,
+    training: TrainingData | StreamedTrainingData,
     *,
     seed: int,
     time_ordered: bool,
@@ -37,13 +37,13 @@ def report_by_refitting(
 
     `table` is the training table where it is in memory, else None; `names` are those of the files.
     """
-    if isinstance(training, Training):
+    if isinstance(training, TrainingData):
         with working("Evaluating the model on held-out rows"):
             evaluation = evaluate_by_refitting(model, training, seed=seed, time_ordered=time_ordered)
             return evaluation, report_page(model, table, evaluation, **names)
     with working("Sampling rows for the report"):
-        most = rows_to_draw(len(model.encoder.names), memory_budget(model.model.max_memory))
-        sample = draw_rows(training, most, seed)
+        most = choose_sample_size(len(model.encoder.names), memory_budget(model.model.max_memory))
+        sample = sample_rows(training, most, seed)
     with fitting("Evaluating the model on held-out rows"):
         evaluation = evaluate_streamed(model, training, sample, seed=seed, time_ordered=time_ordered)
     return evaluation, report_page(model, sample.table, evaluation, **names, sample=sample)

@@ -47,7 +47,7 @@ from quernel.estimators.splits import LastRows
 from quernel.persistence import save
 from quernel.report.formatting import format_count
 from quernel.solvers import SOLVERS
-from quernel.tables import StreamedTraining, TableModel, Training
+from quernel.tables import StreamedTrainingData, TableModel, TrainingData
 
 # Default number of cross-validation folds.
 FOLDS = 5
@@ -162,7 +162,7 @@ def _check_splits(folds: int | None, validation: float | None, groups: str | Non
 
 
 def _check_groups(
-    groups: str | None, training: Training | StreamedTraining, folds: int | None, validation: float | None
+    groups: str | None, training: TrainingData | StreamedTrainingData, folds: int | None, validation: float | None
 ) -> None:
     """Raise if there are fewer groups than folds."""
     if groups is None or training.groups is None:
@@ -202,7 +202,7 @@ def _make_cv(folds: int, validation: float | None, time_ordered: bool) -> Any:
 
 def _summarize(
     estimator: KernelQuantileRegressorCV,
-    training: Training | StreamedTraining,
+    training: TrainingData | StreamedTrainingData,
     data: Path,
     target: str,
     model: Path | None,

@@ -228,7 +228,7 @@ def _check_random_features(features: Any) -> None:
 
 def _check_text(model: TableModel) -> None:
     """Raise unless column names, missing-value markers and categories are text."""
-    categories = [level for column in model.encoder.columns for level in getattr(column, "levels", ())]
+    categories = [level for column in model.encoder.columns for level in getattr(column, "categories", ())]
     for text in (model.target, *model.encoder.inputs, *model.encoder.missing, *categories):
         if not isinstance(text, str):
             raise TypeError(f"its table has {text!r} where text is needed")

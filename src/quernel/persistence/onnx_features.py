@@ -45,9 +45,9 @@ from quernel.persistence.onnx_graph import (
     where,
 )
 from quernel.tables import DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn, as_arrow
-from quernel.tables.arrow_casts import as_words
+from quernel.tables.arrow_casts import factorize
 from quernel.tables.columns import CYCLES, DAY, Column
-from quernel.tables.missing_values import gap_numbers
+from quernel.tables.missing_values import number_markers
 
 Array = NDArray[np.floating]
 FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures
@@ -76,7 +76,7 @@ def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
             f"quernel.onnx_inputs takes a model of tables, as quernel fit makes them; got {type(model).__name__}. The "
             'graph of a model of arrays is fed {"X": X}, of type float64.'
         )
-    table = model.encoder.without_marks(as_arrow(table, model.encoder.inputs))
+    table = model.encoder.replace_missing_markers(as_arrow(table, model.encoder.inputs))
     model.encoder.check(table.schema)
     return {column.name: _input_values(column, table[column.name])[:, None] for column in model.encoder.columns}
 
@@ -85,7 +85,7 @@ def _input_values(column: Column, values: Any) -> NDArray[Any]:
     """Return the values of a column, shape (n,), in the type of the graph's input."""
     if not isinstance(column, TextColumn):
         return column.read(values)
-    categories, index = as_words(values)
+    categories, index = factorize(values)
     return np.array([*categories, ""], dtype=object)[index]  # missing values have index -1, and so the empty string
 
 
@@ -100,10 +100,10 @@ def _encode_column(graph: Graph, column: Column, encoder: TableEncoder) -> list[
     Missing values are imputed by `column.fill`; a column that is `flagged` adds an indicator of them.
     """
     if isinstance(column, TextColumn):
-        return [_encode_text(graph, column, encoder.gaps(column))]
+        return [_encode_text(graph, column, encoder.missing_markers(column))]
     x = graph.input(column.name, float, (None, 1))
     if type(column) is NumberColumn:
-        for number in gap_numbers(encoder.missing):  # missing-value markers that are numbers, such as -999
+        for number in number_markers(encoder.missing):  # missing-value markers that are numbers, such as -999
             x = where(equal(x, number), np.nan, x)
     missing = is_missing(x)
     filled = where(missing, column.fill, x)
@@ -123,7 +123,7 @@ def _encode_text(graph: Graph, column: TextColumn, markers: tuple[str, ...]) -> 
     the missing-value markers belong.
     """
     text = graph.input(column.name, str, (None, 1))
-    n = len(column.levels)
+    n = len(column.categories)
     rows = dict.fromkeys(markers, n + 1) | column.places
     row = graph.lookup(text, rows, default=n)
     return graph.constant(column.codes).take(graph.apply("Squeeze", row, np.array([1])), axis=0)

@@ -65,7 +65,7 @@ def split_columns(model: Any, X: Any, *, pooled: bool = False) -> Columns:
     if isinstance(X, Columns):
         return X
     if isinstance(model, TableModel):
-        return _split_table(model, model.encoder.without_marks(as_arrow(X)), pooled=pooled)
+        return _split_table(model, model.encoder.replace_missing_markers(as_arrow(X)), pooled=pooled)
     if not hasattr(X, "columns"):
         return _split_array(model, X)
     labels = list(X.columns)
@@ -215,7 +215,7 @@ def _read_column(column: Column, entries: Any, *, pooled: bool) -> NDArray[Any]:
     """Convert a column of an Arrow table to float64, datetime64[us] or, for categories, object."""
     if isinstance(column, TextColumn):
         if pooled:
-            return np.array([*column.levels, OTHER, MISSING], dtype=object)[column.read(entries)]
+            return np.array([*column.categories, OTHER, MISSING], dtype=object)[column.read(entries)]
         return np.asarray(entries.to_pylist(), dtype=object)
     read = column.read(entries)
     if isinstance(column, BooleanColumn):  # a category: a grid of numbers would have values between false and true

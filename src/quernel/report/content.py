@@ -26,9 +26,9 @@ from quernel.report.charts import ColumnFan
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import format_date, format_number, format_share, format_time
 from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
-from quernel.tables.arrow_casts import as_words, numbers
+from quernel.tables.arrow_casts import factorize, to_float64
 from quernel.tables.columns import Column
-from quernel.tables.reservoir_sample import Drawn
+from quernel.tables.reservoir_sample import RowSample
 from quernel.theory import KernelGap, effective_dimension
 from quernel.tuning import alpha, bandwidth
 from quernel.tuning.data_summary import robust_scale
@@ -96,11 +96,11 @@ def compute_page(
     *,
     data: str,
     model_file: str,
-    sample: Drawn | None = None,
+    sample: RowSample | None = None,
     kernel_gap: KernelGap | None = None,
 ) -> Page:
     """Compute the numbers of the report; arguments as in `report_page`."""
-    target = numbers(table[model.target])
+    target = to_float64(table[model.target])
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))
     y = target[positions]
@@ -123,7 +123,7 @@ def compute_page(
         residuals=ResidualQuantileDisplay.compute(*predicted),
         importance=importance,
         fans=compute_fans(model, with_target, y, most_important),
-        rows=(positions if sample is None else sample.place[positions])[evaluation.rows] + 1,
+        rows=(positions if sample is None else sample.row[positions])[evaluation.rows] + 1,
         entries=with_target.take(evaluation.rows),
     )
 
@@ -171,14 +171,14 @@ def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
 
 def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
     """Summarize the target, then the inputs of the model, from an Arrow table."""
-    target = numbers(table[model.target])
+    target = to_float64(table[model.target])
     lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _describe_range(target))]
     return lines + [_summarize_column(column, table[column.name]) for column in model.encoder.columns]
 
 
 def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
     if isinstance(column, TextColumn):
-        labels, index = as_words(entries)
+        labels, index = factorize(entries)
         n_rows = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
         counts = Counter({label: count for label, count in zip(labels, n_rows, strict=True) if label})
         total = sum(counts.values())

@@ -18,9 +18,9 @@ from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import StreamedTraining, TableError, TableModel, Training
-from quernel.tables.arrow_casts import numbers
-from quernel.tables.reservoir_sample import Drawn
+from quernel.tables import StreamedTrainingData, TableError, TableModel, TrainingData
+from quernel.tables.arrow_casts import to_float64
+from quernel.tables.reservoir_sample import RowSample
 from quernel.tuning.data_summary import column_scales
 
 Array = NDArray[np.floating]
@@ -193,7 +193,7 @@ def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple
 
 
 def evaluate_by_refitting(
-    model: TableModel, training: Training, *, seed: int = 0, time_ordered: bool = False
+    model: TableModel, training: TrainingData, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
     """Refit the same kind of model to four fifths of its training rows, and evaluate it on the others."""
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
@@ -207,7 +207,7 @@ def evaluate_by_refitting(
 
 
 def evaluate_streamed(
-    model: TableModel, training: StreamedTraining, sample: Drawn, *, seed: int = 0, time_ordered: bool = False
+    model: TableModel, training: StreamedTrainingData, sample: RowSample, *, seed: int = 0, time_ordered: bool = False
 ) -> Evaluation:
     """Do the same, with the same rows held out, for data that are not in memory.
 
@@ -231,7 +231,7 @@ def evaluate_streamed(
     chosen = f"the last {share}" if time_ordered else f"a random {share}, seed {seed}"
     on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
     fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
-    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.roles.weights is not None)
+    how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.options.weights is not None)
     return _evaluate(refitted, X, y, splits, how, unseen=True, out_of=None if sample.whole else len(test))
 
 
@@ -275,12 +275,12 @@ def _describe(model: TableModel, n_train: int, n_test: int, on: str, fitted_to: 
     )
 
 
-def _with_target(model: TableModel, sample: Drawn) -> tuple[Array, Array, Index]:
+def _with_target(model: TableModel, sample: RowSample) -> tuple[Array, Array, Index]:
     """Return X, y in the model's units, and the row numbers, of the rows of a sample that have a target."""
-    target = numbers(sample.table[model.target])
+    target = to_float64(sample.table[model.target])
     there = np.isfinite(target)
     y = check_target(model, target[there])
-    return model.encoder.encode(sample.table.filter(there)), y, sample.number[there]
+    return model.encoder.encode(sample.table.filter(there)), y, sample.target_row[there]
 
 
 def _evaluate(
@@ -304,9 +304,9 @@ def _evaluate(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
         curves = model.predict_encoded(X[rows]).reshape(len(rows), -1)[:, order]
-        ends = None if model.interval is None else model.interval_encoded(X[rows])
-    by_name = {name: model.on_its_scale(predicted[sort]) for name, predicted in found.items()}
-    y, beyond = model.on_its_scale(y[rows]), model.beyond(X[rows])
+        ends = None if model.interval is None else model.predict_interval_encoded(X[rows])
+    by_name = {name: model.inverse_transform_target(predicted[sort]) for name, predicted in found.items()}
+    y, beyond = model.inverse_transform_target(y[rows]), model.extrapolates(X[rows])
     return Evaluation(model, rows, X[rows], y, levels, curves, beyond, by_name, how, unseen, ends, out_of)
 
 

@@ -34,7 +34,7 @@ from quernel.report.formatting import (
 )
 from quernel.tables import DateColumn, TableModel, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
-from quernel.tables.reservoir_sample import Drawn
+from quernel.tables.reservoir_sample import RowSample
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
@@ -67,7 +67,7 @@ def report_page(
     *,
     data: str,
     model_file: str,
-    sample: Drawn | None = None,
+    sample: RowSample | None = None,
     kernel_gap: KernelGap | None = None,
 ) -> str:
     """Return the report on a model as HTML.

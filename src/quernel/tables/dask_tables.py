@@ -1,30 +1,35 @@
-"""Tables of files read by the workers of a Dask cluster; no row is sent to this process.
+"""DaskTable: Parquet files read by the workers of a Dask cluster; no row is sent to this process.
 
 Every worker must see the files under the same paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quernel.data.dask import DaskRows
 from quernel.data.sources import Piece
 from quernel.tables.encoder import TableEncoder
-from quernel.tables.parquet_table import JOINED, Group, ParquetTable, joined_as_they_come
-from quernel.tables.streaming_training import Roles, encoded, needed_columns
+from quernel.tables.parquet_table import REDUCE_SIZE, Map, ParquetTable, Reduce, RowGroup, reduce_stream
+from quernel.tables.streaming_training import StripSizes, encode_batch, needed_columns
+from quernel.tables.training_data import ReadOptions
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from distributed import Client
 
 LOCAL = "local"
 # Seconds in which a scheduler must answer.
-PATIENCE = 5
+TIMEOUT = 5
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Any]:
-    """A client of the cluster at this address or, for "local", of one on this machine that ends with the block."""
+def connect(address: str) -> Iterator[Client]:
+    """Yield a client of the cluster at this address or, for "local", of one on this machine, closed at the end."""
     try:
         from distributed import Client, LocalCluster
     except ImportError as error:
@@ -37,7 +42,7 @@ def connected(address: str) -> Iterator[Any]:
             yield client
         return
     try:
-        client = Client(address, timeout=PATIENCE)
+        client = Client(address, timeout=TIMEOUT)
     except (OSError, ValueError, TypeError) as error:
         raise ConnectionError(
             f"No Dask scheduler answers at {address!r}. Give the address of a running one, such as "
@@ -47,63 +52,66 @@ def connected(address: str) -> Iterator[Any]:
         yield client
 
 
-class ClusterTable:
+class DaskTable:
     """A `ParquetTable` whose row groups are read by the workers of a cluster."""
 
-    def __init__(self, table: ParquetTable, client: Any) -> None:
+    def __init__(self, table: ParquetTable, client: Client) -> None:
         self.table, self.client = table, client
         self.groups, self.schema, self.n_rows = table.groups, table.schema, table.n_rows
 
-    def fold(self, step: Callable[[Any], Any], join: Callable[[list[Any]], Any], columns: Sequence[str]) -> Any:
-        """The step's answers for all slabs, joined where they are, in a tree."""
+    def map_reduce(self, step: Map, reduce: Reduce, columns: Sequence[str]) -> Any:
+        """Apply `step` to every batch and merge the results by `reduce`, on the workers, in a tree."""
         held = [
-            self.client.submit(fold_group, self.table.of(group), step, join, list(columns), pure=False)
+            self.client.submit(
+                map_reduce_group, self.table.select_group(group), step, reduce, list(columns), pure=False
+            )
             for group in self.groups
         ]
         while len(held) > 1:
-            parts = [held[start : start + JOINED] for start in range(0, len(held), JOINED)]
-            held = [self.client.submit(join, part, pure=False) for part in parts]
+            parts = [held[start : start + REDUCE_SIZE] for start in range(0, len(held), REDUCE_SIZE)]
+            held = [self.client.submit(reduce, part, pure=False) for part in parts]
         return held[0].result()
 
 
-def cluster_rows(
-    table: ClusterTable, encoder: TableEncoder, roles: Roles, sizes: dict[tuple[Group, int], int]
-) -> DaskRows:
-    """The rows, a chunk for every row group, encoded on the workers."""
+def dask_rows(table: DaskTable, encoder: TableEncoder, options: ReadOptions, sizes: StripSizes) -> DaskRows:
+    """Return the encoded rows as Dask arrays, a chunk for every row group, computed by the workers."""
     import dask.array as da
     from dask import delayed
 
-    kept: dict[Group, int] = {}
+    n_rows: dict[RowGroup, int] = {}
     for (group, _), size in sizes.items():
-        kept[group] = kept.get(group, 0) + size
-    make, take = delayed(encode_group, pure=True), delayed(_part, pure=True)
-    chunks = [(make(table.table.of(group), encoder, roles), kept[group]) for group in table.groups if kept[group]]
+        n_rows[group] = n_rows.get(group, 0) + size
+    encode, select = delayed(encode_group, pure=True), delayed(_select, pure=True)
+    chunks = [
+        (encode(table.table.select_group(group), encoder, options), n_rows[group])
+        for group in table.groups
+        if n_rows[group]
+    ]
 
-    def side_by_side(place: int, *shape: int) -> Any:
+    def concatenate(place: int, *shape: int) -> da.Array:
         return da.concatenate(
-            [da.from_delayed(take(piece, place), (size, *shape), dtype=float) for piece, size in chunks]
+            [da.from_delayed(select(piece, place), (size, *shape), dtype=float) for piece, size in chunks]
         )
 
-    weight = None if roles.weights is None else side_by_side(2)
-    return DaskRows(side_by_side(0, len(encoder.names)), side_by_side(1), weight)
+    weight = None if options.weights is None else concatenate(2)
+    return DaskRows(concatenate(0, len(encoder.names)), concatenate(1), weight)
 
 
 # What follows runs on the workers.
 
 
-def fold_group(
-    table: ParquetTable, step: Callable[[Any], Any], join: Callable[[list[Any]], Any], columns: list[str]
-) -> Any:
-    """The step's answers for the slabs of a table of one group, joined."""
-    return joined_as_they_come(map(step, table.slabs(columns)), join)
+def map_reduce_group(table: ParquetTable, step: Map, reduce: Reduce, columns: list[str]) -> Any:
+    """Apply `step` to the batches of a table of one row group, and merge the results."""
+    return reduce_stream(map(step, table.iter_batches(columns)), reduce)
 
 
-def encode_group(table: ParquetTable, encoder: TableEncoder, roles: Roles) -> Piece:
-    """The numbers of a table of one group."""
-    columns = needed_columns(encoder, roles, X=True)
-    parts = zip(*(encoded(slab, encoder, roles) for slab in table.slabs(columns)), strict=True)
-    return Piece(*(None if part[0] is None else np.concatenate(part) for part in parts))
+def encode_group(table: ParquetTable, encoder: TableEncoder, options: ReadOptions) -> Piece:
+    """Encode a table of one row group."""
+    columns = needed_columns(encoder, options, X=True)
+    pieces = [encode_batch(batch, encoder, options) for batch in table.iter_batches(columns)]
+    joined: list[Any] = [None if part[0] is None else np.concatenate(part) for part in zip(*pieces, strict=True)]
+    return Piece(*joined)
 
 
-def _part(piece: Piece, place: int) -> Any:
+def _select(piece: Piece, place: int) -> Any:
     return piece[place]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.conformal import ConformalQuantileRegressor
@@ -16,7 +17,7 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
 from quernel.metrics import pinball_loss
-from quernel.tables.arrow_casts import as_words
+from quernel.tables.arrow_casts import factorize
 from quernel.tables.columns import TextColumn
 from quernel.tables.encoder import TableEncoder, as_arrow
 
@@ -35,7 +36,7 @@ class TableModel(HasInterval):
     target : str
         The column that is predicted.
     log_target : bool
-        Whether the model was fitted to the logarithm of the target. Quantiles are mapped back: the quantile of a
+        Whether the model was fitted to the logarithm of the target. Quantiles are transformed back: the quantile of a
         logarithm is the logarithm of the quantile.
     interval : ConformalQuantileRegressor or None
         The same model with calibrated intervals, which `predict_interval` gives.
@@ -57,11 +58,11 @@ class TableModel(HasInterval):
 
     def predict(self, table: Any, quantiles: float | ArrayLike | None = None) -> Array:
         """Conditional quantiles of the target; levels and shapes as in `KernelQuantileRegressor.predict`."""
-        return self.predict_encoded(self._encoded(table), quantiles)
+        return self.predict_encoded(self._encode(table), quantiles)
 
     def predict_encoded(self, X: Array, quantiles: float | ArrayLike | None = None) -> Array:
         """Predict from an encoded matrix."""
-        return self._answer(lambda rows: self.model.predict(rows, quantiles), X)
+        return self._predict_on_target_scale(lambda rows: self.model.predict(rows, quantiles), X)
 
     def predict_interval(self, table: Any, coverage: float | None = None) -> Array:
         """Lower and upper bounds of a prediction interval for each row, shape (n, 2).
@@ -73,12 +74,12 @@ class TableModel(HasInterval):
             None is the calibrated interval. Of a model without one, the central interval between its levels with this
             nominal coverage, as in `KernelQuantileRegressor.predict_interval`.
         """
-        X = self._encoded(table)
+        X = self._encode(table)
         if coverage is None or self.interval is not None:
-            return self.interval_encoded(X, coverage)
-        return self._answer(lambda rows: self.model.predict_interval(rows, coverage), X)
+            return self.predict_interval_encoded(X, coverage)
+        return self._predict_on_target_scale(lambda rows: self.model.predict_interval(rows, coverage), X)
 
-    def interval_encoded(self, X: Array, coverage: float | None = None) -> Array:
+    def predict_interval_encoded(self, X: Array, coverage: float | None = None) -> Array:
         """Calibrated interval from an encoded matrix; `coverage`, if given, must be that of the calibration."""
         if self.interval is None:
             raise ValueError(
@@ -91,26 +92,26 @@ class TableModel(HasInterval):
                 f"The intervals of this model are calibrated for a coverage of {calibrated:g}; got {coverage!r}. Leave "
                 "it out, fit with quernel fit --conformal --coverage, or ask predict for quantiles, as fitted."
             )
-        return self._answer(self.interval.predict_interval, X)
+        return self._predict_on_target_scale(self.interval.predict_interval, X)
 
     def predict_cdf(self, table: Any, y: ArrayLike) -> Array:
         """P(target <= y) for each row and its entry of y (or one y for all); see `KernelQuantileRegressor`."""
-        X = self._encoded(table)
+        X = self._encode(table)
         y = np.full(len(X), y, dtype=float) if np.ndim(y) == 0 else np.asarray(y, dtype=float)
         if len(X) == len(y) == 0:
             return np.empty(0)
         if not self.log_target:
             return self.model.predict_cdf(X, y)
-        below = y <= 0  # where a target that has a logarithm never is
+        below = y <= 0  # impossible for a target that has a logarithm
         return np.where(below, 0.0, self.model.predict_cdf(X, np.log(np.where(below, 1.0, y))))
 
     def sample(self, table: Any, n: int = 1, rng: Any = None) -> Array:
         """Draws from each row's conditional distribution, shape (rows, n), as `KernelQuantileRegressor.sample`."""
-        return self._answer(lambda rows: self.model.sample(rows, n, rng), self._encoded(table))
+        return self._predict_on_target_scale(lambda rows: self.model.sample(rows, n, rng), self._encode(table))
 
     def is_extrapolation(self, table: Any) -> NDArray[np.bool_]:
         """Which rows are outside the training range in some column, shape (n,)."""
-        return self.beyond(self._encoded(table)).any(axis=1)
+        return np.asarray(self.extrapolates(self._encode(table)).any(axis=1))
 
     def score(self, table: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Mean D^2 over the levels, as `KernelQuantileRegressor.score`: of the target itself, not of its logarithm."""
@@ -120,37 +121,37 @@ class TableModel(HasInterval):
         ours, theirs = (pinball_loss(y, each, levels, sample_weight=weight) for each in (curves, constant))
         return float(np.mean(np.where(theirs > 0, 1 - ours / np.where(theirs > 0, theirs, 1), ours == 0)))
 
-    def _encoded(self, table: Any) -> Array:
+    def _encode(self, table: Any) -> Array:
         """Encode a table, with a warning if none of a column's categories is known."""
         table = as_arrow(table, self.encoder.inputs)
         X = self.encoder.encode(table)
         for sentence in describe_unseen(self.encoder, table):
-            warnings.warn(sentence, UnknownWordsWarning, stacklevel=3)
+            warnings.warn(sentence, UnseenCategoriesWarning, stacklevel=3)
         return X
 
-    def _answer(self, ask: Callable[[Array], Array], X: Array) -> Array:
+    def _predict_on_target_scale(self, ask: Callable[[Array], Array], X: Array) -> Array:
         """Call a method of the estimator and transform its result back from the log scale."""
-        if len(X) == 0:  # which estimators refuse: the answer for one row within the training range, without it
-            return self._answer(ask, np.clip(0.0, *self.model.input_range_)[None])[:0]
-        return self.on_its_scale(ask(X))
+        if len(X) == 0:  # which estimators refuse: predict one row within the training range, and drop it
+            return self._predict_on_target_scale(ask, np.clip(0.0, *self.model.input_range_)[None])[:0]
+        return self.inverse_transform_target(ask(X))
 
-    def on_its_scale(self, values: Array) -> Array:
+    def inverse_transform_target(self, values: Array) -> Array:
         """Inverse-transform predictions from the log scale, if the model was fitted to that.
 
-        A logarithm of a value that many rows have becomes that value to the last digit, which exp alone misses: a row
-        on a curve is on it still.
+        The logarithm of a point mass of the target becomes exactly that value again, which exp alone may miss by
+        rounding.
         """
         if not self.log_target:
             return values
-        frequent, back = getattr(self.model, "frequent_values_", np.empty(0)), np.exp(values)
-        if len(frequent) == 0:
+        masses, back = getattr(self.model, "frequent_values_", np.empty(0)), np.exp(values)
+        if len(masses) == 0:
             return back
-        written = np.array([float(f"{value:.14g}") for value in np.exp(frequent)])
-        meant = np.where(np.log(written) == frequent, written, np.exp(frequent))
-        place = np.minimum(np.searchsorted(frequent, values), len(frequent) - 1)
-        return np.where(frequent[place] == values, meant[place], back)
+        rounded = np.array([float(f"{value:.14g}") for value in np.exp(masses)])
+        exact = np.where(np.log(rounded) == masses, rounded, np.exp(masses))
+        nearest = np.minimum(np.searchsorted(masses, values), len(masses) - 1)
+        return np.where(masses[nearest] == values, exact[nearest], back)
 
-    def beyond(self, X: Array) -> NDArray[np.bool_]:
+    def extrapolates(self, X: Array) -> NDArray[np.bool_]:
         """Which values of an encoded matrix are outside the training range, (n, d).
 
         Cyclic columns, such as the time of day, never are.
@@ -159,62 +160,63 @@ class TableModel(HasInterval):
         return ((low > X) | (high < X)) & ~self.encoder.cyclic
 
 
-# From so many rows on: a single row with a new word is nothing to speak of.
-FEWEST_ROWS = 2
-# Words that are shown.
-SHOWN = 3
+# Rows from which unknown categories are reported: a single row with a new one is nothing unusual.
+MIN_UNSEEN_ROWS = 2
+# Number of the model's categories in a message.
+MAX_SHOWN = 3
 
 
-class UnknownWordsWarning(UserWarning):
+class UnseenCategoriesWarning(UserWarning):
     """None of the categories in a column is known to the model."""
 
 
 @dataclass
 class UnseenCategories:
-    """Find columns without any known category, batch by batch; a column with a known one is not checked again."""
+    """Find text columns none of whose categories the model knows, usually because they are spelled differently.
+
+    Tables are checked batch by batch; a column with a known category is not checked again.
+    """
 
     encoder: TableEncoder
     _rows: dict[str, int] = field(init=False)
-    _words: dict[str, str] = field(init=False, default_factory=dict)
+    _examples: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rows = {column.name: 0 for column in self.encoder.columns if isinstance(column, TextColumn)}
 
-    def meet(self, table: Any) -> None:
+    def _suspects(self) -> list[TextColumn]:
+        columns = [column for column in self.encoder.columns if isinstance(column, TextColumn)]
+        return [column for column in columns if column.name in self._rows]
+
+    def check(self, table: pa.Table | pa.RecordBatch) -> None:
         """Check an Arrow table or batch that the encoder accepts."""
-        suspects = [column for column in self.encoder.columns if column.name in self._rows]
+        suspects = self._suspects()
         if not suspects:
             return
-        table = self.encoder.without_marks(table.select([column.name for column in suspects]))
+        table = self.encoder.replace_missing_markers(table.select([column.name for column in suspects]))
         for column in suspects:
             name, rows = column.name, column.read(table[column.name])
-            unknown = rows == len(column.levels)
-            if np.any(rows < len(column.levels)):
+            unknown = rows == len(column.categories)
+            if np.any(rows < len(column.categories)):
                 del self._rows[name]
             elif unknown.any():
                 self._rows[name] += int(unknown.sum())
-                self._words.setdefault(name, next(word for word in as_words(table[name])[0] if word))
+                self._examples.setdefault(name, next(text for text in factorize(table[name])[0] if text))
 
-    def watched(self, pieces: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches, checking each."""
-        for piece in pieces:
-            self.meet(piece)
-            yield piece
-
-    def sentences(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return a note on each column without any known category."""
-        known = {column.name: column.levels for column in self.encoder.columns if column.name in self._rows}
         return [
-            f"None of the categories in column {name!r} is known to the model, in {rows:,} rows: it holds "
-            f"{self._words[name]!r}, where the model was fitted to {', '.join(map(repr, known[name][:SHOWN]))}"
-            f"{', ...' if len(known[name]) > SHOWN else ''}."
-            for name, rows in self._rows.items()
-            if rows >= FEWEST_ROWS
+            f"None of the categories in column {column.name!r} is known to the model, in {self._rows[column.name]:,} "
+            f"rows: it holds {self._examples[column.name]!r}, where the model was fitted to "
+            f"{', '.join(map(repr, column.categories[:MAX_SHOWN]))}"
+            f"{', ...' if len(column.categories) > MAX_SHOWN else ''}."
+            for column in self._suspects()
+            if self._rows[column.name] >= MIN_UNSEEN_ROWS
         ]
 
 
-def describe_unseen(encoder: TableEncoder, table: Any) -> list[str]:
+def describe_unseen(encoder: TableEncoder, table: pa.Table | pa.RecordBatch) -> list[str]:
     """Return notes on the columns of an Arrow table none of whose categories the encoder knows."""
-    strangers = UnseenCategories(encoder)
-    strangers.meet(table)
-    return strangers.sentences()
+    unseen = UnseenCategories(encoder)
+    unseen.check(table)
+    return unseen.describe()

@@ -7,38 +7,39 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 from quernel.tables import reading
-from quernel.tables.arrow_casts import kind_of, undone
-from quernel.tables.missing_values import NUMBER, spellings
+from quernel.tables.arrow_casts import ArrowColumn, column_kind, value_type
+from quernel.tables.missing_values import NUMBER, equivalent_spellings
 from quernel.tables.reading import (
     ARROW,
-    AS_IT_LOOKS,
     BLOCK_BYTES,
     COMPRESSED,
     CSV,
+    INFER_TYPES,
     PARQUET,
     Batches,
-    CsvReading,
+    CsvOptions,
     TableError,
-    complaints,
-    ending_of,
-    opened_stream,
+    find_separator,
+    open_stream,
     schema_without_views,
-    separator_of,
+    split_extension,
+    translate_errors,
     without_views,
 )
 
-Needed = Callable[[str], bool]
+ColumnFilter = Callable[[str], bool]
 
 REMEDY = "Files must have the same columns."
 
 
-def files_of(data: Path) -> list[Path]:
-    """The file itself, or all data files of a folder or pattern, in the order of their names."""
+def find_files(data: Path) -> list[Path]:
+    """Return the file itself, or all data files of a folder or pattern, sorted by name."""
     if data.is_dir():
-        found = sorted(path for path in data.rglob("*") if path.is_file() and looks_like_data(path))
+        found = sorted(path for path in data.rglob("*") if path.is_file() and is_data_file(path))
         if not found:
             raise TableError(f"The folder {data} has no CSV, Parquet or Arrow files.")
     elif glob.has_magic(str(data)) and not data.exists():
@@ -47,74 +48,71 @@ def files_of(data: Path) -> list[Path]:
             raise TableError(f"No file was found for the pattern {data}.")
     else:
         return [data]
-    formats = {_format(path): path for path in reversed(found)}
+    formats = {_file_format(path): path for path in reversed(found)}
     if len(formats) > 1:
         one, other, *_ = formats.values()
         raise TableError(f"{data} has files of different formats, such as {one} and {other}. Choose some by a pattern.")
     return found
 
 
-def looks_like_data(path: Path) -> bool:
-    """Whether a file of a folder is taken for data: those that begin with . or _ are what writers leave beside it."""
+def is_data_file(path: Path) -> bool:
+    """Whether a file in a folder is read as data; names that begin with . or _ belong to the programs that write it."""
     known = (*CSV, *PARQUET, *ARROW, *COMPRESSED)
     return path.suffix.lower() in known and not path.name.startswith((".", "_"))
 
 
-def every(_: str) -> bool:
-    """Whether a column is needed, where all are."""
+def any_column(_: str) -> bool:
+    """Filter that every column passes."""
     return True
 
 
-def read(data: Path, how: CsvReading = AS_IT_LOOKS, needed: Needed = every) -> Any:
-    """All files as one Arrow table; those of CSV are read as `how` says.
+def read(data: Path, options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column) -> pa.Table:
+    """Read all files as one Arrow table; the options are for CSV files.
 
-    Columns that are not needed are empty where the files do not agree on them.
+    Columns that are not needed are empty where the files differ in their types.
     """
-    import pyarrow as pa
-
-    files = files_of(data)
-    tables = [reading.read(path, how) for path in files]
+    files = find_files(data)
+    tables = [reading.read(path, options) for path in files]
     if len(tables) == 1:
         return tables[0]
-    schema = agreed(((path, table.schema) for path, table in zip(files, tables, strict=True)), needed)
-    return pa.concat_tables([as_agreed(table, schema, path) for path, table in zip(files, tables, strict=True)])
+    schema = unify_schema(((path, table.schema) for path, table in zip(files, tables, strict=True)), needed)
+    return pa.concat_tables([cast_to_schema(table, schema, path) for path, table in zip(files, tables, strict=True)])
 
 
 @contextmanager
-def in_batches(data: Path, needed: Sequence[str], how: CsvReading = AS_IT_LOOKS) -> Iterator[Batches]:
-    """The needed columns of all files, piece by piece, as `reading.in_batches` has them of one."""
-    files = files_of(data)
+def in_batches(data: Path, needed: Sequence[str], options: CsvOptions = INFER_TYPES) -> Iterator[Batches]:
+    """Yield the needed columns of all files in batches, as `reading.in_batches` does for one file."""
+    files = find_files(data)
     if len(files) == 1:
-        with reading.in_batches(files[0], needed, how) as batches:
+        with reading.in_batches(files[0], needed, options) as batches:
             yield batches
         return
-    schemas, counts = [], []
+    schemas, n_rows = [], list[int | None]()
     for path in files:
-        with reading.in_batches(path, needed, how) as batches:
+        with reading.in_batches(path, needed, options) as batches:
             schemas.append((path, batches.schema))
-            counts.append(batches.n_rows)
-    schema = agreed(schemas, {*needed}.__contains__)
+            n_rows.append(batches.n_rows)
+    schema = unify_schema(schemas, {*needed}.__contains__)
 
-    def pieces() -> Iterator[Any]:
+    def pieces() -> Iterator[pa.Table]:
         for path in files:
-            with reading.in_batches(path, needed, how) as batches:
+            with reading.in_batches(path, needed, options) as batches:
                 for piece in batches.pieces:
-                    yield as_agreed(piece, schema, path)
+                    yield cast_to_schema(piece, schema, path)
 
-    yield Batches(schema, pieces(), None if None in counts else sum(counts))
+    known = [count for count in n_rows if count is not None]
+    yield Batches(schema, pieces(), sum(known) if len(known) == len(files) else None)
 
 
-def agreed(schemas: Iterable[tuple[Path, Any]], needed: Needed = every) -> Any:
-    """The Arrow schema of all files, or an error that names the first file with other columns, and the column.
+def unify_schema(schemas: Iterable[tuple[Path, pa.Schema]], needed: ColumnFilter = any_column) -> pa.Schema:
+    """Return the common Arrow schema of all files; raise with the first file and column that differ.
 
-    Types of the same kind agree: integers with other numbers, a column that is empty in one file with any. A column
-    that is not needed and on which the files do not agree has Arrow's type of nothing.
+    Types of the same kind are promoted: integers to other numbers, a column that is empty in one file to any type. A
+    column that is not needed and in which the files differ has Arrow's null type.
     """
-    import pyarrow as pa
-
     first: Path | None = None
-    types: dict[str, Any] = {}
-    lost: set[str] = set()
+    types: dict[str, pa.DataType | None] = {}
+    dropped: set[str] = set()
     for path, found in schemas:
         other = schema_without_views(found)
         if first is None:
@@ -123,17 +121,17 @@ def agreed(schemas: Iterable[tuple[Path, Any]], needed: Needed = every) -> Any:
         for name in dict.fromkeys([*types, *other.names]):
             one = types.get(name)
             new = other.field(name).type if name in other.names else None
-            kind = None if one is None or new is None else _common(one, new)
-            if kind is None and needed(name):
-                raise TableError(f"{_differing(name, path, new, first, one)} {REMEDY}")
-            if kind is None:
-                lost.add(name)
-            types[name] = kind
-    return pa.schema([(name, pa.null() if name in lost else kind) for name, kind in types.items()])
+            common = None if one is None or new is None else _common_type(one, new)
+            if common is None and needed(name):
+                raise TableError(f"{_describe_difference(name, path, new, first, one)} {REMEDY}")
+            if common is None:
+                dropped.add(name)
+            types[name] = common
+    return pa.schema([(name, pa.null() if name in dropped else kind) for name, kind in types.items()])
 
 
-def _differing(name: str, path: Path, new: Any, first: Path, one: Any) -> str:
-    """How a file differs from the first in a column, of which they have other types, or None if there is none."""
+def _describe_difference(name: str, path: Path, new: pa.DataType | None, first: Path, one: pa.DataType | None) -> str:
+    """Say how a file differs from the first one in a column, given its type in both, None where it is missing."""
     if new is None:
         return f"{path} has no column {name!r}, but {first} has."
     if one is None:
@@ -141,22 +139,18 @@ def _differing(name: str, path: Path, new: Any, first: Path, one: Any) -> str:
     return f"Column {name!r} of {path} holds {new}, but {one} in {first}."
 
 
-def as_agreed(table: Any, schema: Any, path: Path | str) -> Any:
-    """A table, or a piece of one, with the columns it has in the order and of the types of a schema.
+def cast_to_schema(table: pa.Table | pa.RecordBatch, schema: pa.Schema, path: Path | str) -> pa.Table:
+    """Return the columns of a table or batch in the order and with the types of a schema.
 
-    Columns that hold nothing are there in any case. `path` is for messages.
+    Columns of null type are always there. `path` is for messages.
     """
-    import pyarrow as pa
-
     table = without_views(table)
     fields = [field for field in schema if field.name in table.schema.names or pa.types.is_null(field.type)]
-    return pa.table([_as(field, table, path) for field in fields], schema=pa.schema(fields))
+    return pa.table([_cast_column(field, table, path) for field in fields], schema=pa.schema(fields))
 
 
-def _as(field: Any, table: Any, path: Path | str) -> Any:
-    """A column of a table as what the field says; large whole numbers lose digits among others that have them."""
-    import pyarrow as pa
-
+def _cast_column(field: pa.Field, table: pa.Table | pa.RecordBatch, path: Path | str) -> ArrowColumn:
+    """Cast a column of a table; large integers may lose digits as floating-point numbers."""
     if pa.types.is_null(field.type):
         return pa.nulls(len(table))
     try:
@@ -167,14 +161,12 @@ def _as(field: Any, table: Any, path: Path | str) -> Any:
         ) from error
 
 
-def _common(one: Any, other: Any) -> Any:
-    """The type that holds values of both, or None if they are of different kinds."""
-    import pyarrow as pa
-
+def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds values of both, or None if they are of different kinds."""
     if one == other:
         return one
-    one, other = undone(one), undone(other)
-    kinds = {kind_of(one), kind_of(other)} - {"nothing"}
+    one, other = value_type(one), value_type(other)
+    kinds = {column_kind(one), column_kind(other)} - {"nothing"}
     if len(kinds) > 1:
         return None
     try:
@@ -184,37 +176,39 @@ def _common(one: Any, other: Any) -> Any:
         return None
 
 
-def _format(path: Path) -> tuple[str, ...]:
-    ending, _ = ending_of(path)
+def _file_format(path: Path) -> tuple[str, ...]:
+    ending, _ = split_extension(path)
     return next(endings for endings in (CSV, PARQUET, ARROW) if ending in endings)
 
 
-def unmet(files: Sequence[Path], words: Sequence[str]) -> list[str]:
-    """Return the markers that are no field of any of these CSV files, which are read until all are found."""
-    left = list(words)
-    for path in files:
-        fields = {word: _field(word, separator_of(ending_of(path)[0])) for word in left}
-        for lines in _blocks(path) if left else ():
-            left = [word for word in left if not fields[word].search(lines)]
+def find_unused_markers(files: Sequence[Path], markers: Sequence[str]) -> list[str]:
+    """Return the missing-value markers that occur in no field of these CSV files, usually typos.
+
+    The files are read until all markers are found.
+    """
+    left = list(markers)
+    for path in files if left else ():
+        patterns = {marker: _field_pattern(marker, find_separator(path)) for marker in left}
+        for lines in _read_blocks(path):
+            left = [marker for marker in left if not patterns[marker].search(lines)]
             if not left:
-                break
+                return []
     return left
 
 
-def _field(word: str, separator: str) -> re.Pattern[bytes]:
+def _field_pattern(marker: str, separator: str) -> re.Pattern[bytes]:
     """Return a pattern of a field with the marker; numbers match with any trailing zeros."""
-    ways = [re.escape(way) for way in spellings(word)]
-    if NUMBER.fullmatch(word):
-        number = repr(float(word)).removesuffix(".0")
+    ways = [re.escape(way) for way in equivalent_spellings(marker)]
+    if NUMBER.fullmatch(marker):
+        number = repr(float(marker)).removesuffix(".0")
         ways.append(re.escape(number) + ("0*" if "." in number else "(?:[.]0*)?"))
     ends = re.escape(separator)
     return re.compile(f'(?:^|[{ends}"])(?:{"|".join(ways)})(?:[{ends}"\r\n]|\\Z)'.encode(), re.MULTILINE)
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
+def _read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file in large blocks."""
-    ending, compression = ending_of(path)
-    with complaints(path, ending), opened_stream(path, compression) as stream:
+    with translate_errors(path, CSV[0]), open_stream(path) as stream:
         rest = b""
         while block := stream.read(BLOCK_BYTES):
             lines, _, rest = (rest + block).rpartition(b"\n")

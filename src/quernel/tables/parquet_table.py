@@ -9,19 +9,32 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
 from quernel.data.parquet import explain_errors, open_file, read_footer
 from quernel.data.passes import read_ahead
 from quernel.data.sources import BLOCK_ROWS, RowsError
 from quernel.tables import reading
-from quernel.tables.multi_file import Needed, agreed, as_agreed, every, files_of
-from quernel.tables.reading import AS_IT_LOOKS, CSV, FAILED, PARQUET, CsvReading, TableError, check_names, ending_of
+from quernel.tables.multi_file import ColumnFilter, any_column, cast_to_schema, find_files, unify_schema
+from quernel.tables.reading import (
+    CONVERSION_ERROR,
+    CSV,
+    INFER_TYPES,
+    PARQUET,
+    CsvOptions,
+    TableError,
+    check_names,
+    split_extension,
+)
 from quernel.tuning.cost import as_size
 
 try:
@@ -29,61 +42,83 @@ try:
 except ImportError:  # Windows
     flock = None  # type: ignore[assignment]
 
-# Answers of pieces that are joined at a time, so that they never pile up.
-JOINED = 16
-
-Step = Callable[[Any], Any]
-Join = Callable[[list[Any]], Any]
+# Results of batches that are reduced at a time, so that they never pile up.
+REDUCE_SIZE = 16
+# Estimated ratio of a compressed file's content to its size.
+COMPRESSION_RATIO = 6
+# Names of the temporary folders of copies, and of the file in them that their process keeps locked.
+PREFIX, LOCK = "quernel-copy-", "owner.lock"
 
 
 @dataclass(frozen=True)
-class Group:
-    """A row group of a Parquet file; `first` is the number of its first row among those of all files, from 0 on.
+class RowGroup:
+    """A row group of a Parquet file; `first` is the index of its first row among the rows of all files.
 
-    `called` is what messages call the file, if that is not its path.
+    `label` names the file in messages, if that is not its path.
     """
 
     path: str
     number: int
     n_rows: int
     first: int = 0
-    called: str = ""
+    label: str = ""
 
     def __str__(self) -> str:
-        return f"{self.called or self.path}, row group {self.number}"
+        return f"{self.label or self.path}, row group {self.number}"
 
 
-class Slab(NamedTuple):
-    """Consecutive rows of a group as an Arrow table, and the number of the first in the group."""
+class RowBatch(NamedTuple):
+    """Consecutive rows of a group as an Arrow table, and the index of the first in the group."""
 
-    group: Group
+    group: RowGroup
     start: int
-    table: Any
+    table: pa.Table
+
+
+Map = Callable[[RowBatch], Any]
+Reduce = Callable[[list[Any]], Any]
+
+
+class MapReduceTable(Protocol):
+    """What the training data need of a table: a `ParquetTable`, or a `DaskTable`."""
+
+    @property
+    def groups(self) -> tuple[RowGroup, ...]:
+        """Row groups that have rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Common schema of the files."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of all files."""
+
+    def map_reduce(self, step: Map, reduce: Reduce, columns: Sequence[str]) -> Any:
+        """Apply `step` to these columns of every batch, and merge the results by `reduce`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
-    """Row groups that have rows, the schema on which their files agree, and the bytes of all values."""
+    """Row groups that have rows, the common schema of their files, and the uncompressed bytes of all values."""
 
-    groups: tuple[Group, ...]
-    schema: Any
+    groups: tuple[RowGroup, ...]
+    schema: pa.Schema
     n_bytes: int
 
     @property
     def n_rows(self) -> int:
-        """The rows of all files."""
+        """Number of rows of all files."""
         return sum(group.n_rows for group in self.groups)
 
-    def of(self, group: Group) -> ParquetTable:
-        """The part of the table that is in one group."""
+    def select_group(self, group: RowGroup) -> ParquetTable:
+        """Return the table of one row group."""
         return replace(self, groups=(group,))
 
-    def slabs(
-        self, columns: Sequence[str], groups: Sequence[Group] | None = None, size: int = BLOCK_ROWS
-    ) -> Generator[Slab, None, None]:
-        """The rows of these groups (None: all), `size` at a time; each file is opened once."""
-        import pyarrow as pa
-
+    def iter_batches(
+        self, columns: Sequence[str], groups: Sequence[RowGroup] | None = None, size: int = BLOCK_ROWS
+    ) -> Generator[RowBatch, None, None]:
+        """Yield the rows of these groups (None: all), `size` at a time; each file is opened once."""
         schema = pa.schema([self.schema.field(name) for name in columns])
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path) as file:
@@ -95,24 +130,33 @@ class ParquetTable:
                             batch = next(batches, None)
                         if batch is None or len(batch) != min(size, group.n_rows - start):
                             raise RowsError(f"{group} has other rows than before: the file was changed while in use.")
-                        yield Slab(group, start, as_agreed(batch, schema, str(group)))
+                        yield RowBatch(group, start, cast_to_schema(batch, schema, str(group)))
 
-    def fold(self, step: Step, join: Join, columns: Sequence[str]) -> Any:
-        """The step's answers for all slabs, joined; read ahead in a thread."""
-        return joined_as_they_come(map(step, read_ahead(self.slabs(columns))), join)
+    def map_reduce(self, step: Map, reduce: Reduce, columns: Sequence[str]) -> Any:
+        """Apply `step` to every batch, prefetched by a thread, and merge the results by `reduce`."""
+        return reduce_stream(map(step, read_ahead(self.iter_batches(columns))), reduce)
 
 
-def open_parquet(data: Path, called: dict[str, str] | None = None, needed: Needed = every) -> ParquetTable:
-    """The files of a path, a pattern or a folder; only their ends are read. Messages call them what `called` says.
+def reduce_stream(results: Iterable[Any], reduce: Reduce) -> Any:
+    """Reduce results as they come, a few at a time."""
+    held: list[Any] = []
+    for result in results:
+        held.append(result)
+        if len(held) == REDUCE_SIZE:
+            held = [reduce(held)]
+    return reduce(held)
 
-    Files need not agree on columns that are not needed.
+
+def open_parquet(data: Path, labels: dict[str, str] | None = None, needed: ColumnFilter = any_column) -> ParquetTable:
+    """Open the Parquet files of a path, a pattern or a folder; only their footers are read.
+
+    `labels` are names of files in messages, by path. Files may differ in columns that are not needed.
     """
-    called = called or {}
-    files = files_of(data)
+    labels, files = labels or {}, find_files(data)
     for path in files:
         if not path.is_file():
             raise TableError(f"{path} is not a file. Give a Parquet file, a folder or a pattern.")
-        if ending_of(path)[0] not in PARQUET:
+        if split_extension(path)[0] not in PARQUET:
             raise TableError(f"{path} is no Parquet file, and only those are read group by group.")
     footers = [read_footer(str(path)) for path in files]
     for path, one in zip(files, footers, strict=True):
@@ -124,89 +168,75 @@ def open_parquet(data: Path, called: dict[str, str] | None = None, needed: Neede
         if n_rows
     ]
     firsts = accumulate((n_rows for *_, n_rows in sizes), initial=0)
-    groups = tuple(Group(*size, first, called.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
-    named = (Path(called.get(str(path), path)) for path in files)
-    schema = agreed(zip(named, (one.schema for one in footers), strict=True), needed)
-    return ParquetTable(groups, schema, sum(map(_bytes, map(str, files))))
+    groups = tuple(RowGroup(*size, first, labels.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
+    named = (Path(labels.get(str(path), path)) for path in files)
+    schema = unify_schema(zip(named, (one.schema for one in footers), strict=True), needed)
+    return ParquetTable(groups, schema, sum(map(_uncompressed_bytes, map(str, files))))
 
 
-def _bytes(path: str) -> int:
-    """What the values of a file take when they are not compressed."""
+def _uncompressed_bytes(path: str) -> int:
     with open_file(path) as file, explain_errors(path):
         return sum(file.metadata.row_group(g).total_byte_size for g in range(file.metadata.num_row_groups))
 
 
-def joined_as_they_come(answers: Any, join: Join) -> Any:
-    """All answers joined, a few at a time."""
-    held: list[Any] = []
-    for answer in answers:
-        held.append(answer)
-        if len(held) == JOINED:
-            held = [join(held)]
-    return join(held)
+# Copies of other formats
 
 
-PREFIX = "quernel-copy-"
-LOCK = "owner.lock"
+@contextmanager
+def copy_to_parquet(
+    files: Sequence[Path], options: CsvOptions = INFER_TYPES, needed: ColumnFilter = any_column
+) -> Iterator[ParquetTable]:
+    """Copy files to temporary Parquet files, removed at the end of the context; yield the table of these."""
+    remove_leftovers()
+    _check_disk(files)
+    with temporary_folder() as folder:
+        labels = {}
+        for k, path in enumerate(files):
+            copy = folder / f"{k:06}.parquet"
+            labels[str(copy)] = str(path)
+            _copy(path, copy, options)
+        yield open_parquet(folder, labels, needed)
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that goes with the block or, after this process was killed, with the next call of `remove_leftovers`."""
+    """Yield a folder that is removed at the end or, if this process is killed, by the next `remove_leftovers`."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as made, (Path(made) / "owner").open("wb") as owner:
-        if _locked(owner):
-            Path(owner.name).rename(Path(made) / LOCK)  # nobody sees it before it is locked
+        if _acquire_lock(owner):
+            Path(owner.name).rename(Path(made) / LOCK)  # visible to others only once it is locked
         inner = Path(made) / "files"
         inner.mkdir()
         yield inner
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of processes that are no more."""
+    """Remove the temporary folders of processes that have ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # Not there any more, or another user's.
+        # OSError: removed in the meantime, or another user's.
         with suppress(OSError), (folder / LOCK).open("rb") as owner:
-            if _locked(owner):
+            if _acquire_lock(owner):
                 shutil.rmtree(folder)
 
 
-def _locked(file: IO[bytes]) -> bool:
-    """Whether this process has the lock of a file from here on."""
+def _acquire_lock(file: IO[bytes]) -> bool:
+    """Lock a file; whether that succeeded."""
     if flock is None:
         return False
     try:
         flock(file, LOCK_EX | LOCK_NB)
-    except OSError:  # somebody else has it, or the file system has no locks
+    except OSError:  # another process has it, or the file system has no locks
         return False
     return True
 
 
-# Bytes that one of a compressed file becomes, about.
-EXPANDED = 6
-
-
-@contextmanager
-def copied(files: Sequence[Path], how: CsvReading = AS_IT_LOOKS, needed: Needed = every) -> Iterator[ParquetTable]:
-    """The files as a table that is read in parts; the copy, a folder of temporary files, goes with the block."""
-    remove_leftovers()
-    _check_disk(files)
-    with temporary_folder() as folder:
-        called = {}
-        for k, path in enumerate(files):
-            copy = folder / f"{k:06}.parquet"
-            called[str(copy)] = str(path)
-            _copy(path, copy, how)
-        yield open_parquet(folder, called, needed)
-
-
-def bytes_of(path: Path) -> int:
-    """The size of a file, or about that which it has when it is not compressed."""
+def estimate_bytes(path: Path) -> int:
+    """Return the size of a file or, if it is compressed, an estimate of its uncompressed size."""
     size = path.stat().st_size
-    return size if ending_of(path)[1] is None else EXPANDED * size
+    return size if split_extension(path)[1] is None else COMPRESSION_RATIO * size
 
 
 def _check_disk(files: Sequence[Path]) -> None:
-    needed, folder = sum(map(bytes_of, files)), tempfile.gettempdir()
+    needed, folder = sum(map(estimate_bytes, files)), tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise TableError(
@@ -216,71 +246,63 @@ def _check_disk(files: Sequence[Path]) -> None:
         )
 
 
-def _copy(path: Path, copy: Path, how: CsvReading) -> None:
-    if ending_of(path)[0] not in CSV:
+def _copy(path: Path, copy: Path, options: CsvOptions) -> None:
+    """Copy a file to Parquet; a CSV file again with a wider type for a column, until all values can be converted."""
+    if split_extension(path)[0] not in CSV:
         with reading.in_batches(path) as batches:
             _write(batches, copy)
         return
-    types: dict[str, Any] = dict(how.types)
+    types: dict[str, pa.DataType] = dict(options.types)
     names: list[str] = []
     while True:
         try:
-            with reading.in_batches(path, None, replace(how, types=types)) as batches:
+            with reading.in_batches(path, None, replace(options, types=types)) as batches:
                 names = batches.schema.names
                 types |= {field.name: field.type for field in batches.schema if field.name not in types}
-            with reading.in_batches(path, None, replace(how, types=types)) as batches:
+            with reading.in_batches(path, None, replace(options, types=types)) as batches:
                 _write(batches, copy)
             return
         except TableError as error:
-            failed = FAILED.search(str(error.__cause__))
-            if failed is None or not names:  # of a file whose first rows cannot be read there is no more to know
+            failed = CONVERSION_ERROR.search(str(error.__cause__))
+            if failed is None or not names:  # a file whose first rows cannot be read
                 raise
             name = names[int(failed["column"])]
-            types[name] = _looser(types[name], failed["value"])
+            types[name] = _next_type(types[name], failed["value"])
 
 
 def _write(batches: reading.Batches, copy: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([field.with_type(_held(field.type)) for field in batches.schema])
+    schema = pa.schema([field.with_type(_parquet_type(field.type)) for field in batches.schema])
     with pq.ParquetWriter(str(copy), schema) as writer:
-        for piece in batches.pieces:
+        for batch in batches.pieces:
             columns = [
-                column if column.type == field.type else pa.nulls(len(piece), field.type)
-                for column, field in zip(piece.columns, schema, strict=True)
+                column if column.type == field.type else pa.nulls(len(batch), field.type)
+                for column, field in zip(batch.columns, schema, strict=True)
             ]
-            with reading.complaints(copy, ".parquet"):
+            with reading.translate_errors(copy, ".parquet"):
                 writer.write_table(pa.table(columns, schema=schema))
 
 
-def _held(kind: Any) -> Any:
-    """The type itself or, if Parquet has none such, another that says so: no model has a use for either."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _parquet_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type or, if Parquet cannot store it, a placeholder of its name: models use neither."""
     try:
-        pq.ParquetWriter(io.BytesIO(), pa.schema([pa.field("x", kind)])).close()
+        pq.ParquetWriter(io.BytesIO(), pa.schema([pa.field("x", arrow_type)])).close()
     except pa.ArrowNotImplementedError:
-        return pa.struct([pa.field(str(kind), pa.bool_())])
-    return kind
+        return pa.struct([pa.field(str(arrow_type), pa.bool_())])
+    return arrow_type
 
 
-def _looser(kind: Any, value: str | None) -> Any:
-    """The next type that Arrow tries for a column of CSV, of those that hold this value, if it is known."""
-    import pyarrow as pa
-    from pyarrow import csv
-
+def _next_type(arrow_type: pa.DataType, value: str | None) -> pa.DataType:
+    """Return the next type, in the order in which Arrow tries them for CSV columns, that can hold this value."""
     zones, units = (None, "UTC"), ("s", "ns")
     times = [pa.timestamp(unit, zone) for zone in zones for unit in units]
     order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), *times, pa.float64(), pa.string()]
-    for one in order[order.index(kind) + 1 : -1]:
+    for wider in order[order.index(arrow_type) + 1 : -1]:
         line = io.BytesIO()
         csv.write_csv(pa.table({"x": [value], "y": [0]}), line)
         try:
             line.seek(0)
-            csv.read_csv(line, csv.ReadOptions(use_threads=False), None, csv.ConvertOptions(column_types={"x": one}))
+            csv.read_csv(line, csv.ReadOptions(use_threads=False), None, csv.ConvertOptions(column_types={"x": wider}))
         except pa.ArrowInvalid:
             continue
-        return one
-    return pa.string() if kind != pa.string() else pa.binary()
+        return wider
+    return pa.string() if arrow_type != pa.string() else pa.binary()

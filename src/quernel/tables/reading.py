@@ -12,26 +12,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from quernel.tables.missing_values import gap_numbers, gap_words, with_gaps
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from quernel.tables.missing_values import markers_to_null, number_markers, text_markers
 
 CSV = (".csv", ".tsv", ".txt")
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather", ".ipc")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
-NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
+FORMAT_NAMES = {CSV: "CSV", PARQUET: "Parquet", ARROW: "Arrow"}
 # Bytes of a CSV file, or rows of another, that are read at a time.
 BLOCK_BYTES = 8 * 2**20
 BATCH_ROWS = 65_536
-# A conversion that fails, as Arrow tells it: the column, mostly the row and the value, and what it was to become.
-FAILED = re.compile(
+# Arrow's message on a failed conversion: the column, mostly the row and the value, and the type.
+CONVERSION_ERROR = re.compile(
     r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?.*?CSV conversion error to (?P<type>\w+)"
     r".*?(?:(?:invalid value|zone offset in) '(?P<value>.*?)'(?:$|\. If)|$)",
     re.DOTALL,
 )
-MEANT = {"double": "a number", "int64": "a whole number", "bool": "true or false"}
+# What a value must be to be converted to these types.
+TYPE_NAMES = {"double": "a number", "int64": "a whole number", "bool": "true or false"}
+
+
+ArrowRows = TypeVar("ArrowRows", pa.Table, pa.RecordBatch)
 
 
 class TableError(ValueError):
@@ -39,57 +48,52 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, eq=False)
-class CsvReading:
-    """How CSV files are read: as what some columns, and which words stand for gaps besides NA, NULL and their like.
+class CsvOptions:
+    """How CSV files are read: types of some columns, and missing-value markers besides NA, NULL and the like.
 
-    `words` are those of some columns that stand for themselves there. `gaps_in_text`: the others are gaps in columns of
-    text, too, instead of text.
+    `categories` are, by column, markers that are ordinary text there. Without `missing_in_text`, text columns keep
+    all markers as text.
     """
 
-    types: dict[str, Any] = field(default_factory=dict)
+    types: dict[str, pa.DataType] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    gaps_in_text: bool = True
+    categories: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    missing_in_text: bool = True
 
-    def options(self, **more: Any) -> Any:
-        """The same for Arrow, as far as it can: `with_gaps` does the rest."""
-        from pyarrow import csv
-
+    def convert_options(self, columns: Sequence[str] | None = None) -> csv.ConvertOptions:
+        """Return Arrow's options to read these columns (None: all); `replace_missing_markers` does what it cannot."""
         return csv.ConvertOptions(
             column_types=self.types,
-            null_values=gap_words(self.missing),
-            strings_can_be_null=self.gaps_in_text and not self.words,
-            **more,
+            null_values=text_markers(self.missing),
+            strings_can_be_null=self.missing_in_text and not self.categories,
+            include_columns=columns,
         )
 
-    def with_gaps(self, table: Any) -> Any:
-        """A table, or a piece of one, with the gaps that Arrow does not know: one word means the same to it everywhere.
-
-        Neither does it know that -999.00 is the -999 that stands for a gap.
-        """
-        in_text = self.words and self.gaps_in_text
-        numbers, words = gap_numbers(self.missing), gap_words(self.missing) if in_text else ()
-        if not numbers and not words:
+    def replace_missing_markers(self, table: ArrowRows) -> ArrowRows:
+        """Replace the markers that Arrow leaves by null: those of single columns, and -999.00 for the marker -999."""
+        in_text = self.categories and self.missing_in_text
+        numbers, texts = number_markers(self.missing), text_markers(self.missing) if in_text else ()
+        if not numbers and not texts:
             return table
-        gaps = [[word for word in words if word not in self.words.get(name, ())] for name in table.schema.names]
-        columns = [with_gaps(column, each, numbers) for column, each in zip(table.columns, gaps, strict=True)]
+        markers = [[text for text in texts if text not in self.categories.get(name, ())] for name in table.schema.names]
+        columns = [markers_to_null(column, each, numbers) for column, each in zip(table.columns, markers, strict=True)]
         return type(table).from_arrays(columns, schema=table.schema)
 
 
-AS_IT_LOOKS = CsvReading()
+INFER_TYPES = CsvOptions()
 
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """A table that comes in pieces: its schema, the pieces, and how many rows there are, if that is known."""
+    """A table read in pieces: its schema, the pieces, and the number of rows, if it is known."""
 
-    schema: Any
-    pieces: Iterator[Any]
+    schema: pa.Schema
+    pieces: Iterator[pa.Table | pa.RecordBatch]
     n_rows: int | None
 
 
-def ending_of(path: Path) -> tuple[str, str | None]:
-    """The file's ending, which says its format, and how it is compressed; ('.csv', 'gzip') for x.csv.gz."""
+def split_extension(path: Path) -> tuple[str, str | None]:
+    """Return the extension, which determines the format, and the compression: ('.csv', 'gzip') for x.csv.gz."""
     endings = [ending.lower() for ending in path.suffixes]
     compression = COMPRESSED.get(endings[-1]) if endings else None
     last = (endings[-2] if len(endings) > 1 else "") if compression else (endings[-1] if endings else "")
@@ -102,135 +106,118 @@ def ending_of(path: Path) -> tuple[str, str | None]:
     return last, compression
 
 
-def read(path: Path, how: CsvReading = AS_IT_LOOKS) -> Any:
-    """The whole file as an Arrow table; a CSV file as `how` says."""
-    import pyarrow as pa
-
-    ending, compression = _checked(path)
-    with complaints(path, ending):
+def read(path: Path, options: CsvOptions = INFER_TYPES) -> pa.Table:
+    """Read a whole file as an Arrow table; the options are for CSV files."""
+    ending = _check_file(path)
+    with translate_errors(path, ending):
         if ending in CSV:
-            from pyarrow import csv
-
-            parsing = _parsing(path, ending, compression)
-            with opened_stream(path, compression) as stream:
-                options = csv.ReadOptions(use_threads=False)
-                table = how.with_gaps(csv.read_csv(stream, options, parsing, how.options()))
+            parsing = _parse_options(path)
+            with open_stream(path) as stream:
+                single = csv.ReadOptions(use_threads=False)
+                table = csv.read_csv(stream, single, parsing, options.convert_options())
+            table = options.replace_missing_markers(table)
         elif ending in PARQUET:
-            import pyarrow.parquet as pq
-
             with pq.ParquetFile(str(path), pre_buffer=False) as file:
-                groups = [_row_group(file, path, g) for g in range(file.metadata.num_row_groups)]
+                groups = [_read_row_group(file, path, g) for g in range(file.metadata.num_row_groups)]
                 table = pa.concat_tables(groups) if groups else file.schema_arrow.empty_table()
         else:
-            with _arrow_reader(path) as reader:
+            with _open_arrow(path) as reader:
                 table = reader.read_all()
         check_names(path, table.column_names)
         return without_views(table)
 
 
 @contextmanager
-def in_batches(path: Path, needed: Sequence[str] | None = None, how: CsvReading = AS_IT_LOOKS) -> Iterator[Batches]:
-    """The needed columns (None: all) of a file, piece by piece; those of a CSV file are read as `how` says.
+def in_batches(path: Path, needed: Sequence[str] | None = None, options: CsvOptions = INFER_TYPES) -> Iterator[Batches]:
+    """Yield the needed columns (None: all) of a file in batches; the options are for CSV files.
 
-    Columns that are missing are left out: whoever needs them looks at the schema.
+    Columns that are missing are left out: the caller checks the schema.
     """
-    ending, compression = _checked(path)
+    ending = _check_file(path)
     with ExitStack() as files:
-        with complaints(path, ending):
+        with translate_errors(path, ending):
             if ending in CSV:
-                batches = _csv_batches(files, path, ending, compression, needed, how)
+                batches = _csv_batches(files, path, needed, options)
             elif ending in PARQUET:
                 batches = _parquet_batches(files, path, needed)
             else:
                 batches = _arrow_batches(files, path)
-        pieces = map(without_views, _guarded(batches.pieces, path, ending, batches.schema.names))
+        pieces = map(without_views, _guard(batches.pieces, path, ending, batches.schema.names))
         yield Batches(schema_without_views(batches.schema), pieces, batches.n_rows)
 
 
-def _csv_batches(
-    files: ExitStack,
-    path: Path,
-    ending: str,
-    compression: str | None,
-    needed: Sequence[str] | None,
-    how: CsvReading,
-) -> Batches:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    parsing = _parsing(path, ending, compression)
-    options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
-    guessed = CsvReading(missing=how.missing).options()
-    with opened_stream(path, compression) as stream, csv.open_csv(stream, options, parsing, guessed) as first:
-        schema = first.schema  # of all columns, as they look at the beginning of the file
+def _csv_batches(files: ExitStack, path: Path, needed: Sequence[str] | None, options: CsvOptions) -> Batches:
+    parsing = _parse_options(path)
+    blocks = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    inferred = CsvOptions(missing=options.missing).convert_options()
+    with open_stream(path) as stream, csv.open_csv(stream, blocks, parsing, inferred) as first:
+        schema = first.schema  # of all columns, as inferred from the beginning of the file
     check_names(path, schema.names)
     present = schema.names if needed is None else [name for name in needed if name in schema.names]
-    whole = [name for name in present if how.types.get(name) == pa.float64() and schema.field(name).type == pa.int64()]
-    how = replace(how, types=how.types | dict.fromkeys(_hexadecimal(path, compression, parsing, whole), pa.int64()))
-    for name in set(present) & set(how.types):
+    integers = [
+        name for name in present if options.types.get(name) == pa.float64() and schema.field(name).type == pa.int64()
+    ]
+    hexadecimal = dict.fromkeys(_find_hexadecimal(path, parsing, integers), pa.int64())
+    options = replace(options, types=options.types | hexadecimal)
+    for name in set(present) & set(options.types):
         place = schema.get_field_index(name)
-        schema = schema.set(place, schema.field(place).with_type(how.types[name]))
-    convert = how.options(include_columns=present)
-    stream = files.enter_context(opened_stream(path, compression))
-    with complaints(path, ending, schema.names):  # the first piece is read at once
-        pieces = files.enter_context(csv.open_csv(stream, options, parsing, convert))
-    return Batches(schema, map(how.with_gaps, pieces), None)
+        schema = schema.set(place, schema.field(place).with_type(options.types[name]))
+    stream = files.enter_context(open_stream(path))
+    with translate_errors(path, CSV[0], schema.names):  # the first block is read at once
+        pieces = files.enter_context(csv.open_csv(stream, blocks, parsing, options.convert_options(present)))
+    return Batches(schema, map(options.replace_missing_markers, pieces), None)
 
 
-def _hexadecimal(path: Path, compression: str | None, parsing: Any, columns: list[str]) -> list[str]:
-    """Those of some columns of whole numbers that have some like 0x1f at the beginning of a CSV file.
+def _find_hexadecimal(path: Path, parsing: csv.ParseOptions, columns: list[str]) -> list[str]:
+    """Return those integer columns that hold numbers like 0x1f at the beginning of a CSV file.
 
-    So Arrow reads whole numbers, but no others.
+    Arrow reads these as integers, but not as float64.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import csv
-
     if not columns:
         return []
-    with opened_stream(path, compression) as stream:
+    with open_stream(path) as stream:
         if b"0x" not in stream.read(BLOCK_BYTES).lower():
             return []
-    options = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
+    blocks = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES)
     as_text = csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()), include_columns=columns)
-    with opened_stream(path, compression) as stream, csv.open_csv(stream, options, parsing, as_text) as first:
-        piece = first.read_next_batch()
-    return [name for name in columns if pc.any(pc.match_substring(piece[name], "0x", ignore_case=True)).as_py()]
+    with open_stream(path) as stream, csv.open_csv(stream, blocks, parsing, as_text) as first:
+        batch = first.read_next_batch()
+    return [name for name in columns if pc.any(pc.match_substring(batch[name], "0x", ignore_case=True)).as_py()]
 
 
 def _parquet_batches(files: ExitStack, path: Path, needed: Sequence[str] | None) -> Batches:
-    import pyarrow.parquet as pq
-
     file = files.enter_context(pq.ParquetFile(str(path), pre_buffer=False))
-    check_names(path, file.schema_arrow.names)
     known = file.schema_arrow.names
+    check_names(path, known)
     present = known if needed is None else [name for name in needed if name in known]
 
-    def pieces() -> Iterator[Any]:
+    def pieces() -> Iterator[pa.RecordBatch]:
         for g in range(file.metadata.num_row_groups):
             batches = file.iter_batches(BATCH_ROWS, [g], present, use_threads=False)
-            yield from _guarded(batches, f"{path}, row group {g},", PARQUET[0])
+            yield from _guard(batches, f"{path}, row group {g},", PARQUET[0])
 
     return Batches(file.schema_arrow, pieces(), file.metadata.num_rows)
 
 
-def _row_group(file: Any, path: Path, g: int) -> Any:
-    with complaints(f"{path}, row group {g},", PARQUET[0]):
+def _read_row_group(file: pq.ParquetFile, path: Path, g: int) -> pa.Table:
+    with translate_errors(f"{path}, row group {g},", PARQUET[0]):
         return file.read_row_group(g, use_threads=False)
 
 
 def _arrow_batches(files: ExitStack, path: Path) -> Batches:
-    reader = files.enter_context(_arrow_reader(path))
+    reader = files.enter_context(_open_arrow(path))
     check_names(path, reader.schema.names)
     count = getattr(reader, "num_record_batches", None)
     pieces = iter(reader) if count is None else (reader.get_batch(i) for i in range(count))
     return Batches(reader.schema, pieces, None)
 
 
-def _guarded(pieces: Iterator[Any], path: Path | str, ending: str, names: Sequence[str] = ()) -> Iterator[Any]:
-    """The pieces, with complaints about what is read, not about what is done with it."""
+def _guard(
+    pieces: Iterator[ArrowRows], path: Path | str, ending: str, names: Sequence[str] = ()
+) -> Iterator[ArrowRows]:
+    """Yield the pieces, translating the errors of reading them, but not those of their use."""
     while True:
-        with complaints(path, ending, names):
+        with translate_errors(path, ending, names):
             piece = next(pieces, None)
         if piece is None:
             return
@@ -238,14 +225,14 @@ def _guarded(pieces: Iterator[Any], path: Path | str, ending: str, names: Sequen
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:
-    """Every column must have a name of its own."""
+    """Raise if two columns have the same name."""
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError(f"{path} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint: the name that was probably meant, or those that there are."""
+def suggest_name(name: str, known: Sequence[str]) -> str:
+    """Return a hint: the closest match among the known names, or the names themselves."""
     close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
     if close:
         meant = next(k for k in known if k.lower() == close[0])
@@ -255,51 +242,46 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"Its columns: {shown}."
 
 
-def _checked(path: Path) -> tuple[str, str | None]:
+def _check_file(path: Path) -> str:
+    """Return the extension of an existing file."""
     if not path.is_file():
         raise TableError(f"{path} is not a file. Give a CSV, Parquet or Arrow file.")
-    return ending_of(path)
+    return split_extension(path)[0]
 
 
-def _parsing(path: Path, ending: str, compression: str | None) -> Any:
-    """How the file is cut into fields. Where there is one column, an empty line is a row with a gap."""
-    from pyarrow import csv
-
-    with opened_stream(path, compression) as stream:
+def _parse_options(path: Path) -> csv.ParseOptions:
+    """Return how a CSV file is split into fields. In a file of one column, an empty line is a missing value."""
+    with open_stream(path) as stream:
         first = stream.read(BLOCK_BYTES).split(b"\n", 1)[0].strip(b"\r")
-    meant = separator_of(ending)
-    _check_separator(path, first, meant)
-    one_column = bool(first) and meant.encode() not in first
-    return csv.ParseOptions(delimiter=meant, newlines_in_values=True, ignore_empty_lines=not one_column)
+    separator = find_separator(path)
+    _check_separator(path, first, separator)
+    one_column = bool(first) and separator.encode() not in first
+    return csv.ParseOptions(delimiter=separator, newlines_in_values=True, ignore_empty_lines=not one_column)
 
 
-def _check_separator(path: Path, first: bytes, meant: str) -> None:
-    """A first line with none of the separators that are meant and some of another was written with those."""
-    other = next((mark for mark in SEPARATORS if mark.encode() in first), meant)
-    if meant.encode() not in first and other != meant:
+def _check_separator(path: Path, first: bytes, expected: str) -> None:
+    """Raise if the first line has none of the expected separators, but another one."""
+    other = next((mark for mark in SEPARATORS if mark.encode() in first), expected)
+    if expected.encode() not in first and other != expected:
         raise TableError(
-            f"{path} has its columns separated by {SEPARATORS[other]}, not by {SEPARATORS[meant]}. Write it with "
+            f"{path} has its columns separated by {SEPARATORS[other]}, not by {SEPARATORS[expected]}. Write it with "
             "commas (and points in numbers), or with tabs and the ending .tsv."
         )
 
 
-def separator_of(ending: str) -> str:
-    """What stands between the fields of a CSV file with this ending."""
-    return "\t" if ending == ".tsv" else ","
+def find_separator(path: Path) -> str:
+    """Return the field separator of a CSV file, by its extension."""
+    return "\t" if split_extension(path)[0] == ".tsv" else ","
 
 
-def opened_stream(path: Path, compression: str | None) -> Any:
-    """The bytes of a file, not compressed any more."""
-    import pyarrow as pa
-
-    return pa.input_stream(str(path), compression=compression)
+def open_stream(path: Path) -> pa.NativeFile:
+    """Open a file for reading its bytes, decompressed."""
+    return pa.input_stream(str(path), compression=split_extension(path)[1])
 
 
 @contextmanager
-def _arrow_reader(path: Path) -> Iterator[Any]:
-    """The random-access format (Feather is the same), or the streaming one."""
-    import pyarrow as pa
-
+def _open_arrow(path: Path) -> Iterator[pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader]:
+    """Open an Arrow file of the random-access format (Feather is the same), or of the streaming one."""
     with pa.OSFile(str(path)) as file:
         try:
             reader = pa.ipc.open_file(file)
@@ -311,24 +293,25 @@ def _arrow_reader(path: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def complaints(path: Path | str, ending: str, names: Sequence[str] = ()) -> Iterator[None]:
-    """Arrow's complaints as one line that names the file, or the place in it; `names` are those of all columns."""
-    import pyarrow as pa
+def translate_errors(path: Path | str, ending: str, names: Sequence[str] = ()) -> Iterator[None]:
+    """Translate Arrow's errors into one line that names the file, or the place in it, and the column.
 
+    `names` are those of all columns.
+    """
     try:
         yield
     except UnicodeDecodeError as error:
         raise TableError(f"{path} holds text that is not UTF-8. Save it in that encoding.") from error
     except (pa.ArrowException, OSError) as error:
-        kind = next(name for endings, name in NAMES.items() if ending in endings)
+        kind = next(name for endings, name in FORMAT_NAMES.items() if ending in endings)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        failed = FAILED.search(str(error))
-        if failed is not None and int(failed["column"]) < len(names) and failed["type"] in MEANT:
+        failed = CONVERSION_ERROR.search(str(error))
+        if failed is not None and int(failed["column"]) < len(names) and failed["type"] in TYPE_NAMES:
             # Arrow counts the header, and fields may hold line breaks: this is no line of the file.
             row = f" (row {int(failed['row']) - 1:,} below the header)" if failed["row"] else ""
             reason = (
                 f"column {names[int(failed['column'])]!r} holds {failed['value']!r}{row}, where "
-                f"{MEANT[failed['type']]} is needed. Leave the field empty if there is none"
+                f"{TYPE_NAMES[failed['type']]} is needed. Leave the field empty if there is none"
             )
         raise TableError(f"{path} cannot be read as {kind}: {reason.rstrip('.')}.") from error
 
@@ -336,16 +319,14 @@ def complaints(path: Path | str, ending: str, names: Sequence[str] = ()) -> Iter
 # String and binary views, as polars writes them, cast to types that all Arrow functions accept.
 
 
-def schema_without_views(schema: Any) -> Any:
-    """The schema of the same columns without views."""
-    import pyarrow as pa
-
+def schema_without_views(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with views replaced by large strings and binaries."""
     fields = [field.with_type(_without_view(field.type)) for field in schema]
     return schema if [field.type for field in fields] == schema.types else pa.schema(fields)
 
 
-def without_views(table: Any) -> Any:
-    """An Arrow table, or a piece of one, without views."""
+def without_views(table: ArrowRows) -> ArrowRows:
+    """Return an Arrow table or batch with views cast to large strings and binaries."""
     schema = schema_without_views(table.schema)
     if schema is table.schema or schema == table.schema:
         return table
@@ -353,10 +334,8 @@ def without_views(table: Any) -> Any:
     return type(table).from_arrays(columns, schema=schema)
 
 
-def _without_view(kind: Any) -> Any:
-    import pyarrow as pa
-
-    name = str(kind)  # earlier versions of Arrow have no functions that ask for views
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    name = str(kind)  # earlier versions of Arrow have no functions that recognise views
     if name == "string_view":
         return pa.large_string()
     if name == "binary_view":
@@ -369,10 +348,8 @@ def _without_view(kind: Any) -> Any:
     return kind
 
 
-def _cast(column: Any, kind: Any) -> Any:
-    """The column as another type: Arrow does not cast dictionaries of views."""
-    import pyarrow as pa
-
+def _cast(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Cast a column, also a dictionary of views, which Arrow does not cast."""
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):

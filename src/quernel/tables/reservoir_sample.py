@@ -1,42 +1,39 @@
 """Reservoir sampling from a table read in batches: a fixed number of rows, or all if there are fewer.
 
-Every row has a random key, and the rows with the smallest keys are kept. Whatever the pieces are, and in whatever order
-they are joined, every set of so many rows is as likely as any other.
+Every row has a random key, and the rows with the smallest keys are kept. Whatever the batches are, and in whatever
+order their samples are merged, every set of this many rows is equally likely.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-Array = NDArray[np.floating]
-Index = NDArray[np.intp]
-
-# Rows that are drawn of a table that memory does not hold, and the share of the memory for the numbers they become.
-FEWEST_DRAWN, MOST_DRAWN, DRAWN_SHARE = 1000, 100_000, 0.25
+# Bounds on the sampled rows of a table larger than memory, and the share of memory for their encoded matrix.
+MIN_SAMPLE, MAX_SAMPLE, MEMORY_SHARE = 1000, 100_000, 0.25
 
 
-def rows_to_draw(n_columns: int, allowed: float) -> int:
-    """How many rows of so many numbers a sample may have, where so many bytes are allowed."""
-    return min(max(int(DRAWN_SHARE * allowed / (8 * n_columns)), FEWEST_DRAWN), MOST_DRAWN)
+def choose_sample_size(n_columns: int, memory: float) -> int:
+    """Return the number of rows of a sample with this many encoded columns, given the bytes allowed."""
+    return min(max(int(MEMORY_SHARE * memory / (8 * n_columns)), MIN_SAMPLE), MAX_SAMPLE)
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """Rows in their order, at most `limit`: an Arrow table and, for each row, its key and two numbers, from 0 on.
+class RowSample:
+    """At most `limit` sampled rows, in their order: an Arrow table and, for each row, its key and two indices.
 
-    `place` is that among all rows, of which `n_rows` passed by, and `number` that among those that count, `n_counted`.
+    `row` is the index among all `n_rows` rows, `target_row` that among the `n_counted` rows with a target.
     """
 
     limit: int
-    table: Any
-    key: Array
-    place: Index
-    number: Index
+    table: pa.Table
+    key: NDArray[np.floating]
+    row: NDArray[np.intp]
+    target_row: NDArray[np.intp]
     n_rows: int
     n_counted: int
 
@@ -45,43 +42,39 @@ class Drawn:
         """Whether these are all rows."""
         return len(self.key) == self.n_rows
 
-    def only(self, limit: int) -> Drawn:
-        """A sample of the sample, which is one of all rows, too."""
-        return _smallest(limit, self.table, self.key, self.place, self.number, self.n_rows, self.n_counted)
+    def subsample(self, limit: int) -> RowSample:
+        """Return a sample of the sample, which is one of all rows, too: the rows with the smallest keys."""
+        if len(self.key) <= limit:
+            return replace(self, limit=limit)
+        kept = np.sort(np.argpartition(self.key, limit)[:limit])
+        return RowSample(
+            limit, self.table.take(kept), self.key[kept], self.row[kept], self.target_row[kept],
+            self.n_rows, self.n_counted,
+        )  # fmt: skip
 
 
-def drawn(
-    table: Any,
+def sample_batch(
+    table: pa.Table,
     counts: NDArray[np.bool_] | None = None,
     *,
     limit: int,
     seed: int,
-    place: int = 0,
-    number: int = 0,
-) -> Drawn:
-    """The sample of a piece; `counts` says which rows count, `place` and `number` are those of its first row."""
+    row: int = 0,
+    target_row: int = 0,
+) -> RowSample:
+    """Sample a batch; `counts` says which rows have a target, `row` and `target_row` are the indices of its first."""
     counts = np.ones(len(table), dtype=bool) if counts is None else counts
-    key = np.random.default_rng([seed, place]).random(len(table))
-    before = np.cumsum(counts) - counts
-    places = np.arange(place, place + len(table))
-    return _smallest(limit, table, key, places, number + before, len(table), int(counts.sum()))
+    key = np.random.default_rng([seed, row]).random(len(table))
+    before = np.cumsum(counts, dtype=np.intp) - counts
+    rows = np.arange(row, row + len(table))
+    return RowSample(limit, table, key, rows, target_row + before, len(table), int(counts.sum())).subsample(limit)
 
 
-def join_drawn(parts: Sequence[Drawn]) -> Drawn:
-    """The sample of all rows of the parts, which are in order."""
-    import pyarrow as pa
-
-    key, place, number = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("key", "place", "number")
+def merge_samples(parts: Sequence[RowSample]) -> RowSample:
+    """Merge samples of consecutive batches into one of all their rows."""
+    key, row, target_row = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("key", "row", "target_row")
     )
-    table = pa.concat_tables([part.table for part in parts])
+    table, limit = pa.concat_tables([part.table for part in parts]), parts[0].limit
     n_rows, n_counted = sum(part.n_rows for part in parts), sum(part.n_counted for part in parts)
-    return _smallest(parts[0].limit, table, key, place, number, n_rows, n_counted)
-
-
-def _smallest(limit: int, table: Any, key: Array, place: Index, number: Index, n_rows: int, n_counted: int) -> Drawn:
-    """The rows with the smallest keys."""
-    if len(key) <= limit:
-        return Drawn(limit, table, key, place, number, n_rows, n_counted)
-    kept = np.sort(np.argpartition(key, limit)[:limit])
-    return Drawn(limit, table.take(kept), key[kept], place[kept], number[kept], n_rows, n_counted)
+    return RowSample(limit, table, key, row, target_row, n_rows, n_counted).subsample(limit)

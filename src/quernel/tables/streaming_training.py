@@ -1,4 +1,8 @@
-"""Training data from files larger than memory: the same encoding as `training_data`, streamed in batches."""
+"""Training data from files larger than memory: the same encoding as `training_data`, streamed in batches.
+
+A table is a `ParquetTable`, or a `DaskTable` whose workers read the files. It is summarised by `map_reduce`: a function
+of one batch of rows, which may run on a worker, and one that merges the results of several.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import groupby, pairwise
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from quernel.data.dask import DaskRows
 from quernel.data.passes import read_ahead
 from quernel.data.sources import BLOCK_ROWS, Piece, RowsError, check_piece, split_blocks
 from quernel.data.streaming_quantiles import (
@@ -25,99 +31,46 @@ from quernel.data.streaming_quantiles import (
     start_search,
     sum_counts,
 )
-from quernel.tables.arrow_casts import as_words, numbers
-from quernel.tables.column_stats import Facts, column_from, facts_of, joined, kind_or_reason, remarks
-from quernel.tables.columns import Column, TextColumn
-from quernel.tables.encoder import TableEncoder, learnt_from
-from quernel.tables.parquet_table import Group, ParquetTable, Slab
-from quernel.tables.reservoir_sample import Drawn, drawn, join_drawn
-from quernel.tables.training_data import (
-    check_columns,
-    input_columns,
-    refuse_gaps,
-    refuse_no_target,
-    refuse_not_inputs,
-    refuse_not_positive,
+from quernel.tables.arrow_casts import factorize, to_float64
+from quernel.tables.column_stats import (
+    ColumnStats,
+    NumberStats,
+    choose_encoding,
+    compute_stats,
+    encodable_kind,
+    list_remarks,
+    merge_stats,
 )
+from quernel.tables.columns import Column, NumericColumn, TextColumn
+from quernel.tables.encoder import TableEncoder, assemble_encoder
+from quernel.tables.parquet_table import MapReduceTable, ParquetTable, RowBatch, RowGroup
+from quernel.tables.reservoir_sample import RowSample, merge_samples, sample_batch
+from quernel.tables.training_data import ReadOptions, check_group_labels, check_has_target, check_positive
 
 Array = NDArray[np.floating]
+# Number of rows with a target in every strip of every row group, by group and first row of the strip.
+StripSizes: TypeAlias = dict[tuple[RowGroup, int], int]
 
-# From so many values of a column on they are not counted further but gathered.
-GATHERED = 2**16
-
-# The finite numbers of every column, in a piece of the table.
-Columns = Callable[[Any], dict[str, Array]]
-Fold = Callable[[Callable[[Any], Any], Callable[[list[Any]], Any]], Any]
-
-
-def medians(fold: Fold, columns: Columns, there: dict[str, int]) -> dict[str, float]:
-    """The median of every column, of which `there` says how many numbers it has, in two or three passes."""
-    states = {name: start_search(np.array([0.5]), float(count)) for name, count in there.items()}
-    remaining = dict(there)
-    while max(remaining.values(), default=0) > GATHERED:
-        found = fold(partial(count_digits, columns, states), join_digits)
-        for name, state in states.items():
-            if state.done:
-                continue
-            states[name] = refine(state, found[name])
-            remaining[name] = 0 if states[name].done else n_candidates(state, states[name], found[name])
-    gathered = fold(partial(gather, columns, states), join_gathered) if there else {}
-    return {
-        name: float(quantile_values(state)[0] if state.done else select(state, gathered[name])[0])
-        for name, state in states.items()
-    }
-
-
-def count_digits(columns: Columns, states: dict[str, RadixSearch], piece: Any) -> dict[str, Array]:
-    """How the next digit of the numbers of a piece is distributed, column by column."""
-    return {
-        name: count_next_digits(y, None, states[name]) for name, y in columns(piece).items() if not states[name].done
-    }
-
-
-def join_digits(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """The counts of all pieces."""
-    return {name: sum_counts([part[name] for part in parts]) for name in parts[0]}
-
-
-def gather(columns: Columns, states: dict[str, RadixSearch], piece: Any) -> dict[str, Array]:
-    """The numbers of a piece that may be the median."""
-    return {name: candidates(y, states[name]) for name, y in columns(piece).items() if not states[name].done}
-
-
-def join_gathered(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Those of all pieces."""
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+# Rows of a group whose targets are counted together. A block of rows has one or more strips.
+STRIP = 4096
+# With fewer candidates for a column's median, these are gathered and sorted instead of counted further.
+MAX_GATHERED = 2**16
 
 
 @dataclass(frozen=True, eq=False)
-class Roles:
-    """What the columns of a table are: target and weights (or None) by name, and whether the logarithm is fitted."""
-
-    target: str
-    weights: str | None = None
-    log_target: bool = False
-
-    @property
-    def names(self) -> list[str]:
-        """Target and weights."""
-        return [self.target, *([] if self.weights is None else [self.weights])]
-
-
-@dataclass(frozen=True, eq=False)
-class StreamedTraining:
-    """A table of files, its encoder, the rows it gives, those dropped for want of a target, and notes.
+class StreamedTrainingData:
+    """A table of files, how it is read, its encoder, the rows as numbers, the number of dropped rows, and notes.
 
     `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None; `infinite`
     of the dropped rows have an infinite target.
     """
 
-    table: Any
-    roles: Roles
-    sizes: dict[tuple[Group, int], int]
+    table: MapReduceTable
+    options: ReadOptions
+    sizes: StripSizes
     target_range: tuple[float, float]
     encoder: TableEncoder
-    rows: Any
+    rows: TableRows | DaskRows
     dropped: int
     notes: tuple[str, ...]
     groups: NDArray[np.uint64] | None = None
@@ -125,268 +78,297 @@ class StreamedTraining:
 
     @property
     def n_rows(self) -> int:
-        """The rows with a target."""
+        """Number of rows with a target."""
         return self.rows.n_rows
 
 
 def prepare_streamed(
-    table: Any,
-    target: str,
-    *,
-    columns: Sequence[str] | None = None,
-    exclude: Sequence[str] = (),
-    weights: str | None = None,
-    groups: str | None = None,
-    log_target: bool = False,
-    missing: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    make_rows: Callable[..., Any] | None = None,
-) -> StreamedTraining:
-    """As `training.prepare`, with the same answer, for files that are read in a few passes; no row is kept.
+    table: MapReduceTable, options: ReadOptions, make_rows: Callable[..., TableRows | DaskRows] | None = None
+) -> StreamedTrainingData:
+    """Do as `training_data.prepare`, with the same result, for files read in a few passes; no row is kept in memory.
 
-    Of rows that belong together a label is kept, 8 bytes a row, the same for equal entries.
-
-    `table` is a `ParquetTable`, or a `ClusterTable`, whose workers read the files and with which
-    `make_rows` is `cluster_rows`.
+    Only group labels are, 8 bytes a row. With a `DaskTable`, `make_rows` is `dask_rows`.
     """
-    check_columns(table.schema, target, weights, groups, columns, exclude)
-    roles = Roles(target, weights, log_target)
-    counted = table.fold(partial(count_targets, roles), join_targets, [target])
-    refuse_no_target(target, sum(counted.sizes.values()), table.n_rows)
-    if log_target:
-        refuse_not_positive(target, counted.not_positive, counted.low)
-    inputs = input_columns(table.schema, columns, [target, weights, groups, *exclude])
-    refuse_not_inputs(categorical, inputs, table.schema.names)
-    learnt = learnt_from(*learn(table, roles, inputs, categorical), missing)
-    rows = (make_rows or TableRows)(table, learnt.encoder, roles, counted.sizes)
+    inputs, target = options.input_columns(table.schema), options.target
+    found = table.map_reduce(partial(count_targets, target), merge_target_counts, [target])
+    check_has_target(target, sum(found.sizes.values()), table.n_rows)
+    if options.log_target:
+        check_positive(target, found.not_positive, found.low)
+    fitted = assemble_encoder(*fit_columns(table, options, inputs), options.missing)
+    build: Callable[..., TableRows | DaskRows] = make_rows or TableRows
+    rows = build(table, fitted.encoder, options, found.sizes)
     labels = None
-    if groups is not None:
-        labels = table.fold(partial(group_labels, roles, groups), np.concatenate, [*dict.fromkeys([target, groups])])
+    if options.groups is not None:
+        needed = [*dict.fromkeys([target, options.groups])]
+        labels = table.map_reduce(partial(group_labels, target, options.groups), np.concatenate, needed)
     dropped = table.n_rows - rows.n_rows
-    return StreamedTraining(
-        table, roles, counted.sizes, (counted.low, counted.high), learnt.encoder, rows, dropped, learnt.notes, labels,
-        counted.infinite,
+    return StreamedTrainingData(
+        table, options, found.sizes, (found.low, found.high), fitted.encoder, rows, dropped, fitted.notes, labels,
+        found.infinite,
     )  # fmt: skip
 
 
-# Which rows count
+# The target
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
-    """Rows with a target in every strip of a group, by group and strip; their range, and those not positive.
+class TargetCounts:
+    """Rows with a target per strip, the target's range, and how many targets are not positive or are infinite."""
 
-    Also, how many others have an infinite target.
-    """
-
-    sizes: dict[tuple[Group, int], int]
+    sizes: StripSizes
     low: float
     high: float
     not_positive: int
     infinite: int
 
 
-# Rows of a group whose targets are counted together. A block of rows has one or more strips.
-STRIP = 4096
-
-
-def count_targets(roles: Roles, slab: Slab) -> Counted:
-    """The targets of a slab."""
-    y = numbers(slab.table[roles.target])
-    there = np.isfinite(y)
+def count_targets(target: str, batch: RowBatch) -> TargetCounts:
+    """Count the targets of a batch."""
+    y = to_float64(batch.table[target])
+    finite = np.isfinite(y)
     starts = range(0, len(y), STRIP)
-    sizes = {(slab.group, slab.start + start): int(there[start : start + STRIP].sum()) for start in starts}
-    low, high = y[there].min(initial=np.inf), y[there].max(initial=-np.inf)
-    return Counted(sizes, float(low), float(high), int(np.sum(y[there] <= 0)), int(np.isinf(y).sum()))
+    sizes = {(batch.group, batch.start + start): int(finite[start : start + STRIP].sum()) for start in starts}
+    low, high = y[finite].min(initial=np.inf), y[finite].max(initial=-np.inf)
+    return TargetCounts(sizes, float(low), float(high), int(np.sum(y[finite] <= 0)), int(np.isinf(y).sum()))
 
 
-def join_targets(parts: Sequence[Counted]) -> Counted:
-    """Those of all slabs."""
+def merge_target_counts(parts: Sequence[TargetCounts]) -> TargetCounts:
+    """Merge the counts of batches."""
     sizes = {key: size for part in parts for key, size in part.sizes.items()}
     low, high = min(part.low for part in parts), max(part.high for part in parts)
     not_positive, infinite = (sum(getattr(part, name) for part in parts) for name in ("not_positive", "infinite"))
-    return Counted(sizes, low, high, not_positive, infinite)
+    return TargetCounts(sizes, low, high, not_positive, infinite)
 
 
-def with_target(table: Any, roles: Roles) -> Any:
-    """The rows of a table that have a target."""
-    there = np.isfinite(numbers(table[roles.target]))
-    return table if there.all() else table.filter(there)
+def drop_missing_target(table: pa.Table, target: str) -> pa.Table:
+    """Return the rows of a table that have a target."""
+    finite = np.isfinite(to_float64(table[target]))
+    return table if finite.all() else table.filter(finite)
 
 
-def group_labels(roles: Roles, name: str, slab: Slab) -> NDArray[np.uint64]:
-    """A number for every row with a target, the same for equal entries of a column wherever they are."""
-    column = with_target(slab.table, roles)[name]
-    refuse_gaps(name, column, str(slab.group))
-    words, index = as_words(column)
-    codes = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest()) for word in words]
+def group_labels(target: str, name: str, batch: RowBatch) -> NDArray[np.uint64]:
+    """Return a hash of the group label of every row with a target, equal for equal labels in all batches."""
+    column = drop_missing_target(batch.table, target)[name]
+    check_group_labels(name, column, str(batch.group))
+    labels, index = factorize(column)
+    codes = [int.from_bytes(blake2b(label.encode(), digest_size=8).digest()) for label in labels]
     return np.array(codes, dtype=np.uint64)[index]
 
 
-# A sample of them
+# A random sample
 
 
-def draw_rows(training: StreamedTraining, limit: int, seed: int) -> Drawn:
-    """A random sample of all rows of the table, in one pass, with the columns that are used.
+def sample_rows(training: StreamedTrainingData, limit: int, seed: int) -> RowSample:
+    """Return a random sample of all rows, those without a target included, with the columns used, in one pass.
 
-    Rows without a target are among them; `number` counts the others, as `training.rows` does.
+    `target_row` of the sample is the index among the rows with a target, as in `training.rows`.
     """
-    columns = needed_columns(training.encoder, training.roles, X=True)
-    found = training.table.fold(partial(draw_slab, training.roles, limit, seed), join_drawn, columns)
+    columns = needed_columns(training.encoder, training.options, X=True)
+    step = partial(sample_row_batch, training.options.target, limit, seed)
+    found = training.table.map_reduce(step, merge_samples, columns)
+    # Batches count their rows with a target from 0: add those of the batches before.
     starts, before, count = [], [], 0
     for group in training.table.groups:
         for start in range(0, group.n_rows, STRIP):
-            if start % BLOCK_ROWS == 0:  # where a slab begins
+            if start % BLOCK_ROWS == 0:  # the start of a batch
                 starts.append(group.first + start)
                 before.append(count)
             count += training.sizes[group, start]
-    slab = np.searchsorted(starts, found.place, side="right") - 1
-    return replace(found, number=found.number + np.array(before)[slab])
+    batch = np.searchsorted(starts, found.row, side="right") - 1
+    return replace(found, target_row=found.target_row + np.array(before)[batch])
 
 
-def draw_slab(roles: Roles, limit: int, seed: int, slab: Slab) -> Drawn:
-    """That of a slab, in which numbers are counted from its beginning."""
-    there = np.isfinite(numbers(slab.table[roles.target]))
-    return drawn(slab.table, there, limit=limit, seed=seed, place=slab.group.first + slab.start)
+def sample_row_batch(target: str, limit: int, seed: int, batch: RowBatch) -> RowSample:
+    """Sample a batch; `target_row` starts at 0 in each."""
+    finite = np.isfinite(to_float64(batch.table[target]))
+    return sample_batch(batch.table, finite, limit=limit, seed=seed, row=batch.group.first + batch.start)
 
 
-# What becomes of the columns
+# The encoder
 
 
-def learn(
-    table: Any, roles: Roles, inputs: Sequence[str], categorical: Sequence[str] = ()
+def fit_columns(
+    table: MapReduceTable, options: ReadOptions, inputs: Sequence[str]
 ) -> tuple[dict[str, Column | str], dict[str, list[str]]]:
-    """What is kept of every input, or why nothing, learnt from the rows with a target in three or four passes.
+    """Fit the encoding of every input to the rows with a target, in three or four passes.
 
-    Remarks on every column, besides.
+    Returns, by column, the encoding or the reason to leave the column out, and remarks for the user.
     """
-    kinds = {name: kind_or_reason(name, table.schema.field(name).type, name in categorical) for name in inputs}
+    kinds = {name: encodable_kind(name, table.schema.field(name).type, name in options.categorical) for name in inputs}
     known = {name: kind for name, (kind, _) in kinds.items() if kind is not None}
-    needed = list(dict.fromkeys([*known, roles.target]))
-    facts = table.fold(partial(column_facts, roles, known), join_facts, needed) if known else {}
-    made = {
-        name: reason if kind is None else column_from(name, kind, facts[name]) for name, (kind, reason) in kinds.items()
+    needed = list(dict.fromkeys([*known, options.target]))
+    step = partial(batch_stats, options.target, known)
+    stats = table.map_reduce(step, merge_batch_stats, needed) if known else {}
+    encodings: dict[str, Column | str] = {
+        name: reason if kind is None else choose_encoding(name, kind, stats[name])
+        for name, (kind, reason) in kinds.items()
     }
-    measured = {name: column for name, column in made.items() if not isinstance(column, str | TextColumn)}
-    there = {name: _there(facts[name]) for name in measured}
-
-    def fold(step: Any, join: Any) -> Any:
-        return table.fold(step, join, list(dict.fromkeys([*measured, roles.target])))
-
-    found = medians(fold, partial(finite_numbers, roles, measured), there)
-    made |= {name: replace(column, fill=found[name]) for name, column in measured.items()}
-    return made, {name: remarks(facts[name]) if name in facts else [] for name in made}
+    numeric = {name: column for name, column in encodings.items() if not isinstance(column, str | TextColumn)}
+    medians = compute_medians(table, options.target, numeric, {name: _count_finite(stats[name]) for name in numeric})
+    encodings |= {name: replace(column, fill=medians[name]) for name, column in numeric.items()}
+    return encodings, {name: list_remarks(stats[name]) if name in stats else [] for name in encodings}
 
 
-def column_facts(roles: Roles, kinds: dict[str, str], slab: Slab) -> dict[str, Facts]:
-    """The facts of every column in a slab."""
-    table = with_target(slab.table, roles)
-    return {name: facts_of(name, table[name], kind) for name, kind in kinds.items()}
+def batch_stats(target: str, kinds: dict[str, str], batch: RowBatch) -> dict[str, ColumnStats]:
+    """Return the statistics of every column in a batch."""
+    table = drop_missing_target(batch.table, target)
+    return {name: compute_stats(name, table[name], kind) for name, kind in kinds.items()}
 
 
-def join_facts(parts: Sequence[dict[str, Facts]]) -> dict[str, Facts]:
-    """Those of all slabs."""
-    return {name: joined([part[name] for part in parts]) for name in parts[0]}
+def merge_batch_stats(parts: Sequence[dict[str, ColumnStats]]) -> dict[str, ColumnStats]:
+    """Merge the statistics of batches."""
+    return {name: merge_stats([part[name] for part in parts]) for name in parts[0]}
 
 
-def finite_numbers(roles: Roles, columns: dict[str, Any], slab: Slab) -> dict[str, Array]:
-    """The numbers and dates of a slab, without missing ones."""
-    table = with_target(slab.table, roles)
+def _count_finite(stats: ColumnStats) -> int:
+    """Return how many numbers, or dates in text, a column has."""
+    if isinstance(stats, NumberStats):
+        return stats.n_finite
+    return 0 if stats.dates is None else stats.dates.n_finite
+
+
+def compute_medians(
+    table: MapReduceTable, target: str, columns: dict[str, NumericColumn], n_finite: dict[str, int]
+) -> dict[str, float]:
+    """Return the median of every column, given its number of finite values, in two or three passes."""
+    if not columns:
+        return {}
+    needed = list(dict.fromkeys([*columns, target]))
+    states = {name: start_search(np.array([0.5]), float(count)) for name, count in n_finite.items()}
+    remaining = dict(n_finite)
+    while max(remaining.values()) > MAX_GATHERED:
+        step = partial(count_digits, target, columns, states)
+        found = table.map_reduce(step, merge_digits, needed)
+        for name, state in states.items():
+            if state.done:
+                continue
+            states[name] = refine(state, found[name])
+            remaining[name] = 0 if states[name].done else n_candidates(state, states[name], found[name])
+    step = partial(gather_candidates, target, columns, states)
+    gathered = table.map_reduce(step, merge_candidates, needed)
+    return {
+        name: float(quantile_values(state)[0] if state.done else select(state, gathered[name])[0])
+        for name, state in states.items()
+    }
+
+
+def count_digits(
+    target: str, columns: dict[str, NumericColumn], states: dict[str, RadixSearch], batch: RowBatch
+) -> dict[str, Array]:
+    """Return, by column, the histogram of the next digit of the numbers in a batch."""
+    finite = finite_values(target, columns, batch)
+    return {name: count_next_digits(y, None, states[name]) for name, y in finite.items() if not states[name].done}
+
+
+def merge_digits(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Sum the histograms of batches."""
+    return {name: sum_counts([part[name] for part in parts]) for name in parts[0]}
+
+
+def gather_candidates(
+    target: str, columns: dict[str, NumericColumn], states: dict[str, RadixSearch], batch: RowBatch
+) -> dict[str, Array]:
+    """Return, by column, the numbers in a batch that may be the median."""
+    finite = finite_values(target, columns, batch)
+    return {name: candidates(y, states[name]) for name, y in finite.items() if not states[name].done}
+
+
+def merge_candidates(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """Concatenate the candidates of batches."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def finite_values(target: str, columns: dict[str, NumericColumn], batch: RowBatch) -> dict[str, Array]:
+    """Return, by column, the numbers and dates of a batch, without missing ones and rows without a target."""
+    table = drop_missing_target(batch.table, target)
     read = {name: column.read(table[name]) for name, column in columns.items()}
-    return {name: values[np.isfinite(values)] for name, values in read.items()}
-
-
-def _there(facts: Any) -> int:
-    """How many numbers, or dates in text, a column has."""
-    return facts.there if hasattr(facts, "there") else facts.dates.there
+    return {name: found[np.isfinite(found)] for name, found in read.items()}
 
 
 # The rows
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A block of rows: where it lies in its group before rows without a target are dropped, and how many are left."""
+class RowBlock:
+    """A block of rows: its start in its row group, rows without a target included, and its rows with a target."""
 
-    group: Group
+    group: RowGroup
     start: int
-    kept: int
+    n_rows: int
 
 
 class TableRows:
-    """Rows of Parquet files, turned into numbers as they are read; a `RowSource`. Rows without a target are dropped.
+    """Rows of Parquet files, encoded as they are read; a `RowSource`. Rows without a target are dropped.
 
     Parameters
     ----------
     table : ParquetTable
     encoder : TableEncoder
-    roles : Roles
+    options : ReadOptions
     sizes : dict
-        How many rows with a target there are in every strip of every group, as `count_targets` has them.
+        Number of rows with a target in every strip, as in `TargetCounts`.
     """
 
-    def __init__(
-        self, table: ParquetTable, encoder: TableEncoder, roles: Roles, sizes: dict[tuple[Group, int], int]
-    ) -> None:
-        self.table, self.encoder, self.roles = table, encoder, roles
-        # Models of tables know their columns by the encoder: as in memory, the estimator is given none.
+    def __init__(self, table: ParquetTable, encoder: TableEncoder, options: ReadOptions, sizes: StripSizes) -> None:
+        self.table, self.encoder, self.options = table, encoder, options
+        # Table models have column names in the encoder: as with data in memory, the estimator gets none.
         self.names, self.n_columns = None, len(encoder.names)
-        self.weighted = roles.weights is not None
+        self.weighted = options.weights is not None
         self.size = max(split_blocks(BLOCK_ROWS, self.n_columns)[0].stop // STRIP, 1) * STRIP
-        self.stretches = self._stretches(sizes)
-        ends = np.cumsum([0, *(stretch.kept for stretch in self.stretches)]).tolist()
+        self.blocks = self._make_blocks(sizes)
+        ends = np.cumsum([0, *(block.n_rows for block in self.blocks)]).tolist()
         self.spans = [slice(start, stop) for start, stop in pairwise(ends)]
         self.n_rows = ends[-1]
 
-    def _stretches(self, sizes: dict[tuple[Group, int], int]) -> list[Stretch]:
-        """The blocks that have rows, in order."""
-        kept: dict[tuple[Group, int], int] = {}
+    def _make_blocks(self, sizes: StripSizes) -> list[RowBlock]:
+        """Join strips to blocks of `size` rows; those without a target are left out."""
+        joined: StripSizes = {}
         for (group, start), size in sizes.items():
             first = start - start % self.size
-            kept[group, first] = kept.get((group, first), 0) + size
+            joined[group, first] = joined.get((group, first), 0) + size
         order = {group: place for place, group in enumerate(self.table.groups)}
-        stretches = [Stretch(group, start, size) for (group, start), size in kept.items() if size]
-        return sorted(stretches, key=lambda stretch: (order[stretch.group], stretch.start))
+        blocks = [RowBlock(group, start, size) for (group, start), size in joined.items() if size]
+        return sorted(blocks, key=lambda block: (order[block.group], block.start))
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
-        """These blocks in order, read ahead in a thread; X=False reads target and weight only."""
-        return read_ahead(self._pieces(blocks, X))
+        """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
+        return read_ahead(self._read_blocks(blocks, X))
 
     def place(self, k: int) -> str:
-        """Where block k comes from, for messages."""
-        return str(self.stretches[k].group)
+        """Where block k comes from, for error messages."""
+        return str(self.blocks[k].group)
 
-    def _pieces(self, blocks: range, X: bool) -> Generator[Piece, None, None]:
-        wanted = {(self.stretches[k].group, self.stretches[k].start): self.stretches[k].kept for k in blocks}
-        groups = [group for group, _ in groupby(self.stretches[k].group for k in blocks)]
-        last = self.stretches[blocks[-1]] if len(blocks) else None
-        for slab in self.table.slabs(needed_columns(self.encoder, self.roles, X), groups, self.size):
-            kept = wanted.get((slab.group, slab.start))
-            if kept is not None:
-                piece = encoded(slab, self.encoder, self.roles, X)
-                if len(piece.y) != kept:
-                    raise RowsError(f"{slab.group} has other rows than before: the file was changed while in use.")
+    def _read_blocks(self, numbers: range, X: bool) -> Generator[Piece, None, None]:
+        wanted = {(self.blocks[k].group, self.blocks[k].start): self.blocks[k].n_rows for k in numbers}
+        groups = [group for group, _ in groupby(self.blocks[k].group for k in numbers)]
+        last = self.blocks[numbers[-1]] if len(numbers) else None
+        for batch in self.table.iter_batches(needed_columns(self.encoder, self.options, X), groups, self.size):
+            n_rows = wanted.get((batch.group, batch.start))
+            if n_rows is not None:
+                piece = encode_batch(batch, self.encoder, self.options, X)
+                if len(piece.y) != n_rows:
+                    raise RowsError(f"{batch.group} has other rows than before: the file was changed while in use.")
                 yield piece
-            if last is not None and (slab.group, slab.start) == (last.group, last.start):
+            if last is not None and (batch.group, batch.start) == (last.group, last.start):
                 return
 
 
-def needed_columns(encoder: TableEncoder, roles: Roles, X: bool) -> list[str]:
-    """The columns that are read."""
-    return list(dict.fromkeys([*(encoder.inputs if X else ()), *roles.names]))
+def needed_columns(encoder: TableEncoder, options: ReadOptions, X: bool) -> list[str]:
+    """Return the columns to read: target and weights, with X also the inputs."""
+    return list(dict.fromkeys([*(encoder.inputs if X else ()), *options.outputs]))
 
 
-def encoded(slab: Slab, encoder: TableEncoder, roles: Roles, X: bool = True) -> Piece:
-    """The numbers of a slab, without the rows that have no target."""
-    y = numbers(slab.table[roles.target])
-    there = np.isfinite(y)
-    table = slab.table if there.all() else slab.table.filter(there)
-    y = np.log(y[there]) if roles.log_target else y[there]
-    weight = None if roles.weights is None else np.ascontiguousarray(numbers(table[roles.weights]))
+def encode_batch(batch: RowBatch, encoder: TableEncoder, options: ReadOptions, X: bool = True) -> Piece:
+    """Encode a batch, without the rows that have no target."""
+    y = to_float64(batch.table[options.target])
+    finite = np.isfinite(y)
+    table = batch.table if finite.all() else batch.table.filter(finite)
+    y = np.log(y[finite]) if options.log_target else y[finite]
+    weight = None if options.weights is None else np.ascontiguousarray(to_float64(table[options.weights]))
     piece = Piece(np.ascontiguousarray(encoder.encode(table)) if X else None, np.ascontiguousarray(y), weight)
-    labels = [f"column {name!r}" for name in (*encoder.names, roles.target, roles.weights)]
+    labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
 
     def where(row: int) -> str:
-        return f"{slab.group}, row {slab.start + int(np.flatnonzero(there)[row]):,} of the group (counted from 0)"
+        return f"{batch.group}, row {batch.start + int(np.flatnonzero(finite)[row]):,} of the group (counted from 0)"
 
     return check_piece(piece, labels, where)
