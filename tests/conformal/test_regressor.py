@@ -305,7 +305,7 @@ def fit(X, y, estimator=None, coverage=0.9, *, given=None, **settings):
         (
             {"estimator": LinearRegression()},
             {},
-            r"An interval needs two ends: LinearRegression must have predict_inter",
+            r"An interval needs two bounds: LinearRegression must have predict_inter",
         ),
         (
             {"estimator": make_pipeline(StandardScaler(), LinearRegression())},

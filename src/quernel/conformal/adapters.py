@@ -64,7 +64,7 @@ def clone_with_levels(estimator: Any, coverage: float, random_state: Any = None)
         return KernelQuantileRegressor(levels, random_state=random_state)
     if not hasattr(estimator, "fit"):
         raise ValueError(
-            f"{type(estimator).__name__} cannot be fitted. If it is a fitted model, such as one of tables, calibrate "
+            f"{type(estimator).__name__} cannot be fitted. If it is a fitted model, such as one of a table, calibrate "
             "it as it is: method='prefit', with rows that it has not seen."
         )
     unfitted = clone(estimator)
@@ -93,9 +93,9 @@ def interval_bounds(model: Any, X: Any, coverage: float) -> Array:
         predicted = np.asarray(model.predict(X), dtype=float)
     if predicted.ndim != 2 or predicted.shape[1] < 2:
         raise ValueError(
-            f"An interval needs two ends: {name} must have predict_interval(X, coverage), or a predict(X) that gives "
-            f"two or more quantiles per row, shape (n, 2); its answer has shape {predicted.shape}. Fit it with levels "
-            "on either side of 0.5."
+            f"An interval needs two bounds: {name} must have predict_interval(X, coverage), or a predict(X) of "
+            f"two or more quantiles per row, shape (n, 2); its predictions have shape {predicted.shape}. Fit it "
+            "with levels on either side of 0.5."
         )
     if np.isnan(predicted).any():
         raise ValueError(f"{name} predicts NaN in {np.isnan(predicted).any(axis=1).sum()} rows. Leave those rows out.")
@@ -213,7 +213,7 @@ def read_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, *, prefit: boo
         return InMemoryRows(X, y, None)
     if prefit:
         raise ValueError(
-            "sample_weight is for fitting, and a prefit model is not fitted again. Leave it out; to weigh "
+            "sample_weight is for fitting, and a prefit model is not fitted again. Leave it out; to weight "
             "calibration rows use density_ratio."
         )
     if estimator is not None and not has_fit_parameter(estimator, "sample_weight"):

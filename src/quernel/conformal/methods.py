@@ -93,7 +93,7 @@ def hold_out_rows(request: SplitRequest) -> list[Split]:
     if n_wanted >= n:
         raise ValueError(
             f"calibration_size={size} of n_samples = {n} leaves no rows to fit the model on. "
-            "Give more rows or calibrate with less of them."
+            "Give more rows, or calibrate with fewer of them."
         )
     if request.time_ordered:
         rows = np.arange(n - n_wanted, n)
@@ -125,7 +125,7 @@ def make_folds(request: SplitRequest) -> list[Split]:
     if np.any(n_tests != 1):
         raise ValueError(
             f"method='cv+' needs folds that test every row once; with {splitter!r} {np.sum(n_tests != 1)} of {n} "
-            "rows are tested never or more than once. For rows in order of time use method='split' with "
+            "rows are tested never or more than once. For rows in time order use method='split' with "
             "time_ordered=True."
         )
     return [*pairs]

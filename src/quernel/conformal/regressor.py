@@ -66,7 +66,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         "prefit" uses a fitted model as it is: all rows given to `fit` calibrate, and the model must not have been
         trained on them.
     symmetric : bool, default=True
-        True widens both ends by the same length. False calibrates each end by itself, so that targets lie below and
+        True widens both sides by the same length. False calibrates each bound separately, so that targets lie below and
         above the interval in at most (1 - coverage) / 2 of the rows each; intervals are somewhat wider.
     calibration_size : float or int, default=0.25
         Share or number of calibration rows, for "split".
@@ -180,7 +180,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         rows = read_rows(self.estimator, X, y, sample_weight, prefit=method.models == "none")
         if method.models == "several" and isinstance(rows, OutOfCoreRows):
             raise ValueError(
-                f"method={self.method!r} is for rows in memory. Use method='split' for rows of files and of Dask."
+                f"method={self.method!r} is for rows in memory. Use method='split' for files and Dask collections."
             )
         labels, ratio = rows.row_metadata(groups, density_ratio)
         splits = method.split(self._split_request(rows, labels))
@@ -326,7 +326,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         for label, index in positions.items():
             where = "" if label is None else f" of group {label!r}"
             if len(index) < needed:
-                each = "" if self.symmetric else " with both ends calibrated by themselves"
+                each = "" if self.symmetric else " with each bound calibrated separately"
                 raise ValueError(
                     f"A coverage of {self.coverage:g}{each} needs at least {needed} calibration rows{where}; there are "
                     f"{len(index)}. Give more rows, calibrate with more of them (calibration_size, or method='cv+'), "
@@ -334,7 +334,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
                 )
             if not ratio[index].any():
                 raise ValueError(
-                    f"density_ratio is zero for every calibration row{where}: they say nothing. Give more."
+                    f"density_ratio is zero for every calibration row{where}. Give rows for which it is positive."
                 )
 
     def __sklearn_tags__(self) -> Any:
@@ -371,7 +371,7 @@ def _resolve_argument(name: str, given: Any, fitted: Any) -> Any:
     if `fit` was given an array and this call nothing.
     """
     if fitted is None and given is not None:
-        raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out or fit anew.")
+        raise ValueError(f"{name} was not given to fit, so nothing was calibrated by it. Leave it out, or fit with it.")
     if given is None and fitted is not None and not callable(fitted):
         raise ValueError(f"fit was given {name} of its rows: give those of the new rows, too ({name}=...).")
     return fitted if given is None else given
