@@ -4,7 +4,7 @@ The fits share the rows, so they share work. Which way pays depends on the shape
 
 - sequential: a small problem goes along the path from the largest alpha to the smallest, all levels at a time, each fit
   warm-started from the one before. The features are rotated once into a low-rank basis, ordered by importance (see
-  `quernel.solvers.screening.low_rank`), of which every alpha uses only as many directions as it needs;
+  `quernel.solvers.screening.sampling`), of which every alpha uses only as many directions as it needs;
 - simultaneous: with few rows per feature, fits at small alphas interpolate many of the rows and a warm start does not
   help: all (alpha, level) pairs become columns of one problem, in the same low-rank basis;
 - screened: a large problem hands groups of pairs, as columns of one problem each, to the screened solver, which then
@@ -28,7 +28,7 @@ from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Result, or_null, recertify
 from quernel.solvers.screening import driver
-from quernel.solvers.screening.low_rank import directions
+from quernel.solvers.screening.sampling import directions
 
 Array = NDArray[np.floating]
 

@@ -8,9 +8,8 @@ import pytest
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Hinge, Pinball
 from quernel.objective import Problem
-from quernel.solvers.screening import driver, rounds
-from quernel.solvers.screening.active_set import expand_active, scatter_duals, screen
-from quernel.solvers.screening.kkt_check import recheck_changed, verify
+from quernel.solvers.screening import driver, rounds, sampling
+from quernel.solvers.screening.active_set import expand_active, recheck_changed, scatter_duals, screen, verify
 
 N, M = 5_000, 6
 
@@ -63,7 +62,7 @@ def test_a_near_miss_is_certified_without_another_pass(monkeypatch):
     real = rounds.recheck_changed
     monkeypatch.setattr(rounds, "recheck_changed", lambda *args: tried.append(1) or real(*args))
     for cost in (3.0, 10.0, 30.0, 100.0):
-        monkeypatch.setattr("quernel.solvers.screening.sampling_error.COST", cost)
+        monkeypatch.setattr(sampling, "BAND", replace(sampling.BAND, cost=cost))
         with_it = driver.solve(large, tol=1e-5)
         if tried:
             break

@@ -11,7 +11,7 @@ from quernel.losses import Pinball
 from quernel.objective import Problem
 from quernel.solvers import newton
 from quernel.solvers.screening import driver
-from quernel.solvers.screening.sampling_error import FeatureMoments, SamplingError, _curvature, _solve_for_band
+from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, _curvature, _solve_for_band
 
 M, SIZE, SAMPLES = 20, 2_000, 40
 MAP = RandomFeatures(Gaussian(1.0), M, random_state=0)

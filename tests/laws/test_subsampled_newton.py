@@ -12,7 +12,7 @@ from quernel.kernels import Gaussian
 from quernel.losses import EpsilonInsensitive, Hinge, Pinball, SmoothedPinball
 from quernel.objective import Problem
 from quernel.solvers import newton
-from quernel.solvers.screening import driver
+from quernel.solvers.screening import driver, sampling
 from quernel.solvers.screening.active_set import ScreeningBands, screen, tighten
 from quernel.solvers.screening.subsampled_newton import SubsampledNewton, has_enough_rows
 
@@ -240,7 +240,7 @@ def test_rows_of_all_kinds_are_corrected(lifted, case, monkeypatch):
     elif case == "targets":
         y = np.column_stack([y, y**2])
     else:
-        monkeypatch.setattr("quernel.solvers.screening.low_rank.COST", 300.0)
+        monkeypatch.setattr(sampling, "BASIS", replace(sampling.BASIS, cost=300.0))
     whole = Problem(InMemoryDesign(ArrayRows(Phi, y, weight), features=Phi), Pinball(levels), 1e-6)
     taken, step = [], SubsampledNewton.step
     monkeypatch.setattr(SubsampledNewton, "step", lambda *args: taken.append(1) or step(*args))

@@ -11,8 +11,8 @@ from quernel.kernels import Gaussian
 from quernel.losses import Hinge, Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
+from quernel.solvers.linear_system import BlockTridiagonal
 from quernel.solvers.noncrossing import driver, newton
-from quernel.solvers.noncrossing.block_tridiagonal import BlockTridiagonal
 from quernel.solvers.noncrossing.problem import Duals, certify, crossing
 from support.pinball_optima import objective, shares
 

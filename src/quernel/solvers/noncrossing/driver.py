@@ -20,7 +20,7 @@ from quernel.solvers.noncrossing.problem import Array, Duals, Index, Noncrossing
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Result, statuses
 from quernel.solvers.screening import driver
-from quernel.solvers.screening.low_rank import principal_basis
+from quernel.solvers.screening.sampling import principal_basis
 
 # Weight of a row's constraints relative to its loss: crossings are the last to vanish, and a larger weight speeds that.
 CONSTRAINT_STIFFNESS = 40.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.solvers.noncrossing.block_tridiagonal import BlockTridiagonal
+from quernel.solvers.linear_system import BlockTridiagonal
 from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing
 from quernel.solvers.progress import Progress, report, stop_requested
 
@@ -224,7 +224,7 @@ def _exact_step(
     first_slope: float,
 ) -> float:
     """Exact line search: the step length at which the derivative of the smoothed sum vanishes."""
-    from quernel.solvers.noncrossing.numba_kernels import probe_levels
+    from quernel.objective.numba_kernels import probe_levels
 
     ridge = 2 * problem.alpha @ np.sum(iterate.coef * move[:-1], axis=0)
     along = float(np.sum(problem.screened_gradient * move) + ridge)

@@ -6,17 +6,17 @@ So rows are screened like the features of a lasso by the strong rules (Tibshiran
 most of them, and a KKT check on all makes the answer exact. Stages:
 
 1. Sample. Solve a random sample of 8 M rows with `solvers.newton`, only as accurately as its sampling error warrants. A
-   low-rank basis of the features is taken from it (`low_rank`).
+   low-rank basis of the features is taken from it (`sampling`).
 2. Larger sample (8 x). Take Newton steps from there with a finite-difference Hessian (`subsampled_newton`), or solve it
    with screening as in 3. Repeat while a larger sample saves more active rows than half its own.
-3. All rows. `sampling_error` gives a band around zero residual outside which rows are unlikely to change segment. Those
+3. All rows. `sampling` gives a band around zero residual outside which rows are unlikely to change segment. Those
    rows are screened: their duals are fixed, and together they are one linear term of the objective. The pass that
    screens them also yields the full gradient, with which a few Newton steps (full gradient, subsampled Hessian) correct
    the fit and shrink the active set (where features are stored). Newton solves for the active rows (`rounds`).
-4. KKT check (`kkt_check`). One pass over all rows. A screened row on another segment than its dual's enlarges the
-   duality gap; if the gap exceeds the tolerance, such rows and those near the new fit become active, and 3 is repeated.
-   The linear piece of a convex loss lies below the loss, so each active-set problem is a lower model of F that the next
-   round tightens.
+4. KKT check (`active_set.verify`). One pass over all rows. A screened row on another segment than its dual's enlarges
+   the duality gap; if the gap exceeds the tolerance, such rows and those near the new fit become active, and 3 is
+   repeated. The linear piece of a convex loss lies below the loss, so each active-set problem is a lower model of F
+   that the next round tightens.
 
 The final stage reads the features of each row twice, once to screen and once to check, so they need not be stored.
 Losses that are curved where most rows lie cannot be screened; `smooth_driver` handles them.
@@ -38,9 +38,8 @@ from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Callback, InitialPoint, Result, certify_point
 from quernel.solvers.screening import smooth_driver
-from quernel.solvers.screening.low_rank import principal_basis
 from quernel.solvers.screening.rounds import FIRST_WIDTH, RoundCallback, central_duals, solve_in_rounds
-from quernel.solvers.screening.sampling_error import FeatureMoments, SamplingError
+from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
 from quernel.solvers.screening.subsampled_newton import SAMPLE_STEPS, NewtonSteps, SubsampledNewton, has_enough_rows
 
 Array = NDArray[np.floating]

@@ -5,7 +5,7 @@ Each round
 1. splits the rows by their residuals: rows within `band` of a kink are active, the duals of the others are fixed;
 2. solves the active-set problem of each column by semismooth Newton (`solvers.newton`), in which the screened rows are
    one linear term;
-3. checks all rows at the new fit (`kkt_check.verify`), which gives F and the duality gap;
+3. checks all rows at the new fit (`active_set.verify`), which gives F and the duality gap;
 4. makes the rows that violate their assumed segment active, with those near the new fit, and repeats if the gap is too
    large.
 
@@ -33,12 +33,14 @@ from quernel.solvers.screening import smooth_driver
 from quernel.solvers.screening.active_set import (
     ActiveRows,
     ActiveSet,
+    KktCheck,
     active_problem,
     expand_active,
+    recheck_changed,
     scatter_duals,
     screen,
+    verify,
 )
-from quernel.solvers.screening.kkt_check import KktCheck, recheck_changed, verify
 from quernel.solvers.screening.subsampled_newton import NewtonSteps, ScreenedFit, take_steps
 
 Array = NDArray[np.floating]
