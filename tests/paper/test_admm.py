@@ -13,12 +13,10 @@ from quernel.features import RandomFeatures
 from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.objective import Problem
 from quernel.paper import EXPERIMENTS
-from quernel.paper.holdout_fit import ADMM_MAX_ITER, LEVELS, fit_and_select, fit_ridge_path, record_gaps, solve_grid
+from quernel.paper.holdout_fit import LEVELS, OPTIONS, fit_and_select, fit_ridge_path, record_gaps, solve_grid
 from quernel.paper.reproduction import Reproduction
-from quernel.paper.results import Finished, Results, stamp
-from quernel.paper.runner import run_task
-from quernel.paper.simulated import KERNEL, make_trial
-from quernel.paper.spline_design import spline_features
+from quernel.paper.runner import Finished, Results, make_stamp, run_task
+from quernel.paper.simulated import KERNEL, make_trial, spline_features
 from support.command_line import run_process
 from support.tiny_experiment import TINY
 
@@ -167,8 +165,8 @@ def test_a_grid_of_any_loss_is_that_of_newton_to_the_gap(loss):
     alphas = np.array([1e-8, 1e-4, 1e-1])
     features = spline_features(0.5, 20, X, rng)
     with record_gaps() as gaps:
-        ours = fit_ridge_path(features, X, y, loss, alphas, solver="admm")
-    theirs = fit_ridge_path(features, X, y, loss, alphas, tol=1e-8)
+        ours = fit_ridge_path(features, ArrayRows(X, y), loss, alphas, solver="admm")
+    theirs = fit_ridge_path(features, ArrayRows(X, y), loss, alphas, tol=1e-8)
     assert list(gaps) == ["1e-05"]
     assert gaps["1e-05"][:2] == (3, 0)
 
@@ -217,11 +215,11 @@ KEY = {
 
 
 def test_results_say_their_solver_only_where_it_is_not_the_default(tmp_path):
-    assert stamp(TINY, 0, "quick", None) == stamp(TINY, 0, "quick", None, "newton")
-    assert "solver" not in stamp(TINY, 0, "quick", None)
-    Results(tmp_path / "tiny", stamp(TINY, 0, "quick", None))
+    assert make_stamp(TINY, 0, "quick", None) == make_stamp(TINY, 0, "quick", None, "newton")
+    assert "solver" not in make_stamp(TINY, 0, "quick", None)
+    Results(tmp_path / "tiny", make_stamp(TINY, 0, "quick", None))
     with pytest.raises(ValueError, match=r"solver admm\. Choose another --out"):
-        Results(tmp_path / "tiny", stamp(TINY, 0, "quick", None, "admm"))
+        Results(tmp_path / "tiny", make_stamp(TINY, 0, "quick", None, "admm"))
 
 
 def finished_by_admm(folder, gaps):
@@ -239,15 +237,15 @@ def test_the_heading_counts_the_fits_that_stopped_short(tmp_path):
     plan, work = finished_by_admm(
         tmp_path, [{"0.001": (115, 0, 9e-4), "1e-06": (5, 2, 3e-5)}, {"0.001": (115, 0, 8e-4), "1e-06": (5, 0, 9e-7)}]
     )
-    (text,) = plan.certified(work)
+    (text,) = plan.describe_gaps(work)
     assert "Of 230 fits that were to have a relative duality gap of at most 0.001, 230 came to it" in text
     assert "Of 10 fits that were to have a relative duality gap of at most 1e-06, 8 came to it" in text
     assert "the largest certified gap among all of them is 3.0e-05" in text
-    assert replace(plan, solver="newton").certified(work) == []
+    assert replace(plan, solver="newton").describe_gaps(work) == []
 
 
 def test_fits_that_stop_short_are_counted_where_they_are_made(monkeypatch):
-    monkeypatch.setattr("quernel.paper.holdout_fit.ADMM_MAX_ITER", 3)
+    monkeypatch.setattr("quernel.paper.holdout_fit.OPTIONS", replace(OPTIONS, admm_max_iter=3))
     rng = np.random.default_rng(0)
     features, y = rng.standard_normal((60, 5)), rng.standard_normal(60)
     rows = InMemoryDesign(ArrayRows(features, y), features=features)
@@ -257,4 +255,4 @@ def test_fits_that_stop_short_are_counted_where_they_are_made(monkeypatch):
         )
     assert gaps == {"1e-06": (2, 2, grid.relative_gap.max())}
     assert grid.relative_gap.min() > 1e-6
-    assert ADMM_MAX_ITER == 5000
+    assert OPTIONS.admm_max_iter == 5000

@@ -53,12 +53,14 @@ def test_the_bayes_risk_is_what_the_true_quantiles_lose(simulation):
 
 
 def test_the_printed_tables_are_read_in_the_right_places():
-    assert paper_numbers.sample_size("homoscedastic", paper_numbers.RF, 0.1, 500) == (0.193, 0.014)
-    assert paper_numbers.sample_size("homoscedastic", paper_numbers.EXACT, 0.5, 10_000) == (0.386, 0.001)
-    assert paper_numbers.sample_size("heteroscedastic", paper_numbers.RF, 0.75, 2000) == (0.482, 0.004)
-    assert paper_numbers.sample_size("heteroscedastic", paper_numbers.EXACT, 0.9, 10_000) == (0.254, 0.001)
+    assert paper_numbers.sample_size_cells("homoscedastic")[paper_numbers.RF, 0.1, 500] == (0.193, 0.014)
+    assert paper_numbers.sample_size_cells("homoscedastic")[paper_numbers.EXACT, 0.5, 10_000] == (0.386, 0.001)
+    assert paper_numbers.sample_size_cells("heteroscedastic")[paper_numbers.RF, 0.75, 2000] == (0.482, 0.004)
+    assert paper_numbers.sample_size_cells("heteroscedastic")[paper_numbers.EXACT, 0.9, 10_000] == (0.254, 0.001)
     exact = [
-        paper_numbers.sample_size(s, paper_numbers.EXACT, level, 10_000)[0] for s in SIMULATIONS for level in LEVELS
+        paper_numbers.sample_size_cells(s)[paper_numbers.EXACT, level, 10_000][0]
+        for s in SIMULATIONS
+        for level in LEVELS
     ]
     bound = [bayes_risk(s, level) for s in SIMULATIONS for level in LEVELS]
     assert np.all(np.array(exact) < bound), "what the page says of them"

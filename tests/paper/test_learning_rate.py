@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.paper import OutputFolder, Table
-from quernel.paper import error_decomposition as errors
 from quernel.paper import learning_rate as rates
-from quernel.paper.slopes import Slope, all_hold, allowed_slope
+from quernel.paper import theorems as errors
+from quernel.paper.measurements import Slope, all_hold, allowed_slope
 
 # Minus the printed slopes, and minus those of the theory, -2r/(2r + gamma).
 PRINTED = {(0.2, 0.1): 0.81, (0.4, 0.2): 1.21, (0.5, 0.1): 1.63, (0.8, 0.2): 0.95}
@@ -45,13 +45,13 @@ def fabricated(slope, *, spread=0.001, size="full"):
 @functools.cache
 def printed_verdicts(shift=0.0, spread=0.001):
     """All slopes are the printed ones, but for a shift."""
-    return rates.printed_verdicts(fabricated(lambda pair, *_: shift - PRINTED.get(pair, 1.0), spread=spread))
+    return rates.judge_printed(fabricated(lambda pair, *_: shift - PRINTED.get(pair, 1.0), spread=spread))
 
 
 @functools.cache
 def theorem_verdicts(shift=0.0, spread=0.001):
     """All slopes are those of the theory, but for a shift."""
-    return rates.theorem_verdicts(fabricated(lambda pair, *_: shift - THEORY[pair], spread=spread))
+    return rates.judge_theorem(fabricated(lambda pair, *_: shift - THEORY[pair], spread=spread))
 
 
 def of_pair(verdicts, pair):
@@ -74,24 +74,24 @@ def test_an_interval_that_is_too_wide_confirms_no_printed_slope_but_may_refute_i
 def test_the_constant_that_meets_a_printed_slope_is_named():
     pair = (0.5, 0.1)
     table = fabricated(lambda own, features, _: -1.63 if own == pair and features == "1" else -0.7)
-    (verdict,) = of_pair(rates.printed_verdicts(table), pair)
+    (verdict,) = of_pair(rates.judge_printed(table), pair)
     assert verdict.holds is False
     assert "these hold the printed slope: constant 1, lambda from theory" in verdict.text
     assert "constant 1, lambda from validation" in verdict.text
     assert "constant 20" not in verdict.text
     assert "too few" not in verdict.text
     table = fabricated(lambda own, features, _: -1.63 if own == pair and features == "1" else -2.5)
-    (verdict,) = of_pair(rates.printed_verdicts(table), pair)
+    (verdict,) = of_pair(rates.judge_printed(table), pair)
     assert "too few" in verdict.text  # 10,000^(2.5 - 1.63) times the risk
 
 
 def test_the_printed_numbers_are_judged_as_ratios_too():
     inside = fabricated(lambda pair, *_: -PRINTED.get(pair, 1.0) * THEORY[pair])
-    for verdict in rates.printed_verdicts(inside):
+    for verdict in rates.judge_printed(inside):
         assert verdict.holds is False
         assert verdict.text.count("outside of this interval") == 1
         assert verdict.text.count("inside of this interval") == 1
-    (verdict,) = of_pair(rates.printed_verdicts(inside), (0.4, 0.2))
+    (verdict,) = of_pair(rates.judge_printed(inside), (0.4, 0.2))
     assert "1.21 x 0.80 = 0.97" in verdict.text
 
 
@@ -139,7 +139,7 @@ def test_the_theorem_speaks_of_the_other_pairs():
 
 def test_too_slow_a_slope_comes_with_what_other_features_and_weights_do():
     table = fabricated(lambda pair, features, _: -0.3 if features == rates.MAIN else -THEORY[pair])
-    for verdict in of_pair(rates.theorem_verdicts(table), (0.8, 0.2)):
+    for verdict in of_pair(rates.judge_theorem(table), (0.8, 0.2)):
         assert verdict.holds is False
         assert "kernel itself" in verdict.text
         assert "which meets the theorem" in verdict.text
@@ -196,7 +196,7 @@ def fabricated_terms(slope, *, noise=0.01, total=0.9):
     """Rows of the decomposition whose terms fall like n^slope(term)."""
     rng = np.random.default_rng(0)
     rows = []
-    for task in errors.tasks("full"):
+    for task in errors.decomposition_tasks("full"):
         terms = {term: float(task["n"] ** slope(term) * np.exp(noise * rng.standard_normal())) for term in errors.TERMS}
         bound = sum(terms.values())
         rows.append({**task, "M": 20, "total": total * bound, "bound": bound, **terms})
@@ -208,7 +208,7 @@ def fabricated_terms(slope, *, noise=0.01, total=0.9):
 )
 def test_a_term_that_falls_too_slowly_is_found_out(slope, noise, holds):
     table = fabricated_terms(lambda term: slope if term == "empirical" else -0.4, noise=noise)
-    verdict = errors.verdicts(table)[0]
+    verdict = errors.judge_decomposition(table)[0]
     assert verdict.holds == holds
     assert ("rows to their law" in verdict.text) == (holds is not True)
 
@@ -216,4 +216,4 @@ def test_a_term_that_falls_too_slowly_is_found_out(slope, noise, holds):
 def test_an_error_above_the_sum_of_its_terms_is_found_out():
     for total, holds in ((0.9, None), (1.1, False)):
         table = fabricated_terms(lambda term: -0.4, total=total)
-        assert errors.verdicts(table)[1].holds is holds
+        assert errors.judge_decomposition(table)[1].holds is holds

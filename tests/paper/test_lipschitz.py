@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.paper import OutputFolder, Table
-from quernel.paper.lipschitz import DESIGNS, LIPSCHITZ, estimate_convexity, rate_verdict
-from quernel.paper.slopes import Slope
+from quernel.paper.measurements import Slope
+from quernel.paper.theorems import DESIGNS, LIPSCHITZ, estimate_convexity, judge_lipschitz_rate
 from quernel.theory import LocalConvexity
 
 
@@ -40,8 +40,8 @@ def test_convexity_decides_whether_the_theorem_judges():
     convex, not_convex = LocalConvexity(-0.1, 0.9, 0.05), LocalConvexity(-16.0, -15.0, 0.05)
     for slope, holds in ((steep, True), (flat, False), (wide, "undecided")):
         slopes = {"excess": slope, "squared": slope}
-        assert rate_verdict("hinge", slopes, -0.5, -0.3, convex).holds == holds
-        assert rate_verdict("logistic", slopes, -0.5, -0.3, not_convex).holds is None
+        assert judge_lipschitz_rate("hinge", slopes, -0.5, -0.3, convex).holds == holds
+        assert judge_lipschitz_rate("logistic", slopes, -0.5, -0.3, not_convex).holds is None
 
 
 def test_local_strong_convexity_of_the_designs_by_hand():

@@ -13,8 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from quernel.paper.results import TASKS_FILE, Finished, Results, stamp
-from quernel.paper.runner import task_rng
+from quernel.paper.runner import TASKS_FILE, Finished, Results, make_stamp, task_rng
 from support.tiny_experiment import TINY, reproduce
 
 TESTS = str(Path(__file__).parents[1])
@@ -99,13 +98,13 @@ def test_a_line_cut_off_by_a_kill_is_done_again(whole, tmp_path):
     ],
 )
 def test_results_of_another_kind_of_run_are_refused_and_never_mixed(tmp_path, other, word):
-    results = Results(tmp_path / "tiny", stamp(TINY, 0, "quick", None))
+    results = Results(tmp_path / "tiny", make_stamp(TINY, 0, "quick", None))
     results.add(Finished({"n": 1}, 0.5, [{"x": 0.1 + 0.2}]))
     with pytest.raises(ValueError, match=f"{word}.*Choose another --out, or add --force"):
-        Results(tmp_path / "tiny", stamp(*other))
-    again = Results(tmp_path / "tiny", stamp(TINY, 0, "quick", None), discard=True)
+        Results(tmp_path / "tiny", make_stamp(*other))
+    again = Results(tmp_path / "tiny", make_stamp(TINY, 0, "quick", None), discard=True)
     assert again.finished == results.finished, "what is alike is kept, to the last digit, also with --force"
-    assert Results(tmp_path / "tiny", stamp(*other), discard=True).finished == {}
+    assert Results(tmp_path / "tiny", make_stamp(*other), discard=True).finished == {}
 
 
 def test_the_page_is_one_file_and_escapes_what_it_is_given(whole):

@@ -8,12 +8,12 @@ import pytest
 from scipy.stats import norm, qmc
 
 from quernel.paper import Table, paper_numbers
-from quernel.paper import sample_size_verdicts as verdicts
-from quernel.paper.experiment import Summary
+from quernel.paper import paper_numbers as verdicts
 from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.measurements import Summary
 from quernel.paper.output import OutputFolder
 from quernel.paper.paper_numbers import EXACT, RF
-from quernel.paper.sample_size import EXPERIMENTS
+from quernel.paper.sample_size import SAMPLE_SIZE
 from quernel.paper.simulated import SIMULATIONS, bayes_risk, bound, bound_with_row_betas
 
 SUMMARY = Path(__file__).parents[2] / "docs" / "reproduction" / "tables"
@@ -335,7 +335,7 @@ def test_only_the_heteroscedastic_case_tells_of_row_betas():
 
 def test_the_section_says_how_the_paper_is_read_and_draws_sizes_apart(tmp_path):
     pytest.importorskip("matplotlib")
-    for one, simulation in zip(EXPERIMENTS, SIMULATIONS, strict=True):
+    for one, simulation in zip(SAMPLE_SIZE, SIMULATIONS, strict=True):
         section = one.present(table(simulation), OutputFolder(tmp_path))
         text = " ".join(section.reported)
         assert "p = 3" in text

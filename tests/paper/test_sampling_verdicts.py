@@ -11,9 +11,9 @@ pytest.importorskip("matplotlib")
 
 from quernel.paper import EXPERIMENTS, OutputFolder, Table
 from quernel.paper import leverage_constant as constant
+from quernel.paper.measurements import summarize
 from quernel.paper.sampling import LEVERAGE, LITERAL, UNIFORM, judge_flat, present, present_counts, verdicts
 from quernel.paper.simulated import make_trial
-from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 COUNTS = (2, 5, 10, 50, 100, 150)
@@ -59,7 +59,7 @@ def test_pairs_of_m_and_level_are_counted_on_the_side_where_they_are():
 def test_pairing_finds_what_unpaired_means_would_not():
     table = with_factors(0.97, 1.0)
     cells = [table.select(method=method, M=50, level=0.5).summary("excess") for method in (LITERAL, UNIFORM)]
-    assert is_below_zero(subtract_means(*cells)) == "undecided"
+    assert (cells[0] - cells[1]).is_below_zero() == "undecided"
     assert verdicts(table)[1].holds is True
 
 
@@ -212,12 +212,12 @@ def test_the_new_item_measures_what_its_verdicts_read(tmp_path):
 
 def test_intervals_are_students():
     few = summarize([1.0, 2.0, 3.0])
-    assert half_width(few) == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
-    assert is_below_zero(summarize([-1.0, -1.1, -0.9])) is True
-    assert is_below_zero(summarize([1.0, 1.1, 0.9])) is False
-    assert is_below_zero(summarize([-1.0, 1.0, -0.5])) == "undecided"
-    assert is_below_zero(summarize([-1.0])) == "undecided"
+    assert few.half_width == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
+    assert summarize([-1.0, -1.1, -0.9]).is_below_zero() is True
+    assert summarize([1.0, 1.1, 0.9]).is_below_zero() is False
+    assert summarize([-1.0, 1.0, -0.5]).is_below_zero() == "undecided"
+    assert summarize([-1.0]).is_below_zero() == "undecided"
     table = Table(
         [{"method": "a", "x": 3.0}, {"method": "b", "x": 1.0}, {"method": "a", "x": 5.0}, {"method": "b", "x": 2.0}]
     )
-    assert paired_difference(table, "a", "b", "x").mean == 2.5
+    assert table.paired_difference("x", "a", "b").mean == 2.5

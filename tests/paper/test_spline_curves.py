@@ -1,5 +1,7 @@
 """The estimated curves (`fig_2`): judged by the mean excess risk, which sees the spikes that a median does not."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -29,20 +31,20 @@ def test_the_bayes_risk_is_what_noise_costs_the_true_median():
 
 
 def test_spikes_are_found_out_however_small_the_median_deviation():
-    verdicts = curves.verdicts_fitted(fabricated([2.3 * BAYES, 0.11 * BAYES, 0.09 * BAYES]))
+    verdicts = curves.judge_fitted(fabricated([2.3 * BAYES, 0.11 * BAYES, 0.09 * BAYES]))
     assert [verdict.holds for verdict in verdicts] == [False, False, True]
     assert "2.3 times the Bayes risk" in verdicts[0].text
     assert "100% of it falls on the worst 5% of x" in verdicts[0].text
     assert "70 at most" in verdicts[0].text
     assert "With the best weight of the grid the ratio is 1." in verdicts[0].text
-    verdicts = curves.verdicts_fitted(fabricated([0.05 * BAYES, 0.05 * BAYES, 0.2 * BAYES]))
+    verdicts = curves.judge_fitted(fabricated([0.05 * BAYES, 0.05 * BAYES, 0.2 * BAYES]))
     assert [verdict.holds for verdict in verdicts] == [True, True, False]
     assert {type(verdict.holds) for verdict in verdicts} == {bool}
 
 
 def test_the_figure_shows_the_spikes_on_their_full_scale(tmp_path):
     table = fabricated([2.3 * BAYES, 0.11 * BAYES, 0.09 * BAYES])
-    below = curves._plot_fitted(table).axes[3]
+    below = curves._plot_fitted(table, SimpleNamespace(save_figure=lambda figure, *_: figure)).axes[3]
     assert below.get_yscale() == "log"
     assert below.lines[0].get_ydata().max() == 7.0
     assert below.get_ylim()[1] > 7.0

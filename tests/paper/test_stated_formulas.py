@@ -8,8 +8,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.cli.reproduce import _readme, _told
-from quernel.paper import OutputFolder, Section, Table, Verdict, feature_exponents, methods_table
-from quernel.paper.page import Chapter, render_page
+from quernel.paper import OutputFolder, Section, Table, Verdict
+from quernel.paper import stated_formulas as formulas
+from quernel.paper.output import Chapter, render_page
 from quernel.theory import METHODS
 
 HEADING = "What the paper reports, and how we read it"
@@ -21,7 +22,7 @@ def without(*keys):
 
 
 def test_the_claim_of_fewest_features_fails_for_smooth_targets_in_the_papers_own_table():
-    verdict = methods_table.judge_feature_count(LISTED)
+    verdict = formulas.judge_feature_count(LISTED)
     assert verdict.holds is False
     for message in ("c = 0.619 against 0.476 of Li and Liu 2023", "c = 0.524 against 0.238 of Li and Liu 2023"):
         assert message in verdict.text
@@ -30,7 +31,7 @@ def test_the_claim_of_fewest_features_fails_for_smooth_targets_in_the_papers_own
 
 
 def test_without_the_rows_that_need_fewer_the_claim_is_stated():
-    verdict = methods_table.judge_feature_count(without("krr_rf_uniform_li", "krr_rf_leverage_li"))
+    verdict = formulas.judge_feature_count(without("krr_rf_uniform_li", "krr_rf_leverage_li"))
     assert verdict.holds == "stated"
     assert verdict.text.count("is the least") == 6
     assert "The claim holds" in verdict.text
@@ -38,25 +39,25 @@ def test_without_the_rows_that_need_fewer_the_claim_is_stated():
 
 def test_a_row_with_fewer_features_but_a_slower_rate_is_no_rival():
     few = replace(LISTED["lip_rf_uniform_rahimi"], features=lambda *_: 0.01)
-    assert methods_table.judge_feature_count(LISTED | {"lip_rf_uniform_rahimi": few}).text.count("is the least") == 4
+    assert formulas.judge_feature_count(LISTED | {"lip_rf_uniform_rahimi": few}).text.count("is the least") == 4
     fast = replace(few, rate=LISTED["thm1"].rate)
-    rival = methods_table.judge_feature_count(LISTED | {"lip_rf_uniform_rahimi": fast})
+    rival = formulas.judge_feature_count(LISTED | {"lip_rf_uniform_rahimi": fast})
     assert "c = 0.667 against 0.010 of Rahimi and Recht 2008" in rival.text
     assert "1 beside the paper's" in rival.text
 
 
 def test_the_best_rate_is_stated_and_a_better_one_or_an_agnostic_rival_would_be_seen():
-    assert methods_table.judge_rate(LISTED).holds == "stated"
+    assert formulas.judge_rate(LISTED).holds == "stated"
     faster = LISTED | {"kqr_lian": replace(LISTED["kqr_lian"], rate=lambda *_: 0.9)}
-    assert methods_table.judge_rate(faster).holds is False
-    assert "not the best of the table" in methods_table.judge_rate(faster).text
+    assert formulas.judge_rate(faster).holds is False
+    assert "not the best of the table" in formulas.judge_rate(faster).text
     agnostic = LISTED | {"kqr_lian": replace(LISTED["kqr_lian"], r_range=(0.0, 1.0, False))}
-    assert methods_table.judge_rate(agnostic).holds is False
-    assert "1 covers the agnostic case" in methods_table.judge_rate(agnostic).text
+    assert formulas.judge_rate(agnostic).holds is False
+    assert "1 covers the agnostic case" in formulas.judge_rate(agnostic).text
 
 
 def test_table_1_shows_the_point_where_the_claim_fails(tmp_path):
-    section = methods_table.present(Table([]), OutputFolder(tmp_path))
+    section = formulas.present_methods(Table([]), OutputFolder(tmp_path))
     assert [verdict.holds for verdict in section.verdicts] == ["stated", False]
     head, *lines = (tmp_path / "tables" / "tab1-methods.csv").read_text().splitlines()
     assert "c at r=0.8, gamma=0.5" in head
@@ -65,16 +66,16 @@ def test_table_1_shows_the_point_where_the_claim_fails(tmp_path):
 
 
 def test_the_map_of_exponents_is_stated_and_a_place_where_leverage_needs_more_is_told(tmp_path):
-    section = feature_exponents.present(Table([]), OutputFolder(tmp_path))
+    section = formulas.present_exponents(Table([]), OutputFolder(tmp_path))
     assert [verdict.holds for verdict in section.verdicts] == ["stated"]
-    more = feature_exponents.judge({"agnostic": np.array([0.2, 0.0]), "realizable": np.array([0.1, -0.3])})
+    more = formulas.judge_exponents({"agnostic": np.array([0.2, 0.0]), "realizable": np.array([0.1, -0.3])})
     assert more.holds is False
     assert "0.30 in the realizable case" in more.text
 
 
 def chapter(*held):
     section = Section(["It reports 1 < 2.", "We read p = 3."], [], [Verdict(f"Verdict {one}.", one) for one in held])
-    return Chapter(methods_table.TABLE1, section, 3.0)
+    return Chapter(formulas.METHODS_TABLE, section, 3.0)
 
 
 def test_page_and_summary_say_what_the_paper_reports_and_how_it_is_read():

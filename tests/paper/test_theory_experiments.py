@@ -8,21 +8,22 @@ from scipy.stats import norm
 
 pytest.importorskip("matplotlib")
 
+from quernel.data import ArrayRows
 from quernel.losses import Hinge, Logistic, Pinball, Squared
 from quernel.paper import EXPERIMENTS, OutputFolder, Table
-from quernel.paper.heavy_tails import NOISES
 from quernel.paper.holdout_fit import fit_ridge_path
-from quernel.paper.lipschitz import DESIGNS
-from quernel.paper.methods_table import FORMULAS
-from quernel.paper.simulated import normal_excess_risk
-from quernel.paper.slopes import fit_slope
-from quernel.paper.spline_design import (
+from quernel.paper.measurements import fit_slope
+from quernel.paper.motivation import NOISES
+from quernel.paper.simulated import (
     features_of_theorem,
     midpoints,
+    normal_excess_risk,
     predicted_slope,
     ridge_of_theorem,
     spline_features,
 )
+from quernel.paper.stated_formulas import FORMULAS
+from quernel.paper.theorems import DESIGNS
 from quernel.theory import METHODS, excess_risk
 
 NAMES = ("fig1", "tab1", "fig_1", "fig_2", "fig_3", "decomposition", "lipschitz", "heavy_tails", "cost")
@@ -135,7 +136,7 @@ def test_the_best_fit_on_validation_rows_is_not_the_one_on_training_rows():
     rng = np.random.default_rng(0)
     X = rng.random((300, 1))
     y = np.cos(2 * np.pi * X[:, 0]) + rng.standard_normal(300)
-    fits = fit_ridge_path(spline_features(0.25, 60, X, rng), X[:100], y[:100], Squared())
+    fits = fit_ridge_path(spline_features(0.25, 60, X, rng), ArrayRows(X[:100], y[:100]), Squared())
     best = fits.select_on(X[100:], y[100:])
     assert fits.select_on(X[:100], y[:100]) == 0  # the smallest weight fits the rows that it has seen best
     assert 0 < best < len(fits.alphas) - 1
@@ -149,7 +150,8 @@ def test_warm_and_cold_fits_agree():
     y, features = rng.standard_normal(200), spline_features(0.5, 20, X, rng)
     few = np.array([1e-1, 1e-3])
     warm, cold = (
-        fit_ridge_path(features, X, y, Pinball(np.array([0.5])), few, tol=1e-8, warm=warm) for warm in (True, False)
+        fit_ridge_path(features, ArrayRows(X, y), Pinball(np.array([0.5])), few, tol=1e-8, warm=warm)
+        for warm in (True, False)
     )
     np.testing.assert_allclose(warm.predict(X), cold.predict(X), atol=1e-3)
 

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from quernel.datasets import UsedCars
-from quernel.paper import OutputFolder, Table, prices
+from quernel.paper import OutputFolder, Table
 from quernel.paper import used_cars as cars
 
 PAPER = {"exact": 0.094, "uniform": 0.105, "leverage, literal": 0.098, "leverage": 0.098, "linear": 0.112}
@@ -130,6 +130,6 @@ def moments(raw, log):
     ],
 )
 def test_tails_are_on_the_side_of_the_skewness(raw, log, holds):
-    found = prices.verdicts(moments(raw, log))
+    found = cars.judge_prices(moments(raw, log))
     assert [verdict.holds for verdict in found] == holds
     assert {True: "on the right", False: "on the left"}.get(holds[2], "on neither side") in found[2].text

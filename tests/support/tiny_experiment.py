@@ -23,7 +23,7 @@ def present(table, output):
     return Section(["Nothing & less."], [item], [Verdict("The sum is known.", True)])
 
 
-TINY = Experiment("tiny", "fig.0", "A tiny experiment", tasks, measure, present)
+TINY = Experiment("tiny", "fig.0", "A tiny experiment", present, tasks, measure)
 
 
 def reproduce(folder, *, seed=0, size="quick", jobs=2, discard=False, listener=lambda *args: None, one=TINY):

@@ -21,11 +21,10 @@ from quernel.cli.console import console, errors, fail, flag
 from quernel.tuning.cost import as_duration
 
 if TYPE_CHECKING:
-    from quernel.paper import Experiment, Task, Verdict
-    from quernel.paper.page import Chapter
-    from quernel.paper.reproduction import Reproduction
-    from quernel.paper.results import Finished, Results
-    from quernel.paper.runner import Listener
+    from quernel.paper import Experiment, Verdict
+    from quernel.paper.output import Chapter
+    from quernel.paper.reproduction import Reproduction, Work
+    from quernel.paper.runner import Finished, Listener
 
 # Number of progress lines where stderr is no terminal.
 REPORT_EVERY = 20
@@ -78,7 +77,7 @@ def reproduce(
             plan.measure(work, jobs=workers, listener=listener)
     except KeyboardInterrupt:
         fail(f"Interrupted. Finished results are in {out}: the same command resumes from there.")
-    heading = [*_heading(command, plan, workers), *plan.certified(work)]
+    heading = [*_heading(command, plan, workers), *plan.describe_gaps(work)]
     chapters = plan.present(work, heading)
     for chapter in chapters:
         console.print(f"{chapter.experiment.name}: {_told(chapter)}", highlight=False)
@@ -117,7 +116,7 @@ def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
     require_matplotlib()
     if plan.solver not in SOLVERS:
         fail(f"There is no solver {plan.solver!r}. Known: {', '.join(SOLVERS)}.")
-    wanting = [one.name for one in plan.chosen if not plan.possible(one)]
+    wanting = [one.name for one in plan.chosen if not plan.has_data(one)]
     if wanting and named:
         fail(f"{wanting[0]} needs --used-cars PATH. {CAR_ADVICE}")
     for name in wanting:
@@ -141,12 +140,15 @@ def _list_experiments(known: Sequence[Experiment]) -> RichTable:
 
 
 @contextmanager
-def _progress(work: dict[str, tuple[Experiment, Results, list[Task]]], workers: int) -> Iterator[Listener]:
+def _progress(work: Work, workers: int) -> Iterator[Listener]:
     """Show a progress bar with the time left on a terminal, else an occasional line."""
-    from quernel.paper.results import key
+    from quernel.paper.runner import task_key
 
     to_do = [
-        one.cost(task) for one, results, tasks in work.values() for task in tasks if key(task) not in results.finished
+        one.cost(task)
+        for one, results, tasks in work.values()
+        for task in tasks
+        if task_key(task) not in results.finished
     ]
     already = sum(len(tasks) for _, _, tasks in work.values()) - len(to_do)
     if already:
@@ -218,14 +220,14 @@ def _told(chapter: Chapter) -> str:
 
 
 def _mark(verdict: Verdict) -> str:
-    from quernel.paper.page import MARKS
+    from quernel.paper.output import MARKS
 
     return "" if verdict.holds is None else f"**{MARKS[verdict.holds][1]}** "
 
 
 def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
     """The summary's first page: how it was made, time per item, what the paper reports, and every verdict."""
-    from quernel.paper.page import REPORTED
+    from quernel.paper.output import REPORTED
 
     lines = ["# The paper, reproduced: summary", "", *(f"{text}\n" for text in heading)]
     lines += ["| item | in the paper | seconds of one core |", "| --- | --- | ---: |"]

@@ -1,31 +1,29 @@
 """The paper's tables and figures, reproduced with this library, and some experiments beyond it.
 
-Every item of the paper is one module that defines an `Experiment`: the tasks (a parameter grid times repetitions), what
-one task measures, and how all measurements become figures, tables and verdicts.
+Every item of the paper is an `Experiment`, and related ones share a module: the tasks (a parameter grid times
+repetitions), what one task measures, and how all measurements become figures, tables and verdicts.
 
-    experiment    `Experiment`, `Task`, and the `Table` of measurements
-    runner        runs tasks in worker processes, each with its own seed; `results` stores them as they finish
-    output        figures, tables and verdicts on disk; `page` puts them on one HTML page
+    experiment    `Experiment` and `Task`; `measurements` has the `Table` of results, its means, intervals and slopes
+    runner        runs tasks in worker processes, each with its own seed, and stores results as they finish
+    output        figures, tables and verdicts on disk, and on one HTML page
     reproduction  all of this for a set of experiments, in one folder (`quernel reproduce`)
+
+What experiments share: `holdout_fit` is the paper's tuning, `simulated` its simulations with their true risks,
+`paper_numbers` what it prints, `figures` the parts of a figure.
 """
 
-from quernel.paper import (
-    cost_accuracy,
-    error_decomposition,
-    feature_exponents,
-    heavy_tails,
-    learning_rate,
-    leverage_constant,
-    lipschitz,
-    methods_table,
-    prices,
-    sample_size,
-    sampling,
-    spline_curves,
-    used_cars,
-)
-from quernel.paper.experiment import Experiment, Row, Size, Summary, Table, Task, no_rows, no_tasks, repetitions
+from quernel.paper.experiment import Experiment, Size, Task, repetitions
+from quernel.paper.learning_rate import LEARNING_RATE
+from quernel.paper.leverage_constant import LEVERAGE_CONSTANT
+from quernel.paper.measurements import Row, Summary, Table
+from quernel.paper.motivation import COST, HEAVY_TAILS
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.sample_size import SAMPLE_SIZE
+from quernel.paper.sampling import FEATURE_COUNT, SAMPLING
+from quernel.paper.spline_curves import FITTED_CURVES, TRUE_CURVES
+from quernel.paper.stated_formulas import EXPONENTS, METHODS_TABLE
+from quernel.paper.theorems import DECOMPOSITION, LIPSCHITZ
+from quernel.paper.used_cars import PRICES, USED_CARS
 
 __all__ = [
     "EXPERIMENTS",
@@ -39,26 +37,24 @@ __all__ = [
     "Table",
     "Task",
     "Verdict",
-    "no_rows",
-    "no_tasks",
     "repetitions",
 ]
 
 # Every experiment, in the order in which the page shows them.
 EXPERIMENTS: tuple[Experiment, ...] = (
-    feature_exponents.FIG1,
-    methods_table.TABLE1,
-    spline_curves.FIG_FITTED,
-    learning_rate.FIG_RATES,
-    sampling.FEATURE_COUNT,
-    *sample_size.EXPERIMENTS,
-    *sampling.EXPERIMENTS,
-    leverage_constant.LEVERAGE_CONSTANT,
-    prices.PRICES,
-    used_cars.USED_CARS,
-    spline_curves.FIG_TRUE,
-    error_decomposition.ERROR_DECOMPOSITION,
-    lipschitz.LIPSCHITZ,
-    heavy_tails.HEAVY_TAILS,
-    cost_accuracy.COST,
+    EXPONENTS,
+    METHODS_TABLE,
+    FITTED_CURVES,
+    LEARNING_RATE,
+    FEATURE_COUNT,
+    *SAMPLE_SIZE,
+    *SAMPLING,
+    LEVERAGE_CONSTANT,
+    PRICES,
+    USED_CARS,
+    TRUE_CURVES,
+    DECOMPOSITION,
+    LIPSCHITZ,
+    HEAVY_TAILS,
+    COST,
 )

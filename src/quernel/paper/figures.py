@@ -1,6 +1,7 @@
 """Matplotlib helpers of all figures: panels, error bars, legends, and tick labels of logarithmic axes.
 
-Series differ in lightness, marker and dash, not in hue alone. Functions expect to be called within `house_style`.
+Series differ in lightness, marker and dash, not in hue alone. A function that draws a figure is decorated by
+`@house_style()`, within which these functions expect to be called.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quernel.paper.measurements import Summary, Table
 from quernel.plots.style import ACCENT, INK, LINE, require_matplotlib, style_axes
 
 if TYPE_CHECKING:
@@ -70,11 +72,10 @@ def label_decades(ax: Any, which: str = "y") -> None:
     low, high = sorted(axis.get_view_interval())
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     for steps in STEPS:
-        ticks = np.outer(decades, steps).ravel()
-        ticks = ticks[(ticks >= low) & (ticks <= high)]
-        if len(ticks) >= 2:
+        candidates = [tick for tick in np.outer(decades, steps).ravel() if low <= tick <= high]
+        if len(candidates) >= 2:
             break
-    ticks = thin_ticks(ticks, (low, high), min_distance=0.08 if which == "y" else 0.1)
+    ticks = thin_ticks(candidates, (low, high), min_distance=0.08 if which == "y" else 0.1)
     axis.set_ticks(ticks, labels=[_format_power(tick) if which == "y" else f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
 
@@ -95,6 +96,8 @@ SERIES: tuple[dict[str, Any], ...] = (
 )
 # Horizontal offset of each series, as a fraction of x.
 DODGE = (0.0, 0.025, -0.025, 0.0125)
+# Markers, lines and caps of error bars.
+BARS: dict[str, Any] = {"markersize": 4, "linewidth": 1.3, "capsize": 2}
 # Style of a reference line: a bound, a theoretical slope, a true value.
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1.5))}
 
@@ -121,9 +124,24 @@ def plot_errorbars(
     """
     place = np.asarray(x, dtype=float)
     dodged = place * (1 + DODGE[series] * min(1.0, float(np.log(place.max() / place.min()))))
-    ax.errorbar(
-        dodged, mean, yerr=np.asarray(error), label=label, markersize=4, linewidth=1.3, capsize=2, **SERIES[series]
-    )
+    ax.errorbar(dodged, mean, yerr=np.asarray(error), label=label, **BARS, **SERIES[series])
+
+
+def plot_means(
+    ax: Axes, x: Sequence[float], means: Sequence[Summary], *, error: str, series: int, label: str | None = None
+) -> None:
+    """Plot means with error bars of their "sd", their "se" or the "half_width" of their 95 % interval."""
+    errors = [getattr(one, error) for one in means]
+    plot_errorbars(ax, x, [one.mean for one in means], errors, series=series, label=label)
+
+
+def plot_geometric_means(
+    ax: Axes, table: Table, error: str, *, against: str = "n", series: int, label: str | None = None
+) -> tuple[list[float], np.ndarray]:
+    """Plot geometric means of an error, with bars of one standard error of the logarithm; returns sizes and means."""
+    sizes, centre, bars = table.geometric_means(error, against=against)
+    plot_errorbars(ax, sizes, centre, bars, series=series, label=label)
+    return sizes, centre
 
 
 def share_y_axis(axes: Sequence[Axes]) -> None:

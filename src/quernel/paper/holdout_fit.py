@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,28 @@ Array = NDArray[np.floating]
 # Tolerance (as text) to: number of fits, number of those that stopped above it, largest relative duality gap.
 GapStats = dict[str, tuple[int, int, float]]
 
-# Iteration limit of ADMM: hard fits take a few thousand.
-ADMM_MAX_ITER = 5000
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
+# The paper's grid of ridge weights, {10^(s/2): s = -20, ..., 2}, section 5 and appendix.
+ALPHAS = 10.0 ** (0.5 * np.arange(-20, 3))
+# Validation rows of all simulations.
+N_VALIDATION = 1000
 
+
+@dataclass(frozen=True)
+class FitOptions:
+    """Tolerances, as relative duality gaps, and iteration limits: digits of the selected fits against time."""
+
+    tol: float = 1e-6  # of the fits that validation selects
+    path_tol: float = 1e-5  # of `fit_ridge_path`
+    # Of the grid in `fit_and_select`. At 1e-5 validation selects the same weights as at 1e-6; at 1e-3 now and then
+    # another one, but ADMM would need too many iterations for less.
+    newton_grid_tol: float = 1e-5
+    admm_grid_tol: float = 1e-3
+    max_iter: int = 500  # Newton steps of one fit in `fit_and_select`
+    admm_max_iter: int = 5000  # hard fits take a few thousand
+
+
+OPTIONS = FitOptions()
 _gaps: ContextVar[GapStats | None] = ContextVar("quernel_gaps", default=None)
 
 
@@ -45,7 +65,7 @@ def solve_grid(
     if solver == NEWTON:
         return paths.solve(problem, alphas, tol=tol, max_iter=max_iter)
     count, columns = len(alphas), np.tile(np.arange(problem.n_columns), len(alphas))
-    fits = solve_per_column(problem.take(columns), np.repeat(alphas, problem.n_columns), tol=tol, solver=solver)
+    fits = _solve_per_column(problem.take(columns), np.repeat(alphas, problem.n_columns), tol=tol, solver=solver)
     rows = {
         name: getattr(fits, name).reshape(count, -1)
         for name in ("intercept", "objective", "gap", "relative_gap", "iterations")
@@ -54,20 +74,20 @@ def solve_grid(
     return paths.Grid(np.asarray(alphas, dtype=float), np.ascontiguousarray(coef), **rows, sweeps=fits.sweeps)
 
 
-def solve_per_column(problem: Problem, alphas: Array, *, tol: float, solver: str) -> Result:
+def _solve_per_column(problem: Problem, alphas: Array, *, tol: float, solver: str) -> Result:
     """Solve the problem with one ridge weight per column; alphas has shape (n_columns,)."""
     own = Problem(problem.rows, problem.loss, alphas, fit_intercept=problem.fit_intercept)
-    return solver_function(solver)(own, tol=tol, max_iter=ADMM_MAX_ITER)
+    return solver_function(solver)(own, tol=tol, max_iter=OPTIONS.admm_max_iter)
 
 
 def solver_function(name: str) -> Callable[..., Result]:
     """The solver of this name as a function of a problem, `tol` and `max_iter`."""
-    return SOLVERS[NEWTON] if name == NEWTON else _admm
+    return SOLVERS[NEWTON] if name == NEWTON else _solve_by_admm
 
 
-def _admm(problem: Problem, *, tol: float, max_iter: int = ADMM_MAX_ITER) -> Result:
-    """ADMM with at least `ADMM_MAX_ITER` iterations allowed; adds its gaps to the record of `record_gaps`, if any."""
-    result = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, ADMM_MAX_ITER))
+def _solve_by_admm(problem: Problem, *, tol: float, max_iter: int = 0) -> Result:
+    """ADMM with at least `admm_max_iter` iterations allowed; its gaps are added to those of `record_gaps`, if any."""
+    result = SOLVERS["admm"](problem, tol=tol, max_iter=max(max_iter, OPTIONS.admm_max_iter))
     gaps = _gaps.get()
     if gaps is not None:
         stats = (problem.n_columns, int(np.sum(result.relative_gap > tol)), float(result.relative_gap.max()))
@@ -89,16 +109,6 @@ def record_gaps() -> Iterator[GapStats]:
         yield gaps
     finally:
         _gaps.reset(token)
-
-
-LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
-# The paper's grid of ridge weights, {10^(s/2): s = -20, ..., 2}, section 5 and appendix.
-ALPHAS = 10.0 ** (0.5 * np.arange(-20, 3))
-# Relative duality gaps of the selected fits, and of the grid that they are selected from. At 1e-5 validation selects
-# the same weights as at 1e-6; at 1e-3 now and then another one, but ADMM would need too many iterations for less.
-TOL = 1e-6
-GRID_TOL = {NEWTON: 1e-5, "admm": 1e-3}
-MAX_ITER = 500
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,50 +140,50 @@ def fit_and_select(
     levels: Sequence[float],
     *,
     grid_tol: float | None = None,
-    tol: float = TOL,
     solver: str = NEWTON,
 ) -> SelectedFit:
-    """Fit every ridge weight, select one per level by its mean loss on the validation set, and solve it to `tol`.
+    """Fit every ridge weight, and solve to `OPTIONS.tol` the one of least mean loss on the validation set, per level.
 
     Parameters
     ----------
     train, validation : arrays of shape (n, M) and (n_validation, M), features
     y, y_validation : targets, of shape (n,) if all levels share them, or (n, q) with one column per level
     levels : quantile levels
-    grid_tol : relative duality gap of the fits on the grid; None is the solver's entry of `GRID_TOL`
-    tol : relative duality gap of the selected fits
+    grid_tol : relative duality gap of the fits on the grid; None is that of `OPTIONS` for this solver
     solver : "newton" or "admm"
     """
-    problem = _problem(train, y, levels)
-    grid_tol = GRID_TOL[solver] if grid_tol is None else grid_tol
-    grid = solve_grid(problem, ALPHAS, tol=grid_tol, max_iter=MAX_ITER, solver=solver)
+    problem = make_problem(train, y, levels)
+    if grid_tol is None:
+        grid_tol = OPTIONS.newton_grid_tol if solver == NEWTON else OPTIONS.admm_grid_tol
+    grid = solve_grid(problem, ALPHAS, tol=grid_tol, max_iter=OPTIONS.max_iter, solver=solver)
     held_out = y_validation if y_validation.ndim == 2 else y_validation[:, None]
     best = np.argmin(pinball(held_out - grid.predict(validation), np.asarray(levels)).mean(axis=1), axis=0)
     if solver != NEWTON:
-        fits = solve_per_column(problem, ALPHAS[best], tol=tol, solver=solver)
+        fits = _solve_per_column(problem, ALPHAS[best], tol=OPTIONS.tol, solver=solver)
         return SelectedFit(ALPHAS[best], fits.coef, fits.relative_gap, grid.coef)
     parts = []
     for alpha, column in zip(ALPHAS[best], range(len(levels)), strict=True):
-        own = _problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
-        parts.append(solve_grid(own, np.array([alpha]), tol=tol, max_iter=MAX_ITER))
+        own = make_problem(train, y[:, column] if y.ndim == 2 else y, levels[column : column + 1])
+        parts.append(solve_grid(own, np.array([alpha]), tol=OPTIONS.tol, max_iter=OPTIONS.max_iter))
     coef = np.stack([part.coef[0, :, 0] for part in parts], axis=1)
     return SelectedFit(ALPHAS[best], coef, np.array([part.relative_gap[0, 0] for part in parts]), grid.coef)
 
 
-def _problem(features: Array, y: Array, levels: Sequence[float]) -> Problem:
-    """The quantile regression problem on these features, without intercept; its ridge weight is set by the grid."""
+def transform_parts(features: Any, parts: Sequence[Array]) -> list[Array]:
+    """Features of training, validation and test rows, fitted to the training rows."""
+    train, *others = parts
+    return [features.fit_transform(train), *(features.transform(part) for part in others)]
+
+
+def make_problem(features: Array, y: Array, levels: Sequence[float], *, fit_intercept: bool = False) -> Problem:
+    """The quantile regression problem on these features; its ridge weight is set by the grid."""
     rows = InMemoryDesign(ArrayRows(features, y), features=features)
-    return Problem(rows, Pinball(np.asarray(levels)), 1.0, fit_intercept=False)
+    return Problem(rows, Pinball(np.asarray(levels)), 1.0, fit_intercept=fit_intercept)
 
 
-def pinball(residual: Array, levels: Array) -> Array:
+def pinball(residual: Array, levels: float | Array) -> Array:
     """Pinball loss max(tau r, (tau - 1) r), quantile levels along the last axis."""
     return np.maximum(levels * residual, (levels - 1) * residual)
-
-
-# Validation rows of the experiments with one loss, and the relative duality gap of their fits.
-N_VALIDATION = 1000
-FIT_TOL = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,12 +207,11 @@ class RidgePath:
 
 def fit_ridge_path(
     feature_map: FeatureMap,
-    X: Array,
-    y: Array,
+    rows: ArrayRows,
     loss: Loss,
     alphas: Array = ALPHAS,
     *,
-    tol: float = FIT_TOL,
+    tol: float = OPTIONS.path_tol,
     warm: bool = True,
     solver: str = NEWTON,
 ) -> RidgePath:
@@ -211,18 +220,18 @@ def fit_ridge_path(
     Parameters
     ----------
     feature_map : fitted features
-    X, y : training rows (n, d) and targets (n,)
+    rows : training rows, X (n, d) and targets (n,)
     loss : any of `quernel.losses`, of one column
     alphas : ridge weights
     tol : relative duality gap
     warm : whether each Newton fit starts from the one before. With features that have poles, cold starts are faster
     solver : "newton" or "admm"
     """
-    rows = InMemoryDesign(ArrayRows(X, y), features=feature_map.transform(X))
+    design = InMemoryDesign(rows, features=feature_map.transform(rows.X))
     if warm or solver != NEWTON:
-        problem = Problem(rows, loss, float(alphas[0]), fit_intercept=False)
+        problem = Problem(design, loss, float(alphas[0]), fit_intercept=False)
         coef = solve_grid(problem, alphas, tol=tol, solver=solver).coef[:, :, 0]
     else:
-        problems = (Problem(rows, loss, float(alpha), fit_intercept=False) for alpha in alphas)
+        problems = (Problem(design, loss, float(alpha), fit_intercept=False) for alpha in alphas)
         coef = np.stack([SOLVERS[NEWTON](problem, tol=tol).coef[:, 0] for problem in problems])
     return RidgePath(feature_map, loss, np.asarray(alphas), coef)

@@ -11,18 +11,26 @@ from typing import Any
 
 import numpy as np
 
+from quernel.data import ArrayRows
 from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
-from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_errorbars, set_log_log
+from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
+from quernel.paper.figures import (
+    REFERENCE,
+    SERIES,
+    add_shared_legend,
+    make_panels,
+    plot_geometric_means,
+    set_log_log,
+)
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
-from quernel.paper.output import OutputFolder, Section, Verdict
-from quernel.paper.simulated import normal_excess_risk
-from quernel.paper.slopes import MAX_WIDTH, Judgement, Slope, all_hold, allowed_slope, fit_slope, geometric_means
-from quernel.paper.spline_design import (
+from quernel.paper.measurements import MAX_WIDTH, Judgement, Row, Slope, Table, all_hold, allowed_slope, fit_slope
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.simulated import (
     features_of_theorem,
     midpoints,
+    normal_excess_risk,
     predicted_slope,
     ridge_of_theorem,
     spline_features,
@@ -40,9 +48,9 @@ INSIDE = ((0.4, 0.4), (0.3, 0.45))
 NOISE = 0.1
 N_TEST = 2000
 # The constant in M = ceil(constant N^c); "exact" is the exact kernel, the limit of infinitely many features.
-MAIN, OTHERS, EXACT = "5", ("1", "20"), "exact"
-# Choice of the ridge weight to its name on the page.
-RIDGES = {"theory": "lambda from theory", "validation": "lambda from validation"}
+MAIN, MANY, EXACT = "5", "20", "exact"
+# How the ridge weight is chosen.
+RIDGES = ("theory", "validation")
 # A run whose excess risk exceeds the main one's by this factor has too few features: its slope says nothing about N.
 TOO_FEW = 10
 # The power of log N in the theorem's bound.
@@ -53,8 +61,10 @@ PRINTED: dict[str, Any] = {"color": "#7f7f7f", "linewidth": 1.3, "linestyle": (0
 LEAST = "least_excess"
 # Column of the results to its axis label.
 ERRORS = {"excess": "excess risk", "squared": r"$\|f - f^*\|^2$"}
-# Repetitions by size, and by constant in M and choice of the ridge weight.
-REPETITIONS: dict[Size, dict[tuple[str, str], int]] = {
+# Repetitions by constant in M and choice of the ridge weight.
+Repetitions = dict[tuple[str, str], int]
+SIZES: dict[Size, tuple[int, ...]] = {"full": tuple(range(1000, 10_001, 1000)), "quick": (1000, 2000, 4000)}
+REPETITIONS: dict[Size, Repetitions] = {
     "full": {
         ("5", "theory"): 40, ("5", "validation"): 10,
         ("1", "theory"): 20, ("1", "validation"): 5,
@@ -65,32 +75,31 @@ REPETITIONS: dict[Size, dict[tuple[str, str], int]] = {
         ("5", "theory"): 3, ("5", "validation"): 2, ("1", "theory"): 2, ("20", "theory"): 2, ("exact", "theory"): 2,
     },
 }  # fmt: skip
-SIZES: dict[Size, list[int]] = {"full": list(range(1000, 10_001, 1000)), "quick": [1000, 2000, 4000]}
 # The pairs inside of the theorem need many features, and the kernel itself nearly as many as there are rows: fewer
 # sizes, more repetitions where a fit is cheap, and the grid of 23 weights for the cheaper pair alone.
-INSIDE_REPETITIONS: dict[Size, dict[tuple[float, float], dict[tuple[str, str], int]]] = {
-    "full": {
-        (0.4, 0.4): {("20", "theory"): 60, ("20", "validation"): 5, ("5", "theory"): 20},
-        (0.3, 0.45): {("20", "theory"): 20, ("5", "theory"): 10},
-    },
-    "quick": {
-        (0.4, 0.4): {("20", "theory"): 3, ("20", "validation"): 2, ("5", "theory"): 2},
-        (0.3, 0.45): {("20", "theory"): 2, ("5", "theory"): 2},
-    },
+INSIDE_SIZES: dict[Size, tuple[int, ...]] = {"full": (1000, 2000, 4000, 8000), "quick": (1000, 2000)}
+INSIDE_REPETITIONS: dict[Size, tuple[Repetitions, ...]] = {
+    "full": (
+        {("20", "theory"): 60, ("20", "validation"): 5, ("5", "theory"): 20},
+        {("20", "theory"): 20, ("5", "theory"): 10},
+    ),
+    "quick": (
+        {("20", "theory"): 3, ("20", "validation"): 2, ("5", "theory"): 2},
+        {("20", "theory"): 2, ("5", "theory"): 2},
+    ),
 }
-INSIDE_SIZES: dict[Size, list[int]] = {"full": [1000, 2000, 4000, 8000], "quick": [1000, 2000]}
 
 
 def tasks(size: Size) -> list[Task]:
     """One per pair, constant in M, choice of the ridge weight, number of rows and repetition."""
     plans = [(pair, REPETITIONS[size], SIZES[size]) for pair in PAIRS]
-    plans += [(pair, INSIDE_REPETITIONS[size][pair], INSIDE_SIZES[size]) for pair in INSIDE]
+    inside = zip(INSIDE, INSIDE_REPETITIONS[size], strict=True)
+    plans += [(pair, counts, INSIDE_SIZES[size]) for pair, counts in inside]
     return [
         task
         for (r, gamma), counts, sizes in plans
         for (features, ridge), count in counts.items()
-        for n in sizes
-        for task in repetitions(count, r=r, gamma=gamma, features=features, ridge=ridge, n=n)
+        for task in repetitions(count, r=r, gamma=gamma, features=features, ridge=ridge, n=sizes)
     ]
 
 
@@ -116,7 +125,7 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
         features: Any = PivotedCholesky(spline_kernel(gamma), tol=1e-4 * float(alphas.min())).fit(X[:n])
     else:
         features = spline_features(gamma, features_of_theorem(n, r, gamma, int(task["features"])), X, rng)
-    fits = fit_ridge_path(features, X[:n], y[:n], Pinball(np.array([0.5])), alphas, solver=get_solver(task))
+    fits = fit_ridge_path(features, ArrayRows(X[:n], y[:n]), Pinball(np.array([0.5])), alphas, solver=get_solver(task))
     best = fits.select_on(X[n:], y[n:]) if len(alphas) > 1 else 0
     grid = midpoints(N_TEST)
     deviation = fits.predict(grid) - quantile(grid, 0.5)[:, None]
@@ -135,42 +144,15 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present(table: Table, output: OutputFolder) -> Section:
     """Plot errors against N for the paper's setting and for other constants; tabulate slopes and points."""
-    fitted = all_slopes(table)
-    lines = (
-        f"the four pairs of the paper with M = ceil({MAIN} N^c), and two agnostic ones inside of the theorem with "
-        f"M = ceil({OTHERS[-1]} N^c). Geometric "
-        "means over repetitions, bars of one standard error; the labels give the fitted slopes and their 95 % "
-        "intervals. Dotted: the slope of the theorem, -2r/(2r + gamma), without its logarithm"
-    )
+    fitted = fit_all_slopes(table)
     items = [
-        output.save_figure(
-            _plot_main(table, fitted, "excess"),
-            "fig_3-learning-rates",
-            f"Excess risk of the median fit, {lines}; dashed grey: the slope that the paper prints, drawn through the "
-            "middle of the points with lambda from validation.",
-        ),
-        output.save_figure(
-            _plot_main(table, fitted, "squared"),
-            "fig_3-squared-errors",
-            f"Squared error of the median fit, {lines}.",
-        ),
-        output.save_figure(
-            _plot_constants(table),
-            "fig_3-constants",
-            "Excess risk with lambda from theory and other numbers of features: M = ceil(constant N^c), and the kernel "
-            "itself. Geometric means, bars of one standard error; dotted: the slope of the theorem.",
-        ),
-        output.save_table(
-            *_tabulate_slopes(table, fitted),
-            "fig_3-slopes",
-            'Slopes of log error against log N, with 95 % intervals; "allowed" is the slope of the theorem with its '
-            "log^2 N over these N.",
-        ),
-        output.save_table(
-            *_tabulate_points(table), "fig_3-points", "The points: geometric means over repetitions.", folded=True
-        ),
+        _plot_main(table, fitted, "excess", output),
+        _plot_main(table, fitted, "squared", output),
+        _plot_constants(table, output),
+        _tabulate_slopes(table, fitted, output),
+        _tabulate_points(table, output),
     ]
-    return Section(_reported(), items, [*printed_verdicts(table), *theorem_verdicts(table)])
+    return Section(_reported(), items, [*judge_printed(table), *judge_theorem(table)])
 
 
 def _reported() -> list[str]:
@@ -189,16 +171,16 @@ def _reported() -> list[str]:
         "What a slope constant is, the paper does not say. We judge it as the slope itself, but for its sign. It may "
         f"also be the ratio of the slope to that of the theory; then the slopes are {ratios}. Each verdict tells how "
         "that reading fares.",
-        f"The constant in M is not given either; M = N^c alone would be 2 or 3 features at (0.5, 0.1). We take "
-        f"M = ceil({MAIN} N^c) with compatibility gamma, which is true of the spline, and show the constants 1 "
-        "and 20 and the kernel itself beside it. The noise N(0, 0.01) names a variance: its standard deviation is 0.1. "
-        "|0|^-q in the spline sum is read as 1. Excess risk is computed from the normal noise law in closed form, over "
-        "a regular grid of x.",
+        "The constant in M is not given either; M = N^c alone would be 2 or 3 features at (0.5, 0.1). We take M = "
+        f"ceil({MAIN} N^c) with compatibility gamma, which is true of the spline, and show the constants 1 and 20 and "
+        "the kernel itself beside it. The noise N(0, 0.01) names a variance: its standard deviation is 0.1. |0|^-q in "
+        "the spline sum is read as 1. Excess risk is computed from the normal noise law in closed form, over a regular "
+        "grid of x.",
         "No theorem speaks of two of the four pairs. It asks for 2r + gamma >= 1, and the target has every source "
         "exponent below r, but r itself only up to a logarithm: (0.2, 0.1) has 2r + gamma = 0.5, and at (0.4, 0.2), "
         "where 2r + gamma = 1, every r' < 0.4 has 2r' + gamma < 1. Both are run as in the paper. "
-        f"{' and '.join(map(str, INSIDE))} are ours: agnostic, r < 1/2, and inside of the theorem; they need "
-        "M = ceil(20 N^c), and one of them lambda from theory alone, for its cost.",
+        f"{' and '.join(map(str, INSIDE))} are ours: agnostic, r < 1/2, and inside of the theorem; they need M = "
+        "ceil(20 N^c), and one of them lambda from theory alone, for its cost.",
         "The theorem's bound has a factor log^2 N, which makes the slope that it allows flatter: by "
         f"{allowed_slope(0, SIZES['full'], power=LOGARITHM):.2f} between 1,000 and 10,000 rows. A slope is shown to "
         "meet the theorem if its whole 95 % interval lies at or below that, and to be too slow if it lies wholly "
@@ -210,7 +192,7 @@ def _reported() -> list[str]:
 FittedSlopes = dict[tuple[Any, ...], dict[str, Slope]]
 
 
-def all_slopes(table: Table) -> FittedSlopes:
+def fit_all_slopes(table: Table) -> FittedSlopes:
     """Slopes of both errors for every (r, gamma, features, ridge) that was run."""
     return {
         key: {error: fit_slope(part, error) for error in ERRORS}
@@ -220,7 +202,7 @@ def all_slopes(table: Table) -> FittedSlopes:
 
 def feature_constant(pair: tuple[float, float]) -> str:
     """The constant in M with which a pair is judged."""
-    return OTHERS[-1] if pair in INSIDE else MAIN
+    return MANY if pair in INSIDE else MAIN
 
 
 def explain_outside(r: float, gamma: float) -> str:
@@ -237,9 +219,9 @@ def explain_outside(r: float, gamma: float) -> str:
     return f"2r + gamma = 1, but the target reaches r = {r:g} only up to a logarithm: every r' < {r:g} is outside"
 
 
-def printed_verdicts(table: Table) -> list[Verdict]:
+def judge_printed(table: Table) -> list[Verdict]:
     """For each pair of the paper, fitted its way: whether our interval contains the printed slope (two-sided)."""
-    fitted, verdicts = all_slopes(table), []
+    fitted, verdicts = fit_all_slopes(table), []
     for (r, gamma), printed in PAIRS.items():
         if (r, gamma, MAIN, "validation") not in fitted:
             continue
@@ -247,9 +229,8 @@ def printed_verdicts(table: Table) -> list[Verdict]:
         text = (
             f"(r, gamma) = ({r:g}, {gamma:g}), the paper's way (lambda from validation, M = ceil({MAIN} N^c)): slope "
             f"{slope}. The printed {printed:.2f}, as a slope -{printed:.2f}, lies "
-            f"{_describe_position(slope, -printed)}; as a "
-            f"ratio to theory, {printed:.2f} x {rate:.2f} = {printed * rate:.2f}, "
-            f"{_describe_position(slope, -printed * rate)}"
+            f"{_describe_position(slope, -printed)}; as a ratio to theory, {printed:.2f} x {rate:.2f} = "
+            f"{printed * rate:.2f}, {_describe_position(slope, -printed * rate)}"
         ).replace(" -", " \u2212")
         others = _describe_other_runs(table, fitted, r, gamma, -printed)
         verdicts.append(Verdict(f"{text}. {others}", slope.meets_value(-printed)))
@@ -272,7 +253,7 @@ def _describe_other_runs(table: Table, fitted: FittedSlopes, r: float, gamma: fl
     Runs with far too few features reach some slopes by having a much larger error: the text then says so.
     """
     last = max(table.values("n"))
-    main = _geometric_mean(table.select(r=r, gamma=gamma, features=MAIN, ridge="validation", n=last))
+    main = table.select(r=r, gamma=gamma, features=MAIN, ridge="validation", n=last).geometric_mean("excess")
     parts = []
     for (a, b, features, ridge), slopes in fitted.items():
         slope = slopes["excess"]
@@ -280,14 +261,14 @@ def _describe_other_runs(table: Table, fitted: FittedSlopes, r: float, gamma: fl
             continue
         own = table.select(r=r, gamma=gamma, features=features, ridge=ridge)
         name = "the kernel itself" if features == EXACT else f"constant {features}"
-        times = _geometric_mean(own.select(n=last)) / main
+        times = own.select(n=last).geometric_mean("excess") / main
         few = (
             f", but {times:,.0f} times the excess risk at N = {last:,}: M = {own.column('M').min()} to "
             f"{own.column('M').max()} are too few"
         )
         parts.append(
-            f"{name}, {RIDGES[ridge]} ({slope}{', too wide to tell' if slope.is_wide else ''}"
-            f"{few if times > TOO_FEW else ''})"
+            f"{name}, lambda from {ridge} "
+            f"({slope}{', too wide to tell' if slope.is_wide else ''}{few if times > TOO_FEW else ''})"
         )
     return (
         f"Of our other runs these hold the printed slope: {'; '.join(parts)}."
@@ -296,31 +277,31 @@ def _describe_other_runs(table: Table, fitted: FittedSlopes, r: float, gamma: fl
     )
 
 
-def theorem_verdicts(table: Table) -> list[Verdict]:
+def judge_theorem(table: Table) -> list[Verdict]:
     """For each pair and choice of the ridge weight: whether both errors fall at least as fast as the theorem says.
 
     Pairs that no theorem covers get a remark instead of a judgement.
     """
-    fitted, verdicts = all_slopes(table), []
+    fitted, verdicts = fit_all_slopes(table), []
     for r, gamma in (*PAIRS, *INSIDE):
         bound, allowed, features = predicted_slope(r, gamma), _allowed(table, r, gamma), feature_constant((r, gamma))
-        for ridge, label in RIDGES.items():
+        for ridge in RIDGES:
             if (r, gamma, features, ridge) not in fitted:
                 continue
             slopes = fitted[r, gamma, features, ridge]
             slow = any(slope.lies_above(bound) for slope in slopes.values())
             text = (
-                f"(r, gamma) = ({r:g}, {gamma:g}), {label}, M = ceil({features} N^c): slope {slopes['excess']} of the "
-                f"excess risk and {slopes['squared']} of the squared error"
+                f"(r, gamma) = ({r:g}, {gamma:g}), lambda from {ridge}, M = ceil({features} N^c): slope "
+                f"{slopes['excess']} of the excess risk and {slopes['squared']} of the squared error"
             )
             if explain_outside(r, gamma):
                 text += (
-                    f". No theorem speaks of this pair ({explain_outside(r, gamma)}); "
-                    f"{'an' if slow else 'no'} interval lies wholly above its formula, {bound:.2f}."
+                    f". No theorem speaks of this pair ({explain_outside(r, gamma)}); {'an' if slow else 'no'} "
+                    f"interval lies wholly above its formula, {bound:.2f}."
                 ).replace(" -", " \u2212")
                 verdicts.append(Verdict(text))
                 continue
-            judged = all_hold([slope.meets_bound(allowed) for slope in slopes.values()])
+            judged = all_hold(slope.meets_bound(allowed) for slope in slopes.values())
             text += f"; theory {bound:.2f}, allowed with log^2 N {allowed:.2f}: ".replace(" -", " \u2212")
             text += _describe_judgement(judged, slopes, allowed)
             if slow:
@@ -359,24 +340,23 @@ def _explain_slow(table: Table, fitted: FittedSlopes, r: float, gamma: float, ri
     pair = table.select(r=r, gamma=gamma)
     last = max(pair.values("n"))
     main = pair.select(features=features, ridge=ridge)
-    risk, M = _geometric_mean(main.select(n=last)), int(main.column("M").max())
+    risk, M = main.select(n=last).geometric_mean("excess"), int(main.column("M").max())
     text = ""
     if ridge == "validation":
-        slope, least = fit_slope(main, LEAST), _geometric_mean(main.select(n=last), LEAST)
+        slope, least = fit_slope(main, LEAST), main.select(n=last).geometric_mean(LEAST)
         text += (
             f" The choice of lambda on {N_VALIDATION:,} noisy rows, which are as many at every N, costs "
             f"{1 - least / risk:.0%} of the excess risk at N = {last:,}: with the weight of the grid that is best for "
             f"the true risk the slope is {_describe_slope(slope, allowed)}."
         )
-    for other, name in (("20", "four times as many features as"), (EXACT, "the kernel itself instead of")):
+    for other, name in ((MANY, "four times as many features as"), (EXACT, "the kernel itself instead of")):
         key = (r, gamma, other, ridge if (r, gamma, other, ridge) in fitted else "theory")
         if other != features and key in fitted:
-            there = _geometric_mean(pair.select(features=other, ridge=key[3], n=last))
+            there = pair.select(features=other, ridge=key[3], n=last).geometric_mean("excess")
             text += (
                 f" With {name} M = {M} (lambda from {key[3]}) the slope is "
-                f"{_describe_slope(fitted[key]['excess'], allowed)}, "
-                f"and the excess risk at N = {last:,} {'falls' if there < risk else 'goes'} from {risk:.1e} to "
-                f"{there:.1e}."
+                f"{_describe_slope(fitted[key]['excess'], allowed)}, and the excess risk at N = {last:,} "
+                f"{'falls' if there < risk else 'goes'} from {risk:.1e} to {there:.1e}."
             )
     return text
 
@@ -387,54 +367,67 @@ def _describe_slope(slope: Slope, allowed: float) -> str:
     return f"{slope}, {phrases[slope.meets_bound(allowed)]}"
 
 
-def _geometric_mean(table: Table, name: str = "excess") -> float:
-    """Geometric mean of a column."""
-    return float(np.exp(np.mean(np.log(table.column(name)))))
-
-
-def _plot_main(table: Table, fitted: FittedSlopes, error: str) -> Any:
+@house_style()
+def _plot_main(table: Table, fitted: FittedSlopes, error: str, output: OutputFolder) -> Item:
     """One panel per pair: the error with both choices of lambda, the theorem's slope and the printed one."""
-    with house_style():
-        figure, axes = make_panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
-        for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
-            slopes = [f"{'formula' if explain_outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
-            for series, (ridge, label) in enumerate(RIDGES.items()):
-                key = (r, gamma, feature_constant((r, gamma)), ridge)
-                if key not in fitted:
-                    continue
-                points = table.select(r=r, gamma=gamma, features=key[2], ridge=ridge)
-                sizes, centre, bars = geometric_means(points, error)
-                plot_errorbars(ax, sizes, centre, bars, series=series, label=label)
-                where = {"xy": (0.98, 0.95 - 0.07 * series), "xycoords": "axes fraction", "ha": "right"}
-                ax.annotate(f"{ridge}: {fitted[key][error]}", color=SERIES[series]["color"], fontsize=8, **where)
-                _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
-                if ridge == "validation" and error == "excess" and (r, gamma) in PAIRS:
-                    _plot_slope(ax, sizes, centre, -PAIRS[r, gamma], "slope that the paper prints", PRINTED)
-                    slopes.append(f"printed {-PAIRS[r, gamma]:.2f}")
-            ax.annotate("\n".join(slopes).replace("-", "\u2212"), (0.03, 0.04), xycoords="axes fraction", fontsize=8)
-            _label_panel(ax, table, r, gamma)
-        _label_axes(axes, ERRORS[error])
-        add_shared_legend(figure, axes[0, 0])
-    return figure
-
-
-def _plot_constants(table: Table) -> Any:
-    """One panel per pair: the excess risk for each constant in M, and for the exact kernel."""
-    labels = {"1": "constant 1", MAIN: "constant 5", "20": "constant 20", EXACT: "kernel itself"}
-    with house_style():
-        figure, axes = make_panels(2, 3, size=(11.0, 7.0), sharex=True, sharey=True)
-        for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
-            for series, (features, label) in enumerate(labels.items()):
-                points = table.select(r=r, gamma=gamma, features=features, ridge="theory")
-                if not len(points):
-                    continue
-                sizes, centre, bars = geometric_means(points, "excess")
-                plot_errorbars(ax, sizes, centre, bars, series=series, label=label)
+    figure, axes = make_panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
+    for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
+        slopes = [f"{'formula' if explain_outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
+        for series, ridge in enumerate(RIDGES):
+            key = (r, gamma, feature_constant((r, gamma)), ridge)
+            if key not in fitted:
+                continue
+            points = table.select(r=r, gamma=gamma, features=key[2], ridge=ridge)
+            sizes, centre = plot_geometric_means(ax, points, error, series=series, label=f"lambda from {ridge}")
+            where = {"xy": (0.98, 0.95 - 0.07 * series), "xycoords": "axes fraction", "ha": "right"}
+            ax.annotate(f"{ridge}: {fitted[key][error]}", color=SERIES[series]["color"], fontsize=8, **where)
             _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
-            _label_panel(ax, table, r, gamma)
-        _label_axes(axes, ERRORS["excess"])
-        add_shared_legend(figure, axes[0, 0], columns=5)
-    return figure
+            if ridge == "validation" and error == "excess" and (r, gamma) in PAIRS:
+                _plot_slope(ax, sizes, centre, -PAIRS[r, gamma], "slope that the paper prints", PRINTED)
+                slopes.append(f"printed {-PAIRS[r, gamma]:.2f}")
+        ax.annotate("\n".join(slopes).replace("-", "\u2212"), (0.03, 0.04), xycoords="axes fraction", fontsize=8)
+        _label_panel(ax, table, r, gamma)
+    _label_axes(axes, ERRORS[error])
+    add_shared_legend(figure, axes[0, 0])
+    name = {"excess": "fig_3-learning-rates", "squared": "fig_3-squared-errors"}[error]
+    return output.save_figure(figure, name, _caption(error))
+
+
+def _caption(error: str) -> str:
+    """Caption of the figures of excess risks and of squared errors."""
+    lines = (
+        f"the four pairs of the paper with M = ceil({MAIN} N^c), and two agnostic ones inside of the theorem with M = "
+        f"ceil({MANY} N^c). Geometric means over repetitions, bars of one standard error; the labels give the fitted "
+        "slopes and their 95 % intervals. Dotted: the slope of the theorem, -2r/(2r + gamma), without its logarithm"
+    )
+    if error == "squared":
+        return f"Squared error of the median fit, {lines}."
+    return (
+        f"Excess risk of the median fit, {lines}; dashed grey: the slope that the paper prints, drawn through the "
+        "middle of the points with lambda from validation."
+    )
+
+
+@house_style()
+def _plot_constants(table: Table, output: OutputFolder) -> Item:
+    """One panel per pair: the excess risk for each constant in M, and for the exact kernel."""
+    labels = {"1": "constant 1", MAIN: "constant 5", MANY: "constant 20", EXACT: "kernel itself"}
+    figure, axes = make_panels(2, 3, size=(11.0, 7.0), sharex=True, sharey=True)
+    for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
+        for series, (features, label) in enumerate(labels.items()):
+            points = table.select(r=r, gamma=gamma, features=features, ridge="theory")
+            if len(points):
+                sizes, centre = plot_geometric_means(ax, points, "excess", series=series, label=label)
+        _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
+        _label_panel(ax, table, r, gamma)
+    _label_axes(axes, ERRORS["excess"])
+    add_shared_legend(figure, axes[0, 0], columns=5)
+    return output.save_figure(
+        figure,
+        "fig_3-constants",
+        "Excess risk with lambda from theory and other numbers of features: M = ceil(constant N^c), and the kernel "
+        "itself. Geometric means, bars of one standard error; dotted: the slope of the theorem.",
+    )
 
 
 def _label_panel(ax: Any, table: Table, r: float, gamma: float) -> None:
@@ -467,8 +460,8 @@ def _plot_slope(
     ax.plot(x, height * (x / middle) ** slope, zorder=1, label=None if label in named else label, **style)
 
 
-def _tabulate_slopes(table: Table, fitted: FittedSlopes) -> tuple[dict[str, str], list[list[Any]]]:
-    """Columns and rows of the table of slopes."""
+def _tabulate_slopes(table: Table, fitted: FittedSlopes, output: OutputFolder) -> Item:
+    """Slopes of both errors, and whether they are as fast as the theorem allows."""
     columns = {
         "r": "g", "gamma": "g", "constant": "", "lambda": "", "repetitions": "d", "theory": ".2f", "allowed": ".2f",
         "printed": ".2f", "printed x theory": ".2f", "excess risk": ".2f", "low": ".2f", "high": ".2f",
@@ -482,29 +475,32 @@ def _tabulate_slopes(table: Table, fitted: FittedSlopes) -> tuple[dict[str, str]
         printed = -PAIRS[r, gamma] if (r, gamma) in PAIRS and (features, ridge) == (MAIN, "validation") else None
         ratio = -printed * bound if printed else None
         numbers = [value for slope in slopes.values() for value in (slope.value, slope.low, slope.high)]
-        judged = phrases[all_hold([slope.meets_bound(allowed) for slope in slopes.values()])]
+        judged = phrases[all_hold(slope.meets_bound(allowed) for slope in slopes.values())]
         verdict = f"{judged} (no theorem)" if explain_outside(r, gamma) else judged
         lines.append([r, gamma, features, ridge, count, bound, allowed, printed, ratio, *numbers, verdict])
-    return columns, lines
+    return output.save_table(
+        columns,
+        lines,
+        "fig_3-slopes",
+        'Slopes of log error against log N, with 95 % intervals; "allowed" is the slope of the theorem with its '
+        "log^2 N over these N.",
+    )
 
 
-def _tabulate_points(table: Table) -> tuple[dict[str, str], list[list[Any]]]:
-    """Columns and rows of the table of points."""
+def _tabulate_points(table: Table, output: OutputFolder) -> Item:
+    """Geometric means at every N."""
     columns = {
         "r": "g", "gamma": "g", "constant": "", "lambda": "", "N": ",d", "M": ",d", "ridge weight": ".1e",
         "excess risk": ".2e", "squared error": ".2e",
     }  # fmt: skip
     lines = [
-        [
-            *key,
-            int(part.column("M").max()),
-            *(float(np.exp(np.mean(np.log(part.column(name))))) for name in ("alpha", *ERRORS)),
-        ]
+        [*key, int(part.column("M").max()), *(part.geometric_mean(name) for name in ("alpha", *ERRORS))]
         for key, part in table.groups("r", "gamma", "features", "ridge", "n")
     ]
-    return columns, lines
+    caption = "The points: geometric means over repetitions."
+    return output.save_table(columns, lines, "fig_3-points", caption, folded=True)
 
 
-FIG_RATES = Experiment(
-    "fig_3", "fig_3", "Learning rates: log excess risk against log N", tasks, measure, present, cost, version=2
+LEARNING_RATE = Experiment(
+    "fig_3", "fig_3", "Learning rates: log excess risk against log N", present, tasks, measure, cost, version=2
 )

@@ -10,26 +10,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import RandomFeatures
-from quernel.losses import Pinball
-from quernel.objective import Problem
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
-from quernel.paper.figures import REFERENCE, label_decades, label_ticks, make_panels, plot_errorbars
-from quernel.paper.holdout_fit import ALPHAS, pinball, solve_grid
+from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
+from quernel.paper.figures import REFERENCE, label_decades, label_ticks, make_panels, plot_means
+from quernel.paper.holdout_fit import ALPHAS, OPTIONS, make_problem, pinball, solve_grid
+from quernel.paper.measurements import Row, Table, summarize
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.sampling import LEVERAGE, MEDIAN, NAMES, UNIFORM, N
 from quernel.paper.simulated import KERNEL, Trial, make_trial, normal_excess_risk
-from quernel.paper.slopes import format_mean, half_width, is_below_zero, paired_difference, summarize
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
 
 SIMULATION, LEVEL = "homoscedastic", 0.5
 COUNTS = (5, 10, 50)
-# Relative duality gap of all fits.
-TOL = 1e-5
 METHODS = (UNIFORM, LEVERAGE)
 # Columns of the results: excess risk without and with an intercept.
 EXCESS = ("excess", "excess_intercept")
@@ -44,7 +39,7 @@ QUANTITIES = {
 
 def tasks(size: Size) -> list[Task]:
     """Numbers of features times repetitions."""
-    return [task for M in COUNTS for task in repetitions(3 if size == "quick" else REPETITIONS, M=M)]
+    return repetitions(3 if size == "quick" else REPETITIONS, M=COUNTS)
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
@@ -55,12 +50,10 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     features.
     """
     trial, M = make_trial(SIMULATION, N, rng, get_solver(task)), int(task["M"])
-    parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
-    uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
-    features = [uniform.transform(part) for part in parts]
+    features = trial.transform(RandomFeatures(KERNEL, M, random_state=rng))
     alpha, excess = fit_median(trial, features, fit_intercept=False)
-    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
-    sampled = [leverage.transform(part) for part in parts]
+    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng)
+    sampled = trial.transform(leverage)
     return [
         _row(UNIFORM, trial, features, alpha, excess),
         _row(LEVERAGE, trial, sampled, alpha, fit_median(trial, sampled, fit_intercept=False)[1]),
@@ -83,9 +76,8 @@ def _row(method: str, trial: Trial, features: list[Array], alpha: float, excess:
 def fit_median(trial: Trial, features: list[Array], *, fit_intercept: bool) -> tuple[float, float]:
     """The ridge weight that validation selects for the median, and the excess risk of that fit on test rows."""
     train, validation, test = features
-    rows = InMemoryDesign(ArrayRows(train, trial.y[trial.train]), features=train)
-    problem = Problem(rows, Pinball([LEVEL]), 1.0, fit_intercept=fit_intercept)
-    grid = solve_grid(problem, ALPHAS, tol=TOL, solver=trial.solver)
+    problem = make_problem(train, trial.y[trial.train], [LEVEL], fit_intercept=fit_intercept)
+    grid = solve_grid(problem, ALPHAS, tol=OPTIONS.path_tol, solver=trial.solver)
     held_out = trial.y[trial.validation][:, None]
     best = int(np.argmin(pinball(held_out - grid.predict(validation), np.array([LEVEL])).mean(axis=1)[:, 0]))
     deviation = test @ grid.coef[best, :, 0] + grid.intercept[best, 0] - trial.truth[trial.test, MEDIAN]
@@ -131,8 +123,8 @@ def verdicts(table: Table) -> list[Verdict]:
 def _judge_distance(part: Table, M: int) -> Verdict:
     """Whether the constant is farther from leverage than from uniform features (paired)."""
     uniform, leverage = (part.select(method=method).summary("distance").mean for method in METHODS)
-    farther = paired_difference(part, UNIFORM, LEVERAGE, "distance")
-    holds = is_below_zero(farther)
+    farther = part.paired_difference("distance", UNIFORM, LEVERAGE)
+    holds = farther.is_below_zero()
     phrase = {True: "farther from", False: "nearer to", "undecided": "not clearly farther from"}[holds]
     return Verdict(
         f"M = {M}: leverage features are {phrase} the constant than uniform ones, at {leverage:.4f} against "
@@ -143,18 +135,18 @@ def _judge_distance(part: Table, M: int) -> Verdict:
 
 def _judge_intercept(part: Table, M: int) -> Verdict:
     """Whether leverage features lose without an intercept, and no longer (and by less) with one."""
-    without, with_intercept = (paired_difference(part, LEVERAGE, UNIFORM, name) for name in EXCESS)
+    without, with_intercept = (part.paired_difference(name, LEVERAGE, UNIFORM) for name in EXCESS)
     text = (
-        f"M = {M}: the excess risk of leverage minus that of uniform features is {format_mean(without)} without an "
-        f"intercept and {format_mean(with_intercept)} with one"
+        f"M = {M}: the excess risk of leverage minus that of uniform features is {without} without an intercept and "
+        f"{with_intercept} with one"
     )
-    if is_below_zero(without) is not False:
-        left = is_below_zero(with_intercept) is False
+    if without.is_below_zero() is not False:
+        left = with_intercept.is_below_zero() is False
         phrase = "a loss only with an intercept" if left else "no clear loss to explain"
         return Verdict(f"{text}: {phrase}.", False if left else None)
     lost = [part.select(method=LEVERAGE).column(name) - part.select(method=UNIFORM).column(name) for name in EXCESS]
-    smaller = is_below_zero(summarize(lost[1] - lost[0])) is True
-    if is_below_zero(with_intercept) is False:
+    smaller = summarize(lost[1] - lost[0]).is_below_zero() is True
+    if with_intercept.is_below_zero() is False:
         share = f", {with_intercept.mean / without.mean:.0%} of it" if smaller else ""
         return Verdict(f"{text}: the loss is still there{share}.", False)
     return Verdict(
@@ -162,29 +154,27 @@ def _judge_intercept(part: Table, M: int) -> Verdict:
     )
 
 
+@house_style()
 def _plot(table: Table, output: OutputFolder) -> Item:
     """Distances of the constant (left), and excess risk of leverage minus uniform features (right)."""
     counts = table.values("M")
-    with house_style():
-        figure, axes = make_panels(1, 2, size=(9.5, 3.8))
-        left, right = axes[0]
-        for series, method in enumerate(METHODS):
-            cells = [table.select(method=method, M=M).summary("distance") for M in counts]
-            means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
-            plot_errorbars(left, counts, means, errors, series=series, label=NAMES[method])
-        for series, (name, label) in enumerate(zip(EXCESS, ("without an intercept", "with one"), strict=True)):
-            cells = [paired_difference(table.select(M=M), LEVERAGE, UNIFORM, name) for M in counts]
-            means, errors = [cell.mean for cell in cells], [half_width(cell) for cell in cells]
-            plot_errorbars(right, counts, means, errors, series=series, label=label)
-        right.axhline(0, **REFERENCE)
-        left.set(yscale="log", ylabel="distance of the constant")
-        right.set_ylabel("excess risk, leverage minus uniform")
-        for ax in (left, right):
-            ax.set_xscale("log")
-            label_ticks(ax, counts)
-            ax.set_xlabel("random features $M$")
-            ax.legend(frameon=False)
-        label_decades(left)
+    figure, axes = make_panels(1, 2, size=(9.5, 3.8))
+    left, right = axes[0]
+    for series, method in enumerate(METHODS):
+        distances = [table.select(method=method, M=M).summary("distance") for M in counts]
+        plot_means(left, counts, distances, error="half_width", series=series, label=NAMES[method])
+    for series, (name, label) in enumerate(zip(EXCESS, ("without an intercept", "with one"), strict=True)):
+        losses = [table.select(M=M).paired_difference(name, LEVERAGE, UNIFORM) for M in counts]
+        plot_means(right, counts, losses, error="half_width", series=series, label=label)
+    right.axhline(0, **REFERENCE)
+    left.set(yscale="log", ylabel="distance of the constant")
+    right.set_ylabel("excess risk, leverage minus uniform")
+    for ax in (left, right):
+        ax.set_xscale("log")
+        label_ticks(ax, counts)
+        ax.set_xlabel("random features $M$")
+        ax.legend(frameon=False)
+    label_decades(left)
     return output.save_figure(
         figure,
         "beyond-leverage-constant",
@@ -199,7 +189,7 @@ def _tabulate(table: Table, output: OutputFolder) -> Item:
     for (M,), part in table.groups("M"):
         uniform, leverage = (part.select(method=method) for method in METHODS)
         for name, phrase in QUANTITIES.items():
-            difference = paired_difference(part, LEVERAGE, UNIFORM, name)
+            difference = part.paired_difference(name, LEVERAGE, UNIFORM)
             means = (one.summary(name).mean for one in (uniform, leverage))
             rows.append([M, phrase, difference.n, *means, difference.mean, difference.se])
     columns = {"M": "d", "quantity": "", "repetitions": "d", NAMES[UNIFORM]: ".5f", NAMES[LEVERAGE]: ".5f"}
@@ -207,18 +197,18 @@ def _tabulate(table: Table, output: OutputFolder) -> Item:
     return output.save_table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
 
 
-def _cost(task: Task) -> float:
+def cost(task: Task) -> float:
     """Rough running time in seconds."""
     return 0.6 + float(task["M"]) / 150
 
 
 LEVERAGE_CONSTANT = Experiment(
-    name="leverage_constant",
-    label="beyond the paper",
-    title="Why leverage features lose without an intercept",
-    tasks=tasks,
-    measure=measure,
-    present=present,
-    cost=_cost,
+    "leverage_constant",
+    "beyond the paper",
+    "Why leverage features lose without an intercept",
+    present,
+    tasks,
+    measure,
+    cost,
     version=2,
 )

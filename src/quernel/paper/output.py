@@ -1,7 +1,7 @@
-"""What an experiment presents: figures, tables and verdicts, and the files in which they are saved.
+"""What an experiment presents: figures, tables and verdicts, saved as files and shown on one HTML page.
 
 A figure is saved as PNG and SVG, a table as CSV (ten digits) and Markdown (rounded); both also become HTML for the
-page.
+page, which is one self-contained file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from quernel.paper.measurements import Judgement
 from quernel.plots.style import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from quernel.paper.experiment import Experiment
+
 # Outcome of a verdict: see `Verdict`.
-Holds = bool | Literal["undecided", "stated"] | None
+Holds = Judgement | Literal["stated"] | None
 # Typographic en dash for a missing value, and minus sign.
 MISSING, MINUS = "\u2013", "\u2212"
 
@@ -157,3 +160,101 @@ def _render_html(columns: list[str], cells: list[list[str]], is_text: list[bool]
 def _escape_breakable(text: str) -> str:
     """Escape HTML, and allow line breaks inside long formulas at their parentheses."""
     return escape(text).replace(")/(", ")/<wbr>(").replace(")(", ")<wbr>(").replace("/(", "/<wbr>(")
+
+
+STYLE = """
+:root { --ink: #222; --quiet: #595959; --line: #d0d0d0; --blue: #08306b; --orange: #b34700; }
+body { font: 16px/1.5 Georgia, "Times New Roman", serif; color: var(--ink); max-width: 62rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1, h2, h3, nav, table, .label, .verdict b { font-family: "Helvetica Neue", Arial, sans-serif; }
+h1 { line-height: 1.2; color: var(--blue); } h2 { margin-top: 3rem; border-top: 2px solid var(--blue);
+     padding-top: .6rem; color: var(--blue); }
+h3 { font-size: 1rem; color: var(--quiet); margin-bottom: .3rem; }
+.label { color: var(--quiet); font-weight: normal; font-size: .9rem; margin-left: .6rem; }
+nav ol { columns: 2; font-size: .92rem; } nav li { break-inside: avoid; } a { color: var(--blue); }
+figure { margin: 1.2rem 0; } figure img { max-width: 100%; height: auto; } .scroll { overflow-x: auto; }
+figcaption, summary { font-size: .9rem; color: var(--quiet); margin: .3rem 0; }
+table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; }
+th { text-align: right; border-bottom: 1.5px solid var(--ink); vertical-align: bottom; } td { text-align: right; }
+th, td { padding: .15rem .55rem; } tbody tr:nth-child(even) { background: #f4f6f9; }
+td:first-child, th:first-child, .words { text-align: left; } td { vertical-align: top; }
+.verdict { border-left: 4px solid var(--quiet); padding: .1rem .8rem; margin: .5rem 0; }
+.verdict.yes { border-color: var(--blue); } .verdict.no { border-color: var(--orange); border-left-style: double; }
+@media print { body { font-size: 10pt; max-width: none; } h2 { break-before: page; } figure { break-inside: avoid; }
+               details > *:not(summary) { display: none; } }
+"""
+# Heading above what the paper reports, here and in the summary's README.
+REPORTED = "What the paper reports, and how we read it"
+# Outcome of a verdict to (CSS class, word): readers who see no colours read the word.
+MARKS = {
+    True: ("yes", "Shown."),
+    False: ("no", "Not shown."),
+    "undecided": ("", "Undecided."),
+    "stated": ("", "Stated."),
+    None: ("", "Remark."),
+}
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """An experiment with its section and the total CPU time of its tasks, or the reason why it was not run."""
+
+    experiment: Experiment
+    section: Section | None
+    seconds: float = 0.0
+    left_out: str = ""
+
+
+def render_page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
+    """The whole page as HTML.
+
+    Parameters
+    ----------
+    chapters : sequence of Chapter
+    heading : sequence of str
+        Paragraphs on how the page was made: command, versions, machine.
+    """
+    contents = "".join(
+        f'<li><a href="#{chapter.experiment.name}">{escape(chapter.experiment.title)}</a> '
+        f"({escape(chapter.experiment.label)})</li>"
+        for chapter in chapters
+    )
+    title, style = "The paper, reproduced", f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>{style}</head><body>'
+        f"<h1>{title}</h1>{_render_paragraphs(heading)}<nav><h3>Items</h3><ol>{contents}</ol></nav>"
+        f"{''.join(map(_render_chapter, chapters))}</body></html>\n"
+    )
+
+
+def _render_chapter(chapter: Chapter) -> str:
+    """Heading, what the paper reports, verdicts, then figures and tables."""
+    experiment, section = chapter.experiment, chapter.section
+    heading = (
+        f'<section id="{experiment.name}"><h2>{escape(experiment.title)}'
+        f'<span class="label">{escape(experiment.label)} · <code>{experiment.name}</code></span></h2>'
+    )
+    if section is None:
+        return f"{heading}<p>{escape(chapter.left_out)}</p></section>"
+    verdicts = "".join(
+        f'<p class="verdict {MARKS[verdict.holds][0]}"><b>{MARKS[verdict.holds][1]}</b> {escape(verdict.text)}</p>'
+        for verdict in section.verdicts
+    )
+    return (
+        f"{heading}<h3>{REPORTED}</h3>{_render_paragraphs(section.reported)}<h3>Verdict</h3>{verdicts}<h3>Figures and "
+        f"tables</h3>{''.join(map(_render_item, section.items))}</section>"
+    )
+
+
+def _render_item(item: Item) -> str:
+    """A figure or table with its caption; folded ones inside <details>."""
+    caption = escape(item.caption)
+    figure = (
+        f'<figure id="{item.name}"><figcaption>{caption}</figcaption><div class="scroll">{item.html}</div></figure>'
+    )
+    return f"<details><summary>{caption}</summary>{figure}</details>" if item.folded else figure
+
+
+def _render_paragraphs(texts: Sequence[str]) -> str:
+    """Escaped <p> elements."""
+    return "".join(f"<p>{escape(text)}</p>" for text in texts)

@@ -1,7 +1,7 @@
 """Effect of the sample size: KQR-RF with M = 50 features against exact KQR (`tab.2`, `tab.3`).
 
 Five quantile levels, N from 500 to 10,000, 50 repetitions. "Exact" KQR uses a pivoted Cholesky factor of the kernel
-matrix whose remaining trace is negligible; verdicts on the printed numbers are in `sample_size_verdicts`.
+matrix whose remaining trace is negligible; verdicts on the printed numbers are in `paper_numbers`.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ from typing import Any
 import numpy as np
 
 from quernel.features import PivotedCholesky, RandomFeatures
-from quernel.paper import paper_numbers
-from quernel.paper import sample_size_verdicts as verdicts
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver, repetitions
+from quernel.paper import paper_numbers as paper
+from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
 from quernel.paper.figures import (
     REFERENCE,
     SERIES,
     add_shared_legend,
     label_decades,
     make_panels,
-    plot_errorbars,
+    plot_means,
     set_log_log,
     share_y_axis,
 )
 from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.measurements import Row, Table
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
-from quernel.paper.paper_numbers import EXACT, RF
-from quernel.paper.sample_size_verdicts import compare, summarize_cell
-from quernel.paper.simulated import KERNEL, Trial, bayes_risk, bound, make_trial
+from quernel.paper.paper_numbers import EXACT, METHODS, RF, Cells, compare, summarize_cell
+from quernel.paper.simulated import KERNEL, bayes_risk, bound, make_trial
 from quernel.plots import house_style
 
 # The paper's number of random features.
@@ -57,8 +56,8 @@ LAWS = {
 
 def tasks(simulation: str, size: Size) -> list[Task]:
     """Sizes times repetitions; those of the quick size are among the full ones."""
-    sizes, count = ((500, 2000), 3) if size == "quick" else (paper_numbers.SIZES, paper_numbers.REPETITIONS)
-    return [task for n in sizes for task in repetitions(count, simulation=simulation, n=n)]
+    sizes, count = ((500, 2000), 3) if size == "quick" else (paper.SIZES, paper.REPETITIONS)
+    return repetitions(count, simulation=simulation, n=sizes)
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
@@ -67,32 +66,18 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     The first repetition of moderate sizes also fits a finer factor of the kernel: what changes is the error of "exact".
     """
     trial = make_trial(str(task["simulation"]), int(task["n"]), rng, get_solver(task))
-    features = RandomFeatures(KERNEL, M, random_state=rng).fit(trial.X)
-    train, validation, test = (
-        features.transform(trial.X[part]) for part in (trial.train, trial.validation, trial.test)
-    )
-    rows: list[Row] = [
-        {"method": RF, **row} for row in trial.evaluate(trial.fit_and_select_alpha(train, validation), test)
-    ]
-    rows += _fit_exact(trial, EXACT, TRACE_TOL)
+    rows = trial.evaluate(RF, trial.transform(RandomFeatures(KERNEL, M, random_state=rng)))
+    rows += trial.evaluate(EXACT, trial.transform(PivotedCholesky(KERNEL, tol=TRACE_TOL)))
     if task["repetition"] == 0 and int(task["n"]) <= FINE_UP_TO:
-        rows += _fit_exact(trial, FINE, FINE_TRACE_TOL)
+        rows += trial.evaluate(FINE, trial.transform(PivotedCholesky(KERNEL, tol=FINE_TRACE_TOL)))
     return rows
-
-
-def _fit_exact(trial: Trial, method: str, trace_tol: float) -> list[Row]:
-    """Fit and evaluate exact KQR on a pivoted Cholesky factor that leaves out `trace_tol` of the trace."""
-    factor = PivotedCholesky(KERNEL, tol=trace_tol)
-    train = factor.fit_transform(trial.X[trial.train])
-    chosen = trial.fit_and_select_alpha(train, factor.transform(trial.X[trial.validation]))
-    return [{"method": method, **row} for row in trial.evaluate(chosen, factor.transform(trial.X[trial.test]))]
 
 
 def present(simulation: str, table: Table, output: OutputFolder) -> Section:
     """The paper's table beside ours, risks as curves, and verdicts."""
     label = {"homoscedastic": "2", "heteroscedastic": "3"}[simulation]
-    paper = paper_numbers.sample_size_cells(simulation)
-    run = {cell: entry for cell, entry in paper.items() if cell[2] in table.values("n")}
+    printed = paper.sample_size_cells(simulation)
+    run = {cell: entry for cell, entry in printed.items() if cell[2] in table.values("n")}
     return Section(
         reported=[
             f"Table {label}: mean and standard deviation over 50 repetitions of the PQE on 10,000 test rows, for N "
@@ -106,17 +91,17 @@ def present(simulation: str, table: Table, output: OutputFolder) -> Section:
             "combine ours, the printed sd over the root of 50, and the rounding of print to three decimals.",
         ],
         items=[
-            _plot(simulation, table, output),
-            _tabulate_as_printed(simulation, table, output),
+            _plot(simulation, table, run, output),
+            _tabulate_as_printed(simulation, table, run, output),
             _tabulate_all(simulation, table, run, output),
         ],
         verdicts=[
-            verdicts.judge_numbers(simulation, table, run),
-            verdicts.judge_fall(table, paper),
-            verdicts.judge_printed_gap(paper),
-            verdicts.judge_our_gap(table),
-            verdicts.judge_exact(table),
-            *verdicts.judge_bounds(simulation, paper),
+            paper.judge_numbers(simulation, table, run),
+            paper.judge_fall(table, printed),
+            paper.judge_printed_gap(printed),
+            paper.judge_our_gap(table),
+            paper.judge_exact(table),
+            *paper.judge_bounds(simulation, printed),
             _remark_accuracy(table),
         ],
     )
@@ -131,41 +116,37 @@ def _remark_accuracy(table: Table) -> Verdict:
     others, gap = np.sum(fine.column("alpha") != usual.column("alpha")), table.column("gap").max()
     return Verdict(
         f"Accuracy: every fit shown has a certified relative duality gap of at most {gap:.0e}. Exact KQR works on a "
-        f"factor of the kernel that leaves out {TRACE_TOL:g} of its trace; with {FINE_TRACE_TOL:g}, single PQEs "
-        "change by at most "
-        f"{np.abs(change['pqe']).max():.0e} and excess risks by {np.abs(change['excess']).max():.0e} (in the mean "
-        f"{change['excess'].mean():+.0e}); validation then chooses another weight in {others} of {len(fine)} fits."
+        f"factor of the kernel that leaves out {TRACE_TOL:g} of its trace; with {FINE_TRACE_TOL:g}, single PQEs change "
+        f"by at most {np.abs(change['pqe']).max():.0e} and excess risks by {np.abs(change['excess']).max():.0e} (in "
+        f"the mean {change['excess'].mean():+.0e}); validation then chooses another weight in {others} of {len(fine)} "
+        "fits."
     )
 
 
-def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
+@house_style()
+def _plot(simulation: str, table: Table, printed: Cells, output: OutputFolder) -> Item:
     """PQE with the printed means (above) and excess risk (below) against N, one column of panels per level."""
     sizes = table.values("n")
-    with house_style():
-        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-        share_y_axis(axes[1])
-        for k, level in enumerate(LEVELS):
-            above, below = axes[:, k]
-            for series, method in enumerate((RF, EXACT)):
-                cells = [summarize_cell(table, (method, level, n), "pqe") for n in sizes]
-                plot_errorbars(
-                    above, sizes, [c.mean for c in cells], [c.sd for c in cells], series=series, label=method
-                )
-                ours = {"color": SERIES[series]["color"], "marker": SERIES[series]["marker"], "markersize": 5}
-                paper = [paper_numbers.sample_size(simulation, method, level, n)[0] for n in sizes]
-                above.plot(
-                    sizes, paper, linestyle="none", **ours, markerfacecolor="white", label=f"{method}, as printed"
-                )
-                risks = [summarize_cell(table, (method, level, n), "excess") for n in sizes]
-                plot_errorbars(below, sizes, [c.mean for c in risks], [c.se for c in risks], series=series)
-            above.axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least expected PQE")
-            above.set_title(f"level {level:g}", loc="left")
-            below.set_xlabel("sample size $N$")
-            set_log_log(below, sizes, max_ticks=3)
-        axes[0, 0].set_ylabel("PQE")
-        axes[1, 0].set_ylabel("excess risk")
-        label_decades(axes[1, 0])
-        add_shared_legend(figure, axes[0, 0], columns=5)
+    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+    share_y_axis(axes[1])
+    for (above, below), level in zip(axes.T, LEVELS, strict=True):
+        for series, method in enumerate(METHODS):
+            pqe, risks = (
+                [summarize_cell(table, (method, level, n), name) for n in sizes] for name in ("pqe", "excess")
+            )
+            plot_means(above, sizes, pqe, error="sd", series=series, label=method)
+            hollow = {name: SERIES[series][name] for name in ("color", "marker")} | {"markerfacecolor": "white"}
+            means = [printed[method, level, n][0] for n in sizes]
+            above.plot(sizes, means, linestyle="none", markersize=5, label=f"{method}, as printed", **hollow)
+            plot_means(below, sizes, risks, error="se", series=series)
+        above.axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least expected PQE")
+        above.set_title(f"level {level:g}", loc="left")
+        below.set_xlabel("sample size $N$")
+        set_log_log(below, sizes, max_ticks=3)
+    axes[0, 0].set_ylabel("PQE")
+    axes[1, 0].set_ylabel("excess risk")
+    label_decades(axes[1, 0])
+    add_shared_legend(figure, axes[0, 0], columns=5)
     return output.save_figure(
         figure,
         f"sample_size_{simulation}",
@@ -174,28 +155,27 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     )
 
 
-def _tabulate_as_printed(simulation: str, table: Table, output: OutputFolder) -> Item:
+def _tabulate_as_printed(simulation: str, table: Table, printed: Cells, output: OutputFolder) -> Item:
     """The layout of the paper's table, with ours and the printed number in each cell."""
-    sizes = table.values("n")
-    rows = []
+    sizes, rows = table.values("n"), []
     for level in LEVELS:
-        for method in (RF, EXACT):
+        for method in METHODS:
             ours = [summarize_cell(table, (method, level, n), "pqe") for n in sizes]
-            paper = [paper_numbers.sample_size(simulation, method, level, n)[0] for n in sizes]
-            cells = [f"{o.mean:.4f} ({o.sd:.4f}) / {p:.3f}" for o, p in zip(ours, paper, strict=True)]
+            means = [printed[method, level, n][0] for n in sizes]
+            cells = [f"{o.mean:.4f} ({o.sd:.4f}) / {mean:.3f}" for o, mean in zip(ours, means, strict=True)]
             rows.append([f"{level:g}", method, *cells, bayes_risk(simulation, level)])
     columns = {"level": "", "method": "", **{f"N = {n:,}": "" for n in sizes}, "Bayes risk": ".4f"}
     caption = "PQE: our mean (standard deviation) / the paper's mean."
     return output.save_table(columns, rows, f"sample_size_{simulation}_as_printed", caption)
 
 
-def _tabulate_all(simulation: str, table: Table, paper: paper_numbers.Cells, output: OutputFolder) -> Item:
+def _tabulate_all(simulation: str, table: Table, printed: Cells, output: OutputFolder) -> Item:
     """All numbers, with standard errors, bounds and differences from the printed ones."""
     rows: list[list[Any]] = []
-    for cell in paper:
-        (method, level, n), (mean, sd), (risk, test_sd) = cell, paper[cell], bound(simulation, cell[1])
+    for cell, (mean, sd) in printed.items():
+        (method, level, n), (risk, test_sd) = cell, bound(simulation, cell[1])
         ours, excess, least = (summarize_cell(table, cell, name) for name in ("pqe", "excess", "least_excess"))
-        difference = compare(ours, paper[cell], test_sd)
+        difference = compare(ours, (mean, sd), test_sd)
         compared = (mean, sd, difference.value / difference.se, risk, test_sd, (mean - risk) / test_sd)
         rows.append([level, method, n, ours.n, *ours[:3], *compared, *excess[:3], least.mean])
     rows.sort(key=lambda row: (row[0], row[1] != RF, row[2]))
@@ -206,20 +186,20 @@ def _tabulate_all(simulation: str, table: Table, paper: paper_numbers.Cells, out
     return output.save_table(columns, rows, f"sample_size_{simulation}", "All numbers of this item.", folded=True)
 
 
-def _cost(task: Task) -> float:
+def cost(task: Task) -> float:
     """Rough running time in seconds."""
     return (0.6 + float(task["n"]) / 2000) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
 
-EXPERIMENTS = tuple(
+SAMPLE_SIZE = tuple(
     Experiment(
-        name=f"sample_size_{simulation}",
-        label=label,
-        title=f"Effect of the sample size, {simulation} case",
-        tasks=partial(tasks, simulation),
-        measure=measure,
-        present=partial(present, simulation),
-        cost=_cost,
+        f"sample_size_{simulation}",
+        label,
+        f"Effect of the sample size, {simulation} case",
+        partial(present, simulation),
+        partial(tasks, simulation),
+        measure,
+        cost,
         version=2,
     )
     for simulation, label in (("homoscedastic", "tab.2"), ("heteroscedastic", "tab.3"))

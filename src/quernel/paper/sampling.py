@@ -9,39 +9,28 @@ scores.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling import leverage_scores
-from quernel.paper.experiment import (
-    Experiment,
-    Row,
-    Size,
-    Summary,
-    Table,
-    Task,
-    get_solver,
-    no_rows,
-    no_tasks,
-    repetitions,
-)
+from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
 from quernel.paper.figures import (
     REFERENCE,
     add_shared_legend,
     label_decades,
     label_ticks,
     make_panels,
-    plot_errorbars,
+    plot_means,
     share_y_axis,
 )
 from quernel.paper.holdout_fit import LEVELS
+from quernel.paper.measurements import Judgement, Row, Summary, Table, summarize
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
 from quernel.paper.paper_numbers import REPETITIONS
 from quernel.paper.simulated import KERNEL, SIMULATIONS, bayes_risk, make_trial
-from quernel.paper.slopes import half_width, is_below_zero, paired_difference, subtract_means, summarize
 from quernel.plots import house_style
 
 Array = NDArray[np.floating]
@@ -69,7 +58,7 @@ def tasks(simulation: str, size: Size) -> list[Task]:
     three repetitions says nothing.
     """
     counts, count = ((10, 50), 3) if size == "quick" else (COUNTS, REPETITIONS)
-    return [task for M in counts for task in repetitions(count, simulation=simulation, M=M)]
+    return repetitions(count, simulation=simulation, M=counts)
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
@@ -79,25 +68,16 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     uniform features. The grid is then searched again with the new features.
     """
     trial, M = make_trial(str(task["simulation"]), N, rng, get_solver(task)), int(task["M"])
-    parts = [trial.X[part] for part in (trial.train, trial.validation, trial.test)]
     # 1. Uniform features, which also give the ridge weight of the leverage scores.
-    uniform = RandomFeatures(KERNEL, M, random_state=rng).fit(parts[0])
-    train, validation, test = (uniform.transform(part) for part in parts)
-    selected = trial.fit_and_select_alpha(train, validation)
-    rows: list[Row] = [{"method": UNIFORM, **row} for row in trial.evaluate(selected, test)]
-    alpha = float(selected.alpha[MEDIAN])
+    uniform = trial.transform(RandomFeatures(KERNEL, M, random_state=rng))
+    rows = trial.evaluate(UNIFORM, uniform)
+    alpha = float(rows[MEDIAN]["alpha"])
     # 2. Leverage sampling: new features drawn from a pool.
-    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng).fit(parts[0])
-    mapped = [leverage.transform(part) for part in parts]
-    rows += [
-        {"method": LEVERAGE, **row}
-        for row in trial.evaluate(trial.fit_and_select_alpha(mapped[0], mapped[1]), mapped[2])
-    ]
+    leverage = RandomFeatures(KERNEL, M, sampling="leverage", leverage_alpha=alpha, random_state=rng)
+    rows += trial.evaluate(LEVERAGE, trial.transform(leverage))
     # 3. The printed formula: the uniform features of step 1, rescaled.
-    factor = literal_factor(train, alpha)
-    selected = trial.fit_and_select_alpha(train * factor, validation * factor)
-    rows += [{"method": LITERAL, **row} for row in trial.evaluate(selected, test * factor)]
-    return rows
+    factor = literal_factor(uniform[0], alpha)
+    return rows + trial.evaluate(LITERAL, [part * factor for part in uniform])
 
 
 def literal_factor(features: Array, alpha: float) -> Array:
@@ -142,9 +122,9 @@ def present_counts(table: Table, output: OutputFolder) -> Section:
     uniform = table.select(method=UNIFORM)
     return Section(
         reported=[
-            "Figure 2: mean PQE and its standard deviation against M = 2, 5, 10, 50, 100, 150 uniform features, "
-            "N = 1,000, five levels; curves only, no numbers. The paper concludes that the PQE falls with M and that "
-            "its curve is nearly flat from M = 50 on. The measurements are those of Figures 3 and 4.",
+            "Figure 2: mean PQE and its standard deviation against M = 2, 5, 10, 50, 100, 150 uniform features, N = "
+            "1,000, five levels; curves only, no numbers. The paper concludes that the PQE falls with M and that its "
+            "curve is nearly flat from M = 50 on. The measurements are those of Figures 3 and 4.",
             f"How we read it: flat is a curve that changes after M = {FLAT_FROM} by less than {FLAT_SHARE:.0%} of what "
             "it fell before, up or down. We judge the excess risk (PQE minus Bayes risk, free of test noise), averaged "
             "over the levels.",
@@ -162,17 +142,18 @@ def _cell(table: Table, method: str, level: float, M: int, name: str) -> Summary
 def _judge_more_features(table: Table) -> Verdict:
     """Whether the excess risk falls from the fewest to the most features, by method and level."""
     counts = table.values("M")
-    falls: dict[object, list[str]] = {True: [], False: [], "undecided": []}
+    falls: dict[Judgement, list[str]] = {True: [], False: [], "undecided": []}
     for method in NAMES:
         for level in LEVELS:
             first, last = (_cell(table, method, level, M, "excess") for M in (counts[0], counts[-1]))
-            falls[is_below_zero(subtract_means(last, first))].append(f"{NAMES[method]} at level {level:g}")
+            falls[(last - first).is_below_zero()].append(f"{NAMES[method]} at level {level:g}")
     total = len(NAMES) * len(LEVELS)
     text = (
-        f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for {len(falls[True])} of {total} "
-        "pairs of method and level (95 %)"
+        f"From M = {counts[0]} to M = {counts[-1]} the mean excess risk falls for {len(falls[True])} of {total} pairs "
+        "of method and level (95 %)"
     )
-    for key, phrase in ((False, "rises as clearly"), ("undecided", "cannot be told")):
+    phrases: dict[Judgement, str] = {False: "rises as clearly", "undecided": "cannot be told"}
+    for key, phrase in phrases.items():
         text += f"; it {phrase} for {len(falls[key])}{_format_cells(falls[key])}" if falls[key] else ""
     return Verdict(f"{text}.", False if falls[False] else "undecided" if falls["undecided"] else True)
 
@@ -184,20 +165,19 @@ def _judge_against_uniform(table: Table, method: str) -> Verdict:
     The claim is judged by the ratio of excess risks over all of them: log ratios are averaged over the levels of a
     repetition before their standard error is taken.
     """
-    cells: dict[object, list[str]] = {True: [], False: [], "undecided": []}
+    cells: dict[Judgement, list[str]] = {True: [], False: [], "undecided": []}
     for (level, M), cell in table.groups("level", "M"):
-        cells[is_below_zero(paired_difference(cell, method, UNIFORM, "excess"))].append(f"M = {M}, level {level:g}")
+        cells[cell.paired_difference("excess", method, UNIFORM).is_below_zero()].append(f"M = {M}, level {level:g}")
     both = ((one.select(method=method), one.select(method=UNIFORM)) for _, one in table.groups("M", "repetition"))
     ratio = summarize(np.mean(np.log(own.column("excess") / other.column("excess"))) for own, other in both)
-    low, high = np.exp(ratio.mean + half_width(ratio) * np.array([-1, 1]))
+    low, high = np.exp(ratio.mean + ratio.half_width * np.array([-1, 1]))
     return Verdict(
         f"{NAMES[method].capitalize()}, against uniform features: its excess risk is {np.exp(ratio.mean):.3f} times "
         f"theirs (95 % interval {low:.3f} to {high:.3f}; geometric mean over all M and levels, in pairs). Single pairs "
         f"of M and level, {sum(map(len, cells.values()))} in all: it is lower at "
         f"{len(cells[True])}{_format_cells(cells[True])} and higher at "
-        f"{len(cells[False])}{_format_cells(cells[False])}, each at "
-        "95 %.",
-        is_below_zero(ratio),
+        f"{len(cells[False])}{_format_cells(cells[False])}, each at 95 %.",
+        ratio.is_below_zero(),
     )
 
 
@@ -216,17 +196,17 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     means = ", ".join(f"{mean.mean:.4f} at M = {M}" for M, mean in at.items())
     text = f"{simulation.capitalize()}: the excess risk over all levels is {means}"
     turn = min(FLAT_FROM, last)
-    before, after = subtract_means(at[turn], at[first]), subtract_means(at[last], at[turn])
-    fell = is_below_zero(before)
+    before, after = at[turn] - at[first], at[last] - at[turn]
+    fell = before.is_below_zero()
     if fell is not True:
         phrase = "does not fall" if fell is False else "does not fall clearly"
         return Verdict(f"{text}: up to M = {turn} it {phrase}.", fell)
     if last == turn:
         return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
-    share, error = after.mean / -before.mean, half_width(after) / -before.mean
+    share, error = after.mean / -before.mean, after.half_width / -before.mean
     phrase = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
     least, most = abs(share) - error, abs(share) + error
-    holds: bool | Literal["undecided"] = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
+    holds: Judgement = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
     return Verdict(
         f"{text}: after M = {turn} it {phrase} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
         f"{FLAT_SHARE:.0%} is flat.",
@@ -234,26 +214,25 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     )
 
 
+@house_style()
 def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     """PQE (above) and excess risk (below) against M, one column of panels per level."""
     counts = table.values("M")
-    with house_style():
-        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-        share_y_axis(axes[1])
-        for k, level in enumerate(LEVELS):
-            for series, (method, label) in enumerate(NAMES.items()):
-                cells = [_cell(table, method, level, M, "excess") for M in counts]
-                errors = [cell.se for cell in cells]
-                plot_errorbars(axes[1, k], counts, [cell.mean for cell in cells], errors, series=series, label=label)
-            _plot_pqe(axes[0, k], table.select(level=level), bayes_risk(simulation, level))
-            axes[0, k].set_title(f"level {level:g}", loc="left")
-            axes[1, k].set(yscale="log", xlabel="random features $M$")
-            axes[1, k].set_xscale("log")
-            label_ticks(axes[1, k], counts, min_distance=0.12)
-        axes[0, 0].set_ylabel("PQE")
-        axes[1, 0].set_ylabel("excess risk")
-        label_decades(axes[1, 0])
-        add_shared_legend(figure, axes[0, 0])
+    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+    share_y_axis(axes[1])
+    for (above, below), level in zip(axes.T, LEVELS, strict=True):
+        for series, (method, label) in enumerate(NAMES.items()):
+            risks = [_cell(table, method, level, M, "excess") for M in counts]
+            plot_means(below, counts, risks, error="se", series=series, label=label)
+        _plot_pqe(above, table.select(level=level), bayes_risk(simulation, level))
+        above.set_title(f"level {level:g}", loc="left")
+        below.set(yscale="log", xlabel="random features $M$")
+        below.set_xscale("log")
+        label_ticks(below, counts, min_distance=0.12)
+    axes[0, 0].set_ylabel("PQE")
+    axes[1, 0].set_ylabel("excess risk")
+    label_decades(axes[1, 0])
+    add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         f"sampling_{simulation}",
@@ -263,20 +242,20 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     )
 
 
+@house_style()
 def _plot_counts(table: Table, output: OutputFolder) -> Item:
     """PQE of uniform features against M, one row of panels per simulation."""
-    with house_style():
-        figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
-        for row, simulation in zip(axes, SIMULATIONS, strict=True):
-            for ax, level in zip(row, LEVELS, strict=True):
-                _plot_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
-                ax.set_title(f"level {level:g}", loc="left")
-            row[0].set_ylabel(f"PQE, {simulation}")
-        for ax in axes[1]:
-            ax.set_xlabel("random features $M$")
-            ax.set_xscale("log")
-            label_ticks(ax, table.values("M"), min_distance=0.12)
-        add_shared_legend(figure, axes[0, 0])
+    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
+    for row, simulation in zip(axes, SIMULATIONS, strict=True):
+        for ax, level in zip(row, LEVELS, strict=True):
+            _plot_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
+            ax.set_title(f"level {level:g}", loc="left")
+        row[0].set_ylabel(f"PQE, {simulation}")
+    for ax in axes[1]:
+        ax.set_xlabel("random features $M$")
+        ax.set_xscale("log")
+        label_ticks(ax, table.values("M"), min_distance=0.12)
+    add_shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
     return output.save_figure(figure, "feature_count", caption)
@@ -291,8 +270,7 @@ def _plot_pqe(ax: Any, table: Table, least: float) -> None:
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
-        means, sds = [cell.mean for cell in cells], [cell.sd for cell in cells]
-        plot_errorbars(ax, shown, means, sds, series=series, label=NAMES[method])
+        plot_means(ax, shown, cells, error="sd", series=series, label=NAMES[method])
     ax.axhline(least, **REFERENCE, label="Bayes risk: the least expected PQE")
     notes = []
     for M in sorted(set(table.values("M")) - set(shown)):
@@ -315,30 +293,28 @@ def _tabulate(simulation: str, table: Table, output: OutputFolder) -> Item:
     return output.save_table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)
 
 
-def _cost(task: Task) -> float:
+def cost(task: Task) -> float:
     """Rough running time in seconds."""
     return (1.0 + float(task["M"]) / 40) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
 
-EXPERIMENTS = tuple(
+SAMPLING = tuple(
     Experiment(
-        name=f"sampling_{simulation}",
-        label=label,
-        title=f"Uniform and leverage sampling, {simulation} case",
-        tasks=partial(tasks, simulation),
-        measure=measure,
-        present=partial(present, simulation),
-        cost=_cost,
+        f"sampling_{simulation}",
+        label,
+        f"Uniform and leverage sampling, {simulation} case",
+        partial(present, simulation),
+        partial(tasks, simulation),
+        measure,
+        cost,
         version=2,
     )
     for simulation, label in (("homoscedastic", "fig3"), ("heteroscedastic", "fig4"))
 )
 FEATURE_COUNT = Experiment(
-    name="feature_count",
-    label="fig2",
-    title="Effect of the number of random features",
-    tasks=no_tasks,
-    measure=no_rows,
-    present=present_counts,
-    uses=tuple(experiment.name for experiment in EXPERIMENTS),
+    "feature_count",
+    "fig2",
+    "Effect of the number of random features",
+    present_counts,
+    uses=tuple(experiment.name for experiment in SAMPLING),
 )

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from quernel.data import ArrayRows
 from quernel.datasets import make_spline
 from quernel.losses import Pinball
-from quernel.paper.experiment import Experiment, Row, Size, Table, Task, get_solver
+from quernel.paper.experiment import Experiment, Size, Task, get_solver
 from quernel.paper.figures import REFERENCE, add_shared_legend, label_decades, make_panels, share_y_axis
 from quernel.paper.holdout_fit import N_VALIDATION, fit_ridge_path
-from quernel.paper.output import OutputFolder, Section, Verdict
-from quernel.paper.simulated import normal_excess_risk
-from quernel.paper.spline_design import features_of_theorem, midpoints, spline_features
+from quernel.paper.measurements import Row, Table
+from quernel.paper.output import Item, OutputFolder, Section, Verdict
+from quernel.paper.simulated import features_of_theorem, midpoints, normal_excess_risk, spline_features
 from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
 
@@ -63,34 +64,16 @@ def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present_true(table: Table, output: OutputFolder) -> Section:
     """One panel per setting, and the fraction of rows below each curve."""
-    styles = {"0.25": ("#56a0d3", "--"), "0.5": (LINE, "-"), "0.75": (ACCENT, "-.")}
-    lines, worst = [], 0.0
-    with house_style():
-        figure, axes = make_panels(1, 3, size=(10.0, 3.9))
-        for ax, ((r, gamma), case) in zip(axes[0], SETTINGS.items(), strict=True):
-            part = table.select(r=r, gamma=gamma)
-            data = part.select(kind="data")
-            ax.plot(data.column("x"), data.column("y"), "o", color=POINT, alpha=0.45, markersize=3, label="data")
-            for level, (colour, dash) in styles.items():
-                curve = part.select(kind=level)
-                ax.plot(curve.column("x"), curve.column("y"), color=colour, linestyle=dash, label=f"level {level}")
-                below = float(
-                    np.mean(data.column("y") < np.interp(data.column("x"), curve.column("x"), curve.column("y")))
-                )
-                error = np.sqrt(float(level) * (1 - float(level)) / N_POINTS)
-                lines.append([case, r, gamma, float(level), below, (below - float(level)) / error])
-                worst = max(worst, abs(lines[-1][-1]))
-            _label_panel(ax, r, gamma, case, data.column("y"))
-            _add_inset(ax)
-        axes[0, 0].set_ylabel("response $y$")
-        add_shared_legend(figure, axes[0, 0])
-    picture = output.save_figure(
-        figure,
-        "fig_1-true-curves",
-        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {N_POINTS} rows, the middle of each panel "
-        "magnified. "
-        "Noise of standard deviation 0.1 sets the curves 0.067 apart; poles at x = 0 and 1 are cut.",
-    )
+    lines: list[list[Any]] = []
+    for (r, gamma), case in SETTINGS.items():
+        part = table.select(r=r, gamma=gamma)
+        data = part.select(kind="data")
+        for level in LEVELS:
+            curve = part.select(kind=f"{level:g}")
+            values = np.interp(data.column("x"), curve.column("x"), curve.column("y"))
+            below, error = float(np.mean(data.column("y") < values)), np.sqrt(level * (1 - level) / N_POINTS)
+            lines.append([case, r, gamma, level, below, (below - level) / error])
+    worst = max(abs(line[-1]) for line in lines)
     columns = {"case": "", "r": "g", "gamma": "g", "level": "g", "share below": ".3f", "in standard errors": "+.1f"}
     numbers = output.save_table(columns, lines, "fig_1-shares", "Share of the rows below each true curve.", folded=True)
     text = f"The shares of rows below the true curves differ from the levels by at most {worst:.1f} standard errors."
@@ -101,7 +84,31 @@ def present_true(table: Table, output: OutputFolder) -> Section:
         "We read |0|^-q in the spline sum as 1, and 0.01 as a variance. At r = 0 or gamma = 1 the orders are limits: "
         "the median is unbounded at whole x.",
     ]
-    return Section(reported, [picture, numbers], [Verdict(text, bool(worst < 3.5))])
+    return Section(reported, [_plot_true(table, output), numbers], [Verdict(text, bool(worst < 3.5))])
+
+
+@house_style()
+def _plot_true(table: Table, output: OutputFolder) -> Item:
+    """Rows and true curves, one panel per setting."""
+    styles = {"0.25": ("#56a0d3", "--"), "0.5": (LINE, "-"), "0.75": (ACCENT, "-.")}
+    figure, axes = make_panels(1, 3, size=(10.0, 3.9))
+    for ax, ((r, gamma), case) in zip(axes[0], SETTINGS.items(), strict=True):
+        part = table.select(r=r, gamma=gamma)
+        data = part.select(kind="data")
+        ax.plot(data.column("x"), data.column("y"), "o", color=POINT, alpha=0.45, markersize=3, label="data")
+        for level, (colour, dash) in styles.items():
+            curve = part.select(kind=level)
+            ax.plot(curve.column("x"), curve.column("y"), color=colour, linestyle=dash, label=f"level {level}")
+        _label_panel(ax, r, gamma, case, data.column("y"))
+        _add_inset(ax)
+    axes[0, 0].set_ylabel("response $y$")
+    add_shared_legend(figure, axes[0, 0])
+    return output.save_figure(
+        figure,
+        "fig_1-true-curves",
+        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {N_POINTS} rows, the middle of each panel "
+        "magnified. Noise of standard deviation 0.1 sets the curves 0.067 apart; poles at x = 0 and 1 are cut.",
+    )
 
 
 def fitted_tasks(size: Size) -> list[Task]:
@@ -125,9 +132,8 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
     # At r = 0, gamma = 1 the exponent c is 1, and M = ceil(5 n) would exceed the number of rows.
     M = min(features_of_theorem(n, r, gamma), n)
     X, y, quantile = make_spline(n + N_VALIDATION, r, gamma, random_state=rng)
-    fits = fit_ridge_path(
-        spline_features(gamma, M, X, rng), X[:n], y[:n], Pinball(np.array([0.5])), warm=False, solver=get_solver(task)
-    )
+    features, rows = spline_features(gamma, M, X, rng), ArrayRows(X[:n], y[:n])
+    fits = fit_ridge_path(features, rows, Pinball(np.array([0.5])), warm=False, solver=get_solver(task))
     best = fits.select_on(X[n:], y[n:])
     test = midpoints(N_TEST)
     estimates, truth = fits.predict(test), quantile(test, 0.5)
@@ -159,14 +165,6 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present_fitted(table: Table, output: OutputFolder) -> Section:
     """Plot curves (above) and deviations (below); tabulate the mean excess risk against the Bayes risk."""
-    picture = output.save_figure(
-        _plot_fitted(table),
-        "fig_2-estimated-curves",
-        f"Above: estimated and true median, N = {table.values('n')[0]:,} training rows, M from Theorem 2, ridge weight "
-        f"chosen on {N_VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
-        f"{N_PLOTTED} drawn points the largest distance of the estimate from the truth, over {N_TEST:,} points in all; "
-        f"dotted: {NOISE:g}, the standard deviation of the noise.",
-    )
     columns = {
         "case": "", "r": "g", "gamma": "g", "M": ",d", "ridge weight": ".2g", "excess risk": ".2e",
         "/ Bayes risk": ".3f", "at best / Bayes risk": ".3f", f"share of the worst {WORST_SHARE:.0%}": ".0%",
@@ -180,7 +178,7 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
         columns,
         lines,
         "fig_2-errors",
-        f"The fits of the figure: mean excess risk over [0, 1] from the noise law, relative to the Bayes risk "
+        "The fits of the figure: mean excess risk over [0, 1] from the noise law, relative to the Bayes risk "
         f"{BAYES:.4f} = 0.1 phi(0); the same with the weight of the grid that is best for it; the share of it that "
         f"falls on the worst {WORST_SHARE:.0%} of x.",
     )
@@ -198,10 +196,10 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
         f'A median over x does not see narrow spikes; we judge by the mean excess risk, and read "very well" as at '
         f"most {WELL_SHARE:.0%} of the Bayes risk.",
     ]
-    return Section(reported, [picture, numbers], verdicts_fitted(table))
+    return Section(reported, [_plot_fitted(table, output), numbers], judge_fitted(table))
 
 
-def verdicts_fitted(table: Table) -> list[Verdict]:
+def judge_fitted(table: Table) -> list[Verdict]:
     """For each setting: whether the mean excess risk is small against the Bayes risk, and where it arises."""
     verdicts = []
     for (r, gamma), case in SETTINGS.items():
@@ -209,13 +207,10 @@ def verdicts_fitted(table: Table) -> list[Verdict]:
         well = errors["relative"] <= WELL_SHARE
         text = (
             f"{case.capitalize()} (r = {r:g}, gamma = {gamma:g}), one fit as in the paper: the mean excess risk "
-            f"{errors['excess']:.2g} is "
-            f"{errors['relative']:.2g} times the Bayes risk {BAYES:.4f}, "
+            f"{errors['excess']:.2g} is {errors['relative']:.2g} times the Bayes risk {BAYES:.4f}, "
             f"{'at most' if well else 'more than'} {WELL_SHARE:.0%} of it; {errors['share']:.0%} of it falls on the "
-            "worst "
-            f"{WORST_SHARE:.0%} of x. The estimate is {errors['spread'] / NOISE:.2g} standard deviations of the noise "
-            "from "
-            f"the truth in the median over x, and {errors['largest'] / NOISE:,.2g} at most."
+            f"worst {WORST_SHARE:.0%} of x. The estimate is {errors['spread'] / NOISE:.2g} standard deviations of the "
+            f"noise from the truth in the median over x, and {errors['largest'] / NOISE:,.2g} at most."
         )
         if not well:
             text += f" With the best weight of the grid the ratio is {errors['best']:.2g}."
@@ -225,40 +220,50 @@ def verdicts_fitted(table: Table) -> list[Verdict]:
 
 def _summarize_fit(part: Table) -> dict[str, float]:
     """The numbers of one fit, in the order of the table."""
-    first, risks = part.rows[0], np.sort(part.column("risk"))
+    risks = np.sort(part.column("risk"))
     worst = risks[len(risks) - round(WORST_SHARE * len(risks)) :]
+    M, alpha, excess, least, spread = (
+        part.column(name)[0].item() for name in ("M", "alpha", "excess", "least_excess", "spread")
+    )
     return {
-        "M": first["M"],
-        "alpha": first["alpha"],
-        "excess": first["excess"],
-        "relative": first["excess"] / BAYES,
-        "best": first["least_excess"] / BAYES,
+        "M": M,
+        "alpha": alpha,
+        "excess": excess,
+        "relative": excess / BAYES,
+        "best": least / BAYES,
         "share": float(worst.sum() / risks.sum()),
-        "spread": first["spread"],
+        "spread": spread,
         "largest": float(np.abs(part.column("largest")).max()),
-    }  # type: ignore[dict-item]  (the rows of a table may hold words, these do not)
+    }
 
 
-def _plot_fitted(table: Table) -> Any:
+@house_style()
+def _plot_fitted(table: Table, output: OutputFolder) -> Item:
     """Estimated and true median (above), and the largest deviation around each point on a log scale (below)."""
-    with house_style():
-        figure, axes = make_panels(2, 3, size=(10.0, 6.4), sharex=True, height_ratios=(3, 2))
-        share_y_axis(axes[1])
-        for (above, below), ((r, gamma), case) in zip(axes.T, SETTINGS.items(), strict=True):
-            part = table.select(r=r, gamma=gamma)
-            x = part.column("x")
-            above.plot(x, part.column("truth"), color=LINE, linewidth=2.4, alpha=0.85, label="true median")
-            above.plot(x, part.column("estimate"), color=ACCENT, linewidth=1.1, label="estimated median")
-            _label_panel(above, r, gamma, case, part.column("truth"))
-            above.set_xlabel("")
-            below.plot(x, np.abs(part.column("largest")), color=ACCENT, linewidth=0.9)
-            below.axhline(NOISE, **REFERENCE)
-            below.set(yscale="log", xlabel="covariate $x$")
-        label_decades(axes[1, 0])
-        axes[0, 0].set_ylabel("response $y$")
-        axes[1, 0].set_ylabel("largest $|f - f^*|$ nearby")
-        add_shared_legend(figure, axes[0, 0])
-    return figure
+    figure, axes = make_panels(2, 3, size=(10.0, 6.4), sharex=True, height_ratios=(3, 2))
+    share_y_axis(axes[1])
+    for (above, below), ((r, gamma), case) in zip(axes.T, SETTINGS.items(), strict=True):
+        part = table.select(r=r, gamma=gamma)
+        x = part.column("x")
+        above.plot(x, part.column("truth"), color=LINE, linewidth=2.4, alpha=0.85, label="true median")
+        above.plot(x, part.column("estimate"), color=ACCENT, linewidth=1.1, label="estimated median")
+        _label_panel(above, r, gamma, case, part.column("truth"))
+        above.set_xlabel("")
+        below.plot(x, np.abs(part.column("largest")), color=ACCENT, linewidth=0.9)
+        below.axhline(NOISE, **REFERENCE)
+        below.set(yscale="log", xlabel="covariate $x$")
+    label_decades(axes[1, 0])
+    axes[0, 0].set_ylabel("response $y$")
+    axes[1, 0].set_ylabel("largest $|f - f^*|$ nearby")
+    add_shared_legend(figure, axes[0, 0])
+    return output.save_figure(
+        figure,
+        "fig_2-estimated-curves",
+        f"Above: estimated and true median, N = {table.values('n')[0]:,} training rows, M from Theorem 2, ridge weight "
+        f"chosen on {N_VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
+        f"{N_PLOTTED} drawn points the largest distance of the estimate from the truth, over {N_TEST:,} points in all; "
+        f"dotted: {NOISE:g}, the standard deviation of the noise.",
+    )
 
 
 def _add_inset(ax: Any) -> None:
@@ -286,16 +291,16 @@ def _label_panel(ax: Any, r: float, gamma: float, case: str, values: np.ndarray)
     ax.set_ylim(float(values.min()) - 0.3, min(top + 0.3, Y_MAX))
 
 
-FIG_TRUE = Experiment(
-    "fig_1", "fig_1", "True quantile curves of the spline design", true_tasks, measure_true, present_true
+TRUE_CURVES = Experiment(
+    "fig_1", "fig_1", "True quantile curves of the spline design", present_true, true_tasks, measure_true
 )
-FIG_FITTED = Experiment(
+FITTED_CURVES = Experiment(
     "fig_2",
     "fig_2",
     "Estimated and true quantile curves, spline kernel",
+    present_fitted,
     fitted_tasks,
     measure_fitted,
-    present_fitted,
     fitted_cost,
     version=2,
 )

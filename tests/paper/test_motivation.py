@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from quernel.paper import Table, cost_accuracy, heavy_tails
+from quernel.paper import Table, motivation
 
 
 def tails(factor, *, count=10, noise=0.1):
@@ -14,7 +14,7 @@ def tails(factor, *, count=10, noise=0.1):
     return Table(
         [
             {"noise": law, "n": n, "repetition": k, "method": method, "squared": float(scale * base * np.exp(draw))}
-            for law in heavy_tails.NOISES
+            for law in motivation.NOISES
             for n in (500, 1000)
             for k, base in enumerate(np.exp(rng.standard_normal(count)))
             for (method, scale), draw in zip(
@@ -28,14 +28,14 @@ def tails(factor, *, count=10, noise=0.1):
 
 @pytest.mark.parametrize(("factor", "holds"), [(3.0, True), (1 / 3, False), (1.0, "undecided")])
 def test_heavy_tails_favour_the_check_loss_only_if_they_do(factor, holds):
-    normal, *heavy = heavy_tails.verdicts(tails(factor))
+    normal, *heavy = motivation.judge_noise(tails(factor))
     assert normal.holds is None
     assert [verdict.holds for verdict in heavy] == [holds, holds]
     assert all("N = 1,000" in verdict.text for verdict in heavy)
 
 
 def test_one_repetition_decides_nothing():
-    assert heavy_tails.verdicts(tails(3.0, count=1))[1].holds == "undecided"
+    assert motivation.judge_noise(tails(3.0, count=1))[1].holds == "undecided"
 
 
 def costs(risks, seconds, *, count=8):
@@ -64,7 +64,7 @@ def costs(risks, seconds, *, count=8):
 def test_features_are_cheap_if_few_are_near_and_cost_less(risks, seconds, holds, message):
     names = ("5", "20", "exact")
     table = costs(dict(zip(names, risks, strict=True)), dict(zip(names, seconds, strict=True)))
-    (verdict,) = cost_accuracy.verdicts(table)
+    (verdict,) = motivation.judge_cost(table)
     assert verdict.holds == holds
     assert message in verdict.text
 
@@ -75,6 +75,6 @@ def test_features_that_may_or_may_not_be_near_decide_nothing():
     for row in table.rows:
         if row["features"] == "5":
             row["excess"] = 0.011 + 0.002 * rng.standard_normal()
-    (verdict,) = cost_accuracy.verdicts(table)
+    (verdict,) = motivation.judge_cost(table)
     assert verdict.holds == "undecided"
     assert "for certain" in verdict.text
