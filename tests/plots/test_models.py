@@ -300,6 +300,11 @@ def test_times_of_day_and_words_for_gaps_are_drawn(data):
         QuantileFanDisplay.compute(model, table, y, "t", grid=["25:00"])
     shuffled = PermutationImportanceDisplay.from_estimator(model, table, y, n_repeats=2, random_state=0)
     assert sorted(shuffled.names) == ["num", "t"]
+    hours = pa.table(
+        {"t": pa.array(np.repeat([28_800, 43_200], 150).astype(np.int32)).cast(pa.time32("s")), "num": num}
+    )
+    two = QuantileFanDisplay.compute(model, hours, y, "t").grid
+    assert two.tolist() == [datetime(1970, 1, 1, 8), datetime(1970, 1, 1, 12)]  # few values are their own grid
 
 
 def test_names_are_those_that_the_estimator_inside_sees(data):

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from quernel.plots.table_access import ENDS, date_grid
+from quernel.plots.table_access import GRID, date_grid
 from quernel.report import charts
 from quernel.report.content import compute_fans
 from support.report_page import LEVELS, fitted
@@ -39,7 +39,7 @@ def test_centuries_are_drawn_at_one_season_and_one_day_of_the_week():
     assert np.ptp(grid % (7 * DAY)) == 0
     from_typical = (grid - np.median(seconds)) / YEAR
     assert np.abs(from_typical - from_typical.round()).max() * 365.2425 < 7
-    low, high = np.quantile(seconds, ENDS)
+    low, high = np.quantile(seconds, GRID.ends)
     assert low <= grid[0] < grid[-1] <= high
 
 
@@ -73,3 +73,20 @@ def test_the_fan_of_many_years_follows_the_model():
     predicted = model.predict(pa.table({"day": pa.array((every / DAY).astype(np.int32)).cast(pa.date32())}))[:, 1]
     assert np.ptp(predicted) > 1
     assert np.abs(np.interp(every, fan.grid, fan.curves[:, 1]) - predicted).max() < 0.1 * np.ptp(predicted)
+
+
+def test_rare_and_missing_categories_are_drawn_as_the_model_sees_them():
+    rng = np.random.default_rng(0)
+    word = rng.choice(["a", "b", None], 300, p=[0.6, 0.3, 0.1]).astype(object)
+    word[:8] = [f"rare {k}" for k in range(8)]
+    effect = {"a": 0.0, "b": 5.0, None: 10.0}
+    y = np.array([effect.get(one, -5.0) for one in word]) + rng.random(300)
+    table = pa.table({"word": pa.array(word), "x": rng.random(300), "y": y})
+    model, training = fitted(table, "y")
+    (fan,) = compute_fans(model, table, training.y, ["word"])
+    assert fan.categories == ("a", "b", "(missing)", "(other)")
+    middle = float(np.median(table["x"].to_numpy()))
+    alike = pa.table({"word": pa.array(["a", "b", None, "never seen"]), "x": np.full(4, middle)})
+    np.testing.assert_allclose(fan.curves, model.predict(alike))
+    assert np.ptp(fan.curves[:, 1]) > 5  # so that the line above could fail
+    assert (np.round(fan.x) == 3).sum() == 8  # all rare ones are drawn, in one place

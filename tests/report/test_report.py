@@ -18,7 +18,7 @@ from quernel import KernelQuantileRegressor, KernelQuantileRegressorCV
 from quernel.report import charts, evaluate_by_refitting, evaluate_on, held_out_rows, report_page
 from quernel.report.charts import Chart, round_ticks
 from quernel.report.content import compute_fans, describe_choices
-from quernel.report.evaluation import find_baselines, predict_linear, predict_unconditional
+from quernel.report.evaluation import EvaluationOptions, find_baselines, predict_linear, predict_unconditional
 from quernel.report.formatting import format_number, format_tick
 from support.command_line import run
 from support.report_page import LEVELS, as_number, fitted, made, pinball, read
@@ -378,8 +378,7 @@ def test_linear_quantile_regression_is_that_of_scikit_learn():
 
 def test_baselines_of_large_tables_are_fitted_to_some_rows_and_the_page_says_so(monkeypatch):
     _, model, training, _, _ = made()
-    monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
-    monkeypatch.setattr("quernel.report.evaluation.MOST_ROWS", 50)
+    monkeypatch.setattr("quernel.report.evaluation.OPTIONS", EvaluationOptions(max_rows=50))
     evaluation = evaluate_by_refitting(model, training)
     train, _ = held_out_rows(len(training.y))
     curves = evaluation.baselines["Unconditional quantiles"]

@@ -122,13 +122,6 @@ class _QuantileCheck(Display):
         """
         return cls.compute(y_true, y_pred, quantiles, confidence=confidence).plot(ax=ax)
 
-    @classmethod
-    def compute(
-        cls, y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, *, confidence: float = CONFIDENCE
-    ) -> Self:
-        """Compute the display without drawing it; arguments as in `from_predictions`."""
-        raise NotImplementedError
-
 
 @dataclass(eq=False)
 class CalibrationDisplay(_QuantileCheck):

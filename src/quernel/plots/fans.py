@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Tolerance in  p + q = 1  for the levels of a band: 1 - 0.9 is not 0.1 in floating point.
 SAME_LEVEL = 1e-9
+# Line styles of levels that belong to no band.
+DASHES: list[Any] = ["--", ":", "-.", (0, (6, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 # Of more bands the legend names so many, evenly chosen.
 MAX_BANDS_IN_LEGEND = 5
 OTHERS = ("typical", "average")
@@ -93,16 +95,17 @@ def fan_chart(
     >>> save_figure(ax.figure, "fan.png")  # doctest: +SKIP
     """
     x, y, grid, curves, levels = _check_arguments(x, y, grid, curves, quantiles, max_points)
-    fan = pair_levels(levels)
+    parts = pair_levels(levels)
     with house_style():
         ax = new_axes() if ax is None else ax
         style_axes(ax)
-        handles = [
-            *_draw_points(ax, x, y, max_points),
-            *_draw_median(ax, grid, curves, fan),
-            *_draw_bands(ax, grid, curves, levels, fan),
-            *_draw_singles(ax, grid, curves, levels, fan),
-        ]
+        handles = _draw_points(ax, x, y, max_points)
+        if parts.median is not None:
+            handles += ax.plot(grid, curves[:, parts.median], color=LINE, linewidth=1.8, zorder=3, label="median")
+        handles += _draw_bands(ax, grid, curves, levels)
+        for k, i in enumerate(parts.singles):
+            line = {"linestyle": DASHES[k % len(DASHES)], "label": f"{format_percent(levels[i])} quantile"}
+            handles += ax.plot(grid, curves[:, i], color=ACCENT, linewidth=1.4, zorder=3, **line)
         _add_labels(ax, handles, x_label, y_label, title)
     return ax
 
@@ -135,43 +138,16 @@ def _draw_points(ax: "Axes", x: NDArray[Any], y: Floats, max_points: int) -> lis
     return [Line2D([], [], linestyle="", marker="o", markersize=4, color=POINT, markeredgewidth=0, label="data")]
 
 
-def _draw_bands(ax: "Axes", grid: NDArray[Any], curves: Floats, levels: Floats, fan: FanParts) -> list[Any]:
+def _draw_bands(ax: "Axes", grid: NDArray[Any], curves: Floats, levels: Floats) -> list[Any]:
     """Fill the bands, outermost first so that inner ones are on top; return their legend handles."""
-    filled = []
-    for (low, high), colour in zip(fan.bands, shades(len(fan.bands)), strict=True):
-        label = f"middle {format_percent(levels[high] - levels[low])}"
-        filled.append(
-            ax.fill_between(grid, curves[:, low], curves[:, high], color=colour, linewidth=0, zorder=2, label=label)
-        )
-    for outermost in fan.bands[:1]:  # a thin outline keeps the palest band visible beneath points, and in print
+    bands, filled = pair_levels(levels).bands, []
+    for (low, high), colour in zip(bands, shades(len(bands)), strict=True):
+        band, label = curves[:, [low, high]].T, f"middle {format_percent(levels[high] - levels[low])}"
+        filled.append(ax.fill_between(grid, *band, color=colour, linewidth=0, zorder=2, label=label))
+    for outermost in bands[:1]:  # a thin outline keeps the palest band visible beneath points, and in print
         ax.plot(grid, curves[:, outermost], color=EDGE, linewidth=0.7, zorder=2.6)
     named = np.unique(np.linspace(0, len(filled) - 1, min(len(filled), MAX_BANDS_IN_LEGEND)).round().astype(int))
     return [filled[i] for i in named[::-1]]  # from the median outwards
-
-
-def _draw_median(ax: "Axes", grid: NDArray[Any], curves: Floats, fan: FanParts) -> list[Any]:
-    """Draw the median, if it is among the levels, and return its legend handle."""
-    if fan.median is None:
-        return []
-    return ax.plot(grid, curves[:, fan.median], color=LINE, linewidth=1.8, zorder=3, label="median")
-
-
-def _draw_singles(ax: "Axes", grid: NDArray[Any], curves: Floats, levels: Floats, fan: FanParts) -> list[Any]:
-    """Draw the levels that belong to no band as dashed lines, and return their legend handles."""
-    dashes = ["--", ":", "-.", (0, (6, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
-    return [
-        line
-        for k, i in enumerate(fan.singles)
-        for line in ax.plot(
-            grid,
-            curves[:, i],
-            color=ACCENT,
-            linestyle=dashes[k % len(dashes)],
-            linewidth=1.4,
-            zorder=3,
-            label=f"{format_percent(levels[i])} quantile",
-        )
-    ]
 
 
 def _add_labels(ax: "Axes", handles: list[Any], x_label: str | None, y_label: str | None, title: str | None) -> None:

@@ -79,13 +79,14 @@ def house_style() -> Iterator[None]:
 class Display:
     """Base class of the displays: `plot` styles the axes, draws on them and keeps them.
 
-    A subclass is a dataclass of the numbers of a plot, draws them in `_draw`, and has a classmethod `compute` that
-    makes it without matplotlib.
+    A subclass is a dataclass of the numbers of a plot. Its classmethod `compute` makes it, without matplotlib, and
+    `_draw` draws the numbers.
     """
 
     # What the axes of a display that needs a pair of them are for, and the size of their new figure in inches.
     panels: ClassVar[tuple[str, ...]] = ()
     size: ClassVar[tuple[float, float] | None] = None
+    compute: ClassVar[Any]
     ax_: Any
     figure_: Any
 
@@ -157,8 +158,6 @@ def save_figure(fig: "Figure", path: str | os.PathLike[str]) -> Path:
     pathlib.Path
     """
     target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder {target.parent} of the figure {target.name} is missing. Create it first.")
     formats, suffix = fig.canvas.get_supported_filetypes(), target.suffix.lower().lstrip(".")
     if suffix not in formats:
         raise ValueError(

@@ -18,18 +18,26 @@ from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, Ti
 from quernel.tables.columns import CYCLES, Column
 from quernel.tables.encoder import as_arrow
 
-# Grids end at these quantiles of the column: beyond them there are too few rows to support the curves.
-ENDS = (0.005, 0.995)
-# A column of at most so many distinct numbers is its own grid; also the fewest weeks or days of a grid in these steps.
-FEW_VALUES = 10
-# Most categories of a grid.
-MAX_CATEGORIES = 10
 # Names of the categories that a model of tables does not know, and of missing ones.
 OTHER, MISSING = "(other)", "(missing)"
 # Times of day are represented as datetimes of this day.
 FIRST_DAY = date(1970, 1, 1)
-# Resolution of a grid of dates that resolves a yearly cycle, and the most points it may take.
-POINTS_PER_YEAR, MAX_DATES = 12, 400
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """Constants of the values along a column at which quantiles are predicted."""
+
+    ends: tuple[float, float] = (0.005, 0.995)  # quantiles where a grid ends: beyond, too few rows support the curves
+    few_values: int = (
+        10  # so many distinct numbers are their own grid; dates over so many weeks (days) go in whole ones
+    )
+    max_categories: int = 10  # the most frequent ones
+    points_per_year: int = 12  # resolution of a grid of dates that is to show the seasons ...
+    max_dates: int = 400  # ... and the most points it may take
+
+
+GRID = GridOptions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +104,14 @@ def make_grid(values: NDArray[Any], n_points: int, *, yearly: bool = True) -> ND
     if len(observed) == 0:
         raise ValueError("The column has no value in these rows. Give rows that have some, or draw another column.")
     if values.dtype.kind == "O":
-        return _most_frequent(observed)[:MAX_CATEGORIES]
+        return _most_frequent(observed)[: GRID.max_categories]
     if values.dtype.kind == "M":
-        few = is_time_of_day(values) and len(np.unique(observed)) <= FEW_VALUES
+        few = is_time_of_day(values) and len(np.unique(observed)) <= GRID.few_values
         return np.unique(observed) if few else to_dates(date_grid(to_seconds(observed), n_points, yearly=yearly))
     distinct = np.unique(observed)
-    if len(distinct) <= FEW_VALUES:
+    if len(distinct) <= GRID.few_values:
         return distinct
-    low, high = np.quantile(observed, ENDS)
+    low, high = np.quantile(observed, GRID.ends)
     return np.linspace(low, high, n_points)
 
 
@@ -113,8 +121,8 @@ def date_grid(seconds: Floats, n_points: int, *, yearly: bool = True) -> Floats:
     Points are whole weeks apart, or whole days if the span is short: points at varying times of the week would show its
     cycle as slow waves. For the same reason, with `yearly` there are more than n_points if the seasons need it.
     """
-    low, high = np.quantile(seconds, ENDS)
-    unit = next((CYCLES[cycle] for cycle in ("week", "day") if high - low >= FEW_VALUES * CYCLES[cycle]), None)
+    low, high = np.quantile(seconds, GRID.ends)
+    unit = next((CYCLES[cycle] for cycle in ("week", "day") if high - low >= GRID.few_values * CYCLES[cycle]), None)
     if unit is None:
         return np.linspace(low, high, n_points) if high > low else np.array([low])
     # The grid contains the median date, so that it is at a usual time of the week and of the day.
@@ -127,7 +135,7 @@ def date_grid(seconds: Floats, n_points: int, *, yearly: bool = True) -> Floats:
 def _seasonal_step(step: float, span: float, unit: float) -> float:
     """Return a step that resolves the seasons or, if that takes too many points, one of whole years."""
     year = CYCLES["year"]
-    fine = unit * max(np.floor(year / POINTS_PER_YEAR / unit), np.ceil(span / unit / MAX_DATES))
+    fine = unit * max(np.floor(year / GRID.points_per_year / unit), np.ceil(span / unit / GRID.max_dates))
     if step <= fine:
         return step
     return fine if fine <= year / 4 else year * np.ceil(step / year)

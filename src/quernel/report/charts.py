@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.plots import CalibrationDisplay, QuantileFanDisplay, ResidualQuantileDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
-from quernel.plots.table_access import ENDS, FEW_VALUES, is_time_of_day, to_seconds
+from quernel.plots.table_access import GRID, is_time_of_day, to_seconds
 from quernel.report.formatting import format_date, format_number, format_share, format_tick, format_time
 
 Array = NDArray[np.floating]
@@ -51,9 +51,16 @@ LETTERS, LETTERS_LEFT, LETTERS_RIGHT = 52, 4, 1
 
 
 class Chart:
-    """Axes from (low, high) to (low, high), on which lines, bands, bars and dots are put in that order.
+    """Axes on which lines, bands, bars and dots are put, each above those before.
 
-    Names of ticks that are long take turns on several lines.
+    Parameters
+    ----------
+    x, y : (low, high), the ends of the axes
+    alt : str, what the chart shows, for screen readers
+    x_label, y_label : str
+    x_ticks : sequence of (value, name), or None for round numbers
+    tick_lines : int
+        Lines on which the names of the ticks of x take turns, so that long ones do not overlap.
     """
 
     def __init__(
@@ -141,6 +148,7 @@ class Chart:
         return "".join(drawn)
 
     def _path(self, x: ArrayLike, y: ArrayLike) -> str:
+        """Return the path through points, in the syntax of SVG."""
         low, high = self.y
         reach = high - low  # far beyond the axes nothing is seen, and huge numbers only make trouble
         y = np.clip(np.asarray(y, dtype=float), low - reach, high + reach)
@@ -178,6 +186,7 @@ def calendar_ticks(low: float, high: float) -> Ticks:
 
 
 def _clock_values(low: float, high: float, most: int) -> list[float]:
+    """Return times that are a round step apart, fewer than `most` steps."""
     step = next((step for step in CLOCK_STEPS if high - low < most * step), CLOCK_STEPS[-1])
     return [float(step * k) for k in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
 
@@ -255,10 +264,23 @@ def draw_pit(display: ResidualQuantileDisplay) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ColumnFan:
-    """A fan chart in coordinates: curves (g, q) over a grid (g,), and some rows (x, y).
+    """A fan chart in the coordinates of its axes: dates and times in seconds, categories at 0, 1, ...
 
-    Dates and times are seconds, and categories are at 0, 1, ... Rows at categories or at a few distinct values are
-    jittered sideways by up to `jitter`.
+    Attributes
+    ----------
+    name : str
+        The column.
+    kind : {"number", "date", "time", "category"}
+    grid : ndarray of shape (g,)
+        Where the curves are computed.
+    categories : tuple of str
+        Their names, at the points of the grid; empty for other kinds.
+    curves : ndarray of shape (g, q)
+        Predicted quantiles.
+    x, y : ndarrays of shape (rows,)
+        Rows to draw.
+    jitter : float
+        By how much rows at categories, or at a few distinct values, are moved sideways at most.
     """
 
     name: str
@@ -284,7 +306,7 @@ class ColumnFan:
         elif grid.dtype.kind == "M":
             kind = "time" if is_time_of_day(grid) else "date"
             x, grid = to_seconds(x), to_seconds(grid)
-        few = bool(categories) or (1 < len(grid) <= FEW_VALUES and kind != "date")
+        few = bool(categories) or (1 < len(grid) <= GRID.few_values and kind != "date")
         jitter = JITTER * (1.0 if categories else float(np.diff(grid).min())) if few else 0.0
         x = x + np.random.default_rng(1).uniform(-jitter, jitter, len(x))
         there = np.isfinite(x)
@@ -316,7 +338,8 @@ def draw_fan(fan: ColumnFan, levels: Array, target: str) -> str:
     """Return the fan chart: predicted quantiles along a column, with a sample of the rows."""
     low, high = fan.curves.min(), fan.curves.max()
     if len(fan.y):  # a few outliers may fall outside, so that they do not flatten the rest
-        low, high = min(low, np.quantile(fan.y, ENDS[0])), max(high, np.quantile(fan.y, ENDS[1]))
+        lowest, highest = np.quantile(fan.y, GRID.ends)
+        low, high = min(low, lowest), max(high, highest)
     room = 0.03 * (high - low)
     side = MARGIN if fan.categories else 1.25 * fan.jitter
     ends = fan.grid[0] - side, fan.grid[-1] + side
@@ -347,6 +370,7 @@ def band_opacity(k: int, count: int) -> float:
 
 
 def _name_category(category: object) -> str:
+    """Return the name of a category; those of booleans are false and true."""
     return str(category).lower() if isinstance(category, bool) else str(category)
 
 

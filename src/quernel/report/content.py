@@ -35,10 +35,19 @@ from quernel.tuning.data_summary import robust_scale
 
 Array = NDArray[np.floating]
 
-# Rows and repetitions of the permutation importance, and rows on which the effective dimension is computed, at most.
-IMPORTANCE_ROWS, REPEATS, DIMENSION_ROWS = 1000, 3, 1000
-# Columns with a fan chart, the most important ones, and points of its curves.
-MOST_FANS, GRID_POINTS = 30, 60
+
+@dataclass(frozen=True)
+class PageOptions:
+    """Constants of the page: what it shows against how long it takes to compute and to read."""
+
+    importance_rows: int = 1000  # evaluation rows whose columns are permuted, at most
+    n_repeats: int = 3  # permutations of each column
+    dimension_rows: int = 1000  # on which the effective dimension is computed, at most
+    max_fans: int = 30  # columns with a fan chart, the most important ones
+    grid_points: int = 60  # of the curves of a fan chart
+
+
+OPTIONS = PageOptions()
 
 
 class ColumnSummary(NamedTuple):
@@ -62,8 +71,29 @@ class Choice(NamedTuple):
 class Page:
     """Everything that the report shows.
 
-    `rows` (n,) are the 1-based numbers of the evaluation rows in the file and `entries` their Arrow table. Of `n_rows`
-    rows, `dropped` have no target. `drawn` is the size of the random sample described, None for all rows.
+    Attributes
+    ----------
+    data, model_file : str
+        Names of the data file and the model file.
+    model : TableModel
+        The saved model.
+    evaluation : Evaluation
+        Predictions and losses on the evaluation rows.
+    n_rows, dropped : int
+        Rows of the data, and how many of these have no target.
+    drawn : int or None
+        Size of the random sample that is described, None for all rows.
+    columns : sequence of ColumnSummary
+        The target, then the inputs.
+    y : ndarray of shape (rows with a target,)
+    choices : sequence of Choice
+        The hyperparameters.
+    calibration, residuals, importance : displays of `quernel.plots`, computed on the evaluation rows
+    fans : sequence of ColumnFan
+        Of the most important columns, the most important one first.
+    rows : ndarray of shape (n,)
+        Numbers of the evaluation rows in the file, from 1.
+    entries : Arrow table of the evaluation rows
     """
 
     data: str
@@ -107,7 +137,7 @@ def compute_page(
     X = model.encoder.encode(with_target)
     predicted = evaluation.y, evaluation.curves, evaluation.levels
     importance = _compute_importance(evaluation)
-    most_important = [importance.names[j] for j in importance.order[:MOST_FANS]]
+    most_important = [importance.names[j] for j in importance.order[: OPTIONS.max_fans]]
     return Page(
         data=data,
         model_file=model_file,
@@ -134,14 +164,16 @@ def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
     for column in evaluation.model.encoder.columns:
         together[column.name] = list(range(start, start + len(column.names)))
         start += len(column.names)
-    some = np.sort(np.random.default_rng(0).permutation(len(evaluation.y))[:IMPORTANCE_ROWS])
+    some = np.sort(np.random.default_rng(0).permutation(len(evaluation.y))[: OPTIONS.importance_rows])
     X, y = evaluation.X[some], evaluation.y[some]
     if evaluation.row_losses()[some].max() == 0:  # a perfect fit has no loss to compare with
         return PermutationImportanceDisplay(list(together), np.zeros((len(together), 1)), 0.0)
     y = np.log(y) if evaluation.model.log_target else y
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # shuffled rows may be extrapolations
-        return PermutationImportanceDisplay.compute(evaluation.model.model, X, y, together=together, n_repeats=REPEATS)
+        return PermutationImportanceDisplay.compute(
+            evaluation.model.model, X, y, together=together, n_repeats=OPTIONS.n_repeats
+        )
 
 
 def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) -> list[ColumnFan]:
@@ -166,7 +198,7 @@ def _make_grid(column: Column, values: NDArray[Any]) -> NDArray[Any]:
         fill = np.array([column.fill])
         return to_dates(fill) if isinstance(column, DateColumn | TimeColumn) else fill
     yearly = not isinstance(column, DateColumn) or "year" in column.cycles
-    return make_grid(values, GRID_POINTS, yearly=yearly)
+    return make_grid(values, OPTIONS.grid_points, yearly=yearly)
 
 
 def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
@@ -177,6 +209,7 @@ def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
 
 
 def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
+    """Summarize one column: its range or, of text, the three most frequent categories."""
     if isinstance(column, TextColumn):
         labels, index = factorize(entries)
         n_rows = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
@@ -201,6 +234,7 @@ def _summarize_column(column: Column, entries: Any) -> ColumnSummary:
 
 
 def _describe_range(values: Array) -> str:
+    """Return the range and the median of the finite values, "" if there are none."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return ""
@@ -239,7 +273,7 @@ def describe_choices(
 
 def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> float:
     """Return the effective dimension  Tr((C + alpha s I)^-1 C)  of the features on some rows; s is the scale of y."""
-    some = np.sort(np.random.default_rng(0).permutation(len(X))[:DIMENSION_ROWS])
+    some = np.sort(np.random.default_rng(0).permutation(len(X))[: OPTIONS.dimension_rows])
     ridge = model.alpha_ * robust_scale(y, np.full(len(y), 1 / len(y)))
     features = model.feature_map_
     if isinstance(features, LandmarkPredictor):  # a saved model with landmarks
@@ -248,6 +282,7 @@ def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> flo
 
 
 def _describe_bandwidth(model: KernelQuantileRegressor) -> Choice:
+    """Return the bandwidth; of one per column, the page has a table of its own."""
     widths = model.bandwidth_
     if widths is None:
         return Choice("Bandwidth", "none", "this kernel has none")
@@ -269,6 +304,7 @@ def _describe_bandwidth(model: KernelQuantileRegressor) -> Choice:
 
 
 def _describe_alpha(model: KernelQuantileRegressor) -> Choice:
+    """Return the ridge weight: searched for, given, tuned, or the default."""
     learned = getattr(model, "bandwidth_choice_", None)
     if hasattr(model, "cv_results_"):
         why = _describe_search(model)
@@ -284,11 +320,13 @@ def _describe_alpha(model: KernelQuantileRegressor) -> Choice:
 
 
 def _describe_search(model: KernelQuantileRegressor) -> str:
+    """Say how a `KernelQuantileRegressorCV` chose."""
     tried = np.isfinite(model.cv_results_["mean_test_score"]).sum()
     return f"by held-out loss, among {tried} pairs of ridge weight and bandwidth"
 
 
 def _describe_components(model: KernelQuantileRegressor) -> Choice:
+    """Return the number of features, and what a feature is."""
     if isinstance(model.kernel_, Linear):
         return Choice("Features M", f"{model.n_components_:,}", "the encoded columns themselves (linear kernel)")
     if isinstance(model.feature_map_, Nystroem | LandmarkPredictor):
@@ -311,6 +349,7 @@ def _describe_kernel_gap(gap: KernelGap | None) -> list[Choice]:
 
 
 def _describe_crossing(model: KernelQuantileRegressor) -> str:
+    """Say of which rows the crossing rate is, and what was done about it."""
     if model.noncrossing != "rearrange":
         return "of the training rows; " + (
             "fitted under noncrossing constraints" if model.noncrossing else "not corrected"

@@ -28,13 +28,18 @@ Index = NDArray[np.intp]
 # (X, y) to fit, X to predict, levels ascending -> curves (n, q)
 Baseline = Callable[[Array, Array, Array, Array], Array]
 
-# Boosting iterations of the LightGBM baseline.
-TREES = 200
-# Baselines are fitted to at most this many rows, so that a report does not take longer than the fit.
-MOST_ROWS = 100_000
-# Fraction of the training rows held out for the evaluation, and folds for the baselines of `evaluate_on`.
-HELD_OUT = 0.2
-FOLDS = 5
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Constants of the evaluation: what it costs against how sure it is."""
+
+    held_out: float = 0.2  # share of the training rows held out: more make the losses surer and the model worse
+    n_folds: int = 5  # of the cross-validation of the baselines, where the model is evaluated on all rows
+    max_rows: int = 100_000  # that baselines are fitted to, so that a report does not take longer than the fit
+    n_trees: int = 200  # boosting iterations of LightGBM
+
+
+OPTIONS = EvaluationOptions()
 
 
 def predict_unconditional(_: Array, y: Array, X_new: Array, levels: Array) -> Array:
@@ -55,7 +60,7 @@ def predict_lightgbm(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     """LightGBM with default hyperparameters, one model per level, predictions sorted in each row."""
     import lightgbm
 
-    settings = {"objective": "quantile", "n_estimators": TREES, "verbose": -1, "random_state": 0, "n_jobs": 1}
+    settings = {"objective": "quantile", "n_estimators": OPTIONS.n_trees, "verbose": -1, "random_state": 0, "n_jobs": 1}
     curves = [lightgbm.LGBMRegressor(alpha=level, **settings).fit(X, y).predict(X_new) for level in levels.tolist()]
     return np.sort(np.column_stack(curves), axis=1)
 
@@ -67,7 +72,7 @@ def find_baselines() -> dict[str, Baseline]:
         "Linear quantile regression": predict_linear,
     }
     if importlib.util.find_spec("lightgbm") is not None:
-        found[f"LightGBM, {TREES} trees, not tuned"] = predict_lightgbm
+        found[f"LightGBM, {OPTIONS.n_trees} trees, not tuned"] = predict_lightgbm
     return found
 
 
@@ -76,18 +81,28 @@ def predict_baseline(
 ) -> Array:
     """Return predictions (n, q) of the test rows of (train, test) splits, in the order of the splits.
 
-    A random `MOST_ROWS` of the training rows are used where there are more.
+    Of more than `OPTIONS.max_rows` training rows a random sample of that size is used.
     """
-    some = [(np.random.default_rng(0).permutation(train)[:MOST_ROWS], test) for train, test in splits]
+    some = [(np.random.default_rng(0).permutation(train)[: OPTIONS.max_rows], test) for train, test in splits]
     return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Coverage of a central interval: nominal, observed, and mean width.
+    """Coverage and width of a central interval on the evaluation rows.
 
-    [`low`, `high`] contains the observed coverage with 95 % probability if the nominal one is exact. `inner` is the
-    coverage without rows on the bounds, which is smaller where many rows have the same y.
+    Attributes
+    ----------
+    nominal, observed : float
+        Coverage that was asked for, and share of rows inside.
+    inner : float
+        Share of rows strictly inside: smaller than `observed` where rows with the same y lie on a bound.
+    low, high : float
+        Between these the observed coverage is in 95 % of samples, if the nominal one is exact.
+    width : float
+        Mean width, in units of the target.
+    calibrated : bool
+        Whether it is a conformal interval, rather than the one between two fitted levels.
     """
 
     nominal: float
@@ -187,7 +202,7 @@ class Evaluation:
 
 def held_out_rows(n: int, *, seed: int = 0, time_ordered: bool = False) -> tuple[Index, Index]:
     """Split n rows into training rows and held-out rows: a random fifth, or the last fifth in time order."""
-    count = max(1, round(HELD_OUT * n))
+    count = max(1, round(OPTIONS.held_out * n))
     order = np.arange(n) if time_ordered else np.random.default_rng(seed).permutation(n)
     return np.sort(order[:-count]), np.sort(order[-count:])
 
@@ -199,7 +214,7 @@ def evaluate_by_refitting(
     train, test = held_out_rows(len(training.y), seed=seed, time_ordered=time_ordered)
     weight = None if training.weight is None else training.weight[train]
     refitted = _refit(model, lambda one: one.fit(training.X[train], training.y[train], sample_weight=weight))
-    at_random = f"{len(test):,} held-out rows (a random {format_share(HELD_OUT, 0)}, seed {seed})"
+    at_random = f"{len(test):,} held-out rows (a random {format_share(OPTIONS.held_out, 0)}, seed {seed})"
     on = f"the last {len(test):,} rows" if time_ordered else at_random
     fitted_to = f"the same {len(train):,} rows"
     how = _describe(model, len(train), len(test), on, fitted_to, weighted=training.weight is not None)
@@ -227,7 +242,7 @@ def evaluate_streamed(
             "the report."
         )
     splits = [(np.flatnonzero(~is_test), np.flatnonzero(is_test))]
-    share = format_share(HELD_OUT, 0)
+    share = format_share(OPTIONS.held_out, 0)
     chosen = f"the last {share}" if time_ordered else f"a random {share}, seed {seed}"
     on = f"{is_test.sum():,} rows, a random sample of the {len(test):,} held-out rows ({chosen})"
     fitted_to = f"{np.sum(~is_test):,} of those {len(train):,} rows, a random sample"
@@ -241,7 +256,7 @@ def evaluate_on(model: TableModel, X: Array, y: Array, out_of: int | None = None
     The rows are a random sample of `out_of` rows, if that is given.
     """
     order = np.random.default_rng(0).permutation(len(y))
-    folds = np.array_split(order, FOLDS)
+    folds = np.array_split(order, OPTIONS.n_folds)
     splits = [(np.setdiff1d(order, fold), np.sort(fold)) for fold in folds]
     which = f"all {len(y):,} rows" if out_of is None else f"{len(y):,} rows, a random sample of all {out_of:,} rows"
     how = (
@@ -296,8 +311,8 @@ def _evaluate(
     order = np.argsort(model.quantiles_)
     levels = model.quantiles_[order]
     rows = np.concatenate([test for _, test in splits])
-    if max(len(train) for train, _ in splits) > MOST_ROWS:
-        how += f" They were fitted to {MOST_ROWS:,} of these rows, chosen at random."
+    if max(len(train) for train, _ in splits) > OPTIONS.max_rows:
+        how += f" They were fitted to {OPTIONS.max_rows:,} of these rows, chosen at random."
     found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in find_baselines().items()}
     sort = np.argsort(rows)
     rows = rows[sort]
