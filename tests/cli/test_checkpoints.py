@@ -55,9 +55,9 @@ def written(monkeypatch):
     monkeypatch.setattr(driver, "SMALL", SMALL)
     rows, write = [], Checkpoint.write
 
-    def count(self, guess):
-        write(self, guess)
-        rows.append(guess.n_rows)
+    def count(self, initial):
+        write(self, initial)
+        rows.append(initial.n_rows)
 
     monkeypatch.setattr(Checkpoint, "write", count)
     return rows
@@ -79,9 +79,9 @@ def interrupt(arguments, monkeypatch):
     """As Ctrl-C does, after the first round over all rows."""
     write = Checkpoint.write
 
-    def stop(self, guess):
-        write(self, guess)
-        if guess.n_rows >= MANY:
+    def stop(self, initial):
+        write(self, initial)
+        if initial.n_rows >= MANY:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -47,7 +47,7 @@ def read_shared(name):
 
 
 @pytest.fixture
-def swept(monkeypatch):
+def passes(monkeypatch):
     """How often rows of files were swept; tables as small as those here would be gathered instead."""
     monkeypatch.setattr(driver, "SMALL", 10_000)
     sweeps, map_reduce = [], StreamedDesign.map_reduce
@@ -72,24 +72,24 @@ def swept(monkeypatch):
         ),
     ],
 )
-def test_a_table_read_in_parts_gives_the_model_of_the_table_in_memory(swept, tmp_path, make, target, memory, options):
+def test_a_table_read_in_parts_gives_the_model_of_the_table_in_memory(passes, tmp_path, make, target, memory, options):
     table = make()
     folder, options = write_files(tmp_path / "data", table), [*options, *QUICK]
     whole = fit_model(folder, target, tmp_path / "whole", *options)
-    assert (whole[0]["read"], swept) == ("whole", [])
+    assert (whole[0]["read"], passes) == ("whole", [])
     streamed = fit_model(folder / "*.parquet", target, tmp_path / "m", *options, "--max-memory", memory)
     assert streamed[0]["read"] == "streamed"
-    assert len(swept) >= 2
+    assert len(passes) >= 2
     assert_same_model(whole, streamed, table, target)
 
 
-def test_files_sorted_by_the_target_give_the_same_model(swept, tmp_path):
+def test_files_sorted_by_the_target_give_the_same_model(passes, tmp_path):
     table, little = wind(), ("--max-memory", "200kB")
     order = np.argsort(table["power"].to_numpy(), kind="stable")
     models = []
     for name, rows in (("mixed", table), ("sorted", table.take(order))):
         models.append(fit_model(write_files(tmp_path / name, rows), "power", tmp_path / f"{name}.m", *QUICK, *little))
-        models[-1][0]["sweeps"] = len(swept)
+        models[-1][0]["sweeps"] = len(passes)
     assert_same_model(*models, table, "power")
     assert (
         models[1][0]["sweeps"] <= 2.5 * models[0][0]["sweeps"]
@@ -153,7 +153,7 @@ def test_many_files_of_other_formats_and_commands(tmp_path):
     assert json.loads(ran.stdout)["rows_evaluated"] == both[0]["rows"]
 
 
-def test_tune_on_a_table_read_in_parts(swept, tmp_path):
+def test_tune_on_a_table_read_in_parts(passes, tmp_path):
     folder = write_files(tmp_path / "data", sales(1500))
     options = ("--components", "40", "--quantiles", "0.5", "--validation", "0.3", "--alphas", "1e-6,1e-5", "--json")
     ran = run("tune", folder, "--target", "price", *options, "--max-memory", "20kB")
@@ -164,7 +164,7 @@ def test_tune_on_a_table_read_in_parts(swept, tmp_path):
         1500 - sales(1500)["price"].null_count,
         True,
     )
-    assert swept
+    assert passes
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_what_cannot_be_is_said_before_any_work(tmp_path, monkeypatch, options, 
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_intervals_are_calibrated_on_rows_that_pass_by(swept, tmp_path):
+def test_intervals_are_calibrated_on_rows_that_pass_by(passes, tmp_path):
     table = sales(1500)
     folder, held_out = write_files(tmp_path / "data", table), sales(1000, seed=1, gaps=False)
     report, model = fit_model(folder, "price", tmp_path / "m", *QUICK, "--conformal", "--max-memory", "20kB")
-    assert swept
+    assert passes
     assert report["calibration_rows"] == round(0.25 * report["rows"])
     low, high = model.predict_interval(held_out).T
     assert 0.74 < np.mean((low <= held_out["price"].to_numpy()) & (held_out["price"].to_numpy() <= high)) < 0.88

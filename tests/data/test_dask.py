@@ -133,14 +133,14 @@ def assert_same(found, expected):
 def test_sums_agree_in_any_chunking_on_any_scheduler(scheduler, data, feature_map, coef, expected, source, kept):
     rows = DaskDesign(SOURCES[source](*data), feature_map, max_memory=None if kept else 0)
     assert rows.cached == kept
-    memory = rows.new_state()
+    state = rows.new_state()
     for _ in range(3):  # from the third on, stored features are used
-        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
+        assert_same(rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples), expected)
     assert (rows._store.features is not None) == kept
     weight = data[2]
     assert rows.largest_share == pytest.approx(weight.max() / weight.sum(), rel=1e-12)
-    near = InMemoryDesign(ArrayRows(*data), feature_map)
-    assert rows.kernel_scale() == pytest.approx(near.kernel_scale(), rel=1e-12)
+    in_memory = InMemoryDesign(ArrayRows(*data), feature_map)
+    assert rows.kernel_scale() == pytest.approx(in_memory.kernel_scale(), rel=1e-12)
 
 
 def test_sums_agree_with_processes(data, feature_map, coef, expected):
@@ -149,10 +149,10 @@ def test_sums_agree_with_processes(data, feature_map, coef, expected):
         dask.config.set(scheduler="processes", pool=pool, num_workers=2),
     ):
         rows = DaskDesign(ragged(*data), feature_map)
-        memory = rows.new_state()
+        state = rows.new_state()
         assert not rows.cached  # features would have to be sent to a process in every sweep
         for _ in range(2):
-            assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
+            assert_same(rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples), expected)
 
 
 def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, expected):
@@ -167,9 +167,9 @@ def test_one_row_more_or_less_would_be_noticed(client, data, feature_map, coef, 
 
 def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
-    found = rows.map_rows(steps.recall, memory, reduce=steps.chain)
+    state = rows.new_state()
+    rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples)
+    found = rows.map_rows(steps.recall, state, reduce=steps.chain)
     assert [start for start, _ in found] == [span.start for span in rows.spans]
     assert len(found) > 4
     expected = data[1][:, None] - feature_map.transform(data[0]) @ coef
@@ -179,26 +179,26 @@ def test_rows_keep_their_order_and_numbers(scheduler, data, feature_map, coef):
 def test_steps_write_into_memory_and_leave_what_was_there(scheduler, data, feature_map, coef, expected):
     """A step may overwrite row state; the state before the pass is unchanged."""
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
-    before = list(memory.kept)
+    state = rows.new_state()
+    rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples)
+    before = list(state.kept)
     X, y, weight = data
     residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
     for moves in (1, 2, 3):
-        loss, counted = rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
+        loss, counted = rows.map_rows(steps.move, state, 0.1, reduce=sum_tuples)
         np.testing.assert_allclose(loss, share @ np.abs(residual - 0.1 * moves), rtol=1e-12)
         np.testing.assert_allclose(counted, moves, rtol=1e-12)
-    assert memory.sweeps == 1
-    memory.kept = before
-    assert rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)[1] == pytest.approx([1, 1])
+    assert state.sweeps == 1
+    state.kept = before
+    assert rows.map_rows(steps.move, state, 0.1, reduce=sum_tuples)[1] == pytest.approx([1, 1])
 
 
 def test_memory_of_some_columns(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
-    whole = rows.map_rows(steps.recall, memory, reduce=steps.chain)
-    some = rows.map_rows(steps.recall, memory.take(np.array([1])), reduce=steps.chain)
+    state = rows.new_state()
+    rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples)
+    whole = rows.map_rows(steps.recall, state, reduce=steps.chain)
+    some = rows.map_rows(steps.recall, state.take(np.array([1])), reduce=steps.chain)
     for (_, one), (_, other) in zip(some, whole, strict=True):
         np.testing.assert_array_equal(one, other[:, [1]])
 
@@ -224,10 +224,10 @@ def test_every_block_may_have_a_message_of_its_own(scheduler, data, feature_map)
 
 def test_what_is_large_stays(scheduler, data, feature_map, coef):
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
+    state = rows.new_state()
+    rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples)
     before = rows.traffic.bytes_in
-    small, large = rows.map_reduce_split(steps.halves, memory, 0.0, reduce=steps.join_halves)
+    small, large = rows.map_reduce_split(steps.halves, state, 0.0, reduce=steps.join_halves)
     assert small == pytest.approx(1)
     ordered, shape = rows.run_at(steps.describe, large)
     (X, y, _), Phi = data, feature_map.transform(data[0])
@@ -271,12 +271,14 @@ def test_a_target_for_each_fit(scheduler, data, feature_map, coef):
 def test_features_are_stored_if_they_fit_once_they_are_used_often(client, data, feature_map, coef, kept):
     needed = 8 * N * M
     rows = DaskDesign(ragged(*data), steps.Counting(feature_map), max_memory=needed if kept else needed - 1)
-    client.run(steps.forget_lifted)
-    memory = rows.new_state()
+    client.run(steps.reset_transformed)
+    state = rows.new_state()
     for _ in range(6):
-        rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
-    rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
-    assert sum(client.run(steps.count_lifted).values()) == (3 * N if kept else 6 * N)  # two looks, and then once more
+        rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples)
+    rows.map_rows(steps.move, state, 0.1, reduce=sum_tuples)
+    assert sum(client.run(steps.count_transformed).values()) == (
+        3 * N if kept else 6 * N
+    )  # two looks, and then once more
 
 
 def test_parts_are_dealt_to_all_workers(client, data, feature_map):
@@ -353,18 +355,18 @@ def test_every_beginning_has_each_parts_share(lengths):
 # What is sent
 
 
-def swept(n, feature_map, coef, step=steps.value_and_gradient, join=sum_tuples):
+def transfer(n, feature_map, coef, step=steps.value_and_gradient, join=sum_tuples):
     X = np.random.default_rng(1).uniform(size=(n, 3))
     rows = DaskDesign(DaskRows(da.from_array(X, chunks=(n // 4, 3)), X[:, 0]), feature_map)
-    memory = rows.new_state()
-    rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples)
+    state = rows.new_state()
+    rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples)
     first = (rows.traffic.bytes_out, rows.traffic.bytes_in)
-    rows.map_reduce(step, memory, coef, reduce=join)
+    rows.map_reduce(step, state, coef, reduce=join)
     return rows.traffic.sweeps, rows.traffic.bytes_out - first[0], rows.traffic.bytes_in - first[1]
 
 
 def test_what_a_sweep_moves_does_not_depend_on_the_rows(client, feature_map, coef):
-    few, many = swept(1000, feature_map, coef), swept(16_000, feature_map, coef)
+    few, many = transfer(1000, feature_map, coef), transfer(16_000, feature_map, coef)
     assert few == many
     assert few[0] == 2
     assert 2 * coef.nbytes < few[1] < 10_000  # a message to each worker
@@ -373,7 +375,7 @@ def test_what_a_sweep_moves_does_not_depend_on_the_rows(client, feature_map, coe
 
 def test_rows_that_travel_would_be_noticed(client, feature_map, coef):
     """Negative control."""
-    few, many = (swept(n, feature_map, coef, steps.recall, steps.chain) for n in (1000, 16_000))
+    few, many = (transfer(n, feature_map, coef, steps.recall, steps.chain) for n in (1000, 16_000))
     assert many[2] - few[2] >= 15_000 * 2 * 8
 
 
@@ -382,12 +384,12 @@ def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, e
     with dask.config.set(scheduler="synchronous"):
         monkeypatch.setattr("quernel.data.dask_tasks.LocalScheduler.__init__", lambda self, kind: _many(self))
         rows = DaskDesign(ragged(*data), feature_map)
-        memory = rows.new_state()
-        assert len(memory.kept) == 20
-        assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
-        found = rows.map_rows(steps.recall, memory, reduce=steps.chain)
+        state = rows.new_state()
+        assert len(state.kept) == 20
+        assert_same(rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples), expected)
+        found = rows.map_rows(steps.recall, state, reduce=steps.chain)
         assert [start for start, _ in found] == [span.start for span in rows.spans]
-        _, large = rows.map_reduce_split(steps.halves, memory, -np.inf, reduce=steps.join_halves)
+        _, large = rows.map_reduce_split(steps.halves, state, -np.inf, reduce=steps.join_halves)
         np.testing.assert_array_equal(large, data[0])
 
 
@@ -521,8 +523,10 @@ def test_a_solve_gives_the_same_answer(client, order, monkeypatch):
         X, y = X[np.argsort(y)], np.sort(y)
     feature_map = RandomFeatures(Gaussian(0.5), 50, random_state=0).fit(X)
     rows = DaskDesign(DaskRows(da.from_array(X, chunks=(9_000, 2)), y), feature_map)
-    near = InMemoryDesign(ArrayRows(X, y), feature_map)
-    found, expected = (SOLVERS["newton"](Problem(where, Pinball(levels), 1e-4), tol=1e-9) for where in (rows, near))
+    in_memory = InMemoryDesign(ArrayRows(X, y), feature_map)
+    found, expected = (
+        SOLVERS["newton"](Problem(where, Pinball(levels), 1e-4), tol=1e-9) for where in (rows, in_memory)
+    )
     assert found.converged
     assert expected.converged
     np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-9)
@@ -542,13 +546,13 @@ def test_rounded_features_of_workers_lead_to_a_proof_on_unrounded_ones(client, l
     exact = rows.as_float64()
     assert (rows.rounded, exact.rounded) == (True, False)
     before = rows.traffic.sweeps
-    guess = InitialPoint.solution(first.coef, first.intercept, len(X), first.parameters, 1e-6)
-    proved = SOLVERS["newton"](Problem(exact, loss, 1e-4), tol=1e-6, initial=guess)
+    initial = InitialPoint.solution(first.coef, first.intercept, len(X), first.parameters, 1e-6)
+    proved = SOLVERS["newton"](Problem(exact, loss, 1e-4), tol=1e-6, initial=initial)
     assert exact.traffic.sweeps == before + 1
     assert proved.converged
     np.testing.assert_array_equal(proved.coef, first.coef)
-    near = SOLVERS["newton"](Problem(InMemoryDesign(ArrayRows(X, y), feature_map), loss, 1e-4), tol=1e-9)
-    assert np.all(proved.objective - near.objective <= proved.gap + 1e-15)
+    in_memory = SOLVERS["newton"](Problem(InMemoryDesign(ArrayRows(X, y), feature_map), loss, 1e-4), tol=1e-9)
+    assert np.all(proved.objective - in_memory.objective <= proved.gap + 1e-15)
     assert np.all(proved.objective != first.objective), "control: rounding shows"
 
 
@@ -574,19 +578,19 @@ def kill_one(client):
 def test_a_killed_worker_costs_no_digit(client, data, feature_map, coef, expected):
     """One dies between two passes, one during a pass: rows, features and row state are recomputed."""
     rows = DaskDesign(ragged(*data), feature_map)
-    memory = rows.new_state()
-    assert_same(rows.map_reduce(steps.value_and_gradient, memory, coef, reduce=sum_tuples), expected)
-    moved = rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
+    state = rows.new_state()
+    assert_same(rows.map_reduce(steps.value_and_gradient, state, coef, reduce=sum_tuples), expected)
+    moved = rows.map_rows(steps.move, state, 0.1, reduce=sum_tuples)
     kill_one(client)
     X, y, weight = data
     residual, share = y[:, None] - feature_map.transform(X) @ coef, weight / weight.sum()
     np.testing.assert_allclose(moved[0], share @ np.abs(residual - 0.1), rtol=1e-12)
-    loss, moves = rows.map_rows(steps.move, memory, 0.1, reduce=sum_tuples)
+    loss, moves = rows.map_rows(steps.move, state, 0.1, reduce=sum_tuples)
     np.testing.assert_allclose(loss, share @ np.abs(residual - 0.2), rtol=1e-12)
     np.testing.assert_allclose(moves, 2, rtol=1e-12)
     pids = worker_pids(client)
     threading.Timer(0.4, os.kill, (pids[1], signal.SIGKILL)).start()
-    assert_same(rows.map_reduce(steps.slow_value_and_gradient, memory, coef, reduce=sum_tuples), expected)
+    assert_same(rows.map_reduce(steps.slow_value_and_gradient, state, coef, reduce=sum_tuples), expected)
     assert set(worker_pids(client)) != set(pids)  # it did die
 
 

@@ -57,26 +57,26 @@ def sums(rows):
     """Everything that a solver asks for, at one point and for one direction."""
     rng = np.random.default_rng(52)
     problem = Problem(rows, Pinball(LEVELS), 1e-3)
-    memory = rows.new_state(anchor=rng.uniform(LEVELS - 1, LEVELS, (N, 3)))
-    problem.set_coefficients(memory, rng.standard_normal((M, 3)), np.array([0.5, 1.0, 1.5]))
+    state = rows.new_state(anchor=rng.uniform(LEVELS - 1, LEVELS, (N, 3)))
+    problem.set_coefficients(state, rng.standard_normal((M, 3)), np.array([0.5, 1.0, 1.5]))
     found = {}
-    for name, pull in (
-        ("pull", problem.smoothed_gradient(memory, WIDTH)),
-        ("anchored", problem.multiplier_gradient(memory, (np.full(3, 0.5), np.full(3, 0.7)))),
+    for name, dual_sums in (
+        ("pull", problem.smoothed_gradient(state, WIDTH)),
+        ("anchored", problem.multiplier_gradient(state, (np.full(3, 0.5), np.full(3, 0.7)))),
     ):
-        found |= {f"{name} {field.name}": getattr(pull, field.name) for field in fields(pull)}
+        found |= {f"{name} {field.name}": getattr(dual_sums, field.name) for field in fields(dual_sums)}
     for few in (False, True):
-        curvatures = problem.curvature(memory, WIDTH, np.full(3, few), np.array([False, False, True]))
+        curvatures = problem.curvature(state, WIDTH, np.full(3, few), np.array([False, False, True]))
         for k, curvature in enumerate(curvatures):
             found[f"surplus {few} {k}"] = curvature.surplus
             found[f"curvature {few} {k}"] = curvature.rows if few else curvature.gram
             found[f"cross {few} {k}"] = curvature.h if few else curvature.cross
-    problem.set_direction(memory, rng.standard_normal((M, 3)), np.ones(3))
-    found["slope"], found["bend"] = problem.eval_along_direction(memory, WIDTH, np.full(3, 0.1))
-    problem.step(memory, np.full(3, 0.1))
-    problem.update_multipliers(memory, WIDTH, np.array([True, False, True]))
-    found["residual"], found["settled"] = memory.collect("residual"), memory.collect("anchor")
-    found["centre"] = problem.center_intercept(memory, np.ones(3, dtype=bool))
+    problem.set_direction(state, rng.standard_normal((M, 3)), np.ones(3))
+    found["slope"], found["bend"] = problem.eval_along_direction(state, WIDTH, np.full(3, 0.1))
+    problem.step(state, np.full(3, 0.1))
+    problem.update_multipliers(state, WIDTH, np.array([True, False, True]))
+    found["residual"], found["settled"] = state.collect("residual"), state.collect("anchor")
+    found["centre"] = problem.center_intercept(state, np.ones(3, dtype=bool))
     found["size"] = np.asarray(problem.rows.kernel_scale())
     return found
 
@@ -112,21 +112,21 @@ def test_sums_by_hand(make, data):
         rng.uniform(LEVELS - 1, LEVELS, (N, 3)),
     )
     rows = make("many blocks")
-    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_state(anchor=anchor)
-    problem.set_coefficients(memory, coef, constant)
-    pull = problem.smoothed_gradient(memory, WIDTH)
+    problem, state = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_state(anchor=anchor)
+    problem.set_coefficients(state, coef, constant)
+    dual_sums = problem.smoothed_gradient(state, WIDTH)
     Phi, share = RandomFeatures(Gaussian(0.5), M, random_state=0).fit(X).transform(X), weight / weight.sum()
     r = y[:, None] - Phi @ coef - constant
     v = np.minimum(np.maximum(anchor + r / WIDTH, LEVELS - 1), LEVELS)
     loss = np.where(r > 0, LEVELS, LEVELS - 1) * r
     for found, expected in (
-        (pull.phi_t_dual, Phi.T @ (share[:, None] * v)),
-        (pull.mean_dual, share @ v),
-        (pull.positive, share @ np.where(v > 0, v, 0)),
-        (pull.negative, share @ np.where(v < 0, -v, 0)),
-        (pull.loss, share @ loss),
-        (pull.fenchel_gap, share @ (loss - v * r)),
-        (problem.objective(pull, coef, constant), share @ loss + 1e-3 * np.sum(coef**2, axis=0)),
+        (dual_sums.phi_t_dual, Phi.T @ (share[:, None] * v)),
+        (dual_sums.mean_dual, share @ v),
+        (dual_sums.positive, share @ np.where(v > 0, v, 0)),
+        (dual_sums.negative, share @ np.where(v < 0, -v, 0)),
+        (dual_sums.loss, share @ loss),
+        (dual_sums.fenchel_gap, share @ (loss - v * r)),
+        (problem.objective(dual_sums, coef, constant), share @ loss + 1e-3 * np.sum(coef**2, axis=0)),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-11)
 
@@ -170,12 +170,12 @@ def test_the_limit_is_in_bytes(data):
 def test_the_work_done_is_what_cached_promises(make, source):
     """Stored features are computed once; others once per pass, and only for steps that need them."""
     rows = make(source)
-    problem, memory = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_state()
-    problem.set_coefficients(memory, np.zeros((M, 3)), np.zeros(3))
+    problem, state = Problem(rows, Pinball(LEVELS), 1e-3), rows.new_state()
+    problem.set_coefficients(state, np.zeros((M, 3)), np.zeros(3))
     for _ in range(3):
-        problem.smoothed_gradient(memory, WIDTH)
-    problem.update_multipliers(memory, WIDTH, np.ones(3, dtype=bool))
-    assert memory.sweeps == 4
+        problem.smoothed_gradient(state, WIDTH)
+    problem.update_multipliers(state, WIDTH, np.ones(3, dtype=bool))
+    assert state.sweeps == 4
     assert rows.feature_map.rows == (N if rows.cached else 4 * N)
 
 
@@ -225,9 +225,9 @@ def test_shares_add_up_to_one_and_follow_the_weights(data):
 def test_memory_lies_down_and_is_collected(make):
     rows = make("many blocks")
     array = np.arange(3 * N, dtype=float).reshape(N, 3)
-    memory = rows.new_state(anchor=array)
-    np.testing.assert_array_equal(memory.collect("anchor"), array)
-    np.testing.assert_array_equal(memory.take(np.array([2, 0])).collect("anchor"), array[:, [2, 0]])
+    state = rows.new_state(anchor=array)
+    np.testing.assert_array_equal(state.collect("anchor"), array)
+    np.testing.assert_array_equal(state.take(np.array([2, 0])).collect("anchor"), array[:, [2, 0]])
 
 
 def test_there_is_memory_to_plan_with():

@@ -89,8 +89,8 @@ def streamed(data, cache, *, max_memory=ROOM, threads=1, seconds=0.0, dtype=floa
     return StreamedDesign(Watched(*data, cache=cache), Counting(seconds), total=N, largest=1.0, **kwargs)
 
 
-def sweep(rows, coef, memory=None):
-    return rows.map_reduce(value_and_gradient, rows.new_state() if memory is None else memory, coef, reduce=sum_tuples)
+def sweep(rows, coef, state=None):
+    return rows.map_reduce(value_and_gradient, rows.new_state() if state is None else state, coef, reduce=sum_tuples)
 
 
 def policies(folder):
@@ -141,9 +141,9 @@ def test_rows_that_stay_are_raw_where_features_are_cached(data):
     found = []
     for cache in ("recompute", "disk"):
         rows = streamed(data, cache)
-        memory = rows.new_state()
-        sweep(rows, np.ones((M, 1)), memory)
-        found.append(rows.map_reduce_split(halves, memory, 0.5, reduce=join_halves))
+        state = rows.new_state()
+        sweep(rows, np.ones((M, 1)), state)
+        found.append(rows.map_reduce_split(halves, state, 0.5, reduce=join_halves))
         assert rows.feature_map.lifted == (2 * N if cache == "recompute" else N)
         rows.close()
     (plain, raw), (cached, raw_beside_cache) = found
@@ -155,7 +155,7 @@ def test_rows_that_stay_are_raw_where_features_are_cached(data):
 def test_a_sweep_that_failed_leaves_what_it_had(data):
     rows = streamed(data, "disk")
 
-    def deadly(block, memory, message):
+    def deadly(block, state, message):
         if block.start > N // 2:
             raise ArithmeticError
         return (block.start,)
@@ -255,10 +255,10 @@ def fitted(source, name="quantiles", **kwargs):
 
 @pytest.mark.parametrize("name", ["quantiles", "huber"])
 def test_the_same_certified_fit_and_nothing_is_left(name, data, tmp_path, monkeypatch):
-    lifted, held, transform = [], [], RandomFeatures.transform
+    transformed, held, transform = [], [], RandomFeatures.transform
 
     def counted(self, X, **kwargs):
-        lifted.append(len(X))
+        transformed.append(len(X))
         held.extend(open_files(tmp_path / "cache"))
         return transform(self, X, **kwargs)
 
@@ -269,8 +269,8 @@ def test_the_same_certified_fit_and_nothing_is_left(name, data, tmp_path, monkey
     models, work = [], []
     for cache in ("recompute", tmp_path / "cache"):
         models.append(fitted(ParquetRows(tmp_path / "rows.parquet", "y", cache=cache), name))
-        work.append(sum(lifted))
-        lifted.clear()
+        work.append(sum(transformed))
+        transformed.clear()
         assert bool(held) == (cache != "recompute")
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
     np.testing.assert_array_equal(models[0].duality_gap_, models[1].duality_gap_)

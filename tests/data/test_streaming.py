@@ -56,10 +56,12 @@ def test_value_and_gradient_are_those_of_the_rows_in_memory(threads, max_memory)
     coef, intercept = np.random.default_rng(2).standard_normal((M, 3)), np.array([-0.5, 0.0, 0.5])
     found = []
     for rows in both(X, y, weight, threads=threads, max_memory=max_memory):
-        problem, memory = Problem(rows, LEVELS, 1e-3), rows.new_state()
-        problem.set_coefficients(memory, coef, intercept)
-        pull = problem.smoothed_gradient(memory, np.full(3, 1e-3))
-        found.append((problem.objective(pull, coef, intercept), pull.phi_t_dual, pull.mean_dual, memory.sweeps))
+        problem, state = Problem(rows, LEVELS, 1e-3), rows.new_state()
+        problem.set_coefficients(state, coef, intercept)
+        dual_sums = problem.smoothed_gradient(state, np.full(3, 1e-3))
+        found.append(
+            (problem.objective(dual_sums, coef, intercept), dual_sums.phi_t_dual, dual_sums.mean_dual, state.sweeps)
+        )
     (value, force, balance, sweeps), (far_value, far_force, far_balance, far_sweeps) = found
     np.testing.assert_allclose(far_value, value, rtol=1e-12)
     np.testing.assert_allclose(far_force, force, rtol=0, atol=1e-12 * np.abs(force).max())
@@ -171,13 +173,13 @@ def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted):
     np.testing.assert_array_equal(raw.target, stored.target)
 
 
-@pytest.mark.parametrize("guess", [None, InitialPoint(np.zeros((300, 3)), np.zeros(3), 1_000, 50.0)])
-def test_many_features_and_hardly_any_memory(guess, monkeypatch):
+@pytest.mark.parametrize("initial", [None, InitialPoint(np.zeros((300, 3)), np.zeros(3), 1_000, 50.0)])
+def test_many_features_and_hardly_any_memory(initial, monkeypatch):
     X, y = data(8_000)
     monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 1_000_000)  # less than the first sample takes
     rows = streamed(X, y, max_memory=1, components=300)
     assert rows.most_stored < 8 * 300
-    found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, initial=guess)
+    found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, initial=initial)
     assert found.relative_gap.max() <= 1e-4
 
 
@@ -195,32 +197,32 @@ def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch
 def test_a_full_shelf_goes_on_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    memory = SpilledRowState(3, 1_000)
+    state = SpilledRowState(3, 1_000)
     for k in range(3):
-        with memory.open(k) as block:
+        with state.open(k) as block:
             block["a"] = np.full((60, 2), float(k))
-    assert memory.on_disk == 2
-    assert memory._end > 2 * 60 * 2 * 8
+    assert state.on_disk == 2
+    assert state._end > 2 * 60 * 2 * 8
     assert list(tmp_path.iterdir()) == [], "the file has no name"
     for k in range(3):
-        with memory.open(k) as block:
+        with state.open(k) as block:
             assert np.all(block["a"] == k)
-    end = memory._end
+    end = state._end
     for size in (60, 10, 60):  # the same place, as long as there is room
-        with memory.open(2) as block:
+        with state.open(2) as block:
             block["a"] = np.full((size, 2), 7.0)
-    assert memory._end == end
-    with memory.open(2) as block:
+    assert state._end == end
+    with state.open(2) as block:
         block["b"] = np.full((300, 2), 8.0)
-    assert memory._end > end + 300 * 2 * 8
-    with memory.open(1) as block, memory.open(2) as other:
+    assert state._end > end + 300 * 2 * 8
+    with state.open(1) as block, state.open(2) as other:
         assert np.all(block["a"] == 1)
         assert (other["a"].shape, other["a"].max(), other["b"].max()) == ((60, 2), 7, 8)
-    some = memory.take(np.array([1]))
+    some = state.take(np.array([1]))
     with some.open(2) as block:
         assert block["a"].shape == (60, 1)
-    file = memory._file
-    del memory, some, block
+    file = state._file
+    del state, some, block
     gc.collect()
     assert file.closed
     assert not list(tmp_path.iterdir())
@@ -270,16 +272,16 @@ def test_a_disk_that_is_full_is_said_once():
 
 
 def test_threads_share_a_shelf():
-    memory = SpilledRowState(40, 1_000)
+    state = SpilledRowState(40, 1_000)
 
     def fill(k):
         for turn in range(20):
-            with memory.open(k) as block:
+            with state.open(k) as block:
                 assert np.all(block.get("a", k + turn - 1) == k + turn - 1)
                 block["a"] = np.full((50 + 10 * (turn % 3), 1), float(k + turn))
 
     parallel_map(fill, range(40), 4)
-    assert memory.on_disk >= 38
+    assert state.on_disk >= 38
 
 
 def test_answers_are_joined_in_order_and_never_many_wait():

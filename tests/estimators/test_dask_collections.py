@@ -35,28 +35,28 @@ WORDS = {"n_components": 80, "random_state": 0}
 def test_a_fit_of_dask_arrays_is_that_of_arrays(weighted, data):
     X, y, weight = data
     kwargs = {**WORDS, "tol": 1e-9}
-    near = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(X, y, weight if weighted else None)
+    in_memory = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(X, y, weight if weighted else None)
     parts = da.from_array(X, chunks=(7000, 2)), da.from_array(y, chunks=5000)
-    far = KernelQuantileRegressor([0.1, 0.9], **kwargs)
-    far.fit(*parts, da.from_array(weight, chunks=9000) if weighted else None)
-    np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-9)
-    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
-    np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-12)
-    assert far.crossing_rate_ == near.crossing_rate_
-    assert far.duality_gap_.max() <= 1e-9
+    on_dask = KernelQuantileRegressor([0.1, 0.9], **kwargs)
+    on_dask.fit(*parts, da.from_array(weight, chunks=9000) if weighted else None)
+    np.testing.assert_allclose(on_dask.objective_, in_memory.objective_, rtol=1e-9)
+    np.testing.assert_allclose(on_dask.alpha_, in_memory.alpha_, rtol=1e-12)
+    np.testing.assert_allclose(on_dask.bandwidth_, in_memory.bandwidth_, rtol=1e-12)
+    assert on_dask.crossing_rate_ == in_memory.crossing_rate_
+    assert on_dask.duality_gap_.max() <= 1e-9
 
 
 def test_the_overview_of_a_dask_collection_is_that_of_arrays(data):
     X, y, weight = data
     counts = weight > 0
-    near = DataSummary(ArrayRows(X[counts], y[counts], weight[counts]))
-    far = StreamedSummary(DaskRows(da.from_array(X, chunks=3000), da.from_array(y, chunks=3000), weight))
-    assert far.n_rows == near.n_rows
-    assert far.target_scale == near.target_scale
+    in_memory = DataSummary(ArrayRows(X[counts], y[counts], weight[counts]))
+    on_dask = StreamedSummary(DaskRows(da.from_array(X, chunks=3000), da.from_array(y, chunks=3000), weight))
+    assert on_dask.n_rows == in_memory.n_rows
+    assert on_dask.target_scale == in_memory.target_scale
     for name in ("mean", "scales", "range"):
-        np.testing.assert_allclose(getattr(far, name), getattr(near, name), rtol=1e-11, atol=1e-15)
-    np.testing.assert_allclose(auto_bandwidth(far), auto_bandwidth(near), rtol=1e-11, atol=1e-15)
-    np.testing.assert_array_equal(far.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
+        np.testing.assert_allclose(getattr(on_dask, name), getattr(in_memory, name), rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(auto_bandwidth(on_dask), auto_bandwidth(in_memory), rtol=1e-11, atol=1e-15)
+    np.testing.assert_array_equal(on_dask.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
 
 
 def test_predictions_are_lazy_and_keep_chunks(data):
@@ -97,13 +97,13 @@ def test_data_frames_are_known_by_their_columns(data):
     X, y, _ = (part[:6000] for part in data)
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=y)
     parts = dd.from_pandas(frame, npartitions=4)
-    far = KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(parts, "y")
-    near = KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(frame[["a", "b", "c"]], y)
-    assert list(far.feature_names_in_) == ["a", "b", "c"]
-    np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-6)
-    lazy = far.predict(parts[["a", "b", "c"]])
+    on_dask = KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(parts, "y")
+    in_memory = KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0).fit(frame[["a", "b", "c"]], y)
+    assert list(on_dask.feature_names_in_) == ["a", "b", "c"]
+    np.testing.assert_allclose(on_dask.objective_, in_memory.objective_, rtol=1e-6)
+    lazy = on_dask.predict(parts[["a", "b", "c"]])
     assert lazy.numblocks == (4, 1)
-    np.testing.assert_allclose(lazy.compute(), far.predict(frame[["a", "b", "c"]]), rtol=1e-12)
+    np.testing.assert_allclose(lazy.compute(), on_dask.predict(frame[["a", "b", "c"]]), rtol=1e-12)
 
 
 def test_classes_intervals_and_searches_of_dask_collections(data):
@@ -111,10 +111,10 @@ def test_classes_intervals_and_searches_of_dask_collections(data):
     A, b = da.from_array(X, chunks=2500), da.from_array(y, chunks=2500)
     labels = np.digitize(y, [0, 0.8])
     kwargs = {"n_components": 30, "random_state": 0}
-    far = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(A, da.from_array(labels, chunks=4000))
-    near = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(X, labels)
-    np.testing.assert_allclose(far.objective_, near.objective_, rtol=2e-6)
-    np.testing.assert_array_equal(far.predict(A).compute(), far.predict(X))
+    on_dask = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(A, da.from_array(labels, chunks=4000))
+    in_memory = KernelClassifier("hinge", class_weight="balanced", **kwargs).fit(X, labels)
+    np.testing.assert_allclose(on_dask.objective_, in_memory.objective_, rtol=2e-6)
+    np.testing.assert_array_equal(on_dask.predict(A).compute(), on_dask.predict(X))
     interval = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs), random_state=0).fit(A, b)
     same = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs), random_state=0).fit(X, y)
     np.testing.assert_allclose(interval.predict_interval(A).compute(), same.predict_interval(X), atol=5e-3)

@@ -113,7 +113,7 @@ def temporary_folder_on_disk(monkeypatch, tmp_path_factory):
     monkeypatch.setattr(feature_cache, "in_memory", lambda folder: False)
 
 
-def words_of(**others):
+def settings_with(**others):
     return {"n_components": M, "random_state": 0, "bandwidth": 1.0, "alpha": 1e-4, "max_memory": PLENTY, **others}
 
 
@@ -137,21 +137,21 @@ def test_far_rows_are_fitted_on_rounded_features_and_proved_on_those_that_predic
     columns = {f"x{j:02}": X[:, j] for j in range(X.shape[1])}
     pq.write_table(pa.table(columns | {"y": y}), tmp_path / "rows.parquet", row_group_size=9000)
     source = ParquetRows(tmp_path / "rows.parquet", "y", cache=tmp_path if cache == "folder" else cache)
-    far = MODELS[name](**words_of(dtype="float32")).fit(source)
+    streamed = MODELS[name](**settings_with(dtype="float32")).fit(source)
     (rounded, first), (exact, proof) = solves
     assert rounded.rounded
     assert not exact.rounded
     single, double = (
-        MODELS[name](**words_of(dtype=kind, max_memory=None)).fit(X, y) for kind in ("float32", "float64")
+        MODELS[name](**settings_with(dtype=kind, max_memory=None)).fit(X, y) for kind in ("float32", "float64")
     )
-    np.testing.assert_allclose(far.objective_, objective(far, name, X, y), rtol=1e-12)
-    assert np.all(first.objective != far.objective_), "control: rounding shows"
-    assert far.duality_gap_.max() <= 1e-6
-    for near in (single, double):
-        apart = np.abs(far.objective_ / near.objective_ - 1)
-        np.testing.assert_array_less(apart, far.duality_gap_ + near.duality_gap_ + 1e-15)
+    np.testing.assert_allclose(streamed.objective_, objective(streamed, name, X, y), rtol=1e-12)
+    assert np.all(first.objective != streamed.objective_), "control: rounding shows"
+    assert streamed.duality_gap_.max() <= 1e-6
+    for in_memory in (single, double):
+        apart = np.abs(streamed.objective_ / in_memory.objective_ - 1)
+        np.testing.assert_array_less(apart, streamed.duality_gap_ + in_memory.duality_gap_ + 1e-15)
     assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
-    assert far.n_iter_ == (first.iterations + proof.iterations).max()
+    assert streamed.n_iter_ == (first.iterations + proof.iterations).max()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -164,10 +164,10 @@ def test_the_proof_takes_one_sweep_over_unrounded_features(name, table, solves, 
     monkeypatch.setattr(StreamedDesign, "map_reduce", counted(StreamedDesign.map_reduce))
     monkeypatch.setattr(StreamedDesign, "map_reduce_split", counted(StreamedDesign.map_reduce_split))
     X, y = table[0], target_of(name, table[1])
-    far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="memory"))
+    streamed = MODELS[name](**settings_with(dtype="float32")).fit(MemmapRows(X, y, cache="memory"))
     _, (exact, _) = solves
     assert [rows._shared is exact._shared for rows in sweeps] == [False] * (len(sweeps) - 1) + [True]
-    assert far.duality_gap_.max() <= 1e-6
+    assert streamed.duality_gap_.max() <= 1e-6
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -175,27 +175,27 @@ def test_a_fit_that_rounding_has_spoilt_goes_on(name, table, solves, monkeypatch
     # Features of two digits: were the certificate that of the rounded problem, nobody would notice.
     monkeypatch.setattr(Float32Map, "transform", lambda self, X: np.round(self.feature_map.transform(X), 2))
     X, y = table[0], target_of(name, table[1])
-    far = MODELS[name](**words_of(dtype="float32")).fit(MemmapRows(X, y, cache="disk"))
+    streamed = MODELS[name](**settings_with(dtype="float32")).fit(MemmapRows(X, y, cache="disk"))
     (_, first), (_, then) = solves
     assert first.relative_gap.max() <= 1e-6
-    spoilt = MODELS[name](**words_of()).fit(X[:1000], y[:1000])
-    spoilt.coef_, spoilt.intercept_, spoilt.feature_map_ = first.coef, first.intercept, far.feature_map_
-    assert np.all(objective(spoilt, name, X, y) > far.objective_ * (1 + 1e-5))
-    np.testing.assert_allclose(far.objective_, objective(far, name, X, y), rtol=1e-12)
-    assert far.duality_gap_.max() <= 1e-6
+    spoilt = MODELS[name](**settings_with()).fit(X[:1000], y[:1000])
+    spoilt.coef_, spoilt.intercept_, spoilt.feature_map_ = first.coef, first.intercept, streamed.feature_map_
+    assert np.all(objective(spoilt, name, X, y) > streamed.objective_ * (1 + 1e-5))
+    np.testing.assert_allclose(streamed.objective_, objective(streamed, name, X, y), rtol=1e-12)
+    assert streamed.duality_gap_.max() <= 1e-6
     assert then.sweeps > 2
 
 
 def test_nothing_is_rounded_that_is_not_cached(table, solves):
     fits = [
-        KernelQuantileRegressor([0.1, 0.5], **words_of(dtype=kind, max_memory=ROOM)).fit(
+        KernelQuantileRegressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=ROOM)).fit(
             MemmapRows(*table, cache=cache)
         )
         for kind, cache in (("float64", "recompute"), ("float32", "recompute"), ("float32", "auto"))
     ]
     assert len(solves) == 3, "no second solve"
     labels = target_of("hinge", table[1])
-    KernelClassifier("hinge", **words_of(dtype="float32")).fit(MemmapRows(table[0], labels, cache="recompute"))
+    KernelClassifier("hinge", **settings_with(dtype="float32")).fit(MemmapRows(table[0], labels, cache="recompute"))
     assert len(solves) == 4, "classes are streamed as their rows say"
     for other in fits[1:]:
         np.testing.assert_array_equal(fits[0].coef_, other.coef_)
@@ -204,27 +204,27 @@ def test_nothing_is_rounded_that_is_not_cached(table, solves):
 
 def test_small_problems_are_solved_on_unrounded_features(table, solves):
     X, y = table[0][:3000], table[1][:3000]
-    far, near = (
-        KernelQuantileRegressor([0.1, 0.5], **words_of(dtype=kind, max_memory=500_000)).fit(
+    streamed, in_memory = (
+        KernelQuantileRegressor([0.1, 0.5], **settings_with(dtype=kind, max_memory=500_000)).fit(
             MemmapRows(X, y, cache="disk")
         )
         for kind in ("float32", "float64")
     )
     assert len(solves) == 2
-    np.testing.assert_array_equal(far.coef_, near.coef_)
-    np.testing.assert_allclose(far.objective_, objective(far, "quantiles", X, y), rtol=1e-12)
+    np.testing.assert_array_equal(streamed.coef_, in_memory.coef_)
+    np.testing.assert_allclose(streamed.objective_, objective(streamed, "quantiles", X, y), rtol=1e-12)
 
 
 def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(table, solves, tmp_path, monkeypatch):
     X, y = table
-    kwargs = words_of(dtype="float32")
+    kwargs = settings_with(dtype="float32")
     model = KernelQuantileRegressor([0.1, 0.9], **kwargs, warm_start=True).fit(MemmapRows(X[:-3000], y[:-3000]))
     model.fit(MemmapRows(X, y))
     (_, cold), _, (_, warm), _ = solves
     assert warm.hessian_rows < cold.hessian_rows
     assert model.duality_gap_.max() <= 1e-6
-    near = KernelQuantileRegressor([0.1, 0.9], **words_of(dtype="float32", max_memory=None), warm_start=True)
-    assert near.fit(X[:-3000], y[:-3000]).fit(X, y).duality_gap_.max() <= 2e-6
+    in_memory = KernelQuantileRegressor([0.1, 0.9], **settings_with(dtype="float32", max_memory=None), warm_start=True)
+    assert in_memory.fit(X[:-3000], y[:-3000]).fit(X, y).duality_gap_.max() <= 2e-6
 
     solves.clear()
     with monkeypatch.context() as patch:
@@ -234,8 +234,8 @@ def test_warm_starts_checkpoints_searches_and_intervals_of_rounded_features(tabl
     again = KernelQuantileRegressor([0.1, 0.9], **kwargs).fit(MemmapRows(X, y), checkpoint=tmp_path / "fit")
     (_, whole), (_, rest), _ = solves
     assert rest.sweeps < whole.sweeps
-    near = KernelQuantileRegressor([0.1, 0.9], **words_of(max_memory=None)).fit(X, y)
-    np.testing.assert_allclose(again.objective_, near.objective_, rtol=2e-6)
+    in_memory = KernelQuantileRegressor([0.1, 0.9], **settings_with(max_memory=None)).fit(X, y)
+    np.testing.assert_allclose(again.objective_, in_memory.objective_, rtol=2e-6)
     assert list(tmp_path.iterdir()) == []
 
     grid = {"alphas": [1e-4], "bandwidths": [1.0], "cv": 2}
@@ -263,21 +263,21 @@ def test_dask_workers_keep_rounded_features(table, solves, monkeypatch):
     monkeypatch.setattr(dask_tasks, "lift_part", kept)
     with dask.config.set(scheduler="synchronous"):
         rows = da.from_array(X, chunks=(11_000, -1)), da.from_array(y, chunks=11_000)
-        far = KernelRegressor("logcosh", **words_of(dtype="float32", max_memory=4 * N * M)).fit(*rows)
+        streamed = KernelRegressor("logcosh", **settings_with(dtype="float32", max_memory=4 * N * M)).fit(*rows)
         assert {kind for kind, _ in stored} == {np.dtype(np.float32)}
         assert sum(size for _, size in stored) == 4 * N * M
         (rounded, first), (exact, _) = solves
         assert (rounded.rounded, exact.rounded) == (True, False)
-        levels = KernelQuantileRegressor([0.1, 0.5], **words_of(dtype="float32")).fit(*rows)
+        levels = KernelQuantileRegressor([0.1, 0.5], **settings_with(dtype="float32")).fit(*rows)
         stored.clear()
-        too_large = KernelRegressor("logcosh", **words_of(dtype="float32", max_memory=4 * N * M - 1)).fit(*rows)
+        too_large = KernelRegressor("logcosh", **settings_with(dtype="float32", max_memory=4 * N * M - 1)).fit(*rows)
     assert stored == []
     assert not solves[-1][0].rounded
-    np.testing.assert_allclose(far.objective_, objective(far, "logcosh", X, y), rtol=1e-12)
+    np.testing.assert_allclose(streamed.objective_, objective(streamed, "logcosh", X, y), rtol=1e-12)
     np.testing.assert_allclose(levels.objective_, objective(levels, "quantiles", X, y), rtol=1e-12)
-    assert np.all(first.objective != far.objective_), "control: rounding shows"
-    near = KernelRegressor("logcosh", **words_of(max_memory=None)).fit(X, y)
-    for model in (far, too_large):
-        apart = np.abs(model.objective_ / near.objective_ - 1)
-        np.testing.assert_array_less(apart, model.duality_gap_ + near.duality_gap_ + 1e-15)
-    assert max(far.duality_gap_.max(), levels.duality_gap_.max()) <= 1e-6
+    assert np.all(first.objective != streamed.objective_), "control: rounding shows"
+    in_memory = KernelRegressor("logcosh", **settings_with(max_memory=None)).fit(X, y)
+    for model in (streamed, too_large):
+        apart = np.abs(model.objective_ / in_memory.objective_ - 1)
+        np.testing.assert_array_less(apart, model.duality_gap_ + in_memory.duality_gap_ + 1e-15)
+    assert max(streamed.duality_gap_.max(), levels.duality_gap_.max()) <= 1e-6

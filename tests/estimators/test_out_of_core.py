@@ -91,23 +91,25 @@ def test_a_model_of_streamed_files_is_that_of_arrays(name, weighted, data, tmp_p
     X, y, weight = data
     y, weight = target_for(name, y), weight if weighted else None
     kwargs = {"n_components": 40, "random_state": 0, "tol": 1e-9}
-    near = MODELS[name](**kwargs).fit(X, y, weight)
-    far = MODELS[name](**kwargs, max_memory=SMALL).fit(parquet(tmp_path, X, y, weight))
+    in_memory = MODELS[name](**kwargs).fit(X, y, weight)
+    out_of_core = MODELS[name](**kwargs, max_memory=SMALL).fit(parquet(tmp_path, X, y, weight))
     assert isinstance(counted[0][0], InMemoryDesign)
     assert isinstance(counted[1][0], StreamedDesign)
-    assert far.duality_gap_.max() <= 1e-9
-    np.testing.assert_allclose(far.objective_, near.objective_, rtol=1e-9)
-    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-12)
-    np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-12)
-    np.testing.assert_array_equal(far.input_range_, near.input_range_)
-    assert list(far.feature_names_in_) == ["x0", "x1", "x2"]
+    assert out_of_core.duality_gap_.max() <= 1e-9
+    np.testing.assert_allclose(out_of_core.objective_, in_memory.objective_, rtol=1e-9)
+    np.testing.assert_allclose(out_of_core.alpha_, in_memory.alpha_, rtol=1e-12)
+    np.testing.assert_allclose(out_of_core.bandwidth_, in_memory.bandwidth_, rtol=1e-12)
+    np.testing.assert_array_equal(out_of_core.input_range_, in_memory.input_range_)
+    assert list(out_of_core.feature_names_in_) == ["x0", "x1", "x2"]
     if name == "quantiles":
-        assert far.crossing_rate_ == near.crossing_rate_
+        assert out_of_core.crossing_rate_ == in_memory.crossing_rate_
     if name in ("hinge", "classes"):
-        np.testing.assert_array_equal(far.classes_, near.classes_)
-        np.testing.assert_allclose(far._predict_raw(X[:100]), near._predict_raw(X[:100]), atol=2e-3)
+        np.testing.assert_array_equal(out_of_core.classes_, in_memory.classes_)
+        np.testing.assert_allclose(out_of_core._predict_raw(X[:100]), in_memory._predict_raw(X[:100]), atol=2e-3)
     else:
-        np.testing.assert_allclose(far._predict_raw(X[:100]), near._predict_raw(X[:100]), atol=1e-3 * np.std(y))
+        np.testing.assert_allclose(
+            out_of_core._predict_raw(X[:100]), in_memory._predict_raw(X[:100]), atol=1e-3 * np.std(y)
+        )
 
 
 @pytest.mark.parametrize(
@@ -124,30 +126,35 @@ def test_automatic_choices_are_those_of_arrays(kwargs, data):
     X, y, weight = (part[:9000] for part in data)
     X = np.round(X, 1)  # rows that repeat
     kwargs = {"random_state": 1, "tol": 1e-6, "max_memory": 300_000} | kwargs
-    near = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(X, y, weight)
-    far = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(MemmapRows(X, y, weight))
-    assert far.n_components_ == near.n_components_
+    in_memory = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(X, y, weight)
+    out_of_core = KernelQuantileRegressor([0.2, 0.8], **kwargs).fit(MemmapRows(X, y, weight))
+    assert out_of_core.n_components_ == in_memory.n_components_
     # A descent makes much of the last digit of its scales.
-    np.testing.assert_allclose(far.alpha_, near.alpha_, rtol=1e-6 if "bandwidth" in kwargs else 1e-12)
-    if near.bandwidth_ is not None:
-        np.testing.assert_allclose(far.bandwidth_, near.bandwidth_, rtol=1e-6)
-    np.testing.assert_allclose(far.objective_, near.objective_, rtol=2e-6)
-    if hasattr(near.feature_map_, "frequencies_"):
-        np.testing.assert_allclose(far.feature_map_.frequencies_, near.feature_map_.frequencies_, rtol=1e-6)
+    np.testing.assert_allclose(out_of_core.alpha_, in_memory.alpha_, rtol=1e-6 if "bandwidth" in kwargs else 1e-12)
+    if in_memory.bandwidth_ is not None:
+        np.testing.assert_allclose(out_of_core.bandwidth_, in_memory.bandwidth_, rtol=1e-6)
+    np.testing.assert_allclose(out_of_core.objective_, in_memory.objective_, rtol=2e-6)
+    if hasattr(in_memory.feature_map_, "frequencies_"):
+        np.testing.assert_allclose(
+            out_of_core.feature_map_.frequencies_, in_memory.feature_map_.frequencies_, rtol=1e-6
+        )
 
 
 def test_the_overview_of_a_stream_is_that_of_arrays(data):
     X, y, weight = data
     y = np.round(y, 1)
     counts = weight > 0
-    near, far = DataSummary(ArrayRows(X[counts], y[counts], weight[counts])), StreamedSummary(MemmapRows(X, y, weight))
-    assert far.n_rows == near.n_rows
-    assert far.target_scale == near.target_scale
+    in_memory, out_of_core = (
+        DataSummary(ArrayRows(X[counts], y[counts], weight[counts])),
+        StreamedSummary(MemmapRows(X, y, weight)),
+    )
+    assert out_of_core.n_rows == in_memory.n_rows
+    assert out_of_core.target_scale == in_memory.target_scale
     for name in ("mean", "scales", "range"):
-        np.testing.assert_allclose(getattr(far, name), getattr(near, name), rtol=1e-11, atol=1e-15)
-    np.testing.assert_allclose(auto_bandwidth(far), auto_bandwidth(near), rtol=1e-11, atol=1e-15)
-    np.testing.assert_array_equal(far.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
-    assert far.sample.n_rows < 5000 < near.sample.n_rows
+        np.testing.assert_allclose(getattr(out_of_core, name), getattr(in_memory, name), rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(auto_bandwidth(out_of_core), auto_bandwidth(in_memory), rtol=1e-11, atol=1e-15)
+    np.testing.assert_array_equal(out_of_core.map_strided(7, lambda rows: rows[:, :2]), X[counts][::7, :2])
+    assert out_of_core.sample.n_rows < 5000 < in_memory.sample.n_rows
 
 
 @pytest.mark.parametrize("order", ["target", "time"])
@@ -202,15 +209,15 @@ def test_predictions_of_files_are_streamed(data, tmp_path):
     model = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(rows)
     plain = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0).fit(X, y)
     # Rows come in other blocks, in which products may be rounded otherwise.
-    near = {"rtol": 1e-12, "atol": 1e-13}
-    np.testing.assert_allclose(model.predict(rows), plain.predict(X), **near)
-    np.testing.assert_allclose(model.predict(rows, 0.3), plain.predict(X, 0.3), **near)
-    np.testing.assert_allclose(model.predict_interval(rows, coverage=0.5), plain.predict_interval(X, 0.5), **near)
+    close = {"rtol": 1e-12, "atol": 1e-13}
+    np.testing.assert_allclose(model.predict(rows), plain.predict(X), **close)
+    np.testing.assert_allclose(model.predict(rows, 0.3), plain.predict(X, 0.3), **close)
+    np.testing.assert_allclose(model.predict_interval(rows, coverage=0.5), plain.predict_interval(X, 0.5), **close)
     off = y + 0.01  # a fit goes through some of its rows, and on which side of the curve these are is rounding
     np.testing.assert_allclose(model.predict_cdf(rows, off), plain.predict_cdf(X, off), rtol=1e-9)
     np.testing.assert_allclose(model.predict_cdf(rows, 0.3), plain.predict_cdf(X, 0.3), rtol=1e-9)
     turned = ParquetRows(tmp_path / "*.parquet", "y", columns=["x2", "x0", "x1"])
-    np.testing.assert_allclose(model.predict(turned), plain.predict(X), **near)
+    np.testing.assert_allclose(model.predict(turned), plain.predict(X), **close)
     with pytest.raises(ValueError, match="fitted with x0, x1, x2"):
         model.predict(ParquetRows(tmp_path / "*.parquet", "y", columns=["x2", "x0"]))
     with pytest.raises(ValueError, match="5 entries for 12,000 rows"):
@@ -272,26 +279,26 @@ def test_conformal_intervals_hold_rows_out_of_a_stream(data):
     X, y, weight = data
     train, test = slice(20_000), slice(20_000, 26_000)
     kwargs = {"n_components": 60, "tol": 1e-6}
-    far = ConformalQuantileRegressor(
+    out_of_core = ConformalQuantileRegressor(
         KernelQuantileRegressor(**kwargs, random_state=0, max_memory=500_000), random_state=3
     )
-    near = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs, random_state=0), random_state=3)
-    far.fit(MemmapRows(X[train], y[train], weight[train] + 1))
-    near.fit(X[train], y[train], weight[train] + 1)
-    assert far.n_calibration_ == near.n_calibration_ == 5000
-    np.testing.assert_allclose(far.predict_interval(X[test]), near.predict_interval(X[test]), atol=2e-3)
-    assert 0.88 < coverage(y[test], *far.predict_interval(X[test]).T) < 0.92
-    streamed = far.predict_interval(MemmapRows(X[test], y[test]))  # in other blocks: equal but for rounding
-    np.testing.assert_allclose(streamed, far.predict_interval(X[test]), rtol=0, atol=1e-13)
+    in_memory = ConformalQuantileRegressor(KernelQuantileRegressor(**kwargs, random_state=0), random_state=3)
+    out_of_core.fit(MemmapRows(X[train], y[train], weight[train] + 1))
+    in_memory.fit(X[train], y[train], weight[train] + 1)
+    assert out_of_core.n_calibration_ == in_memory.n_calibration_ == 5000
+    np.testing.assert_allclose(out_of_core.predict_interval(X[test]), in_memory.predict_interval(X[test]), atol=2e-3)
+    assert 0.88 < coverage(y[test], *out_of_core.predict_interval(X[test]).T) < 0.92
+    streamed = out_of_core.predict_interval(MemmapRows(X[test], y[test]))  # in other blocks: equal but for rounding
+    np.testing.assert_allclose(streamed, out_of_core.predict_interval(X[test]), rtol=0, atol=1e-13)
 
 
 def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
     X, y, weight = (part[:8000] for part in data)
     model = KernelQuantileRegressor(n_components=20, random_state=0)
-    far = ConformalQuantileRegressor(model, random_state=0).fit(MemmapRows(X, y, weight))
-    near = ConformalQuantileRegressor(model, random_state=0).fit(X, y, weight)
-    assert far.n_calibration_ == near.n_calibration_ == round(np.count_nonzero(weight) / 4)
-    np.testing.assert_allclose(far.predict_interval(X[:9]), near.predict_interval(X[:9]), rtol=1e-9)
+    out_of_core = ConformalQuantileRegressor(model, random_state=0).fit(MemmapRows(X, y, weight))
+    in_memory = ConformalQuantileRegressor(model, random_state=0).fit(X, y, weight)
+    assert out_of_core.n_calibration_ == in_memory.n_calibration_ == round(np.count_nonzero(weight) / 4)
+    np.testing.assert_allclose(out_of_core.predict_interval(X[:9]), in_memory.predict_interval(X[:9]), rtol=1e-9)
     few = np.where(np.arange(8000) % 160 == 0, 1.0, 0.0)  # of which a tenth is 5
     with pytest.raises(ValueError, match="needs at least 9 calibration rows; there are 5"):
         ConformalQuantileRegressor(model, calibration_size=0.1).fit(MemmapRows(X, y, few))
@@ -304,18 +311,18 @@ def test_conformal_rows_without_weight_neither_fit_nor_calibrate(data):
     np.testing.assert_allclose(last.predict_interval(X[:9]), direct.predict_interval(X[:9]), rtol=1e-9)
 
 
-@pytest.mark.parametrize("far", [False, True])
-def test_splits_and_groups_of_a_search_are_of_all_rows_given(far, data, tmp_path):
+@pytest.mark.parametrize("out_of_core", [False, True])
+def test_splits_and_groups_of_a_search_are_of_all_rows_given(out_of_core, data, tmp_path):
     X, y, weight = (part[:900] for part in data)
     kwargs = {"alphas": [1e-3, 1e-1], "bandwidths": ["auto"], "n_components": 3, "random_state": 0}
     groups, half = np.arange(900) // 9, np.arange(450)
     for cv, labels in (([(half, half + 450)], None), (GroupKFold(3), groups)):
         search = KernelQuantileRegressorCV(0.5, cv=cv, **kwargs)
-        near = search.fit(X, y, weight, groups=labels).cv_results_["mean_test_score"]
+        in_memory = search.fit(X, y, weight, groups=labels).cv_results_["mean_test_score"]
         for rows in (MemmapRows(X, y, weight), parquet(tmp_path, X, y, weight), ArrayRows(X, y, weight)):
-            where = {"max_memory": 30_000} if far and not isinstance(rows, ArrayRows) else {}
+            where = {"max_memory": 30_000} if out_of_core and not isinstance(rows, ArrayRows) else {}
             again = clone(search).set_params(**where).fit(rows, groups=labels).cv_results_["mean_test_score"]
-            np.testing.assert_allclose(again, near, rtol=1e-6)
+            np.testing.assert_allclose(again, in_memory, rtol=1e-6)
 
 
 def test_a_search_on_some_rows_knows_their_groups(data, monkeypatch):

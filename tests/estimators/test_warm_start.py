@@ -164,9 +164,9 @@ def interrupt_after(monkeypatch, times):
     """Fits stop right after they have written down their progress so many times."""
     written, write = [], Checkpoint.write
 
-    def stop(self, guess):
-        write(self, guess)
-        written.append(guess)
+    def stop(self, initial):
+        write(self, initial)
+        written.append(initial)
         if len(written) == times:
             raise Interrupted
 
@@ -243,8 +243,8 @@ def test_unfit_checkpoints_are_refused_before_any_work(data, tmp_path):
 
 def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     file = Checkpoint(tmp_path / "c", {"rows": 3})
-    guess = InitialPoint(np.ones((2, 1)), np.zeros(1), 10, 2.0)
-    file.write(guess)
+    initial = InitialPoint(np.ones((2, 1)), np.zeros(1), 10, 2.0)
+    file.write(initial)
 
     def fail(*args):
         raise KeyboardInterrupt
@@ -259,4 +259,4 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     found = file.read()
     assert found.n_rows == 10
-    np.testing.assert_array_equal(found.coef, guess.coef)
+    np.testing.assert_array_equal(found.coef, initial.coef)

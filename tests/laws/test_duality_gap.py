@@ -36,9 +36,9 @@ def certificate_of(features, y, levels, alpha, coef, constant, dual, weight=None
     """The library's certificate, with residuals and duals set by hand."""
     rows = InMemoryDesign(ArrayRows(features, y, weight), features=features)
     problem = Problem(rows, Pinball(levels), alpha, fit_intercept=intercept)
-    memory = rows.new_state(anchor=dual)
-    problem.set_coefficients(memory, coef, constant)
-    return certify(problem, memory, coef, constant, null_model(problem))
+    state = rows.new_state(anchor=dual)
+    problem.set_coefficients(state, coef, constant)
+    return certify(problem, state, coef, constant, null_model(problem))
 
 
 def random_points(rng, coef, dual, level):

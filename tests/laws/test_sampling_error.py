@@ -29,15 +29,15 @@ def test_standard_errors_are_the_spread_of_fits_to_other_samples(level, alpha, i
     problems = [sample(seed, level, alpha, intercept) for seed in range(SAMPLES)]
     fits = [newton.solve(problem, tol=1e-5, polish=False) for problem in problems]
     Phi = problems[0].rows.as_array("")
-    spread = np.std([Phi @ fit.coef[:, 0] + fit.intercept[0] for fit in fits], axis=0)
+    standard_deviation = np.std([Phi @ fit.coef[:, 0] + fit.intercept[0] for fit in fits], axis=0)
     residual = driver._residuals(problems[0], fits[0].coef, fits[0].intercept)
     curvature = _curvature(problems[0].loss, np.quantile(np.abs(residual), 0.1, axis=0))
     errors = FeatureMoments.from_sample(problems[0]).errors(
         curvature, problems[0].alpha, np.mean(fits[0].dual ** 2, axis=0) / SIZE
     )
     typical = np.sqrt(np.mean(errors**2))
-    assert 0.7 < typical / np.sqrt(np.mean(spread**2)) < 1.4
-    assert 0.6 < errors.max() / spread.max() < 1.7
+    assert 0.7 < typical / np.sqrt(np.mean(standard_deviation**2)) < 1.4
+    assert 0.6 < errors.max() / standard_deviation.max() < 1.7
 
 
 def test_a_band_is_as_wide_as_the_tolerance_asks():

@@ -32,14 +32,14 @@ CURVES = [Huber(1.0), Squared(), Expectile(0.8), LogCosh(), SquaredHinge(), Smoo
 
 
 @pytest.fixture(scope="module")
-def lifted():
+def design():
     X, y, _ = make_homoscedastic(N, random_state=0)
     y[: N // 2] *= 2  # so that weights matter
     return RandomFeatures(Gaussian(1.0), M, random_state=0).fit(X).transform(X), y
 
 
-def problem(lifted, loss, *, weighted, intercept, alpha=1e-4, **more):
-    Phi, y = lifted
+def problem(design, loss, *, weighted, intercept, alpha=1e-4, **more):
+    Phi, y = design
     target = np.where(y > 1.5 + 0.5 * Phi[:, 0] / np.abs(Phi[:, 0]).max(), 1.0, -1.0) if loss.margin else y
     weight = np.random.default_rng(1).integers(0, 4, N).astype(float) if weighted else None
     rows = InMemoryDesign(ArrayRows(Phi, target, weight), features=Phi, **more)
@@ -48,10 +48,10 @@ def problem(lifted, loss, *, weighted, intercept, alpha=1e-4, **more):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("loss", LINES + CURVES, ids=repr)
-def test_same_optimum_as_the_plain_loop(lifted, loss, weighted):
+def test_same_optimum_as_the_plain_loop(design, loss, weighted):
     how = {"weighted": weighted, "intercept": weighted}
-    ours = driver.solve(problem(lifted, loss, **how))
-    plain = newton.solve(problem(lifted, loss, **how), tol=1e-9, polish=False)
+    ours = driver.solve(problem(design, loss, **how))
+    plain = newton.solve(problem(design, loss, **how), tol=1e-9, polish=False)
     assert ours.converged
     assert plain.converged
     assert bool(ours.active_rows) == any(loss is one for one in LINES), "lines are screened, curves are not"
@@ -73,17 +73,17 @@ def test_curved_losses_leave_directions_out(loss):
     assert ours.sweeps < 0.5 * plain.sweeps
 
 
-def test_directions_that_matter_are_taken_back(lifted, monkeypatch):
+def test_directions_that_matter_are_taken_back(design, monkeypatch):
     """A basis that is far too small costs work, never the answer."""
     monkeypatch.setattr(driver, "principal_basis", lambda *_: np.linalg.qr(np.eye(M)[:, :2])[0])
-    ours = driver.solve(problem(lifted, Logistic(), weighted=False, intercept=True))
-    plain = newton.solve(problem(lifted, Logistic(), weighted=False, intercept=True), tol=1e-9, polish=False)
+    ours = driver.solve(problem(design, Logistic(), weighted=False, intercept=True))
+    plain = newton.solve(problem(design, Logistic(), weighted=False, intercept=True), tol=1e-9, polish=False)
     assert ours.converged
     assert ours.objective[0] == pytest.approx(plain.objective[0], rel=1.01e-6)
 
 
-def test_labels_of_their_own_for_every_column_are_screened_together(lifted):
-    Phi, y = lifted
+def test_labels_of_their_own_for_every_column_are_screened_together(design):
+    Phi, y = design
     targets = np.where(np.digitize(y, [1.0, 2.0])[:, None] == np.arange(3), 1.0, -1.0)
     loss = Hinge(n_columns=3)
     together = driver.solve(Problem(InMemoryDesign(ArrayRows(Phi, targets), features=Phi), loss, 1e-4))
@@ -96,7 +96,7 @@ def test_labels_of_their_own_for_every_column_are_screened_together(lifted):
         assert together.gap[k] >= together.objective[k] - alone.objective[0] - 1e-13
 
 
-def test_features_that_are_not_stored_give_the_same(lifted):
+def test_features_that_are_not_stored_give_the_same(design):
     X, y, _ = make_homoscedastic(N, random_state=0)
     features = RandomFeatures(Gaussian(1.0), M, random_state=0).fit(X)
     rows = InMemoryDesign(ArrayRows(X, y), features, max_memory=0)

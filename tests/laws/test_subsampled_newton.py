@@ -21,14 +21,14 @@ LOSSES = [Pinball([0.3, 0.8]), EpsilonInsensitive(0.2, n_columns=2), Hinge(n_col
 
 
 @pytest.fixture(scope="module")
-def lifted():
+def design():
     X, y, _ = make_homoscedastic(N, random_state=0)
     return RandomFeatures(Gaussian(0.7), M, random_state=0).fit(X).transform(X), y
 
 
-def problem(lifted, loss, alpha=1e-6, n=N, fit_intercept=True):
-    Phi, y = lifted[0][:n], lifted[1][:n]
-    target = np.sign(y - np.median(lifted[1])) if loss.margin else y
+def problem(design, loss, alpha=1e-6, n=N, fit_intercept=True):
+    Phi, y = design[0][:n], design[1][:n]
+    target = np.sign(y - np.median(design[1])) if loss.margin else y
     rows = InMemoryDesign(ArrayRows(Phi, target), features=Phi, shuffled=True)
     return Problem(rows, loss, alpha, fit_intercept=fit_intercept)
 
@@ -45,8 +45,8 @@ def fits(apart):
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_screening_all_rows_again_is_screening_them_for_the_first_time(lifted, loss):
-    whole, (first, second) = problem(lifted, loss), fits(apart=0.5)
+def test_screening_all_rows_again_is_screening_them_for_the_first_time(design, loss):
+    whole, (first, second) = problem(design, loss), fits(apart=0.5)
     state, other = whole.rows.new_state(), whole.rows.new_state()
     screen(whole, state, *first, np.full(2, 0.4), None)
     first_active = state.collect("active").copy()
@@ -64,9 +64,9 @@ def test_screening_all_rows_again_is_screening_them_for_the_first_time(lifted, l
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(lifted, loss):
+def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(design, loss):
     """What screened and active rows would add together: screened ones by the old fit, the others by the new one."""
-    whole, (first, second) = problem(lifted, loss), fits(apart=0.02)
+    whole, (first, second) = problem(design, loss), fits(apart=0.02)
     state = whole.rows.new_state()
     _, screened, active_set = screen(whole, state, *first, np.full(2, 0.4), None)
     known, before = state.collect("active"), state.collect("dual")
@@ -85,8 +85,8 @@ def test_tightening_loses_no_active_row_and_keeps_the_screened_ones(lifted, loss
     np.testing.assert_allclose(after.mean_dual + fewer.mean_dual, slopes.sum(axis=0), rtol=0, atol=1e-12)
 
 
-def test_every_row_is_active_within_its_own_band(lifted):
-    whole, rng = problem(lifted, Pinball([0.5])), np.random.default_rng(0)
+def test_every_row_is_active_within_its_own_band(design):
+    whole, rng = problem(design, Pinball([0.5])), np.random.default_rng(0)
     coef, intercept, state = rng.normal(0, 0.3, (M, 1)), np.zeros(1), whole.rows.new_state()
     errors, shifts = rng.normal(0, 0.1, (1, 5, M)), rng.normal(0, 0.1, (1, 5))
     Phi = whole.rows.as_array("")
@@ -101,57 +101,59 @@ def test_every_row_is_active_within_its_own_band(lifted):
 
 
 @pytest.mark.parametrize("loss", [Pinball([0.5]), Pinball([0.1]), EpsilonInsensitive(0.2)], ids=repr)
-def test_a_step_removes_most_of_the_error_and_its_bands_hold_the_rest(lifted, loss):
-    whole, few = problem(lifted, loss), problem(lifted, loss, n=SIZE)
-    best, guess = (newton.solve(one, tol=1e-7, polish=False) for one in (whole, few))
+def test_a_step_removes_most_of_the_error_and_its_bands_hold_the_rest(design, loss):
+    whole, few = problem(design, loss), problem(design, loss, n=SIZE)
+    best, initial = (newton.solve(one, tol=1e-7, polish=False) for one in (whole, few))
     Phi = whole.rows.as_array("")
 
     def errors(coef, intercept):
         return (Phi @ (coef - best.coef) + intercept - best.intercept)[:, 0]
 
-    _, screened, active_set = screen(whole, whole.rows.new_state(), guess.coef, guess.intercept, np.array([0.1]), None)
+    _, screened, active_set = screen(
+        whole, whole.rows.new_state(), initial.coef, initial.intercept, np.array([0.1]), None
+    )
     sums = screened.phi_t_dual + active_set.phi_t_dual, screened.mean_dual + active_set.mean_dual
-    step = SubsampledNewton(few, None, 20).step(guess.coef, guess.intercept, *sums, N)
-    before, after = errors(guess.coef, guess.intercept), errors(step.coef, step.intercept)
+    step = SubsampledNewton(few, None, 20).step(initial.coef, initial.intercept, *sums, N)
+    before, after = errors(initial.coef, initial.intercept), errors(step.coef, step.intercept)
     assert np.sqrt(np.mean(after**2)) < 0.4 * np.sqrt(np.mean(before**2))
     reach = np.sqrt(np.sum((Phi @ step.bands.errors[0].T + step.bands.shifts[0]) ** 2, axis=1))
     reach = np.clip(reach, step.bands.narrowest, step.bands.widest)
     assert np.mean(np.abs(after) > reach) < 0.002
     assert np.mean(np.abs(before) > reach) > 0.1, "negative control: the errors before were larger"
     # The sample's own gradient, which is nearly zero, leads nowhere.
-    _, screened, active_set = screen(few, few.rows.new_state(), guess.coef, guess.intercept, np.array([0.1]), None)
+    _, screened, active_set = screen(few, few.rows.new_state(), initial.coef, initial.intercept, np.array([0.1]), None)
     sums = screened.phi_t_dual + active_set.phi_t_dual, screened.mean_dual + active_set.mean_dual
-    own = SubsampledNewton(few, None, 20).step(guess.coef, guess.intercept, *sums, N)
+    own = SubsampledNewton(few, None, 20).step(initial.coef, initial.intercept, *sums, N)
     assert np.sqrt(np.mean(errors(own.coef, own.intercept) ** 2)) > 0.8 * np.sqrt(np.mean(before**2))
 
 
-def test_steps_lead_to_the_fit_of_the_sample(lifted):
-    first, sample = (problem(lifted, Pinball([0.3, 0.7]), n=n) for n in (1_000, SIZE))
-    guess, best = (newton.solve(one, tol=1e-8, polish=False) for one in (first, sample))
-    coef, intercept, residual = SubsampledNewton(sample, None, 20).fit_subsample(guess.coef, guess.intercept)
+def test_steps_lead_to_the_fit_of_the_sample(design):
+    first, sample = (problem(design, Pinball([0.3, 0.7]), n=n) for n in (1_000, SIZE))
+    initial, best = (newton.solve(one, tol=1e-8, polish=False) for one in (first, sample))
+    coef, intercept, residual = SubsampledNewton(sample, None, 20).fit_subsample(initial.coef, initial.intercept)
     Phi, y = sample.rows.as_array(""), sample.rows.target[:, None]
     np.testing.assert_allclose(residual, y - Phi @ coef - intercept, atol=1e-10)
 
     def off(coef, intercept):
         return np.sqrt(np.mean((Phi @ (coef - best.coef) + intercept - best.intercept) ** 2, axis=0))
 
-    assert np.all(off(coef, intercept) < 0.35 * off(guess.coef, guess.intercept))
+    assert np.all(off(coef, intercept) < 0.35 * off(initial.coef, initial.intercept))
 
 
-def test_steps_that_do_not_contract_are_rejected(lifted):
-    sample, far = problem(lifted, Pinball([0.5]), n=SIZE), np.full((M, 1), 30.0)
+def test_steps_that_do_not_contract_are_rejected(design):
+    sample, far = problem(design, Pinball([0.5]), n=SIZE), np.full((M, 1), 30.0)
     assert SubsampledNewton(sample, None, 20).fit_subsample(far, np.zeros(1)) is None
 
 
-def test_a_sample_must_have_enough_rows(lifted):
-    assert has_enough_rows(problem(lifted, Pinball([0.5]), n=SIZE), parameters=M)
-    assert not has_enough_rows(problem(lifted, Pinball([0.5]), n=SIZE // 10), parameters=M)
+def test_a_sample_must_have_enough_rows(design):
+    assert has_enough_rows(problem(design, Pinball([0.5]), n=SIZE), parameters=M)
+    assert not has_enough_rows(problem(design, Pinball([0.5]), n=SIZE // 10), parameters=M)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("levels", [[0.5], [0.1, 0.5, 0.9]])
-def test_steps_leave_fewer_active_rows_and_cost_no_more_passes(lifted, levels, intercept, monkeypatch):
-    whole = problem(lifted, Pinball(levels), 1e-7, fit_intercept=intercept)
+def test_steps_leave_fewer_active_rows_and_cost_no_more_passes(design, levels, intercept, monkeypatch):
+    whole = problem(design, Pinball(levels), 1e-7, fit_intercept=intercept)
     corrected = driver.solve(whole)
     monkeypatch.setattr(driver, "CORRECTED", np.inf)
     plain = driver.solve(whole)
@@ -164,15 +166,15 @@ def test_steps_leave_fewer_active_rows_and_cost_no_more_passes(lifted, levels, i
 
 
 @pytest.mark.parametrize("step", [0.01, 1.0])
-def test_targets_with_many_ties_are_solved_too(lifted, step):
+def test_targets_with_many_ties_are_solved_too(design, step):
     """Rounded to few values, most rows of a column may lie on the fit."""
-    Phi, y = lifted[0], np.round(lifted[1] / step) * step
+    Phi, y = design[0], np.round(design[1] / step) * step
     rows = InMemoryDesign(ArrayRows(Phi, y), features=Phi)
     result = driver.solve(Problem(rows, Pinball([0.3, 0.5]), 1e-4))
     assert result.converged
 
 
-def test_losses_that_are_curved_somewhere_or_of_the_margin_are_not_corrected(lifted, monkeypatch):
+def test_losses_that_are_curved_somewhere_or_of_the_margin_are_not_corrected(design, monkeypatch):
     """What rows on a curved piece add to the gradient is not summed; of a margin, steps lead astray."""
     taken = []
     real = SubsampledNewton.step
@@ -180,12 +182,12 @@ def test_losses_that_are_curved_somewhere_or_of_the_margin_are_not_corrected(lif
     cases = ((SmoothedPinball(width=0.05, levels=[0.5]), False), (Hinge(), False), (Pinball([0.5]), True))
     for loss, corrected in cases:
         taken.clear()
-        assert driver.solve(problem(lifted, loss, 1e-7)).converged
+        assert driver.solve(problem(design, loss, 1e-7)).converged
         assert bool(taken) == corrected
 
 
-def test_where_no_step_can_be_taken_no_more_rows_are_solved_for(lifted, monkeypatch):
-    whole = problem(lifted, Pinball([0.2, 0.5]), 1e-7)
+def test_where_no_step_can_be_taken_no_more_rows_are_solved_for(design, monkeypatch):
+    whole = problem(design, Pinball([0.2, 0.5]), 1e-7)
     monkeypatch.setattr(SubsampledNewton, "step", lambda *args: None)
     without_steps = driver.solve(whole)
     monkeypatch.setattr(driver, "CORRECTED", np.inf)
@@ -195,8 +197,8 @@ def test_where_no_step_can_be_taken_no_more_rows_are_solved_for(lifted, monkeypa
 
 
 @pytest.mark.parametrize("number", [np.nan, 0.0, np.inf])
-def test_a_step_whose_band_is_no_band_is_not_taken(lifted, number, monkeypatch):
-    whole, real = problem(lifted, Pinball([0.5]), 1e-7), SubsampledNewton.step
+def test_a_step_whose_band_is_no_band_is_not_taken(design, number, monkeypatch):
+    whole, real = problem(design, Pinball([0.5]), 1e-7), SubsampledNewton.step
     tried = []
 
     def broken(*args):
@@ -209,9 +211,9 @@ def test_a_step_whose_band_is_no_band_is_not_taken(lifted, number, monkeypatch):
 
 
 @pytest.mark.parametrize("factor", [0.01, 100.0])
-def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monkeypatch):
+def test_steps_that_mislead_cost_work_and_never_the_answer(design, factor, monkeypatch):
     """Bands that are far too narrow, or a fit that was thrown far away."""
-    whole, real = problem(lifted, Pinball([0.5]), 1e-7), SubsampledNewton.step
+    whole, real = problem(design, Pinball([0.5]), 1e-7), SubsampledNewton.step
     right = driver.solve(whole)
 
     def misled(self, coef, intercept, *args):
@@ -229,9 +231,9 @@ def test_steps_that_mislead_cost_work_and_never_the_answer(lifted, factor, monke
 
 
 @pytest.mark.parametrize("case", ["weights", "float32", "targets", "left out"])
-def test_rows_of_all_kinds_are_corrected(lifted, case, monkeypatch):
+def test_rows_of_all_kinds_are_corrected(design, case, monkeypatch):
     """Weights, of which many are zero; rounded features; a target per column; directions left out that do matter."""
-    Phi, y, weight = lifted[0], lifted[1], None
+    Phi, y, weight = design[0], design[1], None
     levels = [0.3, 0.7]
     if case == "weights":
         weight = np.random.default_rng(0).integers(0, 3, N).astype(float)

@@ -222,10 +222,10 @@ def test_a_perturbed_fit_has_no_small_gap(seed, solver):
 def certificate_of(problem, coef, intercept, dual):
     """The library's certificate of a point and duals set by hand."""
     n, q = problem.rows.n_rows, problem.n_columns
-    memory = problem.rows.new_state(anchor=np.reshape(dual, (n, q)))
+    state = problem.rows.new_state(anchor=np.reshape(dual, (n, q)))
     coef = np.reshape(coef, (-1, q))
-    problem.set_coefficients(memory, coef, np.atleast_1d(intercept))
-    return certify(problem, memory, coef, np.atleast_1d(intercept), null_model(problem))
+    problem.set_coefficients(state, coef, np.atleast_1d(intercept))
+    return certify(problem, state, coef, np.atleast_1d(intercept), null_model(problem))
 
 
 # Several levels at once

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-lifted = 0  # rows transformed in this process
+transformed = 0  # rows transformed in this process
 
 
 class Counting:
@@ -16,60 +16,60 @@ class Counting:
         self.n_components_ = feature_map.n_components_
 
     def transform(self, X):
-        global lifted
-        lifted += len(X)
+        global transformed
+        transformed += len(X)
         return self.feature_map.transform(X)
 
 
-def count_lifted():
-    return lifted
+def count_transformed():
+    return transformed
 
 
-def forget_lifted():
-    global lifted
-    lifted = 0
+def reset_transformed():
+    global transformed
+    transformed = 0
 
 
-def value_and_gradient(block, memory, coef):
+def value_and_gradient(block, state, coef):
     """Value and gradient of the mean absolute deviation; stores the residuals as row state."""
-    memory["residual"] = block.targets - block.features @ coef
-    side = np.sign(memory["residual"]) * block.share[:, None]
-    return block.share @ np.abs(memory["residual"]), block.features.T @ side, len(block.target)
+    state["residual"] = block.targets - block.features @ coef
+    side = np.sign(state["residual"]) * block.share[:, None]
+    return block.share @ np.abs(state["residual"]), block.features.T @ side, len(block.target)
 
 
-def slow_value_and_gradient(block, memory, coef):
+def slow_value_and_gradient(block, state, coef):
     time.sleep(0.5)
-    return value_and_gradient(block, memory, coef)
+    return value_and_gradient(block, state, coef)
 
 
-def deadly(block, memory, args):
+def deadly(block, state, args):
     os._exit(1)
 
 
-def move(block, memory, step):
+def move(block, state, step):
     """Overwrites row state in place."""
     assert len(block.features) == 0  # map_rows passes no features
-    memory["residual"] -= step
-    memory["moves"] = memory.get("moves", np.zeros_like(memory["residual"])) + 1
-    return block.share @ np.abs(memory["residual"]), block.share @ memory["moves"]
+    state["residual"] -= step
+    state["moves"] = state.get("moves", np.zeros_like(state["residual"])) + 1
+    return block.share @ np.abs(state["residual"]), block.share @ state["moves"]
 
 
-def recall(block, memory, args):
+def recall(block, state, args):
     """The residuals stored as row state, with the index of the first row."""
-    return [(block.start, memory["residual"].copy())]
+    return [(block.start, state["residual"].copy())]
 
 
 def chain(results):
     return [one for result in results for one in result]
 
 
-def weighted(block, memory, args, block_args):
+def weighted(block, state, args, block_args):
     return (block.share.sum() * block_args, block_args)
 
 
-def halves(block, memory, threshold):
+def halves(block, state, threshold):
     """(small, large): a sum of shares, and the raw rows with residuals above a threshold."""
-    return block.share.sum(), block.raw[memory["residual"][:, 0] > threshold]
+    return block.share.sum(), block.raw[state["residual"][:, 0] > threshold]
 
 
 def join_halves(results):

@@ -37,13 +37,13 @@ def objective(features, y, level, alpha, coef, constant=0.0, weight=None):
 def lower_bound(features, y, level, alpha, dual, weight=None, intercept=False):
     """mean(v y) - |Phi'(share v)|^2 / (4 alpha) for the duals moved into the box and, with an intercept, balanced."""
     share = shares(len(y), weight)
-    pull = share * np.clip(dual, level - 1, level)
+    phi_t_dual = share * np.clip(dual, level - 1, level)
     if intercept:
-        up, down = pull[pull > 0].sum(), -pull[pull < 0].sum()
-        pull[pull > 0] *= min(up, down) / up if up > 0 else 0
-        pull[pull < 0] *= min(up, down) / down if down > 0 else 0
-    force = features.T @ pull
-    return float(pull @ y - force @ force / (4 * alpha))
+        up, down = phi_t_dual[phi_t_dual > 0].sum(), -phi_t_dual[phi_t_dual < 0].sum()
+        phi_t_dual[phi_t_dual > 0] *= min(up, down) / up if up > 0 else 0
+        phi_t_dual[phi_t_dual < 0] *= min(up, down) / down if down > 0 else 0
+    force = features.T @ phi_t_dual
+    return float(phi_t_dual @ y - force @ force / (4 * alpha))
 
 
 def optimum(features, y, level, alpha, weight=None, intercept=False):

@@ -119,15 +119,15 @@ def test_many_targets_at_few_places_are_sampled():
 def test_it_stops_where_dimension_and_loss_are_settled_and_not_before(d, kernel):
     X, y = table(1000, d)
     choice = fitted(X, y, kernel=kernel).n_components_choice_
-    settled = []
+    converged = []
     for before, after in zip(choice.trials, choice.trials[1:], strict=False):
         assert after.n_components == 2 * before.n_components
         resolved = after.dimension <= 1.1 * before.dimension
-        settled.append(resolved and after.gain <= after.error)
+        converged.append(resolved and after.gain <= after.error)
         if after.gain is not None:
             assert after.gain == pytest.approx(before.loss - after.loss, abs=1e-12)
-    assert not any(settled[:-1])
-    assert settled[-1] or choice.n_components == 1000
+    assert not any(converged[:-1])
+    assert converged[-1] or choice.n_components == 1000
     assert choice.n_components == choice.trials[-1].n_components
 
 
