@@ -93,7 +93,7 @@ def test_ticks_are_not_cut_by_the_edge(high):
 def categories(names):
     """A fan over categories of these names."""
     return ColumnFan(
-        "c", "text", np.arange(len(names)), tuple(names), np.ones((len(names), 1)), np.zeros(0), np.zeros(0)
+        "c", "category", np.arange(len(names)), tuple(names), np.ones((len(names), 1)), np.zeros(0), np.zeros(0)
     )
 
 

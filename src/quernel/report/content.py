@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from quernel.estimators import KernelQuantileRegressor
 from quernel.features import LandmarkPredictor, Nystroem
 from quernel.kernels import Linear
-from quernel.plots import (
-    CalibrationDisplay,
-    PermutationImportanceDisplay,
-    QuantileFanDisplay,
-    ResidualQuantileDisplay,
-)
+from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
 from quernel.plots.style import truncate
 from quernel.plots.table_access import drop_missing, make_grid, split_columns, to_dates
 from quernel.report.charts import ColumnFan
@@ -88,7 +83,7 @@ class Page:
     y : ndarray of shape (rows with a target,)
     choices : sequence of Choice
         The hyperparameters.
-    calibration, residuals, importance : displays of `quernel.plots`, computed on the evaluation rows
+    calibration, importance : displays of `quernel.plots`, computed on the evaluation rows
     fans : sequence of ColumnFan
         Of the most important columns, the most important one first.
     rows : ndarray of shape (n,)
@@ -107,7 +102,6 @@ class Page:
     y: Array
     choices: Sequence[Choice]
     calibration: CalibrationDisplay
-    residuals: ResidualQuantileDisplay
     importance: PermutationImportanceDisplay
     fans: Sequence[ColumnFan]
     rows: NDArray[np.intp]
@@ -135,7 +129,6 @@ def compute_page(
     with_target = table.filter(np.isfinite(target))
     y = target[positions]
     X = model.encoder.encode(with_target)
-    predicted = evaluation.y, evaluation.curves, evaluation.levels
     importance = _compute_importance(evaluation)
     most_important = [importance.names[j] for j in importance.order[: OPTIONS.max_fans]]
     return Page(
@@ -149,8 +142,7 @@ def compute_page(
         columns=summarize_columns(model, table),
         y=y,
         choices=describe_choices(model.model, X, np.log(y) if model.log_target else y, kernel_gap),
-        calibration=CalibrationDisplay.compute(*predicted),
-        residuals=ResidualQuantileDisplay.compute(*predicted),
+        calibration=CalibrationDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels),
         importance=importance,
         fans=compute_fans(model, with_target, y, most_important),
         rows=(positions if sample is None else sample.row[positions])[evaluation.rows] + 1,

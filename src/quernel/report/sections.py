@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.plots import ResidualQuantileDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
 from quernel.report import charts
@@ -236,13 +237,14 @@ def render_coverage(page: Page) -> str:
         tables += f"<p>{TIES}</p>"
     if intervals:
         tables += _interval_table(intervals, evaluation)
+    residuals = ResidualQuantileDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
     most = format_share(shown.confidence, 0)
     pictures = make_figure(
         charts.draw_calibration(shown),
         f"Calibration: points on the dashed line are ideal; true quantiles would be in the band in {most} of samples."
         + (" Vertical lines go from the share below a quantile to the share at or below it." if ties else ""),
     ) + make_figure(
-        charts.draw_pit(page.residuals),
+        charts.draw_pit(residuals),
         f"PIT histogram: rows between neighbouring quantiles, relative to the expected number, with {most} ranges. A U "
         "shape means that intervals are too narrow, a hump that they are too wide.",
     )
