@@ -60,18 +60,18 @@ class DaskRows:
         """Number of rows of each chunk, without empty ones."""
         return [length for length in self.X.chunks[0] if length > 0]
 
-    def chunks(self) -> list[Chunk]:
-        """A delayed `Piece` per chunk, without empty ones; it is validated where it is computed."""
+    def chunks(self, *, X: bool = True) -> list[Chunk]:
+        """A delayed `Piece` per chunk, without empty ones, validated where it is computed; X=False leaves out X."""
         from dask import delayed
 
         task = delayed(make_piece, pure=False)
-        columns = [X[0] for X in self.X.to_delayed().tolist()]
         targets = np.ravel(self.y.to_delayed()).tolist()
-        weights = [None] * len(columns) if self.weight is None else self.weight.to_delayed().tolist()
+        rows = [row[0] for row in self.X.to_delayed().tolist()] if X else [None] * len(targets)
+        weights = [None] * len(targets) if self.weight is None else self.weight.to_delayed().tolist()
         labels = self.names or tuple(f"column {j}" for j in range(self.n_columns))
         return [
-            task(k, X, y, weight, labels)
-            for k, (X, y, weight) in enumerate(zip(columns, targets, weights, strict=True))
+            task(k, x, y, weight, labels)
+            for k, (x, y, weight) in enumerate(zip(rows, targets, weights, strict=True))
             if self.X.chunks[0][k] > 0
         ]
 
@@ -178,7 +178,7 @@ def _require_numbers(kind: Any, place: str) -> None:
 
 def make_piece(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) -> Piece:
     """Chunk k as a validated float64 `Piece`, or a `RowsError` that names the chunk and the column."""
-    if X.ndim != 2 or X.shape[1] != len(labels):
+    if X is not None and (X.ndim != 2 or X.shape[1] != len(labels)):
         raise RowsError(f"Chunk {k} of X has the shape {X.shape}, where {len(labels)} columns are expected.")
     for values, name in ((X, "X"), (y, "y"), (weight, "weight")):
         if values is None:
@@ -187,13 +187,10 @@ def make_piece(k: int, X: Any, y: Any, weight: Any, labels: tuple[str, ...]) -> 
             _require_numbers_by_column(k, values, labels)
         else:
             _require_numbers(values.dtype, f"Chunk {k} of {name}")
-        if len(values) != len(X):
+        if X is not None and len(values) != len(X):
             raise RowsError(f"Chunk {k} has {len(X)} rows of X, but {len(values)} of {name}.")
-    piece = Piece(
-        np.ascontiguousarray(X, dtype=float),
-        np.ascontiguousarray(y, dtype=float),
-        None if weight is None else np.ascontiguousarray(weight, dtype=float),
-    )
+    floats = (None if values is None else np.ascontiguousarray(values, dtype=float) for values in (X, y, weight))
+    piece = Piece(*floats)  # type: ignore[arg-type]
     for j, target in enumerate(piece.y.T if piece.y.ndim == 2 else [piece.y]):
         label = "y" if piece.y.ndim == 1 else f"y, column {j}"
         check_piece(

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -318,53 +318,6 @@ FEATURE_SHARE = 0.4
 _numbers = count()  # make the names of leaves unique
 
 
-class Scheduler(Protocol):
-    """Computes delayed tasks, and says what its workers offer."""
-
-    here: bool  # whether handles are values in this process
-    threads: list[int]  # number of threads of each worker
-    together: int  # number of threads that a task may use while it runs alone
-
-    def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
-        """Compute one graph: handles of the tasks in `keep`, and values of those in `bring`."""
-
-    def use(self, handle: Handle) -> Any:
-        """A handle as an argument of a task."""
-
-    def is_handle(self, value: Any) -> bool:
-        """Whether a value is a handle to a value elsewhere."""
-
-    def homes(self, handles: Sequence[Handle]) -> list[int | None]:
-        """For each handle, the index of a worker that holds its value, or None where that is unknown."""
-
-    def at(self, worker: int) -> Any:
-        """Context manager: tasks made inside prefer this worker, and may run on another if it is lost."""
-
-    def feature_memory(self) -> float:
-        """Bytes that stored features may take on all workers together."""
-
-    def worker_memory(self) -> float:
-        """Memory of the smallest worker, in bytes."""
-
-
-def current_scheduler() -> Scheduler:
-    """The active distributed client, if there is one and Dask's configuration names no other scheduler.
-
-    Otherwise the scheduler of that configuration, on this machine: threads where it names none.
-    """
-    import dask
-
-    asked = dask.config.get("scheduler", None)
-    if "distributed" in sys.modules and asked in (None, "dask.distributed", "distributed"):
-        from distributed import default_client
-
-        try:
-            return Cluster(default_client())
-        except ValueError:  # there is none
-            pass
-    return LocalScheduler(str(asked))
-
-
 def as_task(value: Any) -> Task:
     """A value as a task; Dask does not traverse it in search of other tasks."""
     from dask import delayed
@@ -373,7 +326,17 @@ def as_task(value: Any) -> Task:
 
 
 class LocalScheduler:
-    """Dask's threaded, multiprocessing or synchronous scheduler: one worker, whose handles are values."""
+    """Dask's threaded, multiprocessing or synchronous scheduler: one worker, whose handles are values.
+
+    Attributes
+    ----------
+    here : bool
+        Whether handles are values in this process.
+    threads : list of int
+        Number of threads of each worker.
+    together : int
+        Number of threads that a task may use while it runs alone.
+    """
 
     here = True
 
@@ -388,40 +351,43 @@ class LocalScheduler:
         self._separate = kind in ("processes", "multiprocessing")
 
     def compute(self, keep: Sequence[Task], bring: Sequence[Task] = ()) -> tuple[list[Handle], list[Any]]:
-        """All values, computed now: handles are values."""
+        """Compute one graph: handles of the tasks in `keep`, and values of those in `bring`; here all are values."""
         import dask
 
         values = list(dask.compute(*keep, *bring, optimize_graph=False))
         return values[: len(keep)], values[len(keep) :]
 
     def use(self, handle: Handle) -> Any:
-        """The value as a task."""
+        """A handle as an argument of a task."""
         return as_task(handle)
 
     def is_handle(self, value: Any) -> bool:  # noqa: ARG002
-        """False: handles are values."""
+        """Whether a value is a handle to a value elsewhere: never, for handles are values."""
         return False
 
     def homes(self, handles: Sequence[Handle]) -> list[int | None]:
-        """All on the only worker."""
+        """For each handle, the index of a worker that holds its value: the only one."""
         return [0] * len(handles)
 
     @contextmanager
     def at(self, worker: int) -> Iterator[None]:  # noqa: ARG002
-        """No preference: there is one worker."""
+        """Context manager: tasks made inside prefer this worker; here there is only one."""
         yield
 
     def feature_memory(self) -> float:
-        """A fraction of the free memory; 0 for processes, to which features would be sent in every pass."""
+        """Bytes that stored features may take on all workers together: a fraction of the free memory.
+
+        0 for processes, to which features would be sent in every pass.
+        """
         return 0 if self._separate else FEATURE_SHARE * available_memory()
 
     def worker_memory(self) -> float:
-        """The free memory."""
+        """Memory of the smallest worker, in bytes: all that is free."""
         return available_memory()
 
 
 class Cluster:
-    """The workers of a distributed client."""
+    """The workers of a distributed client, with the same attributes and methods as `LocalScheduler`."""
 
     here = False
 
@@ -491,6 +457,27 @@ class Cluster:
     def _limits(self) -> list[float]:
         """Memory limit of each worker in bytes; workers without one share the free memory equally."""
         return [worker["memory_limit"] or available_memory() / len(self._workers) for worker in self._workers]
+
+
+Scheduler = LocalScheduler | Cluster
+
+
+def current_scheduler() -> Scheduler:
+    """The active distributed client, if there is one and Dask's configuration names no other scheduler.
+
+    Otherwise the scheduler of that configuration, on this machine: threads where it names none.
+    """
+    import dask
+
+    asked = dask.config.get("scheduler", None)
+    if "distributed" in sys.modules and asked in (None, "dask.distributed", "distributed"):
+        from distributed import default_client
+
+        try:
+            return Cluster(default_client())
+        except ValueError:  # there is none
+            pass
+    return LocalScheduler(str(asked))
 
 
 @contextmanager

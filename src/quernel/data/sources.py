@@ -11,7 +11,6 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -262,11 +261,11 @@ class MemmapRows:
             span = self.spans[k]
             weight = None if self._weight is None else _floats(self._weight[span])
             piece = Piece(_floats(self._X[span]) if X else None, _floats(self._y[span]), weight)
-            yield check_piece(piece, labels, partial(_describe_row, start=span.start))
 
+            def where(row: int, start: int = span.start) -> str:
+                return f"Row {start + row:,} (counted from 0)"
 
-def _describe_row(row: int, start: int) -> str:
-    return f"Row {start + row:,} (counted from 0)"
+            yield check_piece(piece, labels, where)
 
 
 def _label(given: Any, name: str) -> str:

@@ -21,8 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,25 +239,10 @@ def _fold_chunks(
     from dask import compute, delayed
 
     map_task, reduce_task = delayed(step, pure=False), delayed(join, pure=False)
-    results = [map_task(piece) for piece in (source.chunks() if X else _target_chunks(source))]
+    results = [map_task(piece) for piece in source.chunks(X=X)]
     while len(results) > FAN_IN:
         results = [reduce_task(results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
     return join(compute(*results))
-
-
-def _target_chunks(source: DaskRows) -> list[Any]:
-    """A delayed `Piece` without X, of every chunk that has rows."""
-    from dask import delayed
-
-    task = delayed(_target_piece, pure=False)
-    targets = np.ravel(source.y.to_delayed()).tolist()
-    weights = [None] * len(targets) if source.weight is None else source.weight.to_delayed().tolist()
-    lengths = source.X.chunks[0]
-    return [task(y, weight) for y, weight, n in zip(targets, weights, lengths, strict=True) if n > 0]
-
-
-def _target_piece(y: Any, weight: Any) -> Piece:
-    return Piece(None, np.asarray(y, dtype=float), None if weight is None else np.asarray(weight, dtype=float))
 
 
 # Results of streamed blocks are reduced so many at a time: a bound on memory.
@@ -321,13 +305,12 @@ def streamed_quantiles(source: RowSource | DaskRows, levels: Array, total: float
     """
     state = start_search(np.asarray(levels, dtype=float), total)
     while not state.done:
-        step = partial(_count_digits, state=state)
+
+        def step(piece: Piece, state: RadixSearch = state) -> Array:
+            return count_next_digits(piece.y, piece.weight, state)
+
         state = refine(state, map_reduce(source, step, sum_counts, X=False))
     return quantile_values(state)
-
-
-def _count_digits(piece: Piece, state: RadixSearch) -> Array:
-    return count_next_digits(piece.y, piece.weight, state)
 
 
 def mean_absolute_deviation(source: RowSource | DaskRows, centre: float, total: float) -> float:

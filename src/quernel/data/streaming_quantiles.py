@@ -3,7 +3,7 @@
 Floating-point numbers are ordered like their bits, once those of negative numbers are inverted. So the first round sums
 the weights of rows by the leading DIGIT bits of y, a histogram from which the leading bits of every quantile follow;
 the next round looks at the following bits of the rows that share this prefix, and so on. The result is exact after
-ROUNDS passes over the target, with 2^DIGIT counters per distinct prefix in memory.
+64 / DIGIT passes over the target, with 2^DIGIT counters per distinct prefix in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ Bits = NDArray[np.uint64]
 
 # Bits decided per round: few enough that the histograms are small.
 DIGIT = 13
-ROUNDS = -(-64 // DIGIT)
 # A cumulative weight within this relative distance of the goal reaches it, as in `losses.weighted_quantiles`.
 SUM_ROUNDING = 1e-11
 

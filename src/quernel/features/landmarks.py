@@ -19,6 +19,7 @@ from scipy.linalg.lapack import dpstrf
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._threads import single_threaded_blas, strips
+from quernel._validation import check_choice
 from quernel.features.random import as_generator
 from quernel.features.sampling import hash_sample_indices
 from quernel.kernels import Kernel, resolve
@@ -121,9 +122,7 @@ class Nystroem(TransformerMixin, BaseEstimator):
         """Validate the parameters and return the kernel."""
         kernel = resolve(self.kernel)
         kernel.check_diagonal()
-        if self.landmarks not in LANDMARKS:
-            known = ", ".join(repr(name) for name in LANDMARKS)
-            raise ValueError(f"Unknown landmarks {self.landmarks!r}. Known: {known}.")
+        check_choice("landmarks", self.landmarks, LANDMARKS)
         if self.landmarks == "leverage" and not (self.alpha is not None and 0 < self.alpha < np.inf):
             raise ValueError(
                 f"landmarks='leverage' needs alpha, the ridge penalty of the fit that will follow; got {self.alpha!r}."
@@ -166,19 +165,13 @@ def _choose_by_leverage(
         m = min(len(X), 2 * m)
         rows = order[:m]
         weight = share[rows] / share[rows].sum()
-        landmark_weight = _lookup_weights(landmarks, rows, weight)
+        landmark_weight = share[landmarks] / share[rows].sum()
         score = row_leverage_scores(kernel, X[rows], weight, X[landmarks], landmark_weight, inclusion, alpha)
         if m == len(X):
             return rows[rng.choice(m, size, replace=False, p=score / score.sum())]
         inclusion = np.minimum(1.0, size * score / score.sum())
         kept = rng.random(m) < inclusion
         landmarks, inclusion = rows[kept], inclusion[kept]
-
-
-def _lookup_weights(landmarks: Index, rows: Index, weight: Array) -> Array:
-    """The entries of `weight`, which belongs to `rows`, for the landmarks, which are among the rows."""
-    sorter = np.argsort(rows)
-    return weight[sorter[np.searchsorted(rows, landmarks, sorter=sorter)]]
 
 
 def row_leverage_scores(

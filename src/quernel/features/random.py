@@ -14,8 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._threads import blocks, parallel_map, single_threaded_blas, strips
-from quernel.features.sampling import SAMPLINGS, SCORES, STRATEGIES, Draw, draw_by_leverage, draw_features
+from quernel._validation import check_choice
+from quernel.features.sampling import (
+    POOL_FACTOR,
+    SAMPLINGS,
+    SCORES,
+    STRATEGIES,
+    Draw,
+    draw_features,
+    sample_by_leverage,
+)
 from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariantKernel, resolve
+
+Array = NDArray[np.floating]
 
 # Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
 COMPILE_FROM = 3_000_000
@@ -94,7 +105,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
 
     def fit(
         self,
-        X: NDArray[np.floating],
+        X: Array,
         y: Any = None,  # noqa: ARG002 (scikit-learn's signature)
         sample_weight: ArrayLike | None = None,
     ) -> Self:
@@ -111,20 +122,18 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         kernel = self.check()
         X, rng = np.asarray(X), as_generator(self.random_state)
         kernel.check_columns(X.shape[1])
-        if self.sampling == "leverage":
-            drawn = self._draw_by_leverage(kernel, X, rng, sample_weight)
-        else:
-            drawn = draw_features(kernel, STRATEGIES[self.sampling], rng, self.n_components, X.shape[1])
-            drawn = drawn.recenter(kernel, self.center)
-        self._store(kernel, drawn)
+        leverage = self.sampling == "leverage"
+        size = (self.pool_size or POOL_FACTOR * self.n_components) if leverage else self.n_components
+        strategy = STRATEGIES["uniform" if leverage else self.sampling]
+        drawn = draw_features(kernel, strategy, rng, size, X.shape[1]).recenter(kernel, self.center)
+        self._store(kernel, self._sample_by_leverage(drawn, kernel, X, rng, sample_weight) if leverage else drawn)
         return self
 
     def check(self) -> Kernel:
         """Validate the parameters and return the kernel; raise a ValueError where they do not fit together."""
         kernel = resolve(self.kernel)
-        for name, given, known in (("sampling", self.sampling, SAMPLINGS), ("scores", self.scores, SCORES)):
-            if given not in known:
-                raise ValueError(f"Unknown {name} {given!r}. Known: {', '.join(repr(one) for one in known)}.")
+        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_choice("scores", self.scores, SCORES)
         for _, part in kernel.summands:
             if not isinstance(part, RandomFeatureKernel):
                 able = ", ".join(repr(k) for k, v in KERNELS.items() if issubclass(v, RandomFeatureKernel))
@@ -146,27 +155,19 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
             )
         return kernel
 
-    def _draw_by_leverage(
-        self, kernel: Kernel, X: NDArray[np.floating], rng: np.random.Generator, sample_weight: ArrayLike | None
+    def _sample_by_leverage(
+        self, pool: Draw, kernel: Kernel, X: Array, rng: np.random.Generator, sample_weight: ArrayLike | None
     ) -> Draw:
-        """A draw for the rows of X, with weights normalised to sum to one."""
+        """A sample of the pool for the rows of X, with weights normalised to sum to one."""
         if self.leverage_alpha is None:
             raise ValueError(
                 "sampling='leverage' needs leverage_alpha, the ridge penalty of the fit that will follow; got None. "
                 "(An estimator gives its own.)"
             )
         share = None if sample_weight is None else np.asarray(sample_weight, dtype=float) / np.sum(sample_weight)
-        return draw_by_leverage(
-            kernel,
-            rng,
-            self.n_components,
-            X,
-            alpha=self.leverage_alpha,
-            share=share,
-            center=self.center,
-            pool_size=self.pool_size,
-            scores=self.scores,
-            replacement=self.replacement,
+        size, alpha, of_gram = self.n_components, self.leverage_alpha, self.scores == "gram"
+        return sample_by_leverage(
+            pool, kernel, X, share, rng, size, alpha=alpha, of_gram=of_gram, replacement=self.replacement
         )
 
     def _store(self, kernel: Kernel, drawn: Draw) -> None:
@@ -179,9 +180,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         # Cosines have a fast path of their own. The attribute is part of saved model files, so its name stays.
         self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands)
 
-    def transform(
-        self, X: NDArray[np.floating], *, order: NDArray[np.intp] | None = None, dtype: Any = None
-    ) -> NDArray[np.floating]:
+    def transform(self, X: Array, *, order: NDArray[np.intp] | None = None, dtype: Any = None) -> Array:
         """Compute the features Phi of the rows of X, in double precision, on several threads where that pays.
 
         Parameters
@@ -214,7 +213,7 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         if n_rows * self.n_components_ >= COMPILE_FROM:
             _load_compiled()
 
-    def _transform_into(self, X: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+    def _transform_into(self, X: Array, out: Array) -> None:
         """Write the features of these rows into `out`; computed in double precision whatever the type of either.
 
         Strip by strip, so that angles are still in cache when their cosines are taken.
@@ -274,11 +273,11 @@ class PrecomputedFeatures(TransformerMixin, BaseEstimator):
         The number of columns of X.
     """
 
-    def fit(self, X: NDArray[np.floating], y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
+    def fit(self, X: Array, y: Any = None) -> Self:  # noqa: ARG002 (scikit-learn's signature)
         """Store the number of columns."""
         self.n_components_ = X.shape[1]
         return self
 
-    def transform(self, X: NDArray[np.floating]) -> NDArray[np.floating]:
+    def transform(self, X: Array) -> Array:
         """X itself, not a copy."""
         return X

@@ -223,47 +223,42 @@ POOL_FACTOR = 10
 MAX_SCORE_ROWS = 1000
 
 
-def draw_by_leverage(
+def sample_by_leverage(
+    pool: Draw,
     kernel: Kernel,
-    rng: np.random.Generator,
-    n_components: int,
     X: Array,
+    share: Array | None,
+    rng: np.random.Generator,
+    size: int,
     *,
     alpha: float,
-    share: Array | None = None,
-    center: Array | None = None,
-    pool_size: int | None = None,
-    scores: str = "features",
+    of_gram: bool = False,
     replacement: bool = True,
 ) -> Draw:
-    """Draw a pool of features and sample M of them by their ridge leverage scores on (a subset of) the rows of X.
+    """Sample features of a pool by their ridge leverage scores on (a subset of) the rows of X.
 
     Parameters
     ----------
     X : array of shape (n, d)
-    alpha : float
-        Ridge penalty of the fit that will follow.
     share : array of shape (n,) or None
         Row weights; rows of weight 0 are ignored.
-    center : array of shape (d,) or None
-        Origin of the phases; see `Draw.recenter`.
-    pool_size : int or None
-        None: 10 times `n_components`.
-    scores : {"features", "gram"}
-        Whether K in the scores is Phi Phi' of the pool or the kernel's Gram matrix.
+    size : int
+        How many features to sample, M.
+    alpha : float
+        Ridge penalty of the fit that will follow.
+    of_gram : bool
+        Whether K in the scores is the kernel's Gram matrix, rather than Phi Phi' of the pool.
     replacement : bool
         Whether a feature may be drawn repeatedly.
     """
-    size = max(POOL_FACTOR * n_components if pool_size is None else pool_size, n_components)
-    pool = draw_features(kernel, draw_uniform, rng, size, X.shape[1]).recenter(kernel, center)
     share = np.full(len(X), 1 / len(X)) if share is None else share
     rows, weight = distinct_rows(X[share > 0], share[share > 0], MAX_SCORE_ROWS)
     weight = weight / weight.sum()
     Phi = pool.evaluate_unweighted(kernel, rows) * pool.weights
-    score = leverage_scores(Phi, weight, alpha, kernel.gram(rows, rows) if scores == "gram" else None)
-    probability = score / score.sum() if score.sum() > 0 else np.full(size, 1 / size)
+    score = leverage_scores(Phi, weight, alpha, kernel.gram(rows, rows) if of_gram else None)
+    probability = score / score.sum() if score.sum() > 0 else np.full(len(score), 1 / len(score))
     sample = sample_with_replacement if replacement else sample_without_replacement
-    return pool.take(*sample(rng, probability, n_components))
+    return pool.take(*sample(rng, probability, size))
 
 
 def leverage_scores(Phi: Array, share: Array, alpha: float, gram: Array | None = None) -> Array:

@@ -59,8 +59,8 @@ class Loss:
     """Base class of all losses: a convex loss for q columns at once.
 
     A subclass is a frozen dataclass whose fields are its parameters, each one number for all columns or one per column.
-    It implements `value`, `slope`, `dual`, `curvature`, `conjugate`, `inverse_subgradient`, `domain` and
-    `smoothing_width`. Two intermediate classes derive most of these from less: `quernel.losses.Smooth` for losses with
+    It implements `value`, `slope`, `dual`, `curvature`, `conjugate`, `inverse_subgradient`, `smoothing_width`, and
+    `domain` or `ends`. Two intermediate classes derive most of these from less: `quernel.losses.Smooth` for losses with
     a second derivative, and `quernel.losses.Piecewise` for losses made of lines and parabolas.
 
     Parameters
@@ -72,6 +72,8 @@ class Loss:
     ----------
     margin : bool
         Whether the loss is one of the margin y f, for labels -1 and +1 (a class attribute, as are all below).
+    ends : (float, float)
+        The range of the slope, where it is the same in every column; otherwise override `domain`.
     ranges : dict of str to str
         The range of each parameter that has one, by its name in `RANGES`; others raise a ValueError.
     length_parameter : str or None
@@ -81,6 +83,7 @@ class Loss:
     """
 
     margin: ClassVar[bool] = False
+    ends: ClassVar[tuple[float, float]]
     ranges: ClassVar[dict[str, str]] = {}
     length_parameter: ClassVar[str | None] = None
     relative_length: ClassVar[float]
@@ -142,7 +145,8 @@ class Loss:
         This is the range of the slopes of the loss, and the box constraint of the dual problem: [tau - 1, tau] for the
         pinball loss.
         """
-        raise NotImplementedError
+        low, high = self.ends
+        return np.full(self.n_columns, low), np.full(self.n_columns, high)
 
     @property
     def smoothing_width(self) -> Array:
@@ -272,10 +276,8 @@ class Smooth(Loss):
     """A twice differentiable loss.
 
     A subclass gives `value`, `slope` (the first derivative), `second_derivative`, `conjugate` and
-    `inverse_subgradient`, and two class attributes:
+    `inverse_subgradient`, and the class attributes `ends` and
 
-    ends : (float, float)
-        The range of the slope, the same in every column; override `domain` where it differs.
     inverse_smoothness : float
         1 / L, with L the Lipschitz constant of the slope: the largest second derivative.
 
@@ -283,18 +285,11 @@ class Smooth(Loss):
     slope at the proximal point z, which solves  z + d slope(z) = r + d v0.
     """
 
-    ends: ClassVar[tuple[float, float]]
     inverse_smoothness: ClassVar[float]
 
     def second_derivative(self, residual: Array) -> Array:
         """loss''(r), elementwise."""
         raise NotImplementedError
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """The range of the slope, shape (q,) each."""
-        low, high = self.ends
-        return np.full(self.n_columns, low), np.full(self.n_columns, high)
 
     @property
     def smoothing_width(self) -> Array:

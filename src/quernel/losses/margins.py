@@ -45,14 +45,11 @@ class Margin(Loss):
 class Hinge(Margin, Piecewise):
     """Hinge loss  max(1 - m, 0),  of the support vector machine."""
 
+    ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
     def value(self, residual: Array) -> Array:
         """max(r, 0)."""
         return np.maximum(residual, 0)
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """[0, 1]."""
-        return np.zeros(self.n_columns), np.ones(self.n_columns)
 
     def constant_for(self, positive: Array) -> Array:
         """The majority label, -1 or +1; 0 for a tie."""
@@ -63,19 +60,12 @@ class Hinge(Margin, Piecewise):
 class SquaredHinge(Margin, Piecewise):
     """Squared hinge loss  max(1 - m, 0)^2,  of the L2-loss support vector machine."""
 
+    ends: ClassVar[tuple[float, float]] = (0.0, np.inf)
+    inverse_curvature: ClassVar[float] = 0.5  # the slope is 2 r
+
     def value(self, residual: Array) -> Array:
         """max(r, 0)^2."""
         return np.maximum(residual, 0) ** 2
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """[0, inf)."""
-        return np.zeros(self.n_columns), np.full(self.n_columns, np.inf)
-
-    @property
-    def inverse_curvatures(self) -> tuple[Array, Array]:
-        """1/2: the slope is 2 r."""
-        return np.full(self.n_columns, 0.5), np.full(self.n_columns, 0.5)
 
     def constant_for(self, positive: Array) -> Array:
         """2 p - 1."""
@@ -94,6 +84,7 @@ class SmoothedHinge(Margin, Piecewise):
         Length of the parabola, in units of the margin.
     """
 
+    ends: ClassVar[tuple[float, float]] = (0.0, 1.0)
     ranges: ClassVar[dict[str, str]] = {"width": "positive"}
     width: Parameter = 1.0
 
@@ -101,11 +92,6 @@ class SmoothedHinge(Margin, Piecewise):
         """v r - width v^2 / 2  at  v = clip(r / width, 0, 1)."""
         slope = np.clip(residual / self.width, 0, 1)
         return slope * residual - self.width * slope**2 / 2
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """[0, 1]."""
-        return np.zeros(self.n_columns), np.ones(self.n_columns)
 
     @property
     def inverse_curvatures(self) -> tuple[Array, Array]:

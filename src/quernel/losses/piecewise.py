@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,8 +19,9 @@ class Piecewise(Loss):
     epsilon-insensitive loss); then a parabola with second derivative 1 / c; and, from where the slope reaches a bound
     of the box, a line. With c = 0 there is no parabola but a kink.
 
-    A subclass gives `value` and `domain` and, where they are not 0, `inverse_curvatures` (c for negative and for
-    positive slopes) and `tube`. Everything else, `dual` and `curvature` included, is a formula in these.
+    A subclass gives `value`, the box by `ends` or `domain` and, where they are not 0, `inverse_curvature` (or
+    `inverse_curvatures`, for negative and for positive slopes) and `tube`. Everything else, `dual` and `curvature`
+    included, is a formula in these.
 
     ====================  ===================  ========  =================
     loss                  box [low, high]      tube      c
@@ -31,20 +34,24 @@ class Piecewise(Loss):
     ====================  ===================  ========  =================
     """
 
+    inverse_curvature: ClassVar[float] = 0.0
+    """c, where it is the same on both sides and in every column; otherwise override `inverse_curvatures`."""
+
     @property
     def inverse_curvatures(self) -> tuple[Array, Array]:
         """c = 1 / loss'' on the parabolas of negative and of positive slope, (q,) each; 0 where there is a kink.
 
         Equivalently, the length of residual over which the slope changes by 1.
         """
-        return np.zeros(self.n_columns), np.zeros(self.n_columns)
+        both = np.full(self.n_columns, self.inverse_curvature)
+        return both, both
 
     @property
     def tube(self) -> Array | None:
         """Half the width of the zone around 0 in which the loss is 0, shape (q,); None for no such zone."""
         return None
 
-    def _inverse_curvature(self, sign: Array) -> Array:
+    def _inverse_curvature_at(self, sign: Array) -> Array:
         """c on the side of 0 on which `sign` lies, elementwise."""
         below, above = self.inverse_curvatures
         return above if np.array_equal(below, above) else np.where(sign < 0, below, above)
@@ -61,7 +68,7 @@ class Piecewise(Loss):
         if self.tube is not None:  # soft thresholding
             zero = np.abs(point) <= self.tube
             residual = residual - self.tube * np.sign(point)
-        c = self._inverse_curvature(point)
+        c = self._inverse_curvature_at(point)
         length = c + width
         # At a kink with width 0 the length is 0, and the quotient +-inf, which is clipped to the box, or nan, where
         # `zero` holds.
@@ -93,14 +100,14 @@ class Piecewise(Loss):
     def conjugate(self, dual: Array) -> Array:
         """c v^2 / 2 + tube |v|  in the box, inf outside."""
         low, high = self.domain
-        inside = self._inverse_curvature(dual) * dual**2 / 2
+        inside = self._inverse_curvature_at(dual) * dual**2 / 2
         if self.tube is not None:
             inside = inside + self.tube * np.abs(dual)
         return np.where((dual >= low) & (dual <= high), inside, np.inf)
 
     def inverse_subgradient(self, dual: Array) -> Array:
         """c v + tube sign(v):  a subgradient of the conjugate."""
-        point = self._inverse_curvature(dual) * dual
+        point = self._inverse_curvature_at(dual) * dual
         return point if self.tube is None else point + self.tube * np.sign(dual)
 
     def subgradient_interval(self, residual: Array, dual: Array) -> tuple[Array, Array]:

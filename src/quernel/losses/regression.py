@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlog1py
 
-from quernel.losses.base import Loss, Parameter, Smooth
+from quernel.losses.base import Parameter, Smooth
 from quernel.losses.piecewise import Piecewise
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
-class Pinball(Loss):
+class Pinball(Piecewise):
     """The pinball loss  rho_tau(r) = r (tau - 1{r < 0}),  one quantile level tau per column.
 
     Its conjugate is the indicator function of the box [tau - 1, tau], so that the dual variables of quantile regression
@@ -38,11 +38,6 @@ class Pinball(Loss):
         if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
             raise ValueError(f"Quantile levels must lie strictly between 0 and 1; got {self.levels!r}.")
         super().__post_init__()
-
-    @property
-    def smoothing_width(self) -> Array:
-        """0: the loss has a kink at 0."""
-        return np.zeros(self.n_columns)
 
     @property
     def domain(self) -> tuple[Array, Array]:
@@ -94,11 +89,6 @@ class Pinball(Loss):
             conjugate[outside] = np.inf
         return conjugate
 
-    @property
-    def segments(self) -> tuple[Array, Array]:
-        """One knot at 0; slope tau - 1 before it and tau after it."""
-        return np.zeros((self.n_columns, 1)), np.column_stack(self.domain)
-
     def distance_to_knot(self, residual: Array) -> Array:
         """|r|."""
         return np.abs(residual)
@@ -118,14 +108,11 @@ class Pinball(Loss):
 class Absolute(Piecewise):
     """Absolute loss |r|, of least absolute deviations: the conditional median. Twice the pinball loss at 0.5."""
 
+    ends: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
     def value(self, residual: Array) -> Array:
         """|r|."""
         return np.abs(residual)
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """[-1, 1]."""
-        return -np.ones(self.n_columns), np.ones(self.n_columns)
 
     def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted median, shape (q,)."""
@@ -142,6 +129,7 @@ class EpsilonInsensitive(Piecewise):
         Residuals up to this size cost nothing; in the units of y.
     """
 
+    ends: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     length_parameter: ClassVar[str] = "epsilon"
     relative_length: ClassVar[float] = 0.1
     ranges: ClassVar[dict[str, str]] = {"epsilon": "0 or more"}
@@ -150,11 +138,6 @@ class EpsilonInsensitive(Piecewise):
     def value(self, residual: Array) -> Array:
         """max(|r| - epsilon, 0)."""
         return np.maximum(np.abs(residual) - self.epsilon, 0)
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """[-1, 1]."""
-        return -np.ones(self.n_columns), np.ones(self.n_columns)
 
     @property
     def tube(self) -> Array:
@@ -181,6 +164,7 @@ class Huber(Piecewise):
         The residual, in the units of y, from which on the influence of a row no longer grows.
     """
 
+    inverse_curvature: ClassVar[float] = 1.0  # the slope is r
     length_parameter: ClassVar[str] = "threshold"
     # The usual 1.35 standard deviations of the noise, if a fit explains six sevenths of the variance.
     relative_length: ClassVar[float] = 0.5
@@ -196,11 +180,6 @@ class Huber(Piecewise):
     def domain(self) -> tuple[Array, Array]:
         """[-threshold, threshold]."""
         return -self.threshold, self.threshold
-
-    @property
-    def inverse_curvatures(self) -> tuple[Array, Array]:
-        """1 on both sides: the slope is r."""
-        return np.ones(self.n_columns), np.ones(self.n_columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,17 +226,13 @@ class Expectile(Piecewise):
         The expectile level tau, strictly between 0 and 1; 0.5 gives the mean.
     """
 
+    ends: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
     ranges: ClassVar[dict[str, str]] = {"level": "strictly between 0 and 1"}
     level: Parameter = 0.5
 
     def value(self, residual: Array) -> Array:
         """tau r^2  above the fit,  (1 - tau) r^2  below it."""
         return np.where(residual < 0, 1 - self.level, self.level) * residual**2
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """All numbers."""
-        return np.full(self.n_columns, -np.inf), np.full(self.n_columns, np.inf)
 
     @property
     def inverse_curvatures(self) -> tuple[Array, Array]:
@@ -269,19 +244,12 @@ class Expectile(Piecewise):
 class Squared(Piecewise):
     """Squared loss r^2, of kernel ridge regression: the conditional mean."""
 
+    ends: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
+    inverse_curvature: ClassVar[float] = 0.5  # the slope is 2 r
+
     def value(self, residual: Array) -> Array:
         """r^2."""
         return residual**2
-
-    @property
-    def domain(self) -> tuple[Array, Array]:
-        """All numbers."""
-        return np.full(self.n_columns, -np.inf), np.full(self.n_columns, np.inf)
-
-    @property
-    def inverse_curvatures(self) -> tuple[Array, Array]:
-        """1/2 on both sides: the slope is 2 r."""
-        return np.full(self.n_columns, 0.5), np.full(self.n_columns, 0.5)
 
     def fit_constant(self, target: Array, share: Array) -> Array:
         """The weighted mean, shape (q,)."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 
+from quernel._validation import check_share
 from quernel.losses import Pinball
 from quernel.theory.decomposition import fit_on_features
 from quernel.theory.dimensions import check_alpha, effective_dimension, leverage_scores, spectrum
@@ -165,7 +166,7 @@ def _estimate_slope(
     """
     rows = np.arange(_n_rows(Phi, K))
     columns = np.arange(Phi.shape[1] if Phi is not None else 0)
-    check_confidence(confidence)
+    check_share("confidence", confidence)
     alpha = _choose_alphas(Phi, K) if alphas is None else np.unique(check_alpha(alphas))[::-1]
     if alphas is not None and len(alpha) < 2:
         raise ValueError(f"alphas must hold two different ridge weights or more; got {alphas!r}.")
@@ -209,12 +210,6 @@ def _leave_groups_out(index: Index) -> list[Index]:
 def _jackknife_variance(values: list[float]) -> float:
     """Delete-a-group jackknife variance, (G - 1)/G times the sum of squared deviations."""
     return (len(values) - 1) * float(np.var(values))
-
-
-def check_confidence(confidence: float) -> None:
-    """ValueError unless strictly between 0 and 1."""
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie strictly between 0 and 1; got {confidence!r}.")
 
 
 def check_matrices(
@@ -303,7 +298,7 @@ def source_exponent(
     target, n = np.asarray(y, dtype=float), _n_rows(Phi, K)
     if target.shape != (n,) or not np.isfinite(target).all():
         raise ValueError(f"y must hold {n} finite numbers, one per row; got shape {target.shape}.")
-    check_confidence(confidence)
+    check_share("confidence", confidence)
     loss = Pinball(np.array([level]))
     mu, basis = _eigenbasis(Phi, K, int(SOURCE.leading * n))
     halves = np.array_split(np.random.default_rng(random_state).permutation(n), 2)

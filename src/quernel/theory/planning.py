@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from quernel._validation import check_share
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.kernels import Kernel, ShiftInvariantKernel
@@ -31,7 +32,6 @@ from quernel.solvers import SOLVERS, Result
 from quernel.theory.exponents import (
     Exponent,
     capacity_exponent,
-    check_confidence,
     compatibility_exponent,
     source_exponent,
 )
@@ -252,7 +252,7 @@ def calibrate_features(
     """
     if not 0 < gap < 1:
         raise ValueError(f"gap must be a share of the objective between 0 and 1; got {gap!r}.")
-    check_confidence(confidence)
+    check_share("confidence", confidence)
     rng = np.random.default_rng(random_state)
     X, y, loss = np.asarray(X, dtype=float), np.asarray(y, dtype=float) / unit, Pinball(np.array([level]))
 
