@@ -31,9 +31,9 @@ def fabricated(slope, *, spread=0.001, size="full"):
     rows = []
     counts = {
         ((task["r"], task["gamma"]), task["features"], task["ridge"]): min(task["repetition"] + 1, 5)
-        for task in rates.tasks(size)
+        for task in rates.make_tasks(size)
     }
-    for task in rates.tasks(size):
+    for task in rates.make_tasks(size):
         key = ((task["r"], task["gamma"]), task["features"], task["ridge"])
         if task["repetition"] >= 5 or task["n"] not in SIZES:
             continue  # few are enough
@@ -146,9 +146,9 @@ def test_too_slow_a_slope_comes_with_what_other_features_and_weights_do():
 
 
 def test_the_pairs_of_the_paper_keep_their_tasks():
-    own = [task for task in rates.tasks("full") if (task["r"], task["gamma"]) in PRINTED]
+    own = [task for task in rates.make_tasks("full") if (task["r"], task["gamma"]) in PRINTED]
     assert len(own) == 4 * 10 * (40 + 10 + 20 + 5 + 10 + 4 + 10)
-    assert own == rates.tasks("full")[: len(own)]
+    assert own == rates.make_tasks("full")[: len(own)]
     assert own[0] == {"r": 0.2, "gamma": 0.1, "features": "5", "ridge": "theory", "n": 1000, "repetition": 0}
 
 
@@ -196,7 +196,7 @@ def fabricated_terms(slope, *, noise=0.01, total=0.9):
     """Rows of the decomposition whose terms fall like n^slope(term)."""
     rng = np.random.default_rng(0)
     rows = []
-    for task in errors.decomposition_tasks("full"):
+    for task in errors.make_decomposition_tasks("full"):
         terms = {term: float(task["n"] ** slope(term) * np.exp(noise * rng.standard_normal())) for term in errors.TERMS}
         bound = sum(terms.values())
         rows.append({**task, "M": 20, "total": total * bound, "bound": bound, **terms})

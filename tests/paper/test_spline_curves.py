@@ -16,7 +16,7 @@ BAYES = 0.1 * 0.3989423
 def fabricated(excess):
     """Rows of fig_2 with these mean excess risks; all of it stems from 1 % of x, the median deviation is tiny."""
     rows = []
-    for (r, gamma), mean in zip(curves.SETTINGS, excess, strict=True):
+    for (r, gamma), mean in zip(curves.CASES, excess, strict=True):
         common = {"r": r, "gamma": gamma, "n": 1000, "M": 159, "alpha": 1e-3, "spread": 1e-3, "excess": mean}
         for k in range(500):
             spike = k % 100 == 50
@@ -56,7 +56,7 @@ def test_the_figure_shows_the_spikes_on_their_full_scale(tmp_path):
 def test_no_deviation_between_the_drawn_points_is_lost():
     task = {"r": 1.0, "gamma": 0.0, "n": 60}
     rows = curves.measure_fitted(task, np.random.default_rng(0))
-    assert len(rows) == curves.N_PLOTTED
+    assert len(rows) == curves.SETTINGS.n_plotted
     assert np.mean([row["risk"] for row in rows]) == pytest.approx(rows[0]["excess"])
     assert all(abs(row["largest"]) >= abs(row["estimate"] - row["truth"]) for row in rows)
     assert rows[0]["least_excess"] <= rows[0]["excess"] * (1 + 1e-12)

@@ -16,14 +16,7 @@ from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
 from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
-from quernel.paper.figures import (
-    REFERENCE,
-    SERIES,
-    add_shared_legend,
-    make_panels,
-    plot_geometric_means,
-    set_log_log,
-)
+from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_geometric_means, set_log_log
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
 from quernel.paper.measurements import MAX_WIDTH, Judgement, Row, Slope, Table, all_hold, allowed_slope, fit_slope
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
@@ -90,7 +83,7 @@ INSIDE_REPETITIONS: dict[Size, tuple[Repetitions, ...]] = {
 }
 
 
-def tasks(size: Size) -> list[Task]:
+def make_tasks(size: Size) -> list[Task]:
     """One per pair, constant in M, choice of the ridge weight, number of rows and repetition."""
     plans = [(pair, REPETITIONS[size], SIZES[size]) for pair in PAIRS]
     inside = zip(INSIDE, INSIDE_REPETITIONS[size], strict=True)
@@ -103,7 +96,7 @@ def tasks(size: Size) -> list[Task]:
     ]
 
 
-def cost(task: Task) -> float:
+def estimate_seconds(task: Task) -> float:
     """Rough running time in seconds. Pairs inside of the theorem have rough features and need more Newton steps."""
     constant = 5 if task["features"] == EXACT else int(task["features"])
     n, weights = int(task["n"]), len(ALPHAS) if task["ridge"] == "validation" else 1
@@ -502,5 +495,12 @@ def _tabulate_points(table: Table, output: OutputFolder) -> Item:
 
 
 LEARNING_RATE = Experiment(
-    "fig_3", "fig_3", "Learning rates: log excess risk against log N", present, tasks, measure, cost, version=2
+    "fig_3",
+    "fig_3",
+    "Learning rates: log excess risk against log N",
+    present,
+    make_tasks,
+    measure,
+    estimate_seconds,
+    version=2,
 )

@@ -37,7 +37,7 @@ QUANTITIES = {
 }
 
 
-def tasks(size: Size) -> list[Task]:
+def make_tasks(size: Size) -> list[Task]:
     """Numbers of features times repetitions."""
     return repetitions(3 if size == "quick" else REPETITIONS, M=COUNTS)
 
@@ -197,7 +197,7 @@ def _tabulate(table: Table, output: OutputFolder) -> Item:
     return output.save_table(columns, rows, "beyond-leverage-constant", "Means, and differences in pairs.")
 
 
-def cost(task: Task) -> float:
+def estimate_seconds(task: Task) -> float:
     """Rough running time in seconds."""
     return 0.6 + float(task["M"]) / 150
 
@@ -207,8 +207,8 @@ LEVERAGE_CONSTANT = Experiment(
     "beyond the paper",
     "Why leverage features lose without an intercept",
     present,
-    tasks,
+    make_tasks,
     measure,
-    cost,
+    estimate_seconds,
     version=2,
 )

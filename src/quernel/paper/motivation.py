@@ -9,6 +9,7 @@ weight and to the same duality gap.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,8 @@ from quernel.estimators import KernelQuantileRegressor
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, Kernel, Laplacian
 from quernel.losses import Loss, Pinball, Squared
+from quernel.paper import figures
 from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
-from quernel.paper.figures import (
-    SERIES,
-    add_shared_legend,
-    label_decades,
-    make_panels,
-    plot_geometric_means,
-    set_log_log,
-)
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
 from quernel.paper.measurements import Row, Table, summarize
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
@@ -43,14 +37,14 @@ METHODS: dict[str, Loss] = {"KQR-RF": Pinball(np.array([0.5])), "KRR-RF": Square
 FEATURES, NOISE_TEST_ROWS = 100, 2000
 
 
-def noise_tasks(size: Size) -> list[Task]:
+def make_noise_tasks(size: Size) -> list[Task]:
     """One per noise, number of rows and repetition."""
     if size == "quick":
         return repetitions(3, noise=NOISES, n=(500, 1000, 2000))
     return repetitions(20, noise=NOISES, n=(500, 1000, 2000, 5000, 10_000))
 
 
-def noise_cost(task: Task) -> float:
+def estimate_noise_seconds(task: Task) -> float:
     """Rough running time in seconds."""
     return 0.25 + float(task["n"]) / 10_000
 
@@ -128,16 +122,16 @@ def judge_noise(table: Table) -> list[Verdict]:
 @house_style()
 def _plot_noise(table: Table, output: OutputFolder) -> Item:
     """Geometric means of the squared error against N, one panel per noise."""
-    figure, axes = make_panels(1, 3, size=(10.5, 4.0), sharex=True)
+    figure, axes = figures.make_panels(1, 3, size=(10.5, 4.0), sharex=True)
     for ax, noise in zip(axes[0], NOISES, strict=True):
         for series, method in enumerate(METHODS):
             part = table.select(noise=noise, method=method)
-            sizes, _ = plot_geometric_means(ax, part, "squared", series=series, label=method)
-        set_log_log(ax, sizes, max_ticks=8)
+            sizes, _ = figures.plot_geometric_means(ax, part, "squared", series=series, label=method)
+        figures.set_log_log(ax, sizes, max_ticks=8)
         ax.set_xlabel("rows $N$")
         ax.set_title(f"{noise[0].upper()}{noise[1:]}", loc="left")
     axes[0, 0].set_ylabel(r"$\|f - f^*\|^2$, true median $f^*$")
-    add_shared_legend(figure, axes[0, 0])
+    figures.add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         "beyond-heavy-tails",
@@ -154,19 +148,29 @@ SETTINGS: dict[Size, list[tuple[str, int]]] = {
     "quick": [("Gaussian", 1000), ("Gaussian", 2000), ("Laplacian", 500)],
 }
 COUNTS: dict[Size, tuple[int, ...]] = {"full": (5, 10, 20, 50, 100, 200, 500), "quick": (5, 20, 100)}
-# Test rows, features with which the common ridge weight is selected, and timed fits of which the fastest counts.
-EXACT, COST_TEST_ROWS, CHOOSER_FEATURES, TRIES = "exact", 5000, 200, 2
-# Up to this multiple of exact KQR's excess risk counts as close to it.
-NEAR_FACTOR = 1.1
+EXACT = "exact"
 
 
-def cost_tasks(size: Size) -> list[Task]:
+@dataclass(frozen=True)
+class CostSettings:
+    """Numbers of the comparison with exact KQR."""
+
+    n_test: int = 5000
+    chooser_features: int = 200  # with which the common ridge weight is selected
+    tries: int = 2  # timed fits, of which the fastest counts
+    near_factor: float = 1.1  # up to this multiple of exact KQR's excess risk counts as close to it
+
+
+COST_SETTINGS = CostSettings()
+
+
+def make_cost_tasks(size: Size) -> list[Task]:
     """One per kernel, number of rows and repetition; all numbers of features are fitted to the same rows."""
     count, most = 8 if size == "full" else 2, max(COUNTS[size])
     return [task for kernel, n in SETTINGS[size] for task in repetitions(count, kernel=kernel, n=n, most=most)]
 
 
-def cost_cost(task: Task) -> float:
+def estimate_cost_seconds(task: Task) -> float:
     """Rough running time in seconds."""
     n = float(task["n"])
     return n / 1500 if task["kernel"] == "Gaussian" else (n / 1000) ** 2
@@ -175,14 +179,14 @@ def cost_cost(task: Task) -> float:
 def measure_cost(task: Task, rng: np.random.Generator) -> list[Row]:
     """Fit KQR-RF at every number of features and exact KQR, and time each fit.
 
-    All use one ridge weight, selected on validation rows with `CHOOSER_FEATURES` features, so that they solve
+    All use one ridge weight, selected on validation rows with `chooser_features` features, so that they solve
     comparable problems. The excess risk is averaged over test rows in closed form.
     """
     n, kernel = int(task["n"]), KERNELS[str(task["kernel"])]
     counts: list[int | str] = [*next(counts for counts in COUNTS.values() if max(counts) == task["most"]), EXACT]
-    X, y, quantile = make_homoscedastic(n + N_VALIDATION + COST_TEST_ROWS, random_state=rng)
+    X, y, quantile = make_homoscedastic(n + N_VALIDATION + COST_SETTINGS.n_test, random_state=rng)
     validation, test = slice(n, n + N_VALIDATION), slice(n + N_VALIDATION, None)
-    chooser = RandomFeatures(kernel, CHOOSER_FEATURES, random_state=rng).fit(X)
+    chooser = RandomFeatures(kernel, COST_SETTINGS.chooser_features, random_state=rng).fit(X)
     alphas = ALPHAS[ALPHAS > 1e-7]
     fits = fit_ridge_path(chooser, ArrayRows(X[:n], y[:n]), Pinball(np.array([0.5])), alphas)
     params: dict[str, Any] = {"kernel": kernel, "fit_intercept": False}
@@ -190,7 +194,7 @@ def measure_cost(task: Task, rng: np.random.Generator) -> list[Row]:
     rows: list[Row] = []
     for count in counts:
         model = KernelQuantileRegressor(0.5, n_components=count, random_state=int(rng.integers(2**31)), **params)
-        seconds = min(_time_fit(model, X[:n], y[:n]) for _ in range(TRIES))
+        seconds = min(_time_fit(model, X[:n], y[:n]) for _ in range(COST_SETTINGS.tries))
         deviation = model.predict(X[test]) - quantile(X[test], 0.5)
         rows.append(
             {
@@ -205,7 +209,7 @@ def measure_cost(task: Task, rng: np.random.Generator) -> list[Row]:
 def _time_fit(model: KernelQuantileRegressor, X: Any, y: Any) -> float:
     """CPU time of this process for one fit: other processes hardly affect it.
 
-    The caller takes the least of `TRIES` fits, because the first one may include compilation and other start-up costs.
+    The caller takes the least of `tries` fits, because the first one may include compilation and other start-up costs.
     """
     begin = time.process_time()
     model.fit(X, y)
@@ -227,9 +231,10 @@ def present_cost(table: Table, output: OutputFolder) -> Section:
         "with growing M and exact KQR fit the median of the homoscedastic simulation with a smooth (Gaussian) and a "
         "rough (Laplacian) kernel, bandwidth 1, all to a certified relative gap of 1e-6.",
         f"All fits of a repetition have the same lambda, chosen on {N_VALIDATION:,} validation rows with "
-        f"{CHOOSER_FEATURES} features. Seconds are processor time of the fitting process, the least of two fits. Cheap "
-        f"is read as: the fewest features whose mean excess risk is within {NEAR_FACTOR - 1:.0%} of exact KQR's cost "
-        "fewer seconds than it (95 % interval of the log ratio, in pairs).",
+        f"{COST_SETTINGS.chooser_features} features. Seconds are processor time of the fitting process, the least of "
+        "two fits. Cheap is read as: the fewest features whose mean excess risk is within "
+        f"{COST_SETTINGS.near_factor - 1:.0%} of exact KQR's cost fewer seconds than it (95 % interval of the log "
+        "ratio, in pairs).",
     ]
     return Section(reported, [_plot_cost(table, output), numbers], judge_cost(table))
 
@@ -243,10 +248,15 @@ def _judge_cost_of(table: Table, kernel: str, n: int) -> Verdict:
     """Find the fewest features that are close to exact KQR (95 % interval, paired), and compare their seconds."""
     exact, start = table.select(features=EXACT), f"{kernel} kernel, N = {n:,}: "
     groups = [part for (features,), part in table.groups("features") if features != EXACT]
-    over = [summarize(part.column("excess") - NEAR_FACTOR * exact.column("excess")).is_below_zero() for part in groups]
+    over = [
+        summarize(part.column("excess") - COST_SETTINGS.near_factor * exact.column("excess")).is_below_zero()
+        for part in groups
+    ]
     sufficient = next((part for part, below in zip(groups, over, strict=True) if below is True), None)
     if sufficient is None:
-        text = f"no number of features tried comes within {NEAR_FACTOR - 1:.0%} of exact KQR's excess risk"
+        text = (
+            f"no number of features tried comes within {COST_SETTINGS.near_factor - 1:.0%} of exact KQR's excess risk"
+        )
         if "undecided" in over:
             return Verdict(f"{start}{text} for certain (95 % interval, in pairs).", "undecided")
         return Verdict(f"{start}{text}.", False)
@@ -254,9 +264,9 @@ def _judge_cost_of(table: Table, kernel: str, n: int) -> Verdict:
     faster = f"{seconds / spent:.1f} times faster" if spent < seconds else f"{spent / seconds:.1f} times slower"
     ratio = summarize(np.log(sufficient.column("seconds") / exact.column("seconds")))
     return Verdict(
-        f"{start}{sufficient.rows[0]['features']} features come within {NEAR_FACTOR - 1:.0%} of exact KQR's excess "
-        f"risk, {faster} ({spent:.3f} s against {seconds:.3f} s; the exact factor has {int(exact.column('M').max()):,} "
-        "columns).",
+        f"{start}{sufficient.rows[0]['features']} features come within {COST_SETTINGS.near_factor - 1:.0%} of exact "
+        f"KQR's excess risk, {faster} ({spent:.3f} s against {seconds:.3f} s; the exact factor has "
+        f"{int(exact.column('M').max()):,} columns).",
         ratio.is_below_zero(),
     )
 
@@ -265,10 +275,10 @@ def _judge_cost_of(table: Table, kernel: str, n: int) -> Verdict:
 def _plot_cost(table: Table, output: OutputFolder) -> Item:
     """One panel per kernel and number of rows; the numbers at the points are numbers of features."""
     settings = list(table.groups("kernel", "n"))
-    figure, axes = make_panels(1, len(settings), size=(11.0, 4.2))
+    figure, axes = figures.make_panels(1, len(settings), size=(11.0, 4.2))
     for ax, ((kernel, n), part) in zip(axes[0], settings, strict=True):
         points = [(key[0], one.summary("seconds").mean, one.summary("excess")) for key, one in part.groups("features")]
-        for style, name, is_exact in zip(SERIES, ("KQR-RF", "exact KQR"), (False, True), strict=False):
+        for style, name, is_exact in zip(figures.SERIES, ("KQR-RF", "exact KQR"), (False, True), strict=False):
             chosen = [point for point in points if (point[0] == EXACT) == is_exact]
             x, centre, error = [p[1] for p in chosen], [p[2].mean for p in chosen], [p[2].se for p in chosen]
             bars = np.minimum(error, 0.9 * np.array(centre))
@@ -278,12 +288,12 @@ def _plot_cost(table: Table, output: OutputFolder) -> Item:
             ax.annotate(features, (seconds, excess.mean), xytext=away, textcoords="offset points", fontsize=8)
         ax.set_xscale("log")
         ax.set_yscale("log")
-        label_decades(ax)
-        label_decades(ax, "x")
+        figures.label_decades(ax)
+        figures.label_decades(ax, "x")
         ax.set_xlabel("processor seconds of a fit")
         ax.set_title(f"{kernel} kernel, $N$ = {n:,}", loc="left", fontsize=10.5)
     axes[0, 0].set_ylabel("excess risk")
-    add_shared_legend(figure, axes[0, 0])
+    figures.add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         "beyond-cost",
@@ -297,16 +307,16 @@ HEAVY_TAILS = Experiment(
     "beyond the paper",
     "Heavy-tailed noise: KQR-RF meets KRR-RF",
     present_noise,
-    noise_tasks,
+    make_noise_tasks,
     measure_noise,
-    noise_cost,
+    estimate_noise_seconds,
 )
 COST = Experiment(
     "cost",
     "beyond the paper",
     "Cost against accuracy: KQR-RF and exact KQR",
     present_cost,
-    cost_tasks,
+    make_cost_tasks,
     measure_cost,
-    cost_cost,
+    estimate_cost_seconds,
 )

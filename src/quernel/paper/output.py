@@ -86,13 +86,7 @@ class OutputFolder:
         return Item(name, caption, f'<img alt="{escape(caption)}" src="data:image/png;base64,{encoded}">')
 
     def save_table(
-        self,
-        columns: dict[str, str],
-        rows: Sequence[Sequence[Any]],
-        name: str,
-        caption: str,
-        *,
-        folded: bool = False,
+        self, columns: dict[str, str], rows: Sequence[Sequence[Any]], name: str, caption: str, *, folded: bool = False
     ) -> Item:
         """Save a table as tables/<name>.csv and .md, and return it as HTML.
 
@@ -220,10 +214,11 @@ def render_page(chapters: Sequence[Chapter], heading: Sequence[str]) -> str:
         for chapter in chapters
     )
     title, style = "The paper, reproduced", f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+    sections = "".join(map(_render_chapter, chapters))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>{style}</head><body>'
         f"<h1>{title}</h1>{_render_paragraphs(heading)}<nav><h3>Items</h3><ol>{contents}</ol></nav>"
-        f"{''.join(map(_render_chapter, chapters))}</body></html>\n"
+        f"{sections}</body></html>\n"
     )
 
 

@@ -6,24 +6,16 @@ matrix whose remaining trace is negligible; verdicts on the printed numbers are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from quernel.features import PivotedCholesky, RandomFeatures
+from quernel.paper import figures
 from quernel.paper import paper_numbers as paper
 from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
-from quernel.paper.figures import (
-    REFERENCE,
-    SERIES,
-    add_shared_legend,
-    label_decades,
-    make_panels,
-    plot_means,
-    set_log_log,
-    share_y_axis,
-)
 from quernel.paper.holdout_fit import LEVELS
 from quernel.paper.measurements import Row, Table
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
@@ -31,14 +23,24 @@ from quernel.paper.paper_numbers import EXACT, METHODS, RF, Cells, compare, summ
 from quernel.paper.simulated import KERNEL, bayes_risk, bound, make_trial
 from quernel.plots import house_style
 
-# The paper's number of random features.
-M = 50
-# Fraction of the kernel matrix's trace that its pivoted Cholesky factor leaves out. Those directions hardly matter at
-# the selected ridge weights; first repetitions are fitted again with a finer factor, and the page shows the difference.
-TRACE_TOL, FINE_TRACE_TOL = 1e-8, 1e-12
-# Method name of the finer fits, and the largest N at which they are run.
+# Method name of the finer fits.
 FINE = "KQR, finer"
-FINE_UP_TO = 2000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of both tables."""
+
+    n_components: int = 50  # random features, as in the paper
+    # Fraction of the kernel matrix's trace that its pivoted Cholesky factor leaves out. Those directions hardly matter
+    # at the selected ridge weights: first repetitions are fitted again with a finer factor, and the page shows the
+    # difference.
+    trace_tol: float = 1e-8
+    fine_trace_tol: float = 1e-12
+    fine_up_to: int = 2000  # largest N of the finer fits
+
+
+SETTINGS = Settings()
 # Texts of the page: the paper's formulas for y, what they leave open, and how we read them.
 COVARIATES = (
     "The paper does not say how many covariates mean(x) is the mean of: we take p = 3, those that the formula names."
@@ -54,7 +56,7 @@ LAWS = {
 }
 
 
-def tasks(simulation: str, size: Size) -> list[Task]:
+def make_tasks(simulation: str, size: Size) -> list[Task]:
     """Sizes times repetitions; those of the quick size are among the full ones."""
     sizes, count = ((500, 2000), 3) if size == "quick" else (paper.SIZES, paper.REPETITIONS)
     return repetitions(count, simulation=simulation, n=sizes)
@@ -66,10 +68,10 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     The first repetition of moderate sizes also fits a finer factor of the kernel: what changes is the error of "exact".
     """
     trial = make_trial(str(task["simulation"]), int(task["n"]), rng, get_solver(task))
-    rows = trial.evaluate(RF, trial.transform(RandomFeatures(KERNEL, M, random_state=rng)))
-    rows += trial.evaluate(EXACT, trial.transform(PivotedCholesky(KERNEL, tol=TRACE_TOL)))
-    if task["repetition"] == 0 and int(task["n"]) <= FINE_UP_TO:
-        rows += trial.evaluate(FINE, trial.transform(PivotedCholesky(KERNEL, tol=FINE_TRACE_TOL)))
+    rows = trial.evaluate(RF, trial.transform(RandomFeatures(KERNEL, SETTINGS.n_components, random_state=rng)))
+    rows += trial.evaluate(EXACT, trial.transform(PivotedCholesky(KERNEL, tol=SETTINGS.trace_tol)))
+    if task["repetition"] == 0 and int(task["n"]) <= SETTINGS.fine_up_to:
+        rows += trial.evaluate(FINE, trial.transform(PivotedCholesky(KERNEL, tol=SETTINGS.fine_trace_tol)))
     return rows
 
 
@@ -81,10 +83,10 @@ def present(simulation: str, table: Table, output: OutputFolder) -> Section:
     return Section(
         reported=[
             f"Table {label}: mean and standard deviation over 50 repetitions of the PQE on 10,000 test rows, for N "
-            f"from 500 to 10,000 and five levels: KQR-RF with M = {M} features of the Gaussian kernel with bandwidth "
-            "1, and exact KQR. The ridge weight is the best of 10^(s/2), s = -20, ..., 2, on 1,000 validation rows, "
-            "for each level; there is no intercept. The paper concludes that the PQE of KQR-RF falls with N, and that "
-            "KQR-RF comes near to KQR as N grows.",
+            f"from 500 to 10,000 and five levels: KQR-RF with M = {SETTINGS.n_components} features of the Gaussian "
+            "kernel with bandwidth 1, and exact KQR. The ridge weight is the best of 10^(s/2), s = -20, ..., 2, on "
+            "1,000 validation rows, for each level; there is no intercept. The paper concludes that the PQE of KQR-RF "
+            "falls with N, and that KQR-RF comes near to KQR as N grows.",
             LAWS[simulation],
             "With this noise no method can have an expected PQE below the Bayes risk, which is known. We draw test "
             "rows anew in every repetition; the paper does not say whether it did. Standard errors of differences "
@@ -116,10 +118,10 @@ def _remark_accuracy(table: Table) -> Verdict:
     others, gap = np.sum(fine.column("alpha") != usual.column("alpha")), table.column("gap").max()
     return Verdict(
         f"Accuracy: every fit shown has a certified relative duality gap of at most {gap:.0e}. Exact KQR works on a "
-        f"factor of the kernel that leaves out {TRACE_TOL:g} of its trace; with {FINE_TRACE_TOL:g}, single PQEs change "
-        f"by at most {np.abs(change['pqe']).max():.0e} and excess risks by {np.abs(change['excess']).max():.0e} (in "
-        f"the mean {change['excess'].mean():+.0e}); validation then chooses another weight in {others} of {len(fine)} "
-        "fits."
+        f"factor of the kernel that leaves out {SETTINGS.trace_tol:g} of its trace; with {SETTINGS.fine_trace_tol:g}, "
+        f"single PQEs change by at most {np.abs(change['pqe']).max():.0e} and excess risks by "
+        f"{np.abs(change['excess']).max():.0e} (in the mean {change['excess'].mean():+.0e}); validation then chooses "
+        f"another weight in {others} of {len(fine)} fits."
     )
 
 
@@ -127,26 +129,26 @@ def _remark_accuracy(table: Table) -> Verdict:
 def _plot(simulation: str, table: Table, printed: Cells, output: OutputFolder) -> Item:
     """PQE with the printed means (above) and excess risk (below) against N, one column of panels per level."""
     sizes = table.values("n")
-    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-    share_y_axis(axes[1])
+    figure, axes = figures.make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+    figures.share_y_axis(axes[1])
     for (above, below), level in zip(axes.T, LEVELS, strict=True):
         for series, method in enumerate(METHODS):
             pqe, risks = (
                 [summarize_cell(table, (method, level, n), name) for n in sizes] for name in ("pqe", "excess")
             )
-            plot_means(above, sizes, pqe, error="sd", series=series, label=method)
-            hollow = {name: SERIES[series][name] for name in ("color", "marker")} | {"markerfacecolor": "white"}
+            figures.plot_means(above, sizes, pqe, error="sd", series=series, label=method)
+            hollow = {name: figures.SERIES[series][name] for name in ("color", "marker")} | {"markerfacecolor": "white"}
             means = [printed[method, level, n][0] for n in sizes]
             above.plot(sizes, means, linestyle="none", markersize=5, label=f"{method}, as printed", **hollow)
-            plot_means(below, sizes, risks, error="se", series=series)
-        above.axhline(bayes_risk(simulation, level), **REFERENCE, label="Bayes risk: the least expected PQE")
+            figures.plot_means(below, sizes, risks, error="se", series=series)
+        above.axhline(bayes_risk(simulation, level), **figures.REFERENCE, label="Bayes risk: the least expected PQE")
         above.set_title(f"level {level:g}", loc="left")
         below.set_xlabel("sample size $N$")
-        set_log_log(below, sizes, max_ticks=3)
+        figures.set_log_log(below, sizes, max_ticks=3)
     axes[0, 0].set_ylabel("PQE")
     axes[1, 0].set_ylabel("excess risk")
-    label_decades(axes[1, 0])
-    add_shared_legend(figure, axes[0, 0], columns=5)
+    figures.label_decades(axes[1, 0])
+    figures.add_shared_legend(figure, axes[0, 0], columns=5)
     return output.save_figure(
         figure,
         f"sample_size_{simulation}",
@@ -186,7 +188,7 @@ def _tabulate_all(simulation: str, table: Table, printed: Cells, output: OutputF
     return output.save_table(columns, rows, f"sample_size_{simulation}", "All numbers of this item.", folded=True)
 
 
-def cost(task: Task) -> float:
+def estimate_seconds(task: Task) -> float:
     """Rough running time in seconds."""
     return (0.6 + float(task["n"]) / 2000) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
@@ -197,9 +199,9 @@ SAMPLE_SIZE = tuple(
         label,
         f"Effect of the sample size, {simulation} case",
         partial(present, simulation),
-        partial(tasks, simulation),
+        partial(make_tasks, simulation),
         measure,
-        cost,
+        estimate_seconds,
         version=2,
     )
     for simulation, label in (("homoscedastic", "tab.2"), ("heteroscedastic", "tab.3"))

@@ -8,6 +8,7 @@ scores.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,16 +17,8 @@ from numpy.typing import NDArray
 
 from quernel.features import RandomFeatures
 from quernel.features.sampling import leverage_scores
+from quernel.paper import figures
 from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
-from quernel.paper.figures import (
-    REFERENCE,
-    add_shared_legend,
-    label_decades,
-    label_ticks,
-    make_panels,
-    plot_means,
-    share_y_axis,
-)
 from quernel.paper.holdout_fit import LEVELS
 from quernel.paper.measurements import Judgement, Row, Summary, Table, summarize
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
@@ -44,14 +37,23 @@ UNIFORM, LEVERAGE, LITERAL = "uniform", "leverage", "leverage, literal"
 NAMES = {UNIFORM: "uniform", LITERAL: "leverage, as printed", LEVERAGE: "leverage sampling (ours)"}
 # Column of the median among the levels.
 MEDIAN = LEVELS.index(0.5)
-# The paper: curves "become relatively flat as the number of random features reaches 50". Read as: after M = 50 they
-# change, up or down, by less than this fraction of their fall before.
-FLAT_FROM, FLAT_SHARE = 50, 0.1
-# Fewest features whose PQE is plotted.
-MIN_M_SHOWN = 5
 
 
-def tasks(simulation: str, size: Size) -> list[Task]:
+@dataclass(frozen=True)
+class Settings:
+    """How curves are judged and drawn."""
+
+    # The paper: curves "become relatively flat as the number of random features reaches 50". Read as: after M = 50 they
+    # change, up or down, by less than this fraction of their fall before.
+    flat_from: int = 50
+    flat_share: float = 0.1
+    min_shown: int = 5  # fewest features whose PQE is plotted
+
+
+SETTINGS = Settings()
+
+
+def make_tasks(simulation: str, size: Size) -> list[Task]:
     """Numbers of features times repetitions; those of the quick size are among the full ones.
 
     The quick size leaves M = 5 out: about one draw in a hundred is ten standard deviations off, so that the mean of
@@ -125,9 +127,9 @@ def present_counts(table: Table, output: OutputFolder) -> Section:
             "Figure 2: mean PQE and its standard deviation against M = 2, 5, 10, 50, 100, 150 uniform features, N = "
             "1,000, five levels; curves only, no numbers. The paper concludes that the PQE falls with M and that its "
             "curve is nearly flat from M = 50 on. The measurements are those of Figures 3 and 4.",
-            f"How we read it: flat is a curve that changes after M = {FLAT_FROM} by less than {FLAT_SHARE:.0%} of what "
-            "it fell before, up or down. We judge the excess risk (PQE minus Bayes risk, free of test noise), averaged "
-            "over the levels.",
+            f"How we read it: flat is a curve that changes after M = {SETTINGS.flat_from} by less than "
+            f"{SETTINGS.flat_share:.0%} of what it fell before, up or down. We judge the excess risk (PQE minus Bayes "
+            "risk, free of test noise), averaged over the levels.",
         ],
         items=[_plot_counts(uniform, output)],
         verdicts=[judge_flat(uniform.select(simulation=simulation), simulation) for simulation in SIMULATIONS],
@@ -195,21 +197,21 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
     first, last = min(at), max(at)
     means = ", ".join(f"{mean.mean:.4f} at M = {M}" for M, mean in at.items())
     text = f"{simulation.capitalize()}: the excess risk over all levels is {means}"
-    turn = min(FLAT_FROM, last)
+    turn = min(SETTINGS.flat_from, last)
     before, after = at[turn] - at[first], at[last] - at[turn]
     fell = before.is_below_zero()
     if fell is not True:
         phrase = "does not fall" if fell is False else "does not fall clearly"
         return Verdict(f"{text}: up to M = {turn} it {phrase}.", fell)
     if last == turn:
-        return Verdict(f"{text}. What comes after M = {FLAT_FROM} was not run.", "undecided")
+        return Verdict(f"{text}. What comes after M = {SETTINGS.flat_from} was not run.", "undecided")
     share, error = after.mean / -before.mean, after.half_width / -before.mean
     phrase = f"falls by a further {-share:.1%}" if share < 0 else f"rises by {share:.1%}"
     least, most = abs(share) - error, abs(share) + error
-    holds: Judgement = True if most < FLAT_SHARE else False if least > FLAT_SHARE else "undecided"
+    holds: Judgement = True if most < SETTINGS.flat_share else False if least > SETTINGS.flat_share else "undecided"
     return Verdict(
         f"{text}: after M = {turn} it {phrase} (95 % interval: \u00b1 {error:.1%}) of what it fell before; below "
-        f"{FLAT_SHARE:.0%} is flat.",
+        f"{SETTINGS.flat_share:.0%} is flat.",
         holds,
     )
 
@@ -218,21 +220,21 @@ def judge_flat(table: Table, simulation: str) -> Verdict:
 def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
     """PQE (above) and excess risk (below) against M, one column of panels per level."""
     counts = table.values("M")
-    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
-    share_y_axis(axes[1])
+    figure, axes = figures.make_panels(2, len(LEVELS), size=(12.5, 5.6), sharex=True)
+    figures.share_y_axis(axes[1])
     for (above, below), level in zip(axes.T, LEVELS, strict=True):
         for series, (method, label) in enumerate(NAMES.items()):
             risks = [_cell(table, method, level, M, "excess") for M in counts]
-            plot_means(below, counts, risks, error="se", series=series, label=label)
+            figures.plot_means(below, counts, risks, error="se", series=series, label=label)
         _plot_pqe(above, table.select(level=level), bayes_risk(simulation, level))
         above.set_title(f"level {level:g}", loc="left")
         below.set(yscale="log", xlabel="random features $M$")
         below.set_xscale("log")
-        label_ticks(below, counts, min_distance=0.12)
+        figures.label_ticks(below, counts, min_distance=0.12)
     axes[0, 0].set_ylabel("PQE")
     axes[1, 0].set_ylabel("excess risk")
-    label_decades(axes[1, 0])
-    add_shared_legend(figure, axes[0, 0])
+    figures.label_decades(axes[1, 0])
+    figures.add_shared_legend(figure, axes[0, 0])
     return output.save_figure(
         figure,
         f"sampling_{simulation}",
@@ -245,7 +247,7 @@ def _plot(simulation: str, table: Table, output: OutputFolder) -> Item:
 @house_style()
 def _plot_counts(table: Table, output: OutputFolder) -> Item:
     """PQE of uniform features against M, one row of panels per simulation."""
-    figure, axes = make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
+    figure, axes = figures.make_panels(2, len(LEVELS), size=(12.5, 5.2), sharex=True)
     for row, simulation in zip(axes, SIMULATIONS, strict=True):
         for ax, level in zip(row, LEVELS, strict=True):
             _plot_pqe(ax, table.select(simulation=simulation, level=level), bayes_risk(simulation, level))
@@ -254,8 +256,8 @@ def _plot_counts(table: Table, output: OutputFolder) -> Item:
     for ax in axes[1]:
         ax.set_xlabel("random features $M$")
         ax.set_xscale("log")
-        label_ticks(ax, table.values("M"), min_distance=0.12)
-    add_shared_legend(figure, axes[0, 0])
+        figures.label_ticks(ax, table.values("M"), min_distance=0.12)
+    figures.add_shared_legend(figure, axes[0, 0])
     caption = "Mean PQE with bars of one standard deviation against the number of uniform features, N = 1,000; the "
     caption += "mean of M = 2, if run, is off the scale and stands in the corner. Figures 3 and 4 draw the excess risk."
     return output.save_figure(figure, "feature_count", caption)
@@ -266,12 +268,12 @@ def _plot_pqe(ax: Any, table: Table, least: float) -> None:
 
     Means at fewer features would need a scale on which all others are one line: they are written into the corner.
     """
-    shown = [M for M in table.values("M") if M >= MIN_M_SHOWN]
+    shown = [M for M in table.values("M") if SETTINGS.min_shown <= M]
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]
-        plot_means(ax, shown, cells, error="sd", series=series, label=NAMES[method])
-    ax.axhline(least, **REFERENCE, label="Bayes risk: the least expected PQE")
+        figures.plot_means(ax, shown, cells, error="sd", series=series, label=NAMES[method])
+    ax.axhline(least, **figures.REFERENCE, label="Bayes risk: the least expected PQE")
     notes = []
     for M in sorted(set(table.values("M")) - set(shown)):
         means = [table.select(method=method, M=M).summary("pqe").mean for method in methods]
@@ -293,7 +295,7 @@ def _tabulate(simulation: str, table: Table, output: OutputFolder) -> Item:
     return output.save_table(columns, rows, f"sampling_{simulation}", "All numbers of this item.", folded=True)
 
 
-def cost(task: Task) -> float:
+def estimate_seconds(task: Task) -> float:
     """Rough running time in seconds."""
     return (1.0 + float(task["M"]) / 40) * (1.0 if task["simulation"] == "homoscedastic" else 1.6)
 
@@ -304,9 +306,9 @@ SAMPLING = tuple(
         label,
         f"Uniform and leverage sampling, {simulation} case",
         partial(present, simulation),
-        partial(tasks, simulation),
+        partial(make_tasks, simulation),
         measure,
-        cost,
+        estimate_seconds,
         version=2,
     )
     for simulation, label in (("homoscedastic", "fig3"), ("heteroscedastic", "fig4"))

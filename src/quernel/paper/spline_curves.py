@@ -7,6 +7,7 @@ miss.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,35 +25,39 @@ from quernel.plots import house_style
 from quernel.plots.style import ACCENT, LINE, POINT
 
 # (r, gamma) to what the paper calls the case.
-SETTINGS = {(0.0, 1.0): "worst case", (0.5, 1.0): "general case", (1.0, 0.0): "most benign case"}
+CASES = {(0.0, 1.0): "worst case", (0.5, 1.0): "general case", (1.0, 0.0): "most benign case"}
 LEVELS = (0.25, 0.5, 0.75)
-# Standard deviation of the noise: the paper's N(0, 0.01) names a variance.
-NOISE = 0.1
 N_TRAIN: dict[Size, int] = {"full": 1000, "quick": 300}
-# Points of [0, 1] at which a fit is evaluated, and at which curves are plotted; a divisor of the former.
-N_TEST, N_PLOTTED = 10_000, 500
-# Rows of `fig_1`.
-N_POINTS = 200
-# Upper y limit of the panels: curves with poles at x = 0 and 1 are cut off.
-Y_MAX = 8.0
-# Bayes risk at level 1/2: E rho(e) for e ~ N(0, NOISE^2).
-BAYES = NOISE / float(np.sqrt(2 * np.pi))
-# The paper's "very well" is read as a mean excess risk of at most this fraction of the Bayes risk.
-WELL_SHARE = 0.1
-# Fraction of x with the largest excess risk whose contribution is reported.
-WORST_SHARE = 0.05
 
 
-def true_tasks(size: Size) -> list[Task]:  # noqa: ARG001 (one drawing of 200 points)
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of both figures."""
+
+    noise: float = 0.1  # standard deviation: the paper's N(0, 0.01) names a variance
+    n_true: int = 200  # rows of `fig_1`
+    n_test: int = 10_000  # points of [0, 1] at which a fit is evaluated
+    n_plotted: int = 500  # points at which curves are plotted; a divisor of n_test
+    y_max: float = 8.0  # upper y limit of the panels: curves with poles at x = 0 and 1 are cut off
+    well_share: float = 0.1  # "very well" is read as a mean excess risk of at most this fraction of the Bayes risk
+    worst_share: float = 0.05  # fraction of x with the largest excess risk whose contribution is reported
+
+
+SETTINGS = Settings()
+# Bayes risk at level 1/2: E rho(e) for e ~ N(0, noise^2).
+BAYES = SETTINGS.noise / float(np.sqrt(2 * np.pi))
+
+
+def make_true_tasks(size: Size) -> list[Task]:  # noqa: ARG001 (one drawing of 200 points)
     """One task per setting."""
-    return [{"r": r, "gamma": gamma} for r, gamma in SETTINGS]
+    return [{"r": r, "gamma": gamma} for r, gamma in CASES]
 
 
 def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
     """Draw 200 rows, and evaluate the true curves on a grid."""
     r, gamma = float(task["r"]), float(task["gamma"])
-    X, y, quantile = make_spline(N_POINTS, r, gamma, random_state=rng)
-    grid = midpoints(N_PLOTTED)
+    X, y, quantile = make_spline(SETTINGS.n_true, r, gamma, random_state=rng)
+    grid = midpoints(SETTINGS.n_plotted)
     data = [{**task, "kind": "data", "x": float(a), "y": float(b)} for a, b in zip(X[:, 0], y, strict=True)]
     curves = [
         {**task, "kind": f"{level:g}", "x": float(a), "y": float(b)}
@@ -65,13 +70,13 @@ def measure_true(task: Task, rng: np.random.Generator) -> list[Row]:
 def present_true(table: Table, output: OutputFolder) -> Section:
     """One panel per setting, and the fraction of rows below each curve."""
     lines: list[list[Any]] = []
-    for (r, gamma), case in SETTINGS.items():
+    for (r, gamma), case in CASES.items():
         part = table.select(r=r, gamma=gamma)
         data = part.select(kind="data")
         for level in LEVELS:
             curve = part.select(kind=f"{level:g}")
             values = np.interp(data.column("x"), curve.column("x"), curve.column("y"))
-            below, error = float(np.mean(data.column("y") < values)), np.sqrt(level * (1 - level) / N_POINTS)
+            below, error = float(np.mean(data.column("y") < values)), np.sqrt(level * (1 - level) / SETTINGS.n_true)
             lines.append([case, r, gamma, level, below, (below - level) / error])
     worst = max(abs(line[-1]) for line in lines)
     columns = {"case": "", "r": "g", "gamma": "g", "level": "g", "share below": ".3f", "in standard errors": "+.1f"}
@@ -92,7 +97,7 @@ def _plot_true(table: Table, output: OutputFolder) -> Item:
     """Rows and true curves, one panel per setting."""
     styles = {"0.25": ("#56a0d3", "--"), "0.5": (LINE, "-"), "0.75": (ACCENT, "-.")}
     figure, axes = make_panels(1, 3, size=(10.0, 3.9))
-    for ax, ((r, gamma), case) in zip(axes[0], SETTINGS.items(), strict=True):
+    for ax, ((r, gamma), case) in zip(axes[0], CASES.items(), strict=True):
         part = table.select(r=r, gamma=gamma)
         data = part.select(kind="data")
         ax.plot(data.column("x"), data.column("y"), "o", color=POINT, alpha=0.45, markersize=3, label="data")
@@ -106,17 +111,17 @@ def _plot_true(table: Table, output: OutputFolder) -> Item:
     return output.save_figure(
         figure,
         "fig_1-true-curves",
-        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {N_POINTS} rows, the middle of each panel "
+        f"True quantile curves at levels 0.25, 0.5 and 0.75 and N = {SETTINGS.n_true} rows, the middle of each panel "
         "magnified. Noise of standard deviation 0.1 sets the curves 0.067 apart; poles at x = 0 and 1 are cut.",
     )
 
 
-def fitted_tasks(size: Size) -> list[Task]:
+def make_fitted_tasks(size: Size) -> list[Task]:
     """One task per setting."""
-    return [{"r": r, "gamma": gamma, "n": N_TRAIN[size]} for r, gamma in SETTINGS]
+    return [{"r": r, "gamma": gamma, "n": N_TRAIN[size]} for r, gamma in CASES]
 
 
-def fitted_cost(task: Task) -> float:
+def estimate_fitted_seconds(task: Task) -> float:
     """Rough running time in seconds; in the worst case there are as many features as rows."""
     return 40 * (int(task["n"]) / 1000) ** 2 if task["r"] == 0 else 1.0
 
@@ -124,7 +129,7 @@ def fitted_cost(task: Task) -> float:
 def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
     """Fit the median at every ridge weight, select one by validation, and evaluate it on a fine grid of [0, 1].
 
-    Returns one row per plotted point, each of which stands for `N_TEST // N_PLOTTED` grid points: the curves there, the
+    Returns one row per plotted point, each of which stands for `n_test // n_plotted` grid points: the curves there, the
     mean excess risk of its grid points, and the deviation of largest size among them, because spikes are often narrower
     than the distance between plotted points.
     """
@@ -135,10 +140,10 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
     features, rows = spline_features(gamma, M, X, rng), ArrayRows(X[:n], y[:n])
     fits = fit_ridge_path(features, rows, Pinball(np.array([0.5])), warm=False, solver=get_solver(task))
     best = fits.select_on(X[n:], y[n:])
-    test = midpoints(N_TEST)
+    test = midpoints(SETTINGS.n_test)
     estimates, truth = fits.predict(test), quantile(test, 0.5)
     estimate, deviations = estimates[:, best], estimates - truth[:, None]
-    risks = normal_excess_risk(deviations, NOISE, 0.5)
+    risks = normal_excess_risk(deviations, SETTINGS.noise, 0.5)
     common = {
         **task,
         "M": M,
@@ -147,9 +152,10 @@ def measure_fitted(task: Task, rng: np.random.Generator) -> list[Row]:
         "least_excess": float(risks.mean(axis=0).min()),
         "spread": float(np.median(np.abs(deviations[:, best]))),
     }
-    # Every plotted point stands for the grid points around it, one row of these arrays of N_PLOTTED rows.
-    by_point, risk_by_point = deviations[:, best].reshape(N_PLOTTED, -1), risks[:, best].reshape(N_PLOTTED, -1)
-    plotted = np.arange(N_PLOTTED) * (N_TEST // N_PLOTTED) + N_TEST // N_PLOTTED // 2
+    # Every plotted point stands for the grid points around it.
+    around = SETTINGS.n_test // SETTINGS.n_plotted
+    plotted = np.arange(SETTINGS.n_plotted) * around + around // 2
+    by_point, risk_by_point = (values[:, best].reshape(-1, around) for values in (deviations, risks))
     return [
         {
             **common,
@@ -167,12 +173,11 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
     """Plot curves (above) and deviations (below); tabulate the mean excess risk against the Bayes risk."""
     columns = {
         "case": "", "r": "g", "gamma": "g", "M": ",d", "ridge weight": ".2g", "excess risk": ".2e",
-        "/ Bayes risk": ".3f", "at best / Bayes risk": ".3f", f"share of the worst {WORST_SHARE:.0%}": ".0%",
+        "/ Bayes risk": ".3f", "at best / Bayes risk": ".3f", f"share of the worst {SETTINGS.worst_share:.0%}": ".0%",
         "median |f - f*|": ".4f", "largest |f - f*|": ".3g",
     }  # fmt: skip
     lines = [
-        [case, r, gamma, *_summarize_fit(table.select(r=r, gamma=gamma)).values()]
-        for (r, gamma), case in SETTINGS.items()
+        [case, r, gamma, *_summarize_fit(table.select(r=r, gamma=gamma)).values()] for (r, gamma), case in CASES.items()
     ]
     numbers = output.save_table(
         columns,
@@ -180,7 +185,7 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
         "fig_2-errors",
         "The fits of the figure: mean excess risk over [0, 1] from the noise law, relative to the Bayes risk "
         f"{BAYES:.4f} = 0.1 phi(0); the same with the weight of the grid that is best for it; the share of it that "
-        f"falls on the worst {WORST_SHARE:.0%} of x.",
+        f"falls on the worst {SETTINGS.worst_share:.0%} of x.",
     )
     reported = [
         "The paper shows estimated and true medians for the same three settings, tau = 0.5, N = 1,000, M as Theorem 2 "
@@ -194,7 +199,7 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
         "bounded features, does not speak of gamma = 1. r = 0 is a limit outside of it too: that target is not "
         "square-integrable itself.",
         f'A median over x does not see narrow spikes; we judge by the mean excess risk, and read "very well" as at '
-        f"most {WELL_SHARE:.0%} of the Bayes risk.",
+        f"most {SETTINGS.well_share:.0%} of the Bayes risk.",
     ]
     return Section(reported, [_plot_fitted(table, output), numbers], judge_fitted(table))
 
@@ -202,15 +207,16 @@ def present_fitted(table: Table, output: OutputFolder) -> Section:
 def judge_fitted(table: Table) -> list[Verdict]:
     """For each setting: whether the mean excess risk is small against the Bayes risk, and where it arises."""
     verdicts = []
-    for (r, gamma), case in SETTINGS.items():
+    for (r, gamma), case in CASES.items():
         errors = _summarize_fit(table.select(r=r, gamma=gamma))
-        well = errors["relative"] <= WELL_SHARE
+        well = errors["relative"] <= SETTINGS.well_share
         text = (
             f"{case.capitalize()} (r = {r:g}, gamma = {gamma:g}), one fit as in the paper: the mean excess risk "
             f"{errors['excess']:.2g} is {errors['relative']:.2g} times the Bayes risk {BAYES:.4f}, "
-            f"{'at most' if well else 'more than'} {WELL_SHARE:.0%} of it; {errors['share']:.0%} of it falls on the "
-            f"worst {WORST_SHARE:.0%} of x. The estimate is {errors['spread'] / NOISE:.2g} standard deviations of the "
-            f"noise from the truth in the median over x, and {errors['largest'] / NOISE:,.2g} at most."
+            f"{'at most' if well else 'more than'} {SETTINGS.well_share:.0%} of it; {errors['share']:.0%} of it falls "
+            f"on the worst {SETTINGS.worst_share:.0%} of x. The estimate is {errors['spread'] / SETTINGS.noise:.2g} "
+            "standard deviations of the noise from the truth in the median over x, and "
+            f"{errors['largest'] / SETTINGS.noise:,.2g} at most."
         )
         if not well:
             text += f" With the best weight of the grid the ratio is {errors['best']:.2g}."
@@ -221,7 +227,7 @@ def judge_fitted(table: Table) -> list[Verdict]:
 def _summarize_fit(part: Table) -> dict[str, float]:
     """The numbers of one fit, in the order of the table."""
     risks = np.sort(part.column("risk"))
-    worst = risks[len(risks) - round(WORST_SHARE * len(risks)) :]
+    worst = risks[len(risks) - round(SETTINGS.worst_share * len(risks)) :]
     M, alpha, excess, least, spread = (
         part.column(name)[0].item() for name in ("M", "alpha", "excess", "least_excess", "spread")
     )
@@ -242,7 +248,7 @@ def _plot_fitted(table: Table, output: OutputFolder) -> Item:
     """Estimated and true median (above), and the largest deviation around each point on a log scale (below)."""
     figure, axes = make_panels(2, 3, size=(10.0, 6.4), sharex=True, height_ratios=(3, 2))
     share_y_axis(axes[1])
-    for (above, below), ((r, gamma), case) in zip(axes.T, SETTINGS.items(), strict=True):
+    for (above, below), ((r, gamma), case) in zip(axes.T, CASES.items(), strict=True):
         part = table.select(r=r, gamma=gamma)
         x = part.column("x")
         above.plot(x, part.column("truth"), color=LINE, linewidth=2.4, alpha=0.85, label="true median")
@@ -250,7 +256,7 @@ def _plot_fitted(table: Table, output: OutputFolder) -> Item:
         _label_panel(above, r, gamma, case, part.column("truth"))
         above.set_xlabel("")
         below.plot(x, np.abs(part.column("largest")), color=ACCENT, linewidth=0.9)
-        below.axhline(NOISE, **REFERENCE)
+        below.axhline(SETTINGS.noise, **REFERENCE)
         below.set(yscale="log", xlabel="covariate $x$")
     label_decades(axes[1, 0])
     axes[0, 0].set_ylabel("response $y$")
@@ -261,8 +267,8 @@ def _plot_fitted(table: Table, output: OutputFolder) -> Item:
         "fig_2-estimated-curves",
         f"Above: estimated and true median, N = {table.values('n')[0]:,} training rows, M from Theorem 2, ridge weight "
         f"chosen on {N_VALIDATION:,} further rows; curves that leave the panel are cut. Below, not cut: around each of "
-        f"{N_PLOTTED} drawn points the largest distance of the estimate from the truth, over {N_TEST:,} points in all; "
-        f"dotted: {NOISE:g}, the standard deviation of the noise.",
+        f"{SETTINGS.n_plotted} drawn points the largest distance of the estimate from the truth, over "
+        f"{SETTINGS.n_test:,} points in all; dotted: {SETTINGS.noise:g}, the standard deviation of the noise.",
     )
 
 
@@ -288,19 +294,19 @@ def _label_panel(ax: Any, r: float, gamma: float, case: str, values: np.ndarray)
     ax.set_xlabel("covariate $x$")
     ax.set_xlim(0, 1)
     top = float(values.max())
-    ax.set_ylim(float(values.min()) - 0.3, min(top + 0.3, Y_MAX))
+    ax.set_ylim(float(values.min()) - 0.3, min(top + 0.3, SETTINGS.y_max))
 
 
 TRUE_CURVES = Experiment(
-    "fig_1", "fig_1", "True quantile curves of the spline design", present_true, true_tasks, measure_true
+    "fig_1", "fig_1", "True quantile curves of the spline design", present_true, make_true_tasks, measure_true
 )
 FITTED_CURVES = Experiment(
     "fig_2",
     "fig_2",
     "Estimated and true quantile curves, spline kernel",
     present_fitted,
-    fitted_tasks,
+    make_fitted_tasks,
     measure_fitted,
-    fitted_cost,
+    estimate_fitted_seconds,
     version=2,
 )

@@ -37,7 +37,7 @@ RAW, LOG = "price", "log price"
 AXES = {RAW: "price (1,000 pounds)", LOG: "natural logarithm of the price (pounds)"}
 
 
-def price_tasks(size: Size) -> list[Task]:  # noqa: ARG001
+def make_price_tasks(size: Size) -> list[Task]:  # noqa: ARG001
     """A single task: all prices."""
     return repetitions(1)
 
@@ -125,31 +125,41 @@ def _plot_prices(table: Table, output: OutputFolder) -> Item:
     return output.save_figure(figure, "used_car_prices", caption)
 
 
-# Rows of the three parts of a split, and number of random features.
-N_TRAIN, N_VALIDATION, N_TEST, M = 5000, 1000, 1632, 100
-LEVEL = 0.5
-# The paper's bandwidth, on columns scaled to [0, 1]; the others show what tuning it gains.
-BANDWIDTH = 1.0
-OTHERS = (0.5, 0.3, 0.2, 0.1)
 EXACT, LINEAR = "exact", "linear"
 # Method, as stored in results, to its name on the page.
 NAMES = {EXACT: "exact KQR", **SAMPLED, LINEAR: "linear"}
 # Method to the cell of the paper's table with which it is compared.
 PRINTED = {EXACT: "exact", UNIFORM: "uniform", LITERAL: "leverage", LEVERAGE: "leverage"}
-# Pivoted Cholesky factor of the exact kernel: fraction of the trace that it may leave out, and most columns. At the
-# paper's bandwidth the former decides; at small bandwidths the eigenvalues decay slowly, and the latter does.
-TRACE_TOL, MAX_COMPONENTS = 1e-9, 400
-CAPPED = f"KQR, factor capped at {MAX_COMPONENTS} columns"
-# Cars reported per method, those with the largest loss in most splits first.
-N_WORST_CARS = 2
 
 
-def tasks(size: Size) -> list[Task]:
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of the paper's Table 4, and of what is shown beside it."""
+
+    n_train: int = 5000
+    n_validation: int = 1000
+    n_test: int = 1632
+    n_components: int = 100  # random features
+    level: float = 0.5
+    bandwidth: float = 1.0  # the paper's, on columns scaled to [0, 1]
+    other_bandwidths: tuple[float, ...] = (0.5, 0.3, 0.2, 0.1)  # show what tuning it gains
+    # Pivoted Cholesky factor of the exact kernel: fraction of the trace that it may leave out, and most columns. At the
+    # paper's bandwidth the former decides; at small bandwidths the eigenvalues decay slowly, and the latter does.
+    trace_tol: float = 1e-9
+    max_components: int = 400
+    n_worst_cars: int = 2  # reported per method, those with the largest loss in most splits first
+
+
+SETTINGS = Settings()
+CAPPED = f"KQR, factor capped at {SETTINGS.max_components} columns"
+
+
+def make_tasks(size: Size) -> list[Task]:
     """Random splits at the paper's bandwidth, and a fifth as many at each other bandwidth."""
     if size == "quick":
-        return [*repetitions(3, bandwidth=BANDWIDTH), *repetitions(2, bandwidth=OTHERS[-1])]
-    others = repetitions(paper.REPETITIONS // 5, bandwidth=OTHERS)
-    return [*repetitions(paper.REPETITIONS, bandwidth=BANDWIDTH), *others]
+        return [*repetitions(3, bandwidth=SETTINGS.bandwidth), *repetitions(2, bandwidth=SETTINGS.other_bandwidths[-1])]
+    others = repetitions(paper.REPETITIONS // 5, bandwidth=SETTINGS.other_bandwidths)
+    return [*repetitions(paper.REPETITIONS, bandwidth=SETTINGS.bandwidth), *others]
 
 
 def measure(task: Task, rng: np.random.Generator) -> list[Row]:
@@ -160,23 +170,25 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """
     cars, X, y = _load_scaled(str(task["used_cars"]))
     order = rng.permutation(len(y))
-    base = 0.0 if task["bandwidth"] == BANDWIDTH else float(np.median(y[order[:N_TRAIN]]))
+    base = 0.0 if task["bandwidth"] == SETTINGS.bandwidth else float(np.median(y[order[: SETTINGS.n_train]]))
     split = Split(X[order], y[order] - base, cars, order, get_solver(task))
     kernel, seed = Gaussian(float(task["bandwidth"])), int(rng.integers(2**31))
-    uniform = split.transform(RandomFeatures(kernel, M, random_state=seed))
+    uniform = split.transform(RandomFeatures(kernel, SETTINGS.n_components, random_state=seed))
     rows = [split.evaluate(UNIFORM, uniform)]
-    if kernel.bandwidth == BANDWIDTH:
+    if kernel.bandwidth == SETTINGS.bandwidth:
         alpha = float(rows[0]["alpha"])
-        leverage = RandomFeatures(kernel, M, sampling="leverage", leverage_alpha=alpha, random_state=seed)
+        leverage = RandomFeatures(
+            kernel, SETTINGS.n_components, sampling="leverage", leverage_alpha=alpha, random_state=seed
+        )
         factor = literal_factor(uniform[0], alpha)
         rows += [
             split.evaluate(LEVERAGE, split.transform(leverage)),
             split.evaluate(LITERAL, [part * factor for part in uniform]),
             split.evaluate(LINEAR, [np.column_stack([part, np.ones(len(part))]) for part in split.parts]),
         ]
-    factor_map = PivotedCholesky(kernel, tol=TRACE_TOL, max_components=MAX_COMPONENTS)
+    factor_map = PivotedCholesky(kernel, tol=SETTINGS.trace_tol, max_components=SETTINGS.max_components)
     exact = split.evaluate(EXACT, split.transform(factor_map))
-    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / N_TRAIN}]
+    return [*rows, {**exact, "left_out": factor_map.residual_trace_ / SETTINGS.n_train}]
 
 
 @lru_cache(maxsize=1)
@@ -211,7 +223,7 @@ class Split:
     @property
     def parts(self) -> list[Array]:
         """Training, validation and test rows."""
-        return np.split(self.X, [N_TRAIN, N_TRAIN + N_VALIDATION])
+        return np.split(self.X, [SETTINGS.n_train, SETTINGS.n_train + SETTINGS.n_validation])
 
     def transform(self, features: Any) -> list[Array]:
         """Features of training, validation and test rows, fitted to the training rows."""
@@ -223,10 +235,10 @@ class Split:
         Returns the mean loss (`pqe`), the contribution of the 1 % of test cars with the largest losses (`worst`), and
         the largest single loss with its car.
         """
-        y, held_out, new = np.split(self.y, [N_TRAIN, N_TRAIN + N_VALIDATION])
-        chosen = fit_and_select(features[0], y, features[1], held_out, (LEVEL,), solver=self.solver)
-        losses = pinball(new - features[2] @ chosen.coef[:, 0], LEVEL)
-        car = int(self.order[N_TRAIN + N_VALIDATION + int(np.argmax(losses))])
+        y, held_out, new = np.split(self.y, [SETTINGS.n_train, SETTINGS.n_train + SETTINGS.n_validation])
+        chosen = fit_and_select(features[0], y, features[1], held_out, (SETTINGS.level,), solver=self.solver)
+        losses = pinball(new - features[2] @ chosen.coef[:, 0], SETTINGS.level)
+        car = int(self.order[SETTINGS.n_train + SETTINGS.n_validation + int(np.argmax(losses))])
         loss = np.sort(losses)
         worst = len(loss) // 100
         return {
@@ -245,21 +257,22 @@ class Split:
 
 def present(table: Table, output: OutputFolder) -> Section:
     """The paper's table beside ours, the cars with the largest losses, and other bandwidths."""
-    own = table.select(bandwidth=BANDWIDTH)
+    own = table.select(bandwidth=SETTINGS.bandwidth)
     return Section(
         reported=[
             "Table 4: PQE at level 0.5 of the log price, mean and standard deviation over 50 random splits into 5,000 "
             "training, 1,000 validation and 1,632 test cars: exact KQR 0.094 (0.000), uniform features 0.105 (0.004), "
             "leverage features 0.098 (0.003); M = 100, Gaussian kernel with bandwidth 1, covariates scaled to [0, 1]. "
             "The paper concludes that both come close to exact KQR, leverage features closer.",
-            "How we read it: the printed leverage ratio lacks the factor M and samples nothing, it only rescales the "
+            "How we read it: the printed leverage ratio lacks the factor SETTINGS.n_components and samples nothing, it "
+            "only rescales the "
             'uniform features. That is "leverage, as printed", the paper\'s method, and judged first; "leverage '
             'sampling (ours)" draws 100 features of a pool of 1,000 with probability q and keeps the kernel on '
             "average. Both are held against the one printed cell. A cell agrees if the means differ by no more than "
             "half a unit of the printed digit and a 95 % interval; nearer to exact KQR is judged split by split, by "
             "|PQE - PQE of exact KQR|. The Bayes risk is not known here. A linear model is shown for scale.",
-            f"Exact KQR works on a factor of its kernel that leaves out {TRACE_TOL:g} of the trace, with at most "
-            f"{MAX_COMPONENTS} "
+            f"Exact KQR works on a factor of its kernel that leaves out {SETTINGS.trace_tol:g} of the trace, with at "
+            f"most {SETTINGS.max_components} "
             f'columns. Where that cap bites, it is called "{CAPPED}".',
         ],
         items=[
@@ -274,7 +287,7 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 def verdicts(table: Table) -> list[Verdict]:
     """The paper's claim (for the printed formula, then for ours), its cells, and remarks on what drives the loss."""
-    own = table.select(bandwidth=BANDWIDTH)
+    own = table.select(bandwidth=SETTINGS.bandwidth)
     return [
         *(_judge_nearer(own, method) for method in (LITERAL, LEVERAGE)),
         *(_judge_cell(own, method) for method in PRINTED),
@@ -377,8 +390,8 @@ def find_worst_cars(cell: Table) -> list[WorstCar]:
         loss, pqe = rows.summary("largest").mean, rows.summary("pqe").mean
         rest = cell.column("pqe")[cell.column("car") != car]
         others = float(np.mean(rest)) if len(rest) else np.nan
-        found.append(WorstCar(rows.rows[0], len(rows) / len(cell), loss, loss / N_TEST / pqe, pqe, others))
-    return sorted(found, key=lambda one: (-one.share, -one.loss))[:N_WORST_CARS]
+        found.append(WorstCar(rows.rows[0], len(rows) / len(cell), loss, loss / SETTINGS.n_test / pqe, pqe, others))
+    return sorted(found, key=lambda one: (-one.share, -one.loss))[: SETTINGS.n_worst_cars]
 
 
 def _remark_worst_cars(own: Table) -> Verdict:
@@ -395,23 +408,23 @@ def _remark_worst_cars(own: Table) -> Verdict:
 
 
 def _is_capped(cell: Table) -> bool:
-    """Whether `MAX_COMPONENTS` truncated the factor of the kernel in any of these splits."""
-    return bool(np.any(cell.column("left_out") > 1.01 * TRACE_TOL))
+    """Whether `max_components` truncated the factor of the kernel in any of these splits."""
+    return bool(np.any(cell.column("left_out") > 1.01 * SETTINGS.trace_tol))
 
 
 def _remark_bandwidth(table: Table) -> Verdict:
     """What the best of the other bandwidths gains."""
     cells = {width: cell for (width,), cell in table.select(method=EXACT).groups("bandwidth")}
     best = min(cells, key=lambda width: cells[width].summary("pqe").mean)
-    if best == BANDWIDTH:
-        return Verdict(f"No other bandwidth tried is better than the paper's {BANDWIDTH:g}.")
-    usual, other = cells[BANDWIDTH].summary("pqe"), cells[best].summary("pqe")
+    if best == SETTINGS.bandwidth:
+        return Verdict(f"No other bandwidth tried is better than the paper's {SETTINGS.bandwidth:g}.")
+    usual, other = cells[SETTINGS.bandwidth].summary("pqe"), cells[best].summary("pqe")
     difference = other - usual
     kind = CAPPED if _is_capped(cells[best]) else NAMES[EXACT]
     clear = "" if difference.is_below_zero() is True else ", which may be chance"
     return Verdict(
         f"Bandwidth {best:g} ({kind}, around the training median) has a PQE of {other.mean:.4f}, bandwidth "
-        f"{BANDWIDTH:g} (exact KQR, no constant) one of {usual.mean:.4f}: it differs by {difference}{clear}."
+        f"{SETTINGS.bandwidth:g} (exact KQR, no constant) one of {usual.mean:.4f}: it differs by {difference}{clear}."
     )
 
 
@@ -429,8 +442,10 @@ def _tabulate(own: Table, output: OutputFolder) -> Item:
     columns = {"method": "", "splits": "d", "mean PQE": ".4f", "sd": ".4f", "s.e.": ".5f", "paper's mean": ".3f"}
     columns |= {"paper's sd": ".3f", "difference in s.e.": "+.1f", "of it, worst 1 % of cars": ".4f", "features": ".0f"}
     columns |= {"median alpha": ".0e"}
-    caption = f"PQE at level {LEVEL}, bandwidth {BANDWIDTH:g}. Features of exact KQR are the rank of its kernel's "
-    caption += "factor; the paper's leverage cell stands beside both of our readings."
+    caption = (
+        f"PQE at level {SETTINGS.level}, bandwidth {SETTINGS.bandwidth:g}. Features of exact KQR are the rank of its "
+        "kernel's factor; the paper's leverage cell stands beside both of our readings."
+    )
     return output.save_table(columns, rows, "used_cars", caption)
 
 
@@ -460,7 +475,9 @@ def _plot_bandwidths(table: Table, output: OutputFolder) -> Item:
     series = {
         NAMES[EXACT]: [cell for cell in exact if not _is_capped(cell)],
         CAPPED: [cell for cell in exact if _is_capped(cell)],
-        f"uniform features, M = {M}": [table.select(method=UNIFORM, bandwidth=width) for width in widths],
+        f"uniform features, M = {SETTINGS.n_components}": [
+            table.select(method=UNIFORM, bandwidth=width) for width in widths
+        ],
     }
     figure, axes = make_panels(1, 1, size=(6.5, 3.8))
     ax = axes[0, 0]
@@ -473,7 +490,7 @@ def _plot_bandwidths(table: Table, output: OutputFolder) -> Item:
     ax.set_xticks(widths, [f"{width:g}" for width in widths])
     ax.minorticks_off()
     add_shared_legend(figure, ax, columns=2)
-    caption = f"PQE at level {LEVEL} against the bandwidth of the Gaussian kernel; bars of 95 % intervals. "
+    caption = f"PQE at level {SETTINGS.level} against the bandwidth of the Gaussian kernel; bars of 95 % intervals. "
     caption += "Other bandwidths than the paper's 1 are fitted around the median of the training rows."
     return output.save_figure(figure, "used_cars_bandwidth", caption)
 
@@ -492,9 +509,9 @@ def _tabulate_bandwidths(table: Table, output: OutputFolder) -> Item:
     return output.save_table(columns, rows, "used_cars_bandwidth", "PQE by bandwidth.", folded=True)
 
 
-def cost(task: Task) -> float:
+def estimate_seconds(task: Task) -> float:
     """Rough running time in seconds."""
-    return 5.0 if task["bandwidth"] == BANDWIDTH else 6.0
+    return 5.0 if task["bandwidth"] == SETTINGS.bandwidth else 6.0
 
 
 PRICES = Experiment(
@@ -502,7 +519,7 @@ PRICES = Experiment(
     "price_fig",
     "Prices of used cars",
     present_prices,
-    price_tasks,
+    make_price_tasks,
     measure_prices,
     data="used_cars",
 )
@@ -511,9 +528,9 @@ USED_CARS = Experiment(
     "tab.4",
     "Median price of used cars",
     present,
-    tasks,
+    make_tasks,
     measure,
-    cost,
+    estimate_seconds,
     data="used_cars",
     version=3,
 )
