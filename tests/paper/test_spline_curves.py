@@ -63,7 +63,9 @@ def test_no_deviation_between_the_drawn_points_is_lost():
 
 
 def test_the_true_curves_are_refuted_by_rows_that_lie_elsewhere(tmp_path):
-    rows = [row for task in curves.true_tasks("quick") for row in curves.measure_true(task, np.random.default_rng(0))]
+    rows = [
+        row for task in curves.make_true_tasks("quick") for row in curves.measure_true(task, np.random.default_rng(0))
+    ]
     (verdict,) = curves.present_true(Table(rows), OutputFolder(tmp_path)).verdicts
     assert verdict.holds is True
     moved = [{**row, "y": row["y"] + 0.05 * (row["kind"] == "data" and row["gamma"] == 0)} for row in rows]

@@ -7,6 +7,7 @@ gamma), the rate of `thm2`, and with the slopes that the paper prints.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -137,12 +138,12 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
 
 def present(table: Table, output: OutputFolder) -> Section:
     """Plot errors against N for the paper's setting and for other constants; tabulate slopes and points."""
-    fitted = fit_all_slopes(table)
+    runs = fit_runs(table)
     items = [
-        _plot_main(table, fitted, "excess", output),
-        _plot_main(table, fitted, "squared", output),
-        _plot_constants(table, output),
-        _tabulate_slopes(table, fitted, output),
+        _plot_main(runs, "excess", output),
+        _plot_main(runs, "squared", output),
+        _plot_constants(runs, output),
+        _tabulate_slopes(runs, output),
         _tabulate_points(table, output),
     ]
     return Section(_reported(), items, [*judge_printed(table), *judge_theorem(table)])
@@ -181,21 +182,58 @@ def _reported() -> list[str]:
     ]
 
 
-# (r, gamma, features, ridge) to error to slope.
-FittedSlopes = dict[tuple[Any, ...], dict[str, Slope]]
+@dataclass(frozen=True)
+class Run:
+    """All fits of a pair with one constant in M and one choice of lambda, and the slopes of both errors."""
+
+    r: float
+    gamma: float
+    features: str
+    ridge: str
+    points: Table
+    slopes: dict[str, Slope]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of rows, ascending."""
+        return sorted(self.points.values("n"))
+
+    @property
+    def predicted(self) -> float:
+        """The slope of the theorem, without its logarithm."""
+        return predicted_slope(self.r, self.gamma)
+
+    @property
+    def allowed(self) -> float:
+        """Slope of the theorem's bound including its factor log^2 N, over the N of this run."""
+        return allowed_slope(self.predicted, self.sizes, power=LOGARITHM)
+
+    def last_risk(self, name: str = "excess") -> float:
+        """Geometric mean of an error at the largest N."""
+        return self.points.select(n=self.sizes[-1]).geometric_mean(name)
+
+    def meets_theorem(self) -> Judgement:
+        """Whether both errors fall at least as fast as the theorem allows."""
+        return all_hold(slope.meets_bound(self.allowed) for slope in self.slopes.values())
 
 
-def fit_all_slopes(table: Table) -> FittedSlopes:
-    """Slopes of both errors for every (r, gamma, features, ridge) that was run."""
-    return {
-        key: {error: fit_slope(part, error) for error in ERRORS}
-        for key, part in table.groups("r", "gamma", "features", "ridge")
-    }
+# By (r, gamma, features, ridge).
+Runs = dict[tuple[Any, ...], Run]
 
 
-def feature_constant(pair: tuple[float, float]) -> str:
-    """The constant in M with which a pair is judged."""
-    return MANY if pair in INSIDE else MAIN
+def fit_runs(table: Table) -> Runs:
+    """Every run, with fitted slopes."""
+    runs = {}
+    for (r, gamma, features, ridge), points in table.groups("r", "gamma", "features", "ridge"):
+        slopes = {error: fit_slope(points, error) for error in ERRORS}
+        runs[r, gamma, features, ridge] = Run(r, gamma, features, ridge, points, slopes)
+    return runs
+
+
+def _select_judged(runs: Runs, r: float, gamma: float) -> list[Run]:
+    """The runs by which a pair is judged, one per choice of lambda that was run."""
+    keys = [(r, gamma, MANY if (r, gamma) in INSIDE else MAIN, ridge) for ridge in RIDGES]
+    return [runs[key] for key in keys if key in runs]
 
 
 def explain_outside(r: float, gamma: float) -> str:
@@ -214,18 +252,19 @@ def explain_outside(r: float, gamma: float) -> str:
 
 def judge_printed(table: Table) -> list[Verdict]:
     """For each pair of the paper, fitted its way: whether our interval contains the printed slope (two-sided)."""
-    fitted, verdicts = fit_all_slopes(table), []
+    runs, verdicts = fit_runs(table), []
     for (r, gamma), printed in PAIRS.items():
-        if (r, gamma, MAIN, "validation") not in fitted:
+        run = runs.get((r, gamma, MAIN, "validation"))
+        if run is None:
             continue
-        slope, rate = fitted[r, gamma, MAIN, "validation"]["excess"], -predicted_slope(r, gamma)
+        slope, rate = run.slopes["excess"], -run.predicted
         text = (
             f"(r, gamma) = ({r:g}, {gamma:g}), the paper's way (lambda from validation, M = ceil({MAIN} N^c)): slope "
             f"{slope}. The printed {printed:.2f}, as a slope -{printed:.2f}, lies "
             f"{_describe_position(slope, -printed)}; as a ratio to theory, {printed:.2f} x {rate:.2f} = "
             f"{printed * rate:.2f}, {_describe_position(slope, -printed * rate)}"
         ).replace(" -", " \u2212")
-        others = _describe_other_runs(table, fitted, r, gamma, -printed)
+        others = _describe_other_runs(runs, run, -printed)
         verdicts.append(Verdict(f"{text}. {others}", slope.meets_value(-printed)))
     return verdicts
 
@@ -240,34 +279,26 @@ def _describe_position(slope: Slope, value: float) -> str:
     return phrases[slope.meets_value(value)]
 
 
-def _describe_other_runs(table: Table, fitted: FittedSlopes, r: float, gamma: float, printed: float) -> str:
+def _describe_other_runs(runs: Runs, main: Run, printed: float) -> str:
     """Which other runs of a pair (constants, choices of lambda) have an interval that contains the printed slope.
 
     Runs with far too few features reach some slopes by having a much larger error: the text then says so.
     """
-    last = max(table.values("n"))
-    main = table.select(r=r, gamma=gamma, features=MAIN, ridge="validation", n=last).geometric_mean("excess")
     parts = []
-    for (a, b, features, ridge), slopes in fitted.items():
-        slope = slopes["excess"]
-        if (a, b) != (r, gamma) or (features, ridge) == (MAIN, "validation") or not slope.meets_value(printed):
+    for run in runs.values():
+        slope = run.slopes["excess"]
+        if (run.r, run.gamma) != (main.r, main.gamma) or run is main or not slope.meets_value(printed):
             continue
-        own = table.select(r=r, gamma=gamma, features=features, ridge=ridge)
-        name = "the kernel itself" if features == EXACT else f"constant {features}"
-        times = own.select(n=last).geometric_mean("excess") / main
+        name = "the kernel itself" if run.features == EXACT else f"constant {run.features}"
+        times, M = run.last_risk() / main.last_risk(), run.points.column("M")
+        wide = ", too wide to tell" if slope.is_wide else ""
         few = (
-            f", but {times:,.0f} times the excess risk at N = {last:,}: M = {own.column('M').min()} to "
-            f"{own.column('M').max()} are too few"
+            f", but {times:,.0f} times the excess risk at N = {run.sizes[-1]:,}: M = {M.min()} to {M.max()} are too few"
         )
-        parts.append(
-            f"{name}, lambda from {ridge} "
-            f"({slope}{', too wide to tell' if slope.is_wide else ''}{few if times > TOO_FEW else ''})"
-        )
-    return (
-        f"Of our other runs these hold the printed slope: {'; '.join(parts)}."
-        if parts
-        else "None of our other runs holds it."
-    )
+        parts.append(f"{name}, lambda from {run.ridge} ({slope}{wide}{few if times > TOO_FEW else ''})")
+    if not parts:
+        return "None of our other runs holds it."
+    return f"Of our other runs these hold the printed slope: {'; '.join(parts)}."
 
 
 def judge_theorem(table: Table) -> list[Verdict]:
@@ -275,81 +306,65 @@ def judge_theorem(table: Table) -> list[Verdict]:
 
     Pairs that no theorem covers get a remark instead of a judgement.
     """
-    fitted, verdicts = fit_all_slopes(table), []
-    for r, gamma in (*PAIRS, *INSIDE):
-        bound, allowed, features = predicted_slope(r, gamma), _allowed(table, r, gamma), feature_constant((r, gamma))
-        for ridge in RIDGES:
-            if (r, gamma, features, ridge) not in fitted:
-                continue
-            slopes = fitted[r, gamma, features, ridge]
-            slow = any(slope.lies_above(bound) for slope in slopes.values())
-            text = (
-                f"(r, gamma) = ({r:g}, {gamma:g}), lambda from {ridge}, M = ceil({features} N^c): slope "
-                f"{slopes['excess']} of the excess risk and {slopes['squared']} of the squared error"
-            )
-            if explain_outside(r, gamma):
-                text += (
-                    f". No theorem speaks of this pair ({explain_outside(r, gamma)}); {'an' if slow else 'no'} "
-                    f"interval lies wholly above its formula, {bound:.2f}."
-                ).replace(" -", " \u2212")
-                verdicts.append(Verdict(text))
-                continue
-            judged = all_hold(slope.meets_bound(allowed) for slope in slopes.values())
-            text += f"; theory {bound:.2f}, allowed with log^2 N {allowed:.2f}: ".replace(" -", " \u2212")
-            text += _describe_judgement(judged, slopes, allowed)
-            if slow:
-                text += " Without the logarithm it is too slow." if judged is not False else ""
-                text += _explain_slow(table, fitted, r, gamma, ridge)
-            verdicts.append(Verdict(text, judged))
-    return verdicts
+    runs = fit_runs(table)
+    return [_judge_run(runs, run) for pair in (*PAIRS, *INSIDE) for run in _select_judged(runs, *pair)]
 
 
-def _allowed(table: Table, r: float, gamma: float) -> float:
-    """Slope of the theorem's bound including its factor log^2 N, over the N at which a pair was run."""
-    return allowed_slope(predicted_slope(r, gamma), sorted(table.select(r=r, gamma=gamma).values("n")), power=LOGARITHM)
+def _judge_run(runs: Runs, run: Run) -> Verdict:
+    """The verdict on one run; the others tell what makes it slow, if it is."""
+    slow, outside = any(s.lies_above(run.predicted) for s in run.slopes.values()), explain_outside(run.r, run.gamma)
+    text = (
+        f"(r, gamma) = ({run.r:g}, {run.gamma:g}), lambda from {run.ridge}, M = ceil({run.features} N^c): slope "
+        f"{run.slopes['excess']} of the excess risk and {run.slopes['squared']} of the squared error"
+    )
+    if outside:
+        remark = (
+            f". No theorem speaks of this pair ({outside}); {'an' if slow else 'no'} interval lies wholly above its "
+            f"formula, {run.predicted:.2f}."
+        )
+        return Verdict(text + remark.replace(" -", " \u2212"))
+    judged = run.meets_theorem()
+    text += f"; theory {run.predicted:.2f}, allowed with log^2 N {run.allowed:.2f}: ".replace(" -", " \u2212")
+    text += _describe_judgement(run)
+    if slow:
+        text += " Without the logarithm it is too slow." if judged is not False else ""
+        text += _explain_slow(runs, run)
+    return Verdict(text, judged)
 
 
-def _describe_judgement(judged: Judgement, slopes: dict[str, Slope], allowed: float) -> str:
+def _describe_judgement(run: Run) -> str:
     """Why the slopes of a run were judged as they were."""
+    judged = run.meets_theorem()
     if judged is True:
         return "both intervals lie at or below it."
     if judged is False:
         return "too slow, an interval lies wholly above it."
-    wide = any(slope.is_wide for slope in slopes.values())
-    return (
-        f"an interval is wider than {MAX_WIDTH:g}."
-        if wide
-        else f"an interval holds {allowed:.2f}.".replace("-", "\u2212")
-    )
+    if any(slope.is_wide for slope in run.slopes.values()):
+        return f"an interval is wider than {MAX_WIDTH:g}."
+    return f"an interval holds {run.allowed:.2f}.".replace("-", "\u2212")
 
 
-def _explain_slow(table: Table, fitted: FittedSlopes, r: float, gamma: float, ridge: str) -> str:
+def _explain_slow(runs: Runs, run: Run) -> str:
     """For a run that falls too slowly: what the selection of lambda and the number of features contribute.
 
     Compares with the best lambda of the grid (an oracle), with more features and with the exact kernel, as far as they
     ran.
     """
-    allowed, features = _allowed(table, r, gamma), feature_constant((r, gamma))
-    pair = table.select(r=r, gamma=gamma)
-    last = max(pair.values("n"))
-    main = pair.select(features=features, ridge=ridge)
-    risk, M = main.select(n=last).geometric_mean("excess"), int(main.column("M").max())
-    text = ""
-    if ridge == "validation":
-        slope, least = fit_slope(main, LEAST), main.select(n=last).geometric_mean(LEAST)
+    risk, last, text = run.last_risk(), run.sizes[-1], ""
+    if run.ridge == "validation":
         text += (
             f" The choice of lambda on {N_VALIDATION:,} noisy rows, which are as many at every N, costs "
-            f"{1 - least / risk:.0%} of the excess risk at N = {last:,}: with the weight of the grid that is best for "
-            f"the true risk the slope is {_describe_slope(slope, allowed)}."
+            f"{1 - run.last_risk(LEAST) / risk:.0%} of the excess risk at N = {last:,}: with the weight of the grid "
+            f"that is best for the true risk the slope is {_describe_slope(fit_slope(run.points, LEAST), run.allowed)}."
         )
-    for other, name in ((MANY, "four times as many features as"), (EXACT, "the kernel itself instead of")):
-        key = (r, gamma, other, ridge if (r, gamma, other, ridge) in fitted else "theory")
-        if other != features and key in fitted:
-            there = pair.select(features=other, ridge=key[3], n=last).geometric_mean("excess")
+    for features, name in ((MANY, "four times as many features as"), (EXACT, "the kernel itself instead of")):
+        keys = [(run.r, run.gamma, features, ridge) for ridge in (run.ridge, "theory")]
+        other = next((runs[key] for key in keys if key in runs), None)
+        if features != run.features and other is not None:
             text += (
-                f" With {name} M = {M} (lambda from {key[3]}) the slope is "
-                f"{_describe_slope(fitted[key]['excess'], allowed)}, and the excess risk at N = {last:,} "
-                f"{'falls' if there < risk else 'goes'} from {risk:.1e} to {there:.1e}."
+                f" With {name} M = {run.points.column('M').max()} (lambda from {other.ridge}) the slope is "
+                f"{_describe_slope(other.slopes['excess'], run.allowed)}, and the excess risk at N = {last:,} "
+                f"{'falls' if other.last_risk() < risk else 'goes'} from {risk:.1e} to {other.last_risk():.1e}."
             )
     return text
 
@@ -361,26 +376,22 @@ def _describe_slope(slope: Slope, allowed: float) -> str:
 
 
 @house_style()
-def _plot_main(table: Table, fitted: FittedSlopes, error: str, output: OutputFolder) -> Item:
+def _plot_main(runs: Runs, error: str, output: OutputFolder) -> Item:
     """One panel per pair: the error with both choices of lambda, the theorem's slope and the printed one."""
     figure, axes = make_panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
     for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
         slopes = [f"{'formula' if explain_outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
-        for series, ridge in enumerate(RIDGES):
-            key = (r, gamma, feature_constant((r, gamma)), ridge)
-            if key not in fitted:
-                continue
-            points = table.select(r=r, gamma=gamma, features=key[2], ridge=ridge)
-            sizes, centre = plot_geometric_means(ax, points, error, series=series, label=f"lambda from {ridge}")
+        for run in _select_judged(runs, r, gamma):
+            series, label = RIDGES.index(run.ridge), f"lambda from {run.ridge}"
+            sizes, centre = plot_geometric_means(ax, run.points, error, series=series, label=label)
             where = {"xy": (0.98, 0.95 - 0.07 * series), "xycoords": "axes fraction", "ha": "right"}
-            ax.annotate(f"{ridge}: {fitted[key][error]}", color=SERIES[series]["color"], fontsize=8, **where)
-            _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
-            if ridge == "validation" and error == "excess" and (r, gamma) in PAIRS:
+            ax.annotate(f"{run.ridge}: {run.slopes[error]}", color=SERIES[series]["color"], fontsize=8, **where)
+            _plot_slope(ax, sizes, centre, run.predicted, "slope of the theorem", REFERENCE)
+            if run.ridge == "validation" and error == "excess" and (r, gamma) in PAIRS:
                 _plot_slope(ax, sizes, centre, -PAIRS[r, gamma], "slope that the paper prints", PRINTED)
                 slopes.append(f"printed {-PAIRS[r, gamma]:.2f}")
         ax.annotate("\n".join(slopes).replace("-", "\u2212"), (0.03, 0.04), xycoords="axes fraction", fontsize=8)
-        _label_panel(ax, table, r, gamma)
-    _label_axes(axes, ERRORS[error])
+    _label_panels(axes, runs, ERRORS[error])
     add_shared_legend(figure, axes[0, 0])
     name = {"excess": "fig_3-learning-rates", "squared": "fig_3-squared-errors"}[error]
     return output.save_figure(figure, name, _caption(error))
@@ -402,18 +413,16 @@ def _caption(error: str) -> str:
 
 
 @house_style()
-def _plot_constants(table: Table, output: OutputFolder) -> Item:
+def _plot_constants(runs: Runs, output: OutputFolder) -> Item:
     """One panel per pair: the excess risk for each constant in M, and for the exact kernel."""
     labels = {"1": "constant 1", MAIN: "constant 5", MANY: "constant 20", EXACT: "kernel itself"}
     figure, axes = make_panels(2, 3, size=(11.0, 7.0), sharex=True, sharey=True)
     for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
         for series, (features, label) in enumerate(labels.items()):
-            points = table.select(r=r, gamma=gamma, features=features, ridge="theory")
-            if len(points):
-                sizes, centre = plot_geometric_means(ax, points, "excess", series=series, label=label)
+            if run := runs.get((r, gamma, features, "theory")):
+                sizes, centre = plot_geometric_means(ax, run.points, "excess", series=series, label=label)
         _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
-        _label_panel(ax, table, r, gamma)
-    _label_axes(axes, ERRORS["excess"])
+    _label_panels(axes, runs, ERRORS["excess"])
     add_shared_legend(figure, axes[0, 0], columns=5)
     return output.save_figure(
         figure,
@@ -423,20 +432,16 @@ def _plot_constants(table: Table, output: OutputFolder) -> Item:
     )
 
 
-def _label_panel(ax: Any, table: Table, r: float, gamma: float) -> None:
-    """Title of a panel, which says whether a theorem covers the pair, and log-log axes."""
-    reason = ""
-    if (r, gamma) in INSIDE:
-        reason = "not in the paper, inside of the theorem"
-    elif explain_outside(r, gamma):
-        reason = f"no theorem: $2r + \\gamma {'<' if 2 * r + gamma < 1 - ROUNDING else '='} 1$"
-        reason += "" if 2 * r + gamma < 1 - ROUNDING else ", $r$ not quite reached"
-    set_log_log(ax, sorted(table.values("n")), max_ticks=4)
-    ax.set_title(f"$r = {r:g}$, $\\gamma = {gamma:g}$\n{reason}", loc="left", fontsize=10, fontweight="normal")
-
-
-def _label_axes(axes: Any, name: str) -> None:
-    """Axis labels of the outer panels."""
+def _label_panels(axes: Any, runs: Runs, name: str) -> None:
+    """Log-log axes with labels at the outer panels, and titles which say whether a theorem covers the pair."""
+    sizes = sorted({n for run in runs.values() for n in run.sizes})
+    for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
+        reason = "not in the paper, inside of the theorem" if (r, gamma) in INSIDE else ""
+        if explain_outside(r, gamma):
+            below = 2 * r + gamma < 1 - ROUNDING
+            reason = f"no theorem: $2r + \\gamma {'<' if below else '='} 1${'' if below else ', $r$ not quite reached'}"
+        set_log_log(ax, sizes, max_ticks=4)
+        ax.set_title(f"$r = {r:g}$, $\\gamma = {gamma:g}$\n{reason}", loc="left", fontsize=10, fontweight="normal")
     for ax in axes[:, 0]:
         ax.set_ylabel(name)
     for ax in axes[-1]:
@@ -453,24 +458,22 @@ def _plot_slope(
     ax.plot(x, height * (x / middle) ** slope, zorder=1, label=None if label in named else label, **style)
 
 
-def _tabulate_slopes(table: Table, fitted: FittedSlopes, output: OutputFolder) -> Item:
+def _tabulate_slopes(runs: Runs, output: OutputFolder) -> Item:
     """Slopes of both errors, and whether they are as fast as the theorem allows."""
     columns = {
         "r": "g", "gamma": "g", "constant": "", "lambda": "", "repetitions": "d", "theory": ".2f", "allowed": ".2f",
         "printed": ".2f", "printed x theory": ".2f", "excess risk": ".2f", "low": ".2f", "high": ".2f",
         "squared error": ".2f", "low ": ".2f", "high ": ".2f", "as fast as allowed": "",
     }  # fmt: skip
-    phrases = {True: "yes", False: "no", "undecided": "undecided"}
-    lines = []
-    for (r, gamma, features, ridge), slopes in fitted.items():
-        bound, allowed = predicted_slope(r, gamma), _allowed(table, r, gamma)
-        count = len(table.select(r=r, gamma=gamma, features=features, ridge=ridge).values("repetition"))
+    phrases, lines = {True: "yes", False: "no", "undecided": "undecided"}, []
+    for key, run in runs.items():
+        r, gamma, features, ridge = key
         printed = -PAIRS[r, gamma] if (r, gamma) in PAIRS and (features, ridge) == (MAIN, "validation") else None
-        ratio = -printed * bound if printed else None
-        numbers = [value for slope in slopes.values() for value in (slope.value, slope.low, slope.high)]
-        judged = phrases[all_hold(slope.meets_bound(allowed) for slope in slopes.values())]
-        verdict = f"{judged} (no theorem)" if explain_outside(r, gamma) else judged
-        lines.append([r, gamma, features, ridge, count, bound, allowed, printed, ratio, *numbers, verdict])
+        ratio = -printed * run.predicted if printed else None
+        numbers = [value for slope in run.slopes.values() for value in (slope.value, slope.low, slope.high)]
+        verdict = phrases[run.meets_theorem()] + (" (no theorem)" if explain_outside(r, gamma) else "")
+        count = len(run.points.values("repetition"))
+        lines.append([*key, count, run.predicted, run.allowed, printed, ratio, *numbers, verdict])
     return output.save_table(
         columns,
         lines,

@@ -268,7 +268,7 @@ def _plot_pqe(ax: Any, table: Table, least: float) -> None:
 
     Means at fewer features would need a scale on which all others are one line: they are written into the corner.
     """
-    shown = [M for M in table.values("M") if SETTINGS.min_shown <= M]
+    shown = [count for count in table.values("M") if count >= SETTINGS.min_shown]
     methods = [method for method in NAMES if method in table.values("method")]
     for series, method in enumerate(methods):
         cells = [table.select(method=method, M=M).summary("pqe") for M in shown]

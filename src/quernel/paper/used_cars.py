@@ -264,8 +264,7 @@ def present(table: Table, output: OutputFolder) -> Section:
             "training, 1,000 validation and 1,632 test cars: exact KQR 0.094 (0.000), uniform features 0.105 (0.004), "
             "leverage features 0.098 (0.003); M = 100, Gaussian kernel with bandwidth 1, covariates scaled to [0, 1]. "
             "The paper concludes that both come close to exact KQR, leverage features closer.",
-            "How we read it: the printed leverage ratio lacks the factor SETTINGS.n_components and samples nothing, it "
-            "only rescales the "
+            "How we read it: the printed leverage ratio lacks the factor M and samples nothing, it only rescales the "
             'uniform features. That is "leverage, as printed", the paper\'s method, and judged first; "leverage '
             'sampling (ours)" draws 100 features of a pool of 1,000 with probability q and keeps the kernel on '
             "average. Both are held against the one printed cell. A cell agrees if the means differ by no more than "
