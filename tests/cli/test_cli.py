@@ -1,6 +1,5 @@
 """The command line as a person meets it: in a process of its own."""
 
-import importlib
 import json
 import re
 import sys
@@ -10,7 +9,7 @@ from typer.testing import CliRunner
 
 import quernel
 from quernel.bench import Task
-from quernel.cli import app
+from quernel.cli import app, experiments
 from support.command_line import run, run_process
 
 pytest.importorskip("matplotlib")
@@ -82,12 +81,11 @@ def test_pictures_that_cannot_be_drawn_are_refused_before_any_work(monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-bench_module = importlib.import_module("quernel.cli.bench")  # the package's attribute of that name is the command
 TASK = Task(n=200, level=0.5, alpha=1e-6, M=5, repeats=1)
 
 
 def test_bench_for_machines(monkeypatch):
-    monkeypatch.setattr(bench_module, "SMALL_SET", ((TASK, ("QUERNEL", "RIDGE", "HIGHS")),))
+    monkeypatch.setattr(experiments, "SMALL_SET", ((TASK, ("QUERNEL", "RIDGE", "HIGHS")),))
     ran = CliRunner().invoke(app, ["bench", "--json"])
     report = json.loads(ran.stdout)
     assert report["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -108,11 +106,11 @@ def test_bench_prints_the_machine_and_a_table_of_what_became_of_everyone(monkeyp
         "note": "certified",
     }
     late = {"status": "timed out after 10 s", "version": "", "seconds": None, "excess": None, "note": ""}
-    monkeypatch.setattr(bench_module, "SMALL_SET", ((TASK, ()),))
+    monkeypatch.setattr(experiments, "SMALL_SET", ((TASK, ()),))
     monkeypatch.setattr(
-        bench_module, "compare", lambda *_, **__: [row | {"system": "us"}, row | {"system": "them"} | late]
+        experiments, "compare", lambda *_, **__: [row | {"system": "us"}, row | {"system": "them"} | late]
     )
-    monkeypatch.setattr(bench_module.console, "_width", 160)
+    monkeypatch.setattr(experiments.console, "_width", 160)
     ran = CliRunner().invoke(app, ["bench"])
     assert ran.exit_code == 0, ran.output
     lines = ran.stdout.splitlines()

@@ -11,7 +11,7 @@ import pytest
 
 import quernel
 import quernel.cli
-from quernel.cli.console import split_list
+from quernel.cli.options import split_list
 from quernel.tables import reading
 from support.command_line import run
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from quernel.cli.reproduce import _readme, _told
+from quernel.cli.experiments import _count_verdicts, _readme
 from quernel.paper import OutputFolder, Section, Table, Verdict
 from quernel.paper import stated_formulas as formulas
 from quernel.paper.output import Chapter, render_page
@@ -91,5 +91,5 @@ def test_every_kind_of_verdict_is_marked_and_counted():
     for mark in ("**Shown.** Verdict True", "**Not shown.** Verdict False", "**Undecided.**", "**Stated.**"):
         assert mark in readme
     assert "- Verdict None." in readme
-    assert _told(one).startswith("1 shown, 2 not shown, 1 undecided, 1 stated;")
-    assert _told(chapter(None)).startswith("remarks only")
+    assert _count_verdicts(one).startswith("1 shown, 2 not shown, 1 undecided, 1 stated;")
+    assert _count_verdicts(chapter(None)).startswith("remarks only")

@@ -12,14 +12,13 @@ from typing import Annotated
 import typer
 
 from quernel import __version__
-from quernel.cli.bench import bench
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
+from quernel.cli.experiments import bench, reproduce
 from quernel.cli.fit import fit
 from quernel.cli.plan import plan
 from quernel.cli.predict import predict
 from quernel.cli.report import report
-from quernel.cli.reproduce import reproduce
 from quernel.cli.tune import tune
 
 app = typer.Typer(

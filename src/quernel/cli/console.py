@@ -6,9 +6,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -20,23 +19,6 @@ from quernel.tuning.cost import as_duration
 # Without emoji, a column named `b:smile:` is printed as it is.
 console = Console(emoji=False)
 errors = Console(stderr=True, emoji=False)
-# One entry of a comma-separated list, up to the next comma: in double quotes (a quote inside is doubled), or plain.
-ENTRY = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,]*))(?=,|$)')
-# Parameters in the estimators' error messages (regular expressions) and the options that set them here.
-OPTIONS = {
-    r", or method='cv\+'": "",
-    r", or an object of quernel\.kernels": "",
-    r"\bcalibration_size\b": "--calibration-share",
-    r"""\b(noncrossing|bandwidth|kernel|sampling|solver)=["'](\w+)["']""": r"--\1 \2",
-    r"""\bn_components=["']?(\w+)["']?""": r"--components \1",
-    r"\bn_components\b": "--components",
-    r"\bmax_memory\b": "--max-memory",
-    r"\bone_standard_error=True\b": "--one-standard-error",
-    r"\bcv=(0?\.\d+)": r"--validation \1",
-    r"\bcv=(\d+)\b": r"--folds \1",
-    r"\bcheckpoint='": "--checkpoint '",
-    r"^(alphas?|bandwidths?|kernel|coverage|checkpoint|tol)\b": r"--\1",
-}
 
 
 def fail(message: str) -> NoReturn:
@@ -53,38 +35,6 @@ def note(message: str) -> None:
 def _as_one_line(message: str) -> str:
     """Join the lines of a message; blanks within a line stay, as they may belong to a column name."""
     return re.sub(r"\s*\n\s*", " ", message.strip())
-
-
-def flag(name: str, text: str) -> Any:
-    """Return a boolean option; the empty metavar keeps some versions of typer from showing a value."""
-    return typer.Option(name, help=text, metavar="")
-
-
-def split_list(text: str) -> list[str]:
-    """Split a comma-separated list; entries with a comma or outer blanks are quoted, empty entries are dropped."""
-    entries, line, place = list[str](), " ".join(text.splitlines()), 0
-    while place <= len(line):
-        found = ENTRY.match(line, place)
-        if found is None:
-            raise ValueError(
-                f"Lists are separated by commas, and entries with a comma must be in double quotes; got {text!r}."
-            )
-        quoted = found["quoted"]
-        entries.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
-        place = found.end() + 1  # behind the comma, or behind the end
-    return [entry for entry in entries if entry]
-
-
-@contextmanager
-def cli_error_names() -> Iterator[None]:
-    """Translate the parameter names in an estimator's errors into the names of command-line options."""
-    try:
-        yield
-    except ValueError as error:
-        text = str(error)
-        for pattern, option in OPTIONS.items():
-            text = re.sub(pattern, option, text)
-        raise ValueError(text) from error
 
 
 @contextmanager

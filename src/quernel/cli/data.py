@@ -1,107 +1,61 @@
-"""Training data for `fit`, `tune` and `plan`: in memory if it fits, else streamed from disk or read by Dask workers."""
+"""Inputs and outputs of the commands: training data, in memory or streamed, and checks of the paths to be written."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from quernel.cli.console import note, split_list, working
+import pyarrow as pa
+
+from quernel._files import check_writable
+from quernel.cli.console import note, working
 from quernel.data import DaskRows, memory_budget
 from quernel.estimators.validation import LARGEST, SMALLEST
+from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
 from quernel.tables import ReadOptions, StreamedTrainingData, TableError, TrainingData, prepare, prepare_streamed, read
 from quernel.tables.arrow_casts import column_kind
 from quernel.tables.column_stats import MAX_CATEGORIES
 from quernel.tables.dask_tables import DaskTable, connect, dask_rows
-from quernel.tables.multi_file import find_files, find_unused_markers
+from quernel.tables.multi_file import find_files, find_unused_markers, is_data_file
 from quernel.tables.parquet_table import ParquetTable, copy_to_parquet, estimate_bytes, open_parquet
 from quernel.tables.reading import CSV, PARQUET, split_extension
 
-DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
-COLUMNS = "Input columns, separated by commas (names with a comma in double quotes); all but the target by default."
-EXCLUDE = "Columns to leave out, separated by commas."
-MISSING = "Additional missing-value markers in CSV files, besides NA, NULL and the like, such as ?,unknown."
-CATEGORICAL = "Columns to treat as categories although they hold numbers, such as zip codes, separated by commas."
-MAX_MEMORY = (
-    "Memory for the data, such as 500MB; larger files are streamed from disk. Half of the free memory by default."
-)
-DASK = "Address of a Dask scheduler, such as tcp://host:8786; its workers read Parquet files. 'local' starts one here."
+AnyTraining = TypeVar("AnyTraining", bound=TrainingData | StreamedTrainingData)
+
 # Fewer rows with a target are an error.
-FEWEST_ROWS = 20
+MIN_ROWS = 20
 # How the data were read, as a sentence for the summary of a fit.
-READ = {
+READ_MODES = {
     "streamed": "The data did not fit in memory and were streamed from the files.",
     "dask": "The data were read and held by the workers of the cluster.",
 }
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 # Encoded columns per input column, at most: a date gives a trend, three cycles (sine and cosine) and a missing-value
-# indicator; text gives one column per category.
+# indicator; text gives one column per category; a type without an encoding none.
 WIDTHS = {"date": 8, "time": 4, "text": MAX_CATEGORIES + 2, None: 0}
 USUAL_WIDTH = 2
-# Memory per byte of a CSV or Arrow file, as a table and as numbers.
-IN_MEMORY = 3
-
-
-def parse_bytes(text: str | None) -> int | None:
-    """Parse a size such as 500MB or 1.5 GiB into bytes; None stays None."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
-    unit = UNITS.get(found[2]) if found else None
-    try:
-        size = round(float(found[1]) * unit) if found and unit else 0
-    except ValueError:
-        size = 0
-    if size < 1:
-        raise ValueError(f"--max-memory must be a size such as 500MB, 1.5GB or 2GiB; got {text!r}.")
-    return size
+# Memory per byte of a CSV or Arrow file, as a table and as encoded columns.
+MEMORY_PER_BYTE = 3
 
 
 @contextmanager
 def load_training_data(
-    data: Path,
-    target: str,
-    columns: str | None,
-    exclude: str | None,
-    *,
-    max_memory: int | None,
-    dask: str | None,
-    groups: str | None = None,
-    missing: str | None = None,
-    categorical: str | None = None,
-    weights: str | None = None,
-    log_target: bool = False,
-) -> Iterator[tuple[Any, TrainingData | StreamedTrainingData]]:
-    """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context.
-
-    `columns`, `exclude`, `missing` and `categorical` are the comma-separated options of the same names.
-    """
-    if columns is not None and not split_list(columns):
-        raise ValueError(f"--columns names no column; got {columns!r}. Name some, or leave it out to use all.")
-    markers = split_list(missing or "")
-    if markers and not any(split_extension(path)[0] in CSV for path in find_files(data)):
+    data: Path, options: ReadOptions, max_memory: int | None, dask: str | None = None
+) -> Iterator[tuple[pa.Table | None, TrainingData | StreamedTrainingData]]:
+    """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context."""
+    if options.missing and not any(split_extension(path)[0] in CSV for path in find_files(data)):
         raise ValueError(
             f"--missing is for CSV files: {data} is in a format that marks missing values itself. Leave it out."
         )
-    options = ReadOptions(
-        target, None if columns is None else split_list(columns), split_list(exclude or ""), weights, groups,
-        log_target, markers, split_list(categorical or ""),
-    )  # fmt: skip
-    if target in options.categorical:
-        raise ValueError(
-            f"--categorical names the target {target!r}, which must be numeric. Remove it from --categorical."
-        )
-    with open_streamed(data, max_memory, dask, options) as parts:
+    with _open_streamed(data, options, max_memory, dask) as parts:
         if parts is None:
             table = read(data, options.csv_options(), options.uses)
             _check_not_empty(len(table), data)
-            training: TrainingData | StreamedTrainingData = prepare(table, options)
-            _check_target(training, data)
-            yield table, _note_unused_markers(training, data, markers)
+            yield table, _check_training(prepare(table, options), data, options)
             return
         _check_not_empty(parts.n_rows, data)
         with nullcontext() if dask is None else connect(dask) as client:
@@ -110,39 +64,12 @@ def load_training_data(
                     training = prepare_streamed(parts, options)
                 else:
                     training = prepare_streamed(DaskTable(parts, client), options, dask_rows)
-            _check_target(training, data)
-            yield None, _note_unused_markers(training, data, markers)
-
-
-def _note_unused_markers(training: Any, data: Path, markers: list[str]) -> Any:
-    """Add a note for each --missing marker that occurs in none of the files, usually a typo."""
-    notes = [
-        f"The --missing marker {marker!r} occurs in no field of {data}: check its spelling."
-        for marker in find_unused_markers(find_files(data), markers)
-    ]
-    return replace(training, notes=(*training.notes, *notes))
-
-
-def print_training(training: TrainingData | StreamedTrainingData) -> None:
-    """Print notes on the training data, and how many rows were dropped for lack of a target."""
-    for sentence in training.notes:
-        note(sentence)
-    if training.dropped:
-        those = f", {training.infinite:,} of them with an infinite one" if training.infinite else ""
-        are = "is" if training.dropped == 1 else "are"
-        note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
-
-
-def read_mode(training: TrainingData | StreamedTrainingData) -> str:
-    """Return "whole" for data in memory, or a key of READ."""
-    if isinstance(training, TrainingData):
-        return "whole"
-    return "dask" if isinstance(training.rows, DaskRows) else "streamed"
+            yield None, _check_training(training, data, options)
 
 
 @contextmanager
-def open_streamed(
-    data: Path, max_memory: int | None, dask: str | None, options: ReadOptions
+def _open_streamed(
+    data: Path, options: ReadOptions, max_memory: int | None, dask: str | None
 ) -> Iterator[ParquetTable | None]:
     """Yield the files as a table to be streamed, if they may not fit in memory or a cluster reads them; else None.
 
@@ -151,15 +78,16 @@ def open_streamed(
     files, budget = find_files(data), memory_budget(max_memory)
     if all(path.is_file() and split_extension(path)[0] in PARQUET for path in files):
         table = open_parquet(data, needed=options.uses)
-        yield table if dask is not None or _estimate_bytes(table) > budget else None
+        widths = [WIDTHS.get(column_kind(field.type), USUAL_WIDTH) for field in table.schema]
+        size = table.n_bytes + 8.0 * table.n_rows * sum(widths)  # of the table and its encoded columns, from above
+        yield table if dask is not None or size > budget else None
         return
     if dask is not None:
         raise TableError(
             f"--dask needs Parquet files, and {files[0]} is none. Convert it first, for example by "
             "polars.scan_csv(...).sink_parquet(...), or leave --dask out to stream it on this machine."
         )
-    size = IN_MEMORY * sum(estimate_bytes(path) for path in files if path.is_file())
-    if size <= budget:
+    if MEMORY_PER_BYTE * sum(estimate_bytes(path) for path in files if path.is_file()) <= budget:
         yield None
         return
     with ExitStack() as stack:
@@ -168,20 +96,15 @@ def open_streamed(
         yield table
 
 
-def _estimate_bytes(table: ParquetTable) -> float:
-    """Estimate from above the bytes that the table and its encoded columns take in memory."""
-    widths = [WIDTHS.get(column_kind(field.type), USUAL_WIDTH) for field in table.schema]
-    return table.n_bytes + 8.0 * table.n_rows * sum(widths)
-
-
 def _check_not_empty(n_rows: int, data: Path) -> None:
     if n_rows == 0:
         raise TableError(f"{data} has no rows: there is nothing to learn from.")
 
 
-def _check_target(training: TrainingData | StreamedTrainingData, data: Path) -> None:
-    if training.n_rows < FEWEST_ROWS:
-        raise TableError(f"{data} has {training.n_rows} rows with a target; at least {FEWEST_ROWS} are needed.")
+def _check_training(training: AnyTraining, data: Path, options: ReadOptions) -> AnyTraining:
+    """Raise if the target cannot be learnt from; add a note for each --missing marker that occurs in no file."""
+    if training.n_rows < MIN_ROWS:
+        raise TableError(f"{data} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed.")
     low, high = training.target_range
     if low == high:
         raise TableError(
@@ -196,3 +119,100 @@ def _check_target(training: TrainingData | StreamedTrainingData, data: Path) -> 
             f"The target of {data} has values {what}, outside the supported range. Rescale it to between "
             f"{SMALLEST:g} and {LARGEST:g}."
         )
+    unused = find_unused_markers(find_files(data), options.missing)
+    notes = [f"The --missing marker {text!r} occurs in no field of {data}: check its spelling." for text in unused]
+    return replace(training, notes=(*training.notes, *notes))
+
+
+def print_training(training: TrainingData | StreamedTrainingData) -> None:
+    """Print notes on the training data, and how many rows were dropped for lack of a target."""
+    for sentence in training.notes:
+        note(sentence)
+    if training.dropped:
+        those = f", {training.infinite:,} of them with an infinite one" if training.infinite else ""
+        are = "is" if training.dropped == 1 else "are"
+        note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
+
+
+def read_mode(training: TrainingData | StreamedTrainingData) -> str:
+    """Return "whole" for data in memory, or a key of READ_MODES."""
+    if isinstance(training, TrainingData):
+        return "whole"
+    return "dask" if isinstance(training.rows, DaskRows) else "streamed"
+
+
+# Outputs: no command may overwrite its own input, not even with --force.
+
+
+def check_outputs(outputs: Mapping[str, Path | None], data: Path, model: Path | None = None) -> None:
+    """Raise, before any work, if an output is an input, would become one, or is named twice.
+
+    `outputs` maps options to paths; `data` and `model` are the inputs.
+    """
+    named = {option: path for option, path in outputs.items() if path is not None}
+    inputs = {_identity(path): path for path in find_files(data) if path.exists()}
+    for option, path in named.items():
+        if not path.exists():
+            _check_not_among_data(option, path, data)
+            continue
+        if _identity(path) in inputs:
+            of = "" if inputs[_identity(path)] == data else f", one of {data}"
+            raise ValueError(
+                f"{option} {path} is the input data{of}: it would be lost. Choose another name for the output."
+            )
+        if model is not None and model.exists() and _identity(path) == _identity(model):
+            raise ValueError(
+                f"{option} {path} is the input model: it would be lost. Choose another name for the output."
+            )
+    for (one, path), (other, again) in combinations(named.items(), 2):
+        if path.resolve() == again.resolve():
+            raise ValueError(f"{one} and {other} name the same file, {again}. Give each a name of its own.")
+
+
+def check_new_files(paths: Sequence[Path | None], *, force: bool) -> None:
+    """Raise, before any work, if a file cannot be written, or exists already and --force is not given."""
+    for path in paths:
+        if path is not None:
+            check_writable(path, overwrite=force, remedy="--force")
+
+
+def check_checkpoint(path: Path | None) -> None:
+    """Raise, before any work, if the path cannot be written or is a file other than a checkpoint."""
+    if path is None:
+        return
+    check_writable(path, overwrite=True)
+    if path.exists():
+        try:
+            read_checkpoint(path)
+        except ValueError as error:
+            raise ValueError(
+                f"--checkpoint {path} is a file, but not a checkpoint of a fit. Choose another name."
+            ) from error
+
+
+def check_folder(out: Path) -> None:
+    """Create the folder of --out; raise, before any work, if that is impossible."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file, not a folder. Choose another --out.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.") from error
+
+
+def _check_not_among_data(option: str, path: Path, data: Path) -> None:
+    """Raise if the output would be read as data by the next command on the same folder or pattern."""
+    if data.is_file() or not is_data_file(path):
+        return
+    place, among = path.resolve(), data.resolve()
+    if among in place.parents if data.is_dir() else place.match(str(among)):
+        raise ValueError(
+            f"{option} {path} would be one of the files of {data}, and read as data by the next command. Write it to "
+            "another folder."
+        )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Identify a file by device and inode, the same for all paths and links to it."""
+    found = path.stat()
+    return found.st_dev, found.st_ino

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table
 
-from quernel.cli.console import console, fail, fitting, flag
-from quernel.cli.report_file import write_report
+from quernel.cli.console import console, fitting
+from quernel.cli.data import check_folder
+from quernel.cli.options import flag
+from quernel.cli.report import write_report
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.datasets import load_wind
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
@@ -23,6 +25,9 @@ from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import evaluate_on, report_page
 from quernel.tables import ReadOptions, TableModel, prepare
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
@@ -82,13 +87,8 @@ def _check_outputs(out: Path, *, force: bool) -> None:
     require_matplotlib()
     for file in (out / FAN_PLOT, out / SEARCH_PLOT, out / REPORT, out / MODEL):
         if file.exists() and not force:
-            fail(f"{file} exists already. Choose another --out, or add --force to replace it.")
-    if out.exists() and not out.is_dir():
-        fail(f"{out} is a file, not a folder. Choose another --out.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fail(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.")
+            raise FileExistsError(f"{file} exists already. Choose another --out, or add --force to replace it.")
+    check_folder(out)
 
 
 def _split_rows(n_rows: int) -> list[NDArray[np.intp]]:
@@ -99,16 +99,17 @@ def _split_rows(n_rows: int) -> list[NDArray[np.intp]]:
 
 def _tune(X: Array, y: Array) -> KernelQuantileRegressorCV:
     """Fit all levels with ridge weight and bandwidth chosen by cross-validation and the one-standard-error rule."""
-    params = {"alphas": ALPHAS, "cv": FOLDS, "one_standard_error": True}
-    model = KernelQuantileRegressorCV(LEVELS, **params, n_components=COMPONENTS, random_state=0)
+    model = KernelQuantileRegressorCV(
+        LEVELS, alphas=ALPHAS, cv=FOLDS, one_standard_error=True, n_components=COMPONENTS, random_state=0
+    )
     start = time.perf_counter()
     with fitting(f"Tuning and fitting {len(LEVELS)} quantile levels"):
         model.fit(X, y)
     console.print(
         f"Tuned by cross-validation ({len(model.cv_results_['params'])} pairs of ridge weight and bandwidth on {FOLDS} "
         f"folds) and fitted, all {len(LEVELS)} levels, in {time.perf_counter() - start:.1f} seconds: "
-        f"{model.n_components_} random features, bandwidth {np.ravel(model.bandwidth_)[0]:.2g} m/s, and ridge weight "
-        f"{model.alpha_:.0e}, the largest within one standard error of the best."
+        f"{model.n_components_} random features, bandwidth {np.ravel(np.asarray(model.bandwidth_))[0]:.2g} m/s, and "
+        f"ridge weight {model.alpha_:.0e}, the largest within one standard error of the best."
     )
     return model
 
@@ -158,5 +159,5 @@ def _save_plots(model: KernelQuantileRegressorCV, speed: Array, power: Array, ou
         y_label="Power (kW)",
         title="Wind power given wind speed, La Haute Borne",
     )
-    save_figure(axes.figure, out / FAN_PLOT)
+    save_figure(cast("Figure", axes.figure), out / FAN_PLOT)
     save_figure(PathDisplay.from_estimator(model).figure_, out / SEARCH_PLOT)

@@ -16,18 +16,9 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from quernel.cli.console import console, fail, flag, note, working
-from quernel.cli.data import (
-    CATEGORICAL,
-    COLUMNS,
-    DATA,
-    EXCLUDE,
-    MAX_MEMORY,
-    MISSING,
-    load_training_data,
-    parse_bytes,
-    print_training,
-)
+from quernel.cli.console import console, note, working
+from quernel.cli.data import load_training_data, print_training
+from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, parse_bytes
 from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
@@ -36,13 +27,15 @@ from quernel.tables import StreamedTrainingData, TrainingData
 from quernel.tables.arrow_casts import to_float64
 from quernel.tables.reservoir_sample import choose_sample_size
 from quernel.tables.streaming_training import sample_rows
-from quernel.theory import Exponent, Exponents, OutsideTheoryWarning, Plan, estimate_exponents
+from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
 from quernel.theory.rates import feature_exponent, violations
 from quernel.tuning.bandwidth import auto_bandwidth
-from quernel.tuning.cost import as_duration, as_size
+from quernel.tuning.cost import Cost, as_duration, as_size
 from quernel.tuning.data_summary import robust_scale, summarize_rows
+
+Array = NDArray[np.floating]
 
 # Rows needed to estimate exponents, and rows sampled for estimates and pilot by default.
 MIN_ROWS = 200
@@ -53,7 +46,7 @@ DEFAULT_SOURCE, WORST_COMPATIBILITY = 0.5, 1.0
 MIN_SOURCE = 0.05
 # Encoded columns assumed without a data file; they matter little compared with the random features.
 DEFAULT_WIDTH = 10
-KERNEL, LEVEL, GAP = "gaussian", 0.5, 0.01
+KERNEL, GAP = "gaussian", 0.01
 # Smaller gaps cannot be resolved by a pilot; larger ones mean features that approximate the kernel poorly.
 MIN_GAP, MAX_GAP = 1e-4, 0.5
 UNKNOWN_CONSTANT = "M = C n^c with unknown C; the numbers shown are for C = 1. Give a data file to estimate C."
@@ -61,34 +54,46 @@ PLOT_FORMATS = (".png", ".pdf", ".svg")
 PLAN_DATA = f"{DATA} Without one, give --rows, --r and --gamma."
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The encoded rows of a file, as `fit` has them, or a random sample of them, and the total number of rows."""
+@dataclass(frozen=True)
+class ExponentOptions:
+    """Exponents of the theory that the user knows."""
 
-    X: NDArray[np.floating]
-    y: NDArray[np.floating]
-    n_rows: int
-    notes: tuple[str, ...]
+    r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None
+    gamma: Annotated[
+        float | None, typer.Option(help="Capacity exponent: growth of the effective dimension, in [0, 1].")
+    ] = None
+    compatibility: Annotated[
+        float | None, typer.Option(help="Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case.")
+    ] = None
 
 
 @dataclass(frozen=True)
-class Recommendation:
-    """The recommendation for one sampling scheme: M = C n^c, with C if a pilot estimated it, and the cost of a fit."""
+class PilotOptions:
+    """How exponents and the constant C are estimated from a data file."""
 
-    sampling: str
-    exponent: float
-    constant: FeatureConstant | None
-    components: int | str
-    cost: Any
-    command: str | None
+    kernel_gap: Annotated[
+        float,
+        typer.Option(help="Accepted relative increase of the objective over the exact kernel's, on the pilot sample."),
+    ] = GAP
+    level: Annotated[float, typer.Option(help="Quantile level at which r and C are estimated.")] = 0.5
+    kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = KERNEL
+    subsample: Annotated[
+        int, typer.Option(help="Number of rows sampled for the estimates and the pilot.", min=MIN_ROWS)
+    ] = SUBSAMPLE
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0
 
-    def gap(self, n: int) -> tuple[float, tuple[float, float]] | None:
-        """Return the predicted kernel gap and its bounds: 0 with the exact kernel, None without a pilot."""
-        if self.constant is None:
-            return None
-        if self.components == "exact":
-            return 0.0, (0.0, 0.0)
-        return self.constant.gap_at(n), self.constant.gap_interval(n)
+    def check(self) -> None:
+        """Raise, before any work, on options out of range."""
+        able = [name for name, known in KERNELS.items() if issubclass(known, ShiftInvariantKernel)]
+        if self.kernel not in able:
+            raise ValueError(f"--kernel must be one of {', '.join(able)}; got {self.kernel!r}.")
+        if not 0 < self.level < 1:
+            raise ValueError(f"--level must lie strictly between 0 and 1; got {self.level:g}.")
+        if not MIN_GAP <= self.kernel_gap <= MAX_GAP:
+            raise ValueError(
+                f"--kernel-gap is a fraction of the objective between {MIN_GAP:g} and {MAX_GAP:g}, such as {GAP:g}; "
+                f"got {self.kernel_gap:g}."
+            )
 
 
 @dataclass(frozen=True)
@@ -101,41 +106,82 @@ class PlanExponents:
     origins: tuple[str, str, str]
 
 
+@dataclass(frozen=True)
+class Recommendation:
+    """The recommendation for one sampling scheme: M = C n^c, with C if a pilot estimated it, and the cost of a fit."""
+
+    sampling: str
+    exponent: float
+    constant: FeatureConstant | None
+    components: int | str
+    cost: Cost
+    command: str | None
+
+    def gap(self, n: int) -> tuple[float, tuple[float, float]] | None:
+        """Return the predicted kernel gap and its bounds: 0 with the exact kernel, None without a pilot."""
+        if self.constant is None:
+            return None
+        if self.components == "exact":
+            return 0.0, (0.0, 0.0)
+        return self.constant.gap_at(n), self.constant.gap_interval(n)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanReport:
+    """All that the command prints: the plan for y of robust scale `unit`, and a recommendation per sampling scheme."""
+
+    plan: Plan
+    exponents: PlanExponents
+    width: int
+    unit: float = 1.0
+    constants: dict[str, FeatureConstant] | None = None
+    command: Sequence[str] = ()
+    data_notes: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def recommendations(self) -> list[Recommendation]:
+        """Those for uniform and for leverage sampling."""
+        return [self._recommend(sampling) for sampling in ("uniform", "leverage")]
+
+    def _recommend(self, sampling: str) -> Recommendation:
+        """Recommend a number of features, or the exact kernel where that is no fewer than the rows."""
+        plan, constant = self.plan, (self.constants or {}).get(sampling)
+        compatibility = plan.compatibility if sampling == "uniform" else plan.gamma
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", OutsideTheoryWarning)  # noted already
+            exponent = float(feature_exponent(plan.r, plan.gamma, compatibility, strict=False))
+        M: int = getattr(plan, sampling) if constant is None else constant.features(plan.n)
+        exact = constant is not None and plan.n <= M
+        features = ["--components", "exact"] if exact else ["--components", str(M), "--sampling", sampling]
+        return Recommendation(
+            sampling,
+            exponent,
+            constant,
+            "exact" if exact else M,
+            estimate_cost(plan.n, self.width, min(M, plan.n) if exact else M),
+            shlex.join([*self.command, *features]) if self.command else None,
+        )
+
+
+@expand_options
 def plan(
+    *,
     data: Annotated[Path | None, typer.Argument(help=PLAN_DATA)] = None,
-    target: Annotated[str | None, typer.Option(help="Column to predict.")] = None,
+    target: Annotated[str | None, typer.Option(help=TARGET)] = None,
     rows: Annotated[
         int | None, typer.Option(help="Number of rows to plan for; those of the file by default.", min=2)
     ] = None,
-    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
-    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
-    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
-    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
     width: Annotated[
         int | None,
         typer.Option(help=f"Number of encoded columns; those of the file, or {DEFAULT_WIDTH} without one.", min=1),
     ] = None,
-    r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None,
-    gamma: Annotated[
-        float | None, typer.Option(help="Capacity exponent: growth of the effective dimension, in [0, 1].")
-    ] = None,
-    compatibility: Annotated[
-        float | None, typer.Option(help="Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case.")
-    ] = None,
-    kernel_gap: Annotated[
-        float,
-        typer.Option(help="Accepted relative increase of the objective over the exact kernel's, on the pilot sample."),
-    ] = GAP,
-    level: Annotated[float, typer.Option(help="Quantile level at which r and C are estimated.")] = LEVEL,
-    kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = KERNEL,
-    subsample: Annotated[
-        int, typer.Option(help="Number of rows sampled for the estimates and the pilot.", min=MIN_ROWS)
-    ] = SUBSAMPLE,
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
+    reading: TableOptions,
+    given: ExponentOptions,
+    pilot: PilotOptions,
     plot: Annotated[
         Path | None, typer.Option(help="File for a map of the features needed by r and gamma (.png, .pdf, .svg).")
     ] = None,
-    max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
     force: Annotated[bool, flag("--force", "Overwrite an existing plot.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
 ) -> None:
@@ -144,147 +190,132 @@ def plan(
     The constant C in M = C n^c is estimated by pilot fits to a sample of the rows. The file is read as `fit` reads it,
     categories and missing values included; if it does not fit in memory, a random sample of its rows is used.
     """
-    _check_options(kernel, level, kernel_gap, plot, force)
-    data_notes: tuple[str, ...] = ()
-    reading = {"exclude": exclude, "missing": missing, "categorical": categorical}
-    constants: dict[str, FeatureConstant] = {}
-    fitting: list[str] = []
-    if data is not None:
-        sample = _read_sample(data, target, columns, reading, parse_bytes(max_memory), subsample, seed)
-        pilot = _Pilot(sample, kernel, level, subsample, seed)
-        exponents = pilot.exponents(r, gamma, compatibility)
-        rows = sample.n_rows if rows is None else rows
-        width = sample.X.shape[1] if width is None else width
-        unit, data_notes = robust_scale(sample.y, np.full(len(sample.y), 1 / len(sample.y))), sample.notes
-        made, notes = _make_plan(rows, exponents)
-        constants = pilot.constants(made, unit, kernel_gap)
-        assert target is not None
-        chosen = {"target": target, "columns": columns} | reading | {"max-memory": max_memory}
-        fitting = _fit_command(data, chosen, kernel, level, made.alpha / unit)
-    elif rows is None or r is None or gamma is None:
-        fail("Give a data file with --target, or --rows, --r and --gamma.")
+    pilot.check()
+    _check_plot(plot, force)
+    if data is None:
+        report = _plan_from_exponents(reading, given, rows, width)
+    elif target is None:
+        raise ValueError("Name the column to predict with --target.")
     else:
-        width = _n_columns(columns, reading, width)
-        exponents, unit = _given_exponents(r, gamma, compatibility), 1.0
-        made, notes = _make_plan(rows, exponents)
-    options = [_recommend(made, name, constants.get(name), width, fitting) for name in ("uniform", "leverage")]
+        sample = _read_sample(data, target, reading, pilot)
+        report = _plan_from_data(sample, given, pilot, rows or sample.n_rows, width or sample.X.shape[1])
     if plot is not None:
-        _save_map(made, plot)
+        _save_map(report.plan, plot)
     if as_json:
-        typer.echo(json.dumps(_summarize(made, exponents, unit, width, options, [*data_notes, *notes], plot)))
+        typer.echo(json.dumps(_summarize(report, plot)))
         return
-    console.print(_exponent_table(exponents))
-    console.print(_plan_table(made, unit, options))
-    for sentence in notes:
+    console.print(_exponent_table(report.exponents))
+    console.print(_plan_table(report.plan, report.unit, report.recommendations))
+    for sentence in report.notes:
         note(sentence)
-    _print_advice(options, made)
+    _print_advice(report.recommendations, report.plan)
     if plot is not None:
         console.print(f"Plot: [bold]{escape(str(plot))}[/]")
 
 
-def _check_options(kernel: str, level: float, gap: float, plot: Path | None, force: bool) -> None:
-    """Fail, before any work, on options out of range."""
-    able = [name for name, known in KERNELS.items() if issubclass(known, ShiftInvariantKernel)]
-    if kernel not in able:
-        fail(f"--kernel must be one of {', '.join(able)}; got {kernel!r}.")
-    if not 0 < level < 1:
-        fail(f"--level must lie strictly between 0 and 1; got {level:g}.")
-    if not MIN_GAP <= gap <= MAX_GAP:
-        fail(
-            f"--kernel-gap is a fraction of the objective between {MIN_GAP:g} and {MAX_GAP:g}, such as {GAP:g}; "
-            f"got {gap:g}."
-        )
+def _check_plot(plot: Path | None, force: bool) -> None:
+    """Raise, before any work, if the plot cannot be written."""
     if plot is None:
         return
     require_matplotlib()
     if plot.suffix.lower() not in PLOT_FORMATS:
-        fail(f"--plot must end in one of {', '.join(PLOT_FORMATS)}; got {plot.name!r}.")
+        raise ValueError(f"--plot must end in one of {', '.join(PLOT_FORMATS)}; got {plot.name!r}.")
     if plot.exists() and not force:
-        fail(f"{plot} exists already. Choose another --plot, or add --force to replace it.")
+        raise ValueError(f"{plot} exists already. Choose another --plot, or add --force to replace it.")
     if not plot.parent.is_dir():
-        fail(f"The folder {plot.parent} of the plot is missing. Create it first.")
+        raise ValueError(f"The folder {plot.parent} of the plot is missing. Create it first.")
 
 
-def _given_exponents(r: float, gamma: float, compatibility: float | None) -> PlanExponents:
-    """Return the user's exponents, with worst-case compatibility by default."""
-    if compatibility is None:
-        return PlanExponents(r, gamma, WORST_COMPATIBILITY, ("given", "given", "worst case"))
-    return PlanExponents(r, gamma, compatibility, ("given", "given", "given"))
+# Without a data file
 
 
-def _n_columns(columns: str | None, reading: dict[str, str | None], width: int | None) -> int:
-    """Return the number of encoded columns without a file; --columns N is accepted for --width N."""
+def _plan_from_exponents(
+    reading: TableOptions, given: ExponentOptions, rows: int | None, width: int | None
+) -> PlanReport:
+    """Plan with the user's exponents; compatibility is the worst case by default, and --columns N may say --width N."""
+    if rows is None or given.r is None or given.gamma is None:
+        raise ValueError("Give a data file with --target, or --rows, --r and --gamma.")
+    columns = reading.columns
     if columns is not None and not (columns.isdecimal() and int(columns) > 0):
-        fail("--columns chooses columns of a data file. Give one, or the number of columns with --width.")
-    for name, given in reading.items():
-        if given is not None:
-            fail(f"--{name} applies to a data file. Give one, or leave it out.")
-    if columns is not None and width is None:
-        return int(columns)
-    return DEFAULT_WIDTH if width is None else width
+        raise ValueError("--columns chooses columns of a data file. Give one, or the number of columns with --width.")
+    for name in ("exclude", "missing", "categorical"):
+        if getattr(reading, name) is not None:
+            raise ValueError(f"--{name} applies to a data file. Give one, or leave it out.")
+    worst = given.compatibility is None
+    compatibility = WORST_COMPATIBILITY if given.compatibility is None else given.compatibility
+    origins = "given", "given", "worst case" if worst else "given"
+    exponents = PlanExponents(given.r, given.gamma, compatibility, origins)
+    made, notes = _make_plan(rows, exponents)
+    return PlanReport(made, exponents, width or int(columns or DEFAULT_WIDTH), notes=notes)
 
 
-def _read_sample(
-    path: Path,
-    target: str | None,
-    columns: str | None,
-    reading: dict[str, str | None],
-    max_memory: int | None,
-    subsample: int,
-    seed: int,
-) -> Sample:
-    if target is None:
-        fail("Name the column to predict with --target.")
-    with load_training_data(path, target, columns, **reading, max_memory=max_memory, dask=None) as (_, training):
+# From a data file
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The encoded rows of a file, as `fit` has them, or a random sample of them, and the total number of rows."""
+
+    X: Array
+    y: Array
+    n_rows: int
+    notes: tuple[str, ...]
+    command: list[str]
+
+
+def _read_sample(path: Path, target: str, reading: TableOptions, pilot: PilotOptions) -> Sample:
+    """Read the file; `command` of the sample is the `quernel fit` that reads it in the same way."""
+    max_memory = parse_bytes(reading.max_memory)
+    command = ["quernel", "fit", str(path), "--target", target]
+    for name, option in vars(reading).items():
+        command += [] if option is None else [f"--{name.replace('_', '-')}", option]
+    with load_training_data(path, reading.read_options(target), max_memory) as (_, training):
         if training.n_rows < MIN_ROWS:
-            fail(
+            raise ValueError(
                 f"{path} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed to estimate "
                 "exponents. Give them with --rows, --r and --gamma instead."
             )
         print_training(training)
-        X, y = _sample_rows(training, max_memory, subsample, seed)
-        return Sample(X, y, training.n_rows, training.notes)
+        X, y = _sample_rows(training, max_memory, pilot)
+        return Sample(X, y, training.n_rows, training.notes, command)
 
 
 def _sample_rows(
-    training: TrainingData | StreamedTrainingData, max_memory: int | None, subsample: int, seed: int
-) -> tuple[Any, Any]:
+    training: TrainingData | StreamedTrainingData, max_memory: int | None, pilot: PilotOptions
+) -> tuple[Array, Array]:
     """Return X and y of all rows with a target or, for streamed data, of a random sample."""
     if isinstance(training, TrainingData):
         return training.X, training.y
-    most = max(subsample, choose_sample_size(len(training.encoder.names), memory_budget(max_memory)))
+    most = max(pilot.subsample, choose_sample_size(len(training.encoder.names), memory_budget(max_memory)))
     with working(f"Sampling {min(most, training.n_rows):,} of {training.n_rows:,} rows"):
-        sample = sample_rows(training, most, seed).table
+        sample = sample_rows(training, most, pilot.seed).table
     y = to_float64(sample[training.options.target])
-    there = np.isfinite(y)
-    return training.encoder.encode(sample.filter(there)), y[there]
+    finite = np.isfinite(y)
+    return training.encoder.encode(sample.filter(finite)), y[finite]
 
 
-class _Pilot:
-    """A random subsample of the file, and the kernel with the bandwidth that `fit` would choose for it."""
-
-    def __init__(self, sample: Sample, kernel: str, level: float, subsample: int, seed: int) -> None:
-        self.rng, self.level = np.random.default_rng(seed), level
-        chosen = self.rng.permutation(len(sample.y))[:subsample]
-        self.X, self.y, self.n_rows = sample.X[chosen], sample.y[chosen], sample.n_rows
-        bandwidth = auto_bandwidth(summarize_rows(ArrayRows(self.X, self.y)))
-        self.kernel = resolve(kernel).with_bandwidth(bandwidth)  # type: ignore[attr-defined]
-
-    def exponents(self, r: float | None, gamma: float | None, compatibility: float | None) -> PlanExponents:
-        """Return the exponents that the user gave, with estimates for the others."""
-        with working(f"Estimating exponents on {len(self.y):,} of {self.n_rows:,} rows"):
-            found: Exponents = estimate_exponents(self.X, self.y, self.kernel, level=self.level, random_state=self.rng)
-        source, first = _choose(r, found.source, DEFAULT_SOURCE, MIN_SOURCE)
-        capacity, second = _choose(gamma, found.capacity, 1.0, 0.0)
-        fit, third = _choose(compatibility, found.compatibility, WORST_COMPATIBILITY, 0.0)
-        return PlanExponents(source, capacity, fit, (first, second, third))
-
-    def constants(self, made: Plan, unit: float, gap: float) -> dict[str, FeatureConstant]:
-        """Estimate C of M = C n^c for uniform and leverage sampling by pilot fits."""
-        with working(f"Running a pilot on {len(self.y):,} of {self.n_rows:,} rows"):
-            return calibrate_features(
-                made, self.X, self.y, self.kernel, unit=unit, level=self.level, gap=gap, random_state=self.rng
-            )
+def _plan_from_data(sample: Sample, given: ExponentOptions, pilot: PilotOptions, rows: int, width: int) -> PlanReport:
+    """Estimate the exponents that are not given, and C by a pilot, on a random subsample."""
+    rng = np.random.default_rng(pilot.seed)
+    chosen = rng.permutation(len(sample.y))[: pilot.subsample]
+    X, y = sample.X[chosen], sample.y[chosen]
+    bandwidth = auto_bandwidth(summarize_rows(ArrayRows(X, y)))  # that of `fit`
+    kernel = resolve(pilot.kernel).with_bandwidth(bandwidth)
+    with working(f"Estimating exponents on {len(y):,} of {sample.n_rows:,} rows"):
+        found = estimate_exponents(X, y, kernel, level=pilot.level, random_state=rng)
+    r, first = _choose(given.r, found.source, DEFAULT_SOURCE, MIN_SOURCE)
+    gamma, second = _choose(given.gamma, found.capacity, 1.0, 0.0)
+    compatibility, third = _choose(given.compatibility, found.compatibility, WORST_COMPATIBILITY, 0.0)
+    exponents = PlanExponents(r, gamma, compatibility, (first, second, third))
+    made, notes = _make_plan(rows, exponents)
+    unit = robust_scale(sample.y, np.full(len(sample.y), 1 / len(sample.y)))
+    with working(f"Running a pilot on {len(y):,} of {sample.n_rows:,} rows"):
+        constants = calibrate_features(
+            made, X, y, kernel, unit=unit, level=pilot.level, gap=pilot.kernel_gap, random_state=rng
+        )
+    command = [*sample.command, *([] if pilot.kernel == KERNEL else ["--kernel", pilot.kernel])]
+    command += ["--quantiles", f"{pilot.level:g}", "--alpha", f"{made.alpha / unit:.3g}", "--model", "MODEL.quernel"]
+    return PlanReport(made, exponents, width, unit, constants, command, sample.notes, notes)
 
 
 def _choose(given: float | None, found: Exponent, usual: float, least: float) -> tuple[float, str]:
@@ -297,73 +328,38 @@ def _choose(given: float | None, found: Exponent, usual: float, least: float) ->
     return float(np.clip(found.value, least, 1)), f"estimated, {found.confidence:.0%} interval {low:.2f} to {high:.2f}"
 
 
-def _make_plan(rows: int, to_float64: PlanExponents) -> tuple[Plan, list[str]]:
+def _make_plan(rows: int, exponents: PlanExponents) -> tuple[Plan, list[str]]:
     """Return the plan and notes; estimated exponents outside the theorems' assumptions give a note, given ones fail."""
-    arguments = rows, to_float64.r, to_float64.gamma, to_float64.compatibility
-    if to_float64.origins[:2] == ("given", "given"):
-        wrong = violations(*arguments[1:])
-        return recommend(*arguments) if not wrong else fail(
-            f"Outside the assumptions of the theorems: {'; '.join(wrong)}."
-        ), []
+    r, gamma, compatibility = exponents.r, exponents.gamma, exponents.compatibility
+    if exponents.origins[:2] == ("given", "given"):
+        wrong = violations(r, gamma, compatibility)
+        if wrong:
+            raise ValueError(f"Outside the assumptions of the theorems: {'; '.join(wrong)}.")
+        return recommend(rows, r, gamma, compatibility), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OutsideTheoryWarning)
-        made = recommend(*arguments, strict=False)
+        made = recommend(rows, r, gamma, compatibility, strict=False)
     return made, sorted({str(warning.message) for warning in caught})
 
 
-def _fit_command(data: Path, chosen: dict[str, str | None], kernel: str, level: float, alpha: float) -> list[str]:
-    """Return the arguments of the recommended `quernel fit` command, without those for the features."""
-    arguments = ["quernel", "fit", str(data)]
-    for name, given in chosen.items():
-        arguments += [] if given is None else [f"--{name}", given]
-    arguments += [] if kernel == KERNEL else ["--kernel", kernel]
-    return [*arguments, "--quantiles", f"{level:g}", "--alpha", f"{alpha:.3g}", "--model", "MODEL.quernel"]
+# Output
 
 
-def _recommend(
-    made: Plan, sampling: str, constant: FeatureConstant | None, width: int, fitting: Sequence[str]
-) -> Recommendation:
-    """Recommend the number of features for a sampling scheme; the exact kernel where that is no fewer than the rows."""
-    compatibility = made.compatibility if sampling == "uniform" else made.gamma
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OutsideTheoryWarning)  # said already
-        exponent = float(feature_exponent(made.r, made.gamma, compatibility, strict=False))
-    M: int = getattr(made, sampling) if constant is None else constant.features(made.n)
-    exact = constant is not None and made.n <= M
-    features = ["--components", "exact"] if exact else ["--components", str(M), "--sampling", sampling]
-    return Recommendation(
-        sampling,
-        exponent,
-        constant,
-        "exact" if exact else M,
-        estimate_cost(made.n, width, min(M, made.n) if exact else M),
-        shlex.join([*fitting, *features]) if fitting else None,
-    )
-
-
-def _summarize(
-    made: Plan,
-    to_float64: PlanExponents,
-    unit: float,
-    width: int,
-    options: Sequence[Recommendation],
-    notes: Sequence[str],
-    plot: Path | None,
-) -> dict[str, Any]:
+def _summarize(report: PlanReport, plot: Path | None) -> dict[str, Any]:
     """Summarize the plan, as printed by --json."""
-    names = ("r", "gamma", "compatibility")
+    exponents, recommendations = report.exponents, report.recommendations
     return {
-        "rows": made.n,
-        "columns": width,
+        "rows": report.plan.n,
+        "columns": report.width,
         "exponents": {
-            name: {"value": getattr(to_float64, name), "from": origin}
-            for name, origin in zip(names, to_float64.origins, strict=True)
+            name: {"value": getattr(exponents, name), "from": origin}
+            for name, origin in zip(("r", "gamma", "compatibility"), exponents.origins, strict=True)
         },
-        "sampling": {option.sampling: _to_json(option, made.n) for option in options},
-        "recommended": None if options[0].constant is None else _fewest_features(options).sampling,
-        "alpha": made.alpha / unit,
-        "rate": made.rate,
-        "notes": list(notes),
+        "sampling": {one.sampling: _to_json(one, report.plan.n) for one in recommendations},
+        "recommended": None if report.constants is None else _fewest_features(recommendations).sampling,
+        "alpha": report.plan.alpha / report.unit,
+        "rate": report.plan.rate,
+        "notes": [*report.data_notes, *report.notes],
         "plot": None if plot is None else str(plot),
     }
 
@@ -417,7 +413,8 @@ def _plan_table(made: Plan, unit: float, options: Sequence[Recommendation]) -> R
     if known:
         table.add_row("M = C n^c", *[f"{one.value:.3g} n^{one.exponent:.2f}" for one in known])
     table.add_row(
-        "features M" if known else "features M, if C = 1", *[_counted(option.components) for option in options]
+        "features M" if known else "features M, if C = 1",
+        *[one.components if isinstance(one.components, str) else f"{one.components:,}" for one in options],
     )
     if known:
         ends = [one.features_interval(made.n) for one in known]
@@ -433,10 +430,6 @@ def _plan_table(made: Plan, unit: float, options: Sequence[Recommendation]) -> R
     table.add_row(f"alpha, for {of}", *[f"{made.alpha / unit:.2e}"] * 2)
     table.add_row("squared error decreases as", *[f"n^-{made.rate:.2f}"] * 2)
     return table
-
-
-def _counted(components: int | str) -> str:
-    return components if isinstance(components, str) else f"{components:,}"
 
 
 def _print_advice(options: Sequence[Recommendation], made: Plan) -> None:

@@ -1,29 +1,41 @@
-"""`quernel predict`: predict quantiles for every row of a data file, batch by batch."""
+"""`quernel predict`: predict quantiles for every row of a data file, batch by batch.
+
+Columns named by `--keep` are copied to the output; those of CSV files as text, unchanged.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import typer
+from pyarrow import csv
 from rich.markup import escape
 
-from quernel._files import check_writable, write_atomically
-from quernel.cli.console import console, counting, flag, note, split_list
-from quernel.cli.data import DATA
-from quernel.cli.fit import parse_levels
-from quernel.cli.output_checks import check_outputs
-from quernel.cli.passthrough_columns import PassthroughColumns, select_passthrough, table_writer
+from quernel._files import write_atomically
+from quernel.cli.console import console, counting, note
+from quernel.cli.data import check_new_files, check_outputs
+from quernel.cli.options import DATA, flag, parse_levels, split_list
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.formatting import format_count
-from quernel.tables import TableError, TableModel, in_batches
+from quernel.tables import NumberColumn, TableEncoder, TableError, TableModel, in_batches
+from quernel.tables.arrow_casts import ArrowColumn, column_kind, decode_dictionary, parse_text
 from quernel.tables.model import UnseenCategories
-from quernel.tables.reading import Batches, split_extension, suggest_name
+from quernel.tables.multi_file import find_files
+from quernel.tables.reading import ARROW, CSV, Batches, CsvOptions, split_extension, suggest_name
+
+TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 
 
 def predict(
@@ -47,49 +59,35 @@ def predict(
     """Predict quantiles for every row of a file, in order. Large files are processed in batches."""
     split_extension(out)
     check_outputs({"--out": out}, data, model)
-    check_writable(out, overwrite=force, remedy="--force")
+    check_new_files([out], force=force)
     fitted = load_table_model(model)
     levels = fitted.quantiles_.tolist() if quantiles is None else parse_levels(quantiles)
-    kept = select_passthrough(list(dict.fromkeys(split_list(keep or ""))), fitted.encoder, data, out)
-    names = [_column_name(level) for level in levels] + (["lower", "upper"] if fitted.interval is not None else [])
-    unseen = UnseenCategories(fitted.encoder)
-    with in_batches(data, [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])], kept.csv_options()) as batches:
-        _check_columns(fitted, batches, data, kept, names)
+    names = list(dict.fromkeys(split_list(keep or "")))
+    as_text = bool(names) and any(split_extension(path)[0] in CSV for path in find_files(data))
+    kept = PassthroughColumns(names, fitted.encoder, data, out, as_text)
+    needed = [*dict.fromkeys([*fitted.encoder.inputs, *kept.names])]
+    predictor = _Predictor(fitted, levels, kept)
+    with in_batches(data, needed, kept.csv_options()) as batches:
+        predictor.check_columns(batches.schema)
         with write_atomically(out, overwrite=force) as part, table_writer(part, out) as write:
-            rows, outside, infinite, beyond = _predict_batches(fitted, batches, levels, kept, unseen, names, write)
-    for sentence in unseen.describe():
-        note(sentence)
-    if rows == 0:
-        note(f"{data} has no rows: {out} has none either.")
-    if infinite:
-        note(f"{format_count(infinite, 'row')} with an infinite input, treated as missing.")
-    if outside:
-        note(
-            f"{outside:,} of {rows:,} rows are outside the range of the training data ({_top_columns(beyond)}): "
-            "predictions there are extrapolations and less reliable."
-        )
+            predictor.predict(batches, write)
+    predictor.print_notes()
     if as_json:
         result = {
             "out": str(out),
-            "rows": rows,
-            "rows_outside": outside,
-            "rows_infinite": infinite,
+            "rows": predictor.rows,
+            "rows_outside": predictor.outside,
+            "rows_infinite": predictor.infinite,
             "quantiles": levels,
-            "columns": [*kept.names, *names],
+            "columns": [*kept.names, *predictor.names],
         }
         typer.echo(json.dumps(result))
     else:
         interval = f" and its {fitted.interval.coverage_:.0%} interval" if fitted.interval is not None else ""
         console.print(
-            f"{format_count(rows, 'row')}, {format_count(len(levels), 'quantile')} of {escape(repr(fitted.target))}"
-            f"{interval}: [bold]{escape(str(out))}[/]"
+            f"{format_count(predictor.rows, 'row')}, {format_count(len(levels), 'quantile')} of "
+            f"{escape(repr(fitted.target))}{interval}: [bold]{escape(str(out))}[/]"
         )
-
-
-def _column_name(level: float) -> str:
-    """Name the output column of a level, such as q0.05, with as many digits as distinguish levels near 1 from 1."""
-    short = f"{level:g}"
-    return f"q{short}" if abs(float(short) - level) < 1e-12 else f"q{level!r}"
 
 
 def load_table_model(path: Path) -> TableModel:
@@ -105,65 +103,187 @@ def load_table_model(path: Path) -> TableModel:
     return fitted
 
 
-def _check_columns(
-    fitted: TableModel, batches: Batches, data: Path, kept: PassthroughColumns, names: list[str]
-) -> None:
-    fitted.encoder.check(batches.schema, of=str(data))
-    for name in kept.names:
-        if name not in batches.schema.names:
-            raise TableError(f"{data} has no column {name!r} to keep. {suggest_name(name, batches.schema.names)}")
-        if name in names:
-            raise TableError(
-                f"The column {name!r} cannot be kept: the predictions have a column of that name. Rename it."
-            )
-    kept.check(batches.schema.empty_table())
+@dataclass
+class _Predictor:
+    """Predicts batch by batch and counts rows: all, those outside the training range, those with infinite inputs.
 
-
-def _predict_batches(
-    fitted: TableModel,
-    batches: Batches,
-    levels: list[float],
-    kept: PassthroughColumns,
-    unseen: UnseenCategories,
-    names: list[str],
-    write: Callable[[Any], None],
-) -> tuple[int, int, int, Counter[str]]:
-    """Predict and write every batch.
-
-    Returns the number of rows, of rows outside the training range, of rows with infinite inputs, and for each encoded
-    column the number of rows outside its range.
+    `beyond` has, for each encoded column, the number of rows outside its training range.
     """
-    import pyarrow as pa
 
-    rows, outside, infinite, beyond = 0, 0, 0, Counter[str]()
-    with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
-        for batch in batches.pieces:
-            if len(batch) == 0:
-                continue
-            inputs = kept.inputs(batch)
-            unseen.check(inputs)
-            X = fitted.encoder.encode(inputs)
-            answers = [*fitted.predict_encoded(X, levels).T]
-            if fitted.interval is not None:
-                answers += [*fitted.predict_interval_encoded(X).T]
-            infinite += int(fitted.encoder.has_infinite(inputs).sum())
-            found = fitted.extrapolates(X)
-            outside += int(found.any(axis=1).sum())
-            beyond.update(dict(zip(fitted.encoder.names, found.sum(axis=0).tolist(), strict=True)))
-            copies = kept.columns(batch)
-            with kept.complaints(copies):
-                write(pa.table([*copies.values(), *map(pa.array, answers)], names=[*copies, *names]))
-            rows += len(X)
-            advance(len(X))
-    if rows == 0:  # still write a file, with the right columns
-        copies = kept.columns(batches.schema.empty_table())
-        answers = [pa.array([], pa.float64()) for _ in names]
-        write(pa.table([*copies.values(), *answers], names=[*copies, *names]))
-    return rows, outside, infinite, beyond
+    model: TableModel
+    levels: list[float]
+    kept: PassthroughColumns
+    rows: int = 0
+    outside: int = 0
+    infinite: int = 0
+    beyond: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.unseen = UnseenCategories(self.model.encoder)
+        self.names = [_column_name(level) for level in self.levels]
+        self.names += ["lower", "upper"] if self.model.interval is not None else []
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise, before any work, if the data lack a column, or one cannot be copied."""
+        data = self.kept.data
+        self.model.encoder.check(schema, of=str(data))
+        for name in self.kept.names:
+            if name not in schema.names:
+                raise TableError(f"{data} has no column {name!r} to keep. {suggest_name(name, schema.names)}")
+            if name in self.names:
+                raise TableError(
+                    f"The column {name!r} cannot be kept: the predictions have a column of that name. Rename it."
+                )
+        self.kept.check(schema.empty_table())
+
+    def predict(self, batches: Batches, write: Callable[[pa.Table], None]) -> None:
+        """Predict and write every batch."""
+        with counting("Predicting", batches.n_rows) as advance, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExtrapolationWarning)  # counted instead
+            for batch in batches.pieces:
+                if len(batch) == 0:
+                    continue
+                copies = self.kept.columns(batch)
+                table = pa.table([*copies.values(), *self._predict(batch)], names=[*copies, *self.names])
+                with self.kept.explain_errors(copies):
+                    write(table)
+                advance(len(batch))
+        if self.rows == 0:  # still write a file, with the right columns
+            copies = self.kept.columns(batches.schema.empty_table())
+            empty = [pa.array([], pa.float64()) for _ in self.names]
+            write(pa.table([*copies.values(), *empty], names=[*copies, *self.names]))
+
+    def _predict(self, batch: pa.Table | pa.RecordBatch) -> list[pa.Array]:
+        """Return a column per level, then those of the interval, and count the rows of a batch."""
+        inputs = self.kept.inputs(batch)
+        self.unseen.check(inputs)
+        X = self.model.encoder.encode(inputs)
+        answers = [*self.model.predict_encoded(X, self.levels).T]
+        if self.model.interval is not None:
+            answers += [*self.model.predict_interval_encoded(X).T]
+        beyond = self.model.extrapolates(X)
+        self.rows += len(X)
+        self.infinite += int(self.model.encoder.has_infinite(inputs).sum())
+        self.outside += int(beyond.any(axis=1).sum())
+        self.beyond.update(dict(zip(self.model.encoder.names, beyond.sum(axis=0).tolist(), strict=True)))
+        return [pa.array(answer) for answer in answers]
+
+    def print_notes(self) -> None:
+        """Print notes on unknown categories, infinite inputs and extrapolations."""
+        for sentence in self.unseen.describe():
+            note(sentence)
+        if self.rows == 0:
+            note(f"{self.kept.data} has no rows: {self.kept.out} has none either.")
+        if self.infinite:
+            note(f"{format_count(self.infinite, 'row')} with an infinite input, treated as missing.")
+        if self.outside:
+            note(
+                f"{self.outside:,} of {self.rows:,} rows are outside the range of the training data "
+                f"({_top_columns(self.beyond)}): predictions there are extrapolations and less reliable."
+            )
+
+
+def _column_name(level: float) -> str:
+    """Name the output column of a level, such as q0.05, with as many digits as distinguish levels near 1 from 1."""
+    short = f"{level:g}"
+    return f"q{short}" if abs(float(short) - level) < 1e-12 else f"q{level!r}"
 
 
 def _top_columns(beyond: Counter[str]) -> str:
     """Name the three columns with the most rows outside the training range, with counts."""
     found = [f"{name}: {count:,}" for name, count in beyond.most_common(3) if count]
     return ", ".join(found) + (", ..." if sum(count > 0 for count in beyond.values()) > len(found) else "")
+
+
+@contextmanager
+def table_writer(part: Path, out: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Yield a function that appends tables to the file `part`, in the format given by the extension of `out`."""
+    ending, compression = split_extension(out)
+    with ExitStack() as files:
+        stream = files.enter_context(pa.output_stream(str(part), compression=compression))
+        opened: list[TableWriter] = []
+
+        def write(table: pa.Table) -> None:
+            if not opened:
+                opened.append(files.enter_context(open_writer(stream, ending, table.schema)))
+            opened[0].write_table(table)
+
+        yield write
+
+
+def open_writer(stream: IO[bytes] | pa.NativeFile, ending: str, schema: pa.Schema) -> TableWriter:
+    """Open Arrow's writer for tables of this schema."""
+    if ending in CSV:
+        return csv.CSVWriter(
+            stream, schema, write_options=csv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",")
+        )
+    if ending in ARROW:
+        return pa.ipc.new_file(stream, schema)
+    return pq.ParquetWriter(stream, schema)
+
+
+@dataclass(frozen=True, eq=False)
+class PassthroughColumns:
+    """The columns to copy, the encoder of the model's inputs, the data and the output file.
+
+    `as_text`: the data are CSV files, whose copied columns are read as text, since numbers would lose leading zeros.
+    """
+
+    names: Sequence[str]
+    encoder: TableEncoder
+    data: Path
+    out: Path
+    as_text: bool
+
+    def csv_options(self) -> CsvOptions:
+        """Return how to read CSV files: copied columns as text, in which missing-value markers stay."""
+        options = self.encoder.csv_options()
+        if not self.as_text:
+            return options
+        types = options.types | dict.fromkeys(self.names, pa.string())
+        return replace(options, types=types, missing_in_text=False)
+
+    def inputs(self, batch: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+        """Convert a batch to what the encoder expects: missing values as null, numbers and booleans parsed."""
+        if not self.as_text:
+            return batch
+        table = self.encoder.replace_missing_markers(batch)
+        for column in self.encoder.columns:
+            if isinstance(column, NumberColumn) and column_kind(table[column.name].type) == "text":
+                text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
+                values = parse_text(text, column.name, column.kind)
+                table = table.set_column(table.schema.get_field_index(column.name), column.name, values)
+        return table
+
+    def columns(self, batch: pa.Table | pa.RecordBatch) -> dict[str, ArrowColumn]:
+        """Return the copied columns by name, without dictionary encoding, which may differ between batches."""
+        copies = {name: decode_dictionary(batch[name]) for name in self.names}
+        if self.as_text:  # empty fields become null in formats that distinguish it from empty text
+            copies = {name: pc.if_else(pc.equal(copy, ""), None, copy) for name, copy in copies.items()}
+        return copies
+
+    def check(self, table: pa.Table) -> None:
+        """Raise, before any work, if a column's type cannot be written."""
+        self._check_writable(self.columns(table))
+
+    @contextmanager
+    def explain_errors(self, copies: Mapping[str, ArrowColumn]) -> Iterator[None]:
+        """Turn Arrow's write errors into one line that names the column."""
+        try:
+            yield
+        except pa.ArrowException:
+            self._check_writable(copies)
+            raise
+
+    def _check_writable(self, copies: Mapping[str, ArrowColumn]) -> None:
+        ending, _ = split_extension(self.out)
+        for name, copy in copies.items():
+            alone = pa.table({name: copy})
+            try:
+                with open_writer(io.BytesIO(), ending, alone.schema) as writer:
+                    writer.write_table(alone)
+            except pa.ArrowException as error:
+                raise TableError(
+                    f"Column {name!r} of {self.data} holds {copy.type}, which cannot be copied to {self.out}. Leave it "
+                    "out of --keep, or write an .arrow file."
+                ) from error

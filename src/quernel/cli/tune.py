@@ -9,195 +9,72 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.table import Table as RichTable
-from sklearn.model_selection import TimeSeriesSplit
 
-from quernel._files import check_writable
-from quernel.cli.console import cli_error_names, console, errors, flag, note, split_list
-from quernel.cli.data import (
-    CATEGORICAL,
-    COLUMNS,
-    DASK,
+from quernel.cli.console import console, errors, note
+from quernel.cli.data import check_new_files, check_outputs, load_training_data, read_mode
+from quernel.cli.fit import fit_with_progress, print_model
+from quernel.cli.options import (
     DATA,
-    EXCLUDE,
-    MAX_MEMORY,
-    MISSING,
-    load_training_data,
-    parse_bytes,
-    read_mode,
-)
-from quernel.cli.fit import (
-    KERNEL_HELP,
-    LEVELS,
-    NO_INTERCEPT,
-    SAMPLING,
-    SAMPLING_HELP,
-    SOLVER_HELP,
-    TOL,
-    TOL_HELP,
-    check_compatible,
-    check_one_of,
-    fit_with_progress,
+    FOLDS,
+    TARGET,
+    SearchOptions,
+    TrainingOptions,
+    expand_options,
+    flag,
     parse_bandwidth,
-    parse_levels,
-    print_model,
+    split_list,
 )
-from quernel.cli.output_checks import check_outputs
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
-from quernel.estimators.splits import LastRows
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.solvers import SOLVERS
 from quernel.tables import StreamedTrainingData, TableModel, TrainingData
 
-# Default number of cross-validation folds.
-FOLDS = 5
 
-
+@expand_options
 def tune(
     data: Annotated[Path, typer.Argument(help=DATA)],
-    target: Annotated[str, typer.Option(help="Column to predict.")],
+    target: Annotated[str, typer.Option(help=TARGET)],
+    reading: TrainingOptions,
+    search: SearchOptions,
     model: Annotated[Path | None, typer.Option(help="File to write the tuned model to, such as m.quernel.")] = None,
-    quantiles: Annotated[str, typer.Option(help="Quantile levels between 0 and 1, separated by commas.")] = LEVELS,
-    alphas: Annotated[
-        str | None, typer.Option(help="Ridge weights to try, separated by commas; a wide grid by default.")
-    ] = None,
-    bandwidths: Annotated[
-        str, typer.Option(help='"auto" or "learned" (each times 0.5, 1 and 2), or numbers to try, separated by commas.')
-    ] = "auto",
-    folds: Annotated[int | None, typer.Option(help=f"Number of cross-validation folds, {FOLDS} by default.")] = None,
-    validation: Annotated[
-        float | None, typer.Option(help="Fraction of the rows for a single validation split, instead of folds.")
-    ] = None,
-    groups: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of group labels; the rows of a group are never split between training and validation."
-        ),
-    ] = None,
-    time_ordered: Annotated[
-        bool, flag("--time-ordered", "The rows are in time order: validate on later rows.")
-    ] = False,
-    one_standard_error: Annotated[
-        bool, flag("--one-standard-error", "Choose the smoothest model within one standard error of the best.")
-    ] = False,
-    columns: Annotated[str | None, typer.Option(help=COLUMNS)] = None,
-    exclude: Annotated[str | None, typer.Option(help=EXCLUDE)] = None,
-    missing: Annotated[str | None, typer.Option(help=MISSING)] = None,
-    categorical: Annotated[str | None, typer.Option(help=CATEGORICAL)] = None,
-    weights: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
-    log_target: Annotated[
-        bool, flag("--log-target", "Fit the logarithm of the target; predictions are transformed back.")
-    ] = False,
-    kernel: Annotated[str, typer.Option(help=KERNEL_HELP)] = "auto",
-    components: Annotated[
-        str,
-        typer.Option(
-            help='Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
-        ),
-    ] = "auto",
-    sampling: Annotated[str, typer.Option(help=SAMPLING_HELP)] = "auto",
-    solver: Annotated[str, typer.Option(help=f"{SOLVER_HELP} The search always uses newton.")] = "newton",
-    tol: Annotated[float, typer.Option(help=TOL_HELP)] = TOL,
-    no_intercept: Annotated[bool, flag("--no-intercept", NO_INTERCEPT)] = False,
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0,
-    max_memory: Annotated[str | None, typer.Option(help=MAX_MEMORY)] = None,
-    dask: Annotated[str | None, typer.Option(help=DASK)] = None,
     force: Annotated[bool, flag("--force", "Overwrite an existing model file.")] = False,
     as_json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False,
 ) -> None:
     """Choose ridge weight and bandwidth by held-out loss, print every trial, and save the best model."""
-    _check_splits(folds, validation, groups, time_ordered)
-    estimator = KernelQuantileRegressorCV(
-        parse_levels(quantiles),
-        alphas=None if alphas is None else _parse_alphas(alphas),
-        bandwidths=_parse_bandwidths(bandwidths),
-        cv=_make_cv(folds or FOLDS, validation, time_ordered),
-        one_standard_error=one_standard_error,
-        kernel=kernel,
-        n_components=int(components) if components.isdigit() else components,
-        sampling=check_one_of("--sampling", sampling, SAMPLING),
-        solver=check_one_of("--solver", solver, tuple(SOLVERS)),
-        tol=tol,
-        fit_intercept=not no_intercept,
-        random_state=seed,
-        max_memory=parse_bytes(max_memory),
-    )
-    check_compatible(estimator, dask)
-    with cli_error_names():
-        estimator._check_parameters()
+    estimator = search.make_estimator(reading)
     check_outputs({"--model": model}, data)
-    if model is not None:
-        check_writable(model, overwrite=force, remedy="--force")
-    with load_training_data(
-        data, target, columns, exclude, missing=missing, categorical=categorical,
-        weights=weights, groups=groups, log_target=log_target, max_memory=estimator.max_memory, dask=dask,
-    ) as (_, training):  # fmt: skip
-        _check_groups(groups, training, folds, validation)
-        text = f"Searching {format_count(len(estimator.quantiles), 'quantile level')} of {training.n_rows:,} rows"
+    check_new_files([model], force=force)
+    options = reading.read_options(target, groups=search.groups)
+    with load_training_data(data, options, estimator.max_memory, reading.dask) as (_, training):
+        _check_groups(search, training)
+        text = f"Searching {format_count(len(search.levels), 'quantile level')} of {training.n_rows:,} rows"
         seconds = fit_with_progress(estimator, training, text, groups=training.groups)
     if model is not None:
-        save(TableModel(training.encoder, estimator, target, log_target), model, overwrite=force)
+        save(TableModel(training.encoder, estimator, target, options.log_target), model, overwrite=force)
     summary = _summarize(estimator, training, data, target, model, seconds)
-    edges = _note_grid_edges(summary, learned="learned" in split_list(bandwidths))
+    edges = _note_grid_edges(summary, learned="learned" in split_list(search.bandwidths))
     summary["notes"] += edges
     if as_json:
         typer.echo(json.dumps(summary))
     else:
-        console.print(_loss_table(estimator, bandwidths, log_target))
+        console.print(_loss_table(estimator, search.bandwidths, options.log_target))
     for sentence in edges:
         note(sentence)
     if not as_json:
         _print_summary(summary)
 
 
-def _check_splits(folds: int | None, validation: float | None, groups: str | None, time_ordered: bool) -> None:
-    if folds is not None and validation is not None:
-        raise ValueError("--folds and --validation exclude each other. Give one of them.")
-    if groups is not None and time_ordered:
-        raise ValueError("--groups and --time-ordered exclude each other. Give one of them.")
-    if folds is not None and folds < 2:
-        raise ValueError(f"--folds must be 2 or more; got {folds}.")
-    if validation is not None and not 0 < validation < 1:
-        raise ValueError(f"--validation must be a fraction between 0 and 1; got {validation:g}.")
-
-
-def _check_groups(
-    groups: str | None, training: TrainingData | StreamedTrainingData, folds: int | None, validation: float | None
-) -> None:
+def _check_groups(search: SearchOptions, training: TrainingData | StreamedTrainingData) -> None:
     """Raise if there are fewer groups than folds."""
-    if groups is None or training.groups is None:
+    if training.groups is None:
         return
-    needed, found = (folds or FOLDS) if validation is None else 2, len(np.unique(training.groups))
+    needed, found = (search.folds or FOLDS) if search.validation is None else 2, len(np.unique(training.groups))
     if found < needed:
         raise ValueError(
-            f"The column {groups!r} has {format_count(found, 'group')}, but "
-            f"{'--folds ' + str(needed) if validation is None else '--validation'} needs at least {needed}. Use "
+            f"The column {search.groups!r} has {format_count(found, 'group')}, but "
+            f"{'--folds ' + str(needed) if search.validation is None else '--validation'} needs at least {needed}. Use "
             "fewer folds, or choose another column."
         )
-
-
-def _parse_alphas(text: str) -> list[float]:
-    try:
-        return [float(entry) for entry in split_list(text)]
-    except ValueError as error:
-        raise ValueError(
-            f"--alphas must be numbers separated by commas, such as 1e-5,1e-4,1e-3; got {text!r}."
-        ) from error
-
-
-def _parse_bandwidths(text: str) -> Any:
-    """Parse --bandwidths: None for "auto", a name (the middle of a small grid), or a list of bandwidths to try."""
-    entries = [parse_bandwidth(entry) for entry in split_list(text)]
-    if text.strip() == "auto":
-        return None
-    return entries[0] if len(entries) == 1 and isinstance(entries[0], str) else entries
-
-
-def _make_cv(folds: int, validation: float | None, time_ordered: bool) -> Any:
-    """Return the `cv` of the search: folds or a held-out fraction; in time order, expanding windows or last rows."""
-    if time_ordered:
-        return TimeSeriesSplit(folds) if validation is None else LastRows(validation)
-    return folds if validation is None else validation
 
 
 def _summarize(

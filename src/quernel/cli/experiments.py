@@ -1,13 +1,14 @@
-"""`quernel reproduce`: run the paper's experiments and write a page that compares its numbers with ours."""
+"""`quernel bench` and `quernel reproduce`: timings on this machine, and the paper's experiments. No data are needed."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -16,8 +17,11 @@ from rich.progress import Progress as Bars
 from rich.table import Table as RichTable
 
 from quernel import __version__
-from quernel.bench import count_cores, describe_machine
-from quernel.cli.console import console, errors, fail, flag
+from quernel.bench import Task as BenchTask
+from quernel.bench import compare, count_cores, describe_machine
+from quernel.cli.console import console, errors, fail
+from quernel.cli.data import check_folder
+from quernel.cli.options import flag
 from quernel.tuning.cost import as_duration
 
 if TYPE_CHECKING:
@@ -26,8 +30,58 @@ if TYPE_CHECKING:
     from quernel.paper.reproduction import Reproduction, Work
     from quernel.paper.runner import Finished, Listener
 
+SYSTEMS = "quernel.bench.systems:"
+# Seconds per system and task.
+TIME_LIMIT = 10.0
+# A large and a small problem, with the systems that run on each; quernel first, for its lower bound.
+SMALL_SET = (
+    (BenchTask(n=100_000, level=0.5, alpha=1e-4, M=100), ("QUERNEL", "RIDGE")),
+    (BenchTask(n=2_000, level=0.5, alpha=1e-8, M=50, bandwidth=0.2), ("QUERNEL", "HIGHS", "HIGHS_IPM")),
+)
 # Number of progress lines where stderr is no terminal.
 REPORT_EVERY = 20
+
+
+def bench(
+    as_json: Annotated[bool, flag("--json", "Print JSON instead of tables.")] = False,
+) -> None:
+    """Benchmark quernel against ridge regression and scikit-learn on this machine (one thread, half a minute)."""
+    machine, rows = describe_machine(), []
+    for task, names in SMALL_SET:
+        rows += compare([SYSTEMS + name for name in names], task, time_limit=TIME_LIMIT, callback=_print_status)
+    if as_json:
+        typer.echo(json.dumps({"machine": machine, "results": rows}, indent=1))
+        return
+    console.print("{processor}, {memory}, Python {python}; {packages}".format(**machine))
+    for task, _ in SMALL_SET:
+        console.print(_timing_table(str(task), [row for row in rows if row["problem"] == str(task)]))
+    console.print(
+        "Seconds are the best of three runs. Excess: the objective, mean pinball loss + alpha |u|^2, relative to the "
+        "lower bound that quernel certifies. Systems without this penalty solve alpha = 0."
+    )
+
+
+def _print_status(row: dict[str, Any]) -> None:
+    errors.print(f"{row['system']}: {row['status']}", highlight=False)
+
+
+def _timing_table(title: str, rows: list[dict[str, Any]]) -> RichTable:
+    table = RichTable(title=title, title_justify="left")
+    table.add_column("system")
+    table.add_column("version")
+    for heading in ("seconds", "excess"):
+        table.add_column(heading, justify="right")
+    table.add_column("note")
+    for row in rows:
+        done = row["seconds"] is not None
+        table.add_row(
+            row["system"],
+            row["version"],
+            f"{row['seconds']:.3g}" if done else "",
+            f"{row['excess']:.0e}" if row["excess"] is not None else "",
+            row["note"] if done else row["status"],
+        )
+    return table
 
 
 def reproduce(
@@ -80,7 +134,7 @@ def reproduce(
     heading = [*_heading(command, plan, workers), *plan.describe_gaps(work)]
     chapters = plan.present(work, heading)
     for chapter in chapters:
-        console.print(f"{chapter.experiment.name}: {_told(chapter)}", highlight=False)
+        console.print(f"{chapter.experiment.name}: {_count_verdicts(chapter)}", highlight=False)
     console.print(f"Page: [bold]{escape(str(out / 'index.html'))}[/]")
     if summary is not None:
         summarise(out, summary, _readme(heading, chapters))
@@ -122,14 +176,9 @@ def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
     for name in wanting:
         errors.print(f"{name} is left out: it needs --used-cars PATH. {CAR_ADVICE}", highlight=False, soft_wrap=True)
     out = plan.folder
-    if out.exists() and not out.is_dir():
-        fail(f"{out} is a file, not a folder. Choose another --out.")
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER).exists() and not force:
         fail(f"{out} has files that `quernel reproduce` did not write. Choose another --out, or add --force.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fail(f"The folder {out} cannot be created: {error.strerror}. Choose another --out.")
+    check_folder(out)
 
 
 def _list_experiments(known: Sequence[Experiment]) -> RichTable:
@@ -210,7 +259,7 @@ def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
     ]
 
 
-def _told(chapter: Chapter) -> str:
+def _count_verdicts(chapter: Chapter) -> str:
     if chapter.section is None:
         return chapter.left_out
     held = [verdict.holds for verdict in chapter.section.verdicts]

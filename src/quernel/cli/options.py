@@ -1,0 +1,484 @@
+"""Options that belong to the data or to an estimator, each declared once, with its help and its meaning.
+
+A command takes a dataclass of options as one parameter; `expand_options` replaces it by the dataclass's fields. To add
+an option, add a field here and use it in the method below it (`read_options`, `estimator_params`, ...).
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import partial, wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from sklearn.model_selection import TimeSeriesSplit
+
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators.levels import check_levels
+from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
+from quernel.estimators.splits import LastRows
+from quernel.features import SAMPLINGS
+from quernel.kernels import KERNELS
+from quernel.solvers import SOLVERS
+from quernel.tables import ReadOptions
+
+DATA = "CSV (also .gz, .bz2, .zst), Parquet or Arrow file; a quoted pattern such as 'trips/*.parquet'; or a folder."
+TARGET = "Column to predict."
+MAX_MEMORY = (
+    "Memory for the data, such as 500MB; larger files are streamed from disk. Half of the free memory by default."
+)
+SAMPLING = ("auto", *SAMPLINGS, "landmarks")
+NONCROSSING = ("rearrange", "joint", "none")
+LEVELS = "0.05,0.25,0.5,0.75,0.95"
+CALIBRATION_SHARE = 0.25
+# Default number of cross-validation folds.
+FOLDS = 5
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+# One entry of a comma-separated list, up to the next comma: in double quotes (a quote inside is doubled), or plain.
+ENTRY = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,]*))(?=,|$)')
+
+
+def flag(name: str, text: str, **kwargs: Any) -> Any:
+    """Return a boolean option; the empty metavar keeps some versions of typer from showing a value."""
+    return typer.Option(name, help=text, metavar="", **kwargs)
+
+
+data_option = partial(typer.Option, rich_help_panel="Data")
+data_flag = partial(flag, rich_help_panel="Data")
+model_option = partial(typer.Option, rich_help_panel="Model")
+model_flag = partial(flag, rich_help_panel="Model")
+interval_option = partial(typer.Option, rich_help_panel="Prediction interval")
+search_option = partial(typer.Option, rich_help_panel="Search")
+search_flag = partial(flag, rich_help_panel="Search")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How data files are read, for every command that learns from them."""
+
+    columns: Annotated[
+        str | None,
+        data_option(
+            help="Input columns, separated by commas (names with a comma in double quotes); all but the target by "
+            "default."
+        ),
+    ] = None
+    exclude: Annotated[str | None, data_option(help="Columns to leave out, separated by commas.")] = None
+    missing: Annotated[
+        str | None,
+        data_option(
+            help="Additional missing-value markers in CSV files, besides NA, NULL and the like, such as ?,unknown."
+        ),
+    ] = None
+    categorical: Annotated[
+        str | None,
+        data_option(
+            help="Columns to treat as categories although they hold numbers, such as zip codes, separated by commas."
+        ),
+    ] = None
+    max_memory: Annotated[str | None, data_option(help=MAX_MEMORY)] = None
+
+    def read_options(self, target: str, **more: Any) -> ReadOptions:
+        """Return how the columns are used; `more` are further fields of `ReadOptions`."""
+        columns = None if self.columns is None else split_list(self.columns)
+        if columns == []:
+            raise ValueError(f"--columns names no column; got {self.columns!r}. Name some, or leave it out to use all.")
+        exclude, missing, categorical = (
+            split_list(text or "") for text in (self.exclude, self.missing, self.categorical)
+        )
+        if target in categorical:
+            raise ValueError(
+                f"--categorical names the target {target!r}, which must be numeric. Remove it from --categorical."
+            )
+        return ReadOptions(target, columns, exclude, missing=missing, categorical=categorical, **more)
+
+
+@dataclass(frozen=True)
+class TrainingOptions(TableOptions):
+    """How the training data of a model are read."""
+
+    weights: Annotated[str | None, data_option(help="Column of sample weights.")] = None
+    log_target: Annotated[
+        bool, data_flag("--log-target", "Fit the logarithm of the target; predictions are transformed back.")
+    ] = False
+    dask: Annotated[
+        str | None,
+        data_option(
+            help="Address of a Dask scheduler, such as tcp://host:8786; its workers read Parquet files. 'local' "
+            "starts one here."
+        ),
+    ] = None
+
+    def read_options(self, target: str, **more: Any) -> ReadOptions:
+        """Return how the columns are used; `more` are further fields of `ReadOptions`."""
+        return super().read_options(target, weights=self.weights, log_target=self.log_target, **more)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Parameters of the estimator that `fit` and `tune` share."""
+
+    quantiles: Annotated[str, model_option(help="Quantile levels strictly between 0 and 1, separated by commas.")] = (
+        LEVELS
+    )
+    kernel: Annotated[
+        str,
+        model_option(
+            help=f'Kernel: "auto" (gaussian; with a learned bandwidth, chosen from the data), {", ".join(KERNELS)}.'
+        ),
+    ] = "auto"
+    components: Annotated[
+        str,
+        model_option(
+            help='Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
+        ),
+    ] = "auto"
+    sampling: Annotated[
+        str,
+        model_option(
+            help=f"How random features are drawn: {', '.join(SAMPLING)}. `quernel plan` compares uniform and leverage."
+        ),
+    ] = "auto"
+    solver: Annotated[
+        str,
+        model_option(
+            help='"newton", or "admm" of the paper for comparison (data in memory only; use a --tol such as 1e-4). '
+            "A search always uses newton."
+        ),
+    ] = "newton"
+    tol: Annotated[float, model_option(help="Tolerance: relative duality gap at which the solver stops.")] = 1e-6
+    no_intercept: Annotated[
+        bool, model_flag("--no-intercept", "Fit without the (unpenalized) intercept, as the paper does.")
+    ] = False
+    seed: Annotated[int, model_option(help="Random seed.", min=0)] = 0
+
+    @property
+    def levels(self) -> list[float]:
+        """The quantile levels."""
+        return parse_levels(self.quantiles)
+
+    def estimator_params(self) -> dict[str, Any]:
+        """Return keyword arguments of the estimators; values that these check themselves are passed as they are."""
+        return {
+            "quantiles": self.levels,
+            "kernel": self.kernel,
+            "n_components": int(self.components) if self.components.isdigit() else self.components,
+            "sampling": check_one_of("--sampling", self.sampling, SAMPLING),
+            "solver": check_one_of("--solver", self.solver, tuple(SOLVERS)),
+            "tol": self.tol,
+            "fit_intercept": not self.no_intercept,
+            "random_state": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class FitOptions(ModelOptions):
+    """Parameters of one fit."""
+
+    alpha: Annotated[
+        float | None, model_option(help="Ridge weight (regularization strength); chosen from the data by default.")
+    ] = None
+    bandwidth: Annotated[
+        str, model_option(help='"auto"; "learned" (one per column, tuned together with alpha); or a number.')
+    ] = "auto"
+    noncrossing: Annotated[
+        str,
+        model_option(
+            help='"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
+        ),
+    ] = "rearrange"
+
+    def make_estimator(self, data: TrainingOptions) -> KernelQuantileRegressor:
+        """Return the estimator, unfitted, after checking its parameters."""
+        noncrossing = check_one_of("--noncrossing", self.noncrossing, NONCROSSING)
+        estimator = KernelQuantileRegressor(
+            **self.estimator_params(),
+            alpha="auto" if self.alpha is None else self.alpha,
+            bandwidth=parse_bandwidth(self.bandwidth),
+            noncrossing=None if noncrossing == "none" else noncrossing,
+            max_memory=parse_bytes(data.max_memory),
+        )
+        _check_estimator(estimator, data.dask)
+        return estimator
+
+
+@dataclass(frozen=True)
+class SearchOptions(ModelOptions):
+    """Parameters of a search for ridge weight and bandwidth."""
+
+    alphas: Annotated[
+        str | None, search_option(help="Ridge weights to try, separated by commas; a wide grid by default.")
+    ] = None
+    bandwidths: Annotated[
+        str,
+        search_option(help='"auto" or "learned" (each times 0.5, 1 and 2), or numbers to try, separated by commas.'),
+    ] = "auto"
+    folds: Annotated[int | None, search_option(help=f"Number of cross-validation folds, {FOLDS} by default.")] = None
+    validation: Annotated[
+        float | None, search_option(help="Fraction of the rows for a single validation split, instead of folds.")
+    ] = None
+    groups: Annotated[
+        str | None,
+        search_option(
+            help="Column of group labels; the rows of a group are never split between training and validation."
+        ),
+    ] = None
+    time_ordered: Annotated[
+        bool, search_flag("--time-ordered", "The rows are in time order: validate on later rows.")
+    ] = False
+    one_standard_error: Annotated[
+        bool, search_flag("--one-standard-error", "Choose the smoothest model within one standard error of the best.")
+    ] = False
+
+    def make_estimator(self, data: TrainingOptions) -> KernelQuantileRegressorCV:
+        """Return the estimator, unfitted, after checking its parameters."""
+        estimator = KernelQuantileRegressorCV(
+            **self.estimator_params(),
+            alphas=None if self.alphas is None else _parse_alphas(self.alphas),
+            bandwidths=_parse_bandwidths(self.bandwidths),
+            cv=self._make_cv(),
+            one_standard_error=self.one_standard_error,
+            max_memory=parse_bytes(data.max_memory),
+        )
+        _check_estimator(estimator, data.dask)
+        return estimator
+
+    def _make_cv(self) -> int | float | TimeSeriesSplit | LastRows:
+        """Return `cv` of the search: folds or a held-out fraction; in time order, expanding windows or last rows."""
+        if self.folds is not None and self.validation is not None:
+            raise ValueError("--folds and --validation exclude each other. Give one of them.")
+        if self.groups is not None and self.time_ordered:
+            raise ValueError("--groups and --time-ordered exclude each other. Give one of them.")
+        if self.folds is not None and self.folds < 2:
+            raise ValueError(f"--folds must be 2 or more; got {self.folds}.")
+        if self.validation is None:
+            folds = self.folds or FOLDS
+            return TimeSeriesSplit(folds) if self.time_ordered else folds
+        if not 0 < self.validation < 1:
+            raise ValueError(f"--validation must be a fraction between 0 and 1; got {self.validation:g}.")
+        return LastRows(self.validation) if self.time_ordered else self.validation
+
+
+@dataclass(frozen=True)
+class IntervalOptions:
+    """Parameters of a conformal prediction interval, and which rows are held out."""
+
+    conformal: Annotated[
+        bool,
+        flag(
+            "--conformal",
+            "Add a conformal prediction interval, calibrated on held-out rows.",
+            rich_help_panel="Prediction interval",
+        ),
+    ] = False
+    coverage: Annotated[
+        float | None,
+        interval_option(help="Nominal coverage of the interval; by default that of the outermost levels."),
+    ] = None
+    calibration_share: Annotated[
+        float | None,
+        interval_option(help=f"Fraction of the rows held out for calibration, {CALIBRATION_SHARE:g} by default."),
+    ] = None
+    time_ordered: Annotated[
+        bool,
+        flag("--time-ordered", "The rows are in time order: hold out the last ones instead of random ones."),
+    ] = False
+
+    def wrap(self, estimator: KernelQuantileRegressor, levels: list[float]) -> ConformalQuantileRegressor | None:
+        """Return the unfitted estimator wrapped for conformal intervals, None without --conformal."""
+        if not self.conformal:
+            for name, given in (("--coverage", self.coverage), ("--calibration-share", self.calibration_share)):
+                if given is not None:
+                    raise ValueError(f"{name} applies to conformal intervals. Add --conformal, or leave it out.")
+            return None
+        low, high = min(levels), max(levels)
+        widest = round(1 - 2 * max(low, 1 - high), 12)
+        if widest <= 0:
+            raise ValueError(f"--conformal needs levels on either side of 0.5; --quantiles has {low:g} to {high:g}.")
+        coverage = widest if self.coverage is None else self.coverage
+        if widest < coverage < 1:
+            tail = (1 - coverage) / 2
+            raise ValueError(
+                f"--coverage {coverage:g} needs the levels {tail:g} and {1 - tail:g}, but --quantiles has {low:g} to "
+                f"{high:g}, enough for {widest:g}. Fit more extreme levels, or lower --coverage."
+            )
+        interval = ConformalQuantileRegressor(
+            estimator,
+            coverage,
+            calibration_size=CALIBRATION_SHARE if self.calibration_share is None else self.calibration_share,
+            time_ordered=self.time_ordered,
+            random_state=estimator.random_state,
+        )
+        with cli_error_names():
+            interval._check_parameters()
+        return interval
+
+
+def _check_estimator(estimator: KernelQuantileRegressor, dask: str | None) -> None:
+    """Raise, before any work, for parameters that are wrong or exclude each other."""
+    if estimator.sampling != "auto":
+        for option, given in (("--components", estimator.n_components), ("--kernel", estimator.kernel)):
+            if given in ("exact", "linear"):
+                raise ValueError(
+                    f"--sampling {estimator.sampling} says how random features are drawn, but {option} {given} uses "
+                    "none. Leave one of them out."
+                )
+    if estimator.solver != "newton" and estimator.noncrossing == "joint":
+        raise ValueError(
+            f"--noncrossing joint has a solver of its own, not {estimator.solver}. Leave --solver out, or use "
+            "--noncrossing rearrange."
+        )
+    with cli_error_names():
+        for what, instead in () if dask is None else estimator._in_memory_only():
+            raise ValueError(
+                f"{what} needs all rows in memory, but with --dask they stay with the workers. Use {instead}, or leave "
+                "--dask out."
+            )
+        estimator._check_parameters()
+
+
+# From dataclasses to commands, and from estimators' errors to options
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameters of a command that are dataclasses of options by their fields, which typer understands."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+            continue
+        annotations = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=annotations[one.name])
+            for one in fields(groups[name])
+        ]
+
+    @wraps(command)
+    def expanded(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        command(**given)
+
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+# Parameters of the estimators, and options with another name than the parameter that they set.
+RENAMED = {"components": "n_components", "calibration_share": "calibration_size"}
+PARAMETERS = {
+    RENAMED.get(one.name, one.name): "--" + one.name.replace("_", "-")
+    for one in (*fields(FitOptions), *fields(SearchOptions), *fields(IntervalOptions))
+} | {"max_memory": "--max-memory", "checkpoint": "--checkpoint"}
+# What error messages offer, but the command line has not, and parameters that two options set.
+SPECIAL = {
+    r", or method='cv\+'": "",
+    r", or an object of quernel\.kernels": "",
+    r"\bcv=(0?\.\d+)": r"--validation \1",
+    r"\bcv=(\d+)\b": r"--folds \1",
+}
+
+
+@contextmanager
+def cli_error_names() -> Iterator[None]:
+    """Translate the parameter names in an estimator's errors into the names of command-line options."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(translate_parameters(str(error))) from error
+
+
+def translate_parameters(text: str) -> str:
+    """Replace n_components=50 by --components 50, and parameter names that are no English words, or begin the text."""
+    for pattern, option in SPECIAL.items():
+        text = re.sub(pattern, option, text)
+    for parameter, option in PARAMETERS.items():
+        text = re.sub(rf"\b{parameter}=True\b", option, text)
+        text = re.sub(rf"""\b{parameter}=["'](\w+)["']""", rf"{option} \1", text)
+        text = re.sub(rf"""\b{parameter}=(?=["'\w])""", f"{option} ", text)
+        text = re.sub(rf"\b{parameter}\b" if "_" in parameter else rf"^{parameter}\b", option, text)
+    return text
+
+
+# Values
+
+
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list; entries with a comma or outer blanks are quoted, empty entries are dropped."""
+    entries, line, place = list[str](), " ".join(text.splitlines()), 0
+    while place <= len(line):
+        found = ENTRY.match(line, place)
+        if found is None:
+            raise ValueError(
+                f"Lists are separated by commas, and entries with a comma must be in double quotes; got {text!r}."
+            )
+        quoted = found["quoted"]
+        entries.append(found["plain"].strip() if quoted is None else quoted.replace('""', '"'))
+        place = found.end() + 1  # behind the comma, or behind the end
+    return [entry for entry in entries if entry]
+
+
+def check_one_of(option: str, text: str, known: Sequence[str]) -> str:
+    """Return the lower-cased value of an option if it is a known one; else raise, with the closest match."""
+    entry = text.strip().lower()
+    if entry not in known:
+        close = get_close_matches(entry, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"{option} must be one of {', '.join(known)}; got {text!r}.{hint}")
+    return entry
+
+
+def parse_levels(text: str) -> list[float]:
+    """Parse quantile levels such as 0.05,0.5,0.95."""
+    try:
+        levels = [float(entry) for entry in split_list(text)]
+    except ValueError as error:
+        raise ValueError(f"--quantiles must be numbers separated by commas, such as {LEVELS}; got {text!r}.") from error
+    check_levels(levels)
+    return levels
+
+
+def parse_bandwidth(text: str) -> str | float:
+    """Parse a bandwidth: a number, or a name, which the estimator checks."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _parse_bandwidths(text: str) -> str | list[str | float] | None:
+    """Parse --bandwidths: None for "auto", a name (the middle of a small grid), or a list of bandwidths to try."""
+    entries = [parse_bandwidth(entry) for entry in split_list(text)]
+    if text.strip() == "auto":
+        return None
+    return entries[0] if len(entries) == 1 and isinstance(entries[0], str) else entries
+
+
+def _parse_alphas(text: str) -> list[float]:
+    try:
+        return [float(entry) for entry in split_list(text)]
+    except ValueError as error:
+        raise ValueError(
+            f"--alphas must be numbers separated by commas, such as 1e-5,1e-4,1e-3; got {text!r}."
+        ) from error
+
+
+def parse_bytes(text: str | None) -> int | None:
+    """Parse a size such as 500MB or 1.5 GiB into bytes; None stays None."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]*)\s*", text.lower())
+    unit = UNITS.get(found[2]) if found else None
+    try:
+        size = round(float(found[1]) * unit) if found and unit else 0
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise ValueError(f"--max-memory must be a size such as 500MB, 1.5GB or 2GiB; got {text!r}.")
+    return size
