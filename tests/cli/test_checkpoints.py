@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,12 @@ MANY = 10_000
 # The command line in a process of its own, which kills itself after its first round over all rows.
 KILLED = f"""
 import os, signal
+from dataclasses import replace
 from quernel.cli import main
 from quernel.estimators.warm_start import Checkpoint
 from quernel.solvers.screening import driver
 
-driver.SMALL, write = {SMALL}, Checkpoint.write
+driver.OPTIONS, write = replace(driver.OPTIONS, small={SMALL}), Checkpoint.write
 
 def last_words(self, guess):
     write(self, guess)
@@ -52,7 +54,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def written(monkeypatch):
     """The rows of every checkpoint; tables as small as this one would be gathered, and write none."""
-    monkeypatch.setattr(driver, "SMALL", SMALL)
+    monkeypatch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, small=SMALL))
     rows, write = [], Checkpoint.write
 
     def count(self, initial):

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def read_shared(name):
 @pytest.fixture
 def passes(monkeypatch):
     """How often rows of files were swept; tables as small as those here would be gathered instead."""
-    monkeypatch.setattr(driver, "SMALL", 10_000)
+    monkeypatch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, small=10_000))
     sweeps, map_reduce = [], StreamedDesign.map_reduce
 
     def counted(self, *args, **more):

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -23,6 +24,7 @@ from quernel.losses import LOSSES, Pinball
 from quernel.objective import Problem
 from quernel.solvers import SOLVERS
 from quernel.solvers.result import InitialPoint
+from quernel.solvers.screening import driver
 from support import map_reduce_steps as steps
 
 dask = pytest.importorskip("dask")
@@ -514,7 +516,7 @@ def test_dask_is_imported_only_for_dask_objects():
 @pytest.mark.parametrize("order", ["as it comes", "sorted by target"])
 def test_a_solve_gives_the_same_answer(client, order, monkeypatch):
     # Of rows at hand the guess would be brought nearer first, which takes features that are stored here.
-    monkeypatch.setattr("quernel.solvers.screening.driver.CORRECTED", np.inf)
+    monkeypatch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, steps_from=np.inf))
     rng = np.random.default_rng(90)
     n, levels = 60_000, np.array([0.2, 0.7])
     X = rng.uniform(size=(n, 2))

@@ -1,5 +1,7 @@
 """Curved losses on many rows: the sums of a full gradient, its certificate, and Newton with a subsampled Hessian."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,7 +108,7 @@ def test_rows_that_are_not_finite_are_found(data):
 
 def test_what_is_not_reached_by_the_sample_is_reached_without(data, monkeypatch):
     """With one subsampled step only, plain Newton takes over."""
-    monkeypatch.setattr(smooth_driver, "MAX_GAP_RATIO", 1e-300)
-    monkeypatch.setattr(smooth_driver, "ROWS_PER_FEATURE", 8)
+    options = replace(smooth_driver.OPTIONS, max_gap_ratio=1e-300, rows_per_feature=8)
+    monkeypatch.setattr(smooth_driver, "OPTIONS", options)
     ours = driver.solve(problem(data, Huber(1.0)))
     assert ours.converged

@@ -68,7 +68,7 @@ def test_a_near_miss_is_certified_without_another_pass(monkeypatch):
             break
     assert tried
     assert with_it.converged
-    monkeypatch.setattr(rounds, "RECHECK_FACTOR", 0)
+    monkeypatch.setattr(rounds, "OPTIONS", replace(rounds.OPTIONS, recheck_factor=0))
     without = driver.solve(large, tol=1e-5)
     assert without.converged
     assert with_it.sweeps < without.sweeps - 0.5

@@ -23,7 +23,7 @@ from quernel.losses import (
 )
 from quernel.objective import Problem
 from quernel.solvers import newton
-from quernel.solvers.screening import driver, smooth_driver
+from quernel.solvers.screening import driver
 
 N, M = 60_000, 40
 # Losses that are linear where most rows lie, so that rows can be screened, and losses that are curved there.
@@ -113,4 +113,4 @@ def test_what_counts_as_curved():
         sample = Problem(InMemoryDesign(ArrayRows(Phi, y), features=Phi), loss, 1e-3)
         result = newton.solve(sample)
         residual = driver._residuals(sample, result.coef, result.intercept)
-        assert smooth_driver.is_curved(sample.loss, residual, result.dual) == expected
+        assert driver.is_curved(sample.loss, residual, result.dual) == expected

@@ -155,7 +155,7 @@ def test_a_sample_must_have_enough_rows(design):
 def test_steps_leave_fewer_active_rows_and_cost_no_more_passes(design, levels, intercept, monkeypatch):
     whole = problem(design, Pinball(levels), 1e-7, fit_intercept=intercept)
     corrected = driver.solve(whole)
-    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    monkeypatch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, steps_from=np.inf))
     plain = driver.solve(whole)
     assert corrected.converged
     assert plain.converged
@@ -190,7 +190,7 @@ def test_where_no_step_can_be_taken_no_more_rows_are_solved_for(design, monkeypa
     whole = problem(design, Pinball([0.2, 0.5]), 1e-7)
     monkeypatch.setattr(SubsampledNewton, "step", lambda *args: None)
     without_steps = driver.solve(whole)
-    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    monkeypatch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, steps_from=np.inf))
     plain = driver.solve(whole)
     assert without_steps.active_rows == plain.active_rows
     np.testing.assert_allclose(without_steps.objective, plain.objective, rtol=1e-9)
@@ -249,5 +249,5 @@ def test_rows_of_all_kinds_are_corrected(design, case, monkeypatch):
     result = driver.solve(whole)
     assert taken
     assert result.converged
-    monkeypatch.setattr(driver, "CORRECTED", np.inf)
+    monkeypatch.setattr(driver, "OPTIONS", replace(driver.OPTIONS, steps_from=np.inf))
     np.testing.assert_allclose(result.objective, driver.solve(whole).objective, rtol=2e-6)

@@ -31,14 +31,40 @@ from quernel.objective import DualSums, Problem
 from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
-from quernel.solvers.result import BestIterate, Result
+from quernel.solvers.result import BestIterate, Limits, Result, after, or_null, statuses
 
 Array = NDArray[np.floating]
 
-# The line search ends where the derivative is at most this share of the one predicted at step 0, or after so many
-# probes.
-SLOPE_TOLERANCE = 1e-2
-MAX_PROBES = 60
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class NewtonOptions:
+    """What the method trades: steps against their cost, and digits against steps."""
+
+    # The line search ends where the derivative is at most this share of the one predicted at step 0 ...
+    slope_tolerance: float = 1e-2
+    # ... or after so many probes.
+    max_probes: int = 60
+    # Factor by which the width shrinks after a multiplier step.
+    shrink: float = 0.5
+    # The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
+    decrement_tolerance: float = 0.1
+    # A smooth loss is not smoothed further once the width is at most this multiple of its own.
+    min_width_ratio: float = 10
+    # Smallest ratio of the ridge 2 alpha d / share_i in the dual (row-side) system to |phi|^2; below, it loses all
+    # digits.
+    condition: float = 1e-13
+    # Problems up to this size (rows x features) are polished, for at most so many steps, ...
+    small: int = 2_000_000
+    polish_steps: int = 12
+    # ... to this relative gap.
+    rounding: float = 1e-16
+    # After a low-rank basis was dropped, losses with kinks continue with this share of their first smoothing width.
+    width_after_basis: float = 0.1
+
+
+OPTIONS = NewtonOptions()
 
 
 def exact_step(
@@ -54,11 +80,11 @@ def exact_step(
     screened_slope = problem.screened_slope(move, shift)
     low, high = np.zeros(problem.n_columns), np.full(problem.n_columns, np.inf)
     step = np.ones(problem.n_columns)
-    for _ in range(MAX_PROBES):
+    for _ in range(OPTIONS.max_probes):
         slope, curvature = problem.eval_along_direction(state, width, step)
         slope = slope + screened_slope + 2 * problem.alpha * (along + step * square)
         curvature = curvature + 2 * problem.alpha * square
-        found = np.abs(slope) <= SLOPE_TOLERANCE * first_slope
+        found = np.abs(slope) <= OPTIONS.slope_tolerance * first_slope
         if found.all():
             break
         low = np.where(slope < 0, step, low)
@@ -68,22 +94,6 @@ def exact_step(
         halfway = np.where(np.isfinite(high), (low + high) / 2, 2 * step)
         step = np.where(found, step, np.where(inside, newton, halfway))
     return step
-
-
-Mask = NDArray[np.bool_]
-
-# Factor by which the width shrinks after a multiplier step.
-SHRINK = 0.5
-# The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
-DECREMENT_TOLERANCE = 0.1
-# A smooth loss is not smoothed further once the width is at most this multiple of its own.
-MIN_WIDTH_RATIO = 10
-# Smallest ratio of the ridge 2 alpha d / share_i in the dual (row-side) system to |phi|^2; below, it loses all digits.
-CONDITION = 1e-13
-# Problems up to this size (rows x features) are polished to a relative gap of ROUNDING, for at most so many steps.
-SMALL = 2_000_000
-POLISH_STEPS = 12
-ROUNDING = 1e-16
 
 
 @dataclass
@@ -99,7 +109,7 @@ class _Columns:
     width, floor : arrays of shape (q,)
         Smoothing width d, and its lower bound for the sake of the linear algebra.
     goal : array of shape (q,)
-        Relative gap to reach: `tol`, then ROUNDING while polishing.
+        Relative gap to reach: `tol`, then that of rounding error while polishing.
     polish : array of shape (q,)
         Polishing steps left; negative when the column is finished.
     systems : list
@@ -148,6 +158,11 @@ class Start:
     width: Array
     null: NullModel
 
+    def take(self, columns: NDArray[np.intp]) -> Start:
+        """The start of some of the columns."""
+        coef, intercept, anchor = self.coef[:, columns], self.intercept[columns], self.anchor[..., columns]
+        return Start(coef, intercept, anchor, self.width[columns], self.null.take(columns))
+
     def project(self, basis: Array | None) -> Start:
         """The same start in the coordinates z of u = B z; no basis leaves it as it is."""
         return self if basis is None else replace(self, coef=basis.T @ self.coef)
@@ -193,7 +208,7 @@ def solve(
             _certify(columns, sums, inner_done, best, iteration)
             columns.width = np.where(inner_done, _next_width(columns), columns.width)
         # Columns that are done leave.
-        columns.polish = columns.polish - (columns.goal == ROUNDING)
+        columns.polish = columns.polish - (columns.goal == OPTIONS.rounding)
         unfinished = np.flatnonzero(columns.polish >= 0)
         if len(unfinished) < len(columns.index):
             best.sweeps += columns.state.sweeps
@@ -215,6 +230,39 @@ def solve(
     return best.result()
 
 
+def solve_in_basis(
+    problem: Problem,
+    basis: Array | None,
+    start: Start,
+    limits: Limits,
+    callback: Callable[[Array, Array], None] | None = None,
+) -> Result:
+    """Newton on all rows within a basis (M, k), certified over all features; continued without basis where needed.
+
+    `callback` is called with (coef, intercept) after every step over all features.
+    """
+    tol, max_iter = limits.tol, limits.max_iter
+    # Projected features need memory of their own, and out of core the duals cannot be handed on.
+    if basis is None or not problem.rows.random_access:
+        return solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, callback=callback)
+    inner = problem.in_memory("Projected features").project(basis)
+    result = solve(inner, tol=tol / 2, max_iter=max_iter, start=start.project(basis), polish=False)
+    share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
+    state = inner.rows.new_state()
+    inner.set_coefficients(state, result.coef, result.intercept)  # residuals are the same, and cheaper in the basis
+    state = problem.rows.new_state(anchor=result.dual, residual=state.collect("residual"))
+    found = certify(problem, state, coef, result.intercept, start.null)
+    whole = replace(
+        result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,
+        status=statuses(found.relative, tol), sweeps=share * result.sweeps + 1 + state.sweeps,
+    )  # fmt: skip
+    if whole.converged or stop_requested():
+        return or_null(whole, start.null, tol)
+    width = OPTIONS.width_after_basis * start.width
+    again = Start(coef, result.intercept, result.dual, width, start.null)
+    return after(whole, solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False))
+
+
 def _all_columns(columns: _Columns, best: BestIterate) -> tuple[Array, Array]:
     """Current coefficients and intercepts of all columns, converged or not."""
     coef, intercept = best.coef.copy(), best.intercept.copy()
@@ -233,18 +281,18 @@ def _cold_start(problem: Problem) -> Start:
 
 def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Columns:
     """All columns at the start, except those that the constant fits exactly."""
-    q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= SMALL
+    q, small = problem.n_columns, problem.rows.n_rows * problem.rows.n_features <= OPTIONS.small
     same = start.anchor.ndim == 1
     state = problem.rows.new_state() if same else problem.rows.new_state(anchor=start.anchor)
     if same:
         problem.set_multipliers(state, start.anchor)
     problem.set_coefficients(state, start.coef, start.intercept)
-    floor = CONDITION * problem.rows.kernel_scale() * problem.rows.largest_share / (2 * problem.alpha)
+    floor = OPTIONS.condition * problem.rows.kernel_scale() * problem.rows.largest_share / (2 * problem.alpha)
     width = _drop_if_smooth(problem, start.width)
     columns = _Columns(
         problem, start.null, np.arange(q), state, start.coef.copy(), start.intercept.copy(), width,
         np.where(problem.loss.smoothing_width > 0, 0, np.minimum(floor, 1e-4 * width)), np.full(q, tol),
-        np.full(q, POLISH_STEPS if polish and small else 0), [None] * q,
+        np.full(q, OPTIONS.polish_steps if polish and small else 0), [None] * q,
     )  # fmt: skip
     # Where the constant fits exactly, F0 = 0 is the minimum.
     return columns.take(np.flatnonzero(start.null.objective > 0))
@@ -252,12 +300,12 @@ def _initialize(problem: Problem, start: Start, tol: float, polish: bool) -> _Co
 
 def _drop_if_smooth(problem: Problem, width: Array) -> Array:
     """The width (q,), or 0 where the loss itself is about as smooth."""
-    return np.where(width > MIN_WIDTH_RATIO * problem.loss.smoothing_width, width, 0.0)
+    return np.where(width > OPTIONS.min_width_ratio * problem.loss.smoothing_width, width, 0.0)
 
 
 def _next_width(columns: _Columns) -> Array:
     """Widths (q,) after a multiplier step."""
-    return np.maximum(_drop_if_smooth(columns.problem, SHRINK * columns.width), columns.floor)
+    return np.maximum(_drop_if_smooth(columns.problem, OPTIONS.shrink * columns.width), columns.floor)
 
 
 def _gradient(columns: _Columns, sums: DualSums) -> tuple[Array, Array]:
@@ -291,7 +339,7 @@ def _inner_converged(columns: _Columns, sums: DualSums) -> Mask:
     return np.where(
         sums.fenchel_gap <= 0.5 * goal,
         within_goal | at_rounding,
-        (decrement <= DECREMENT_TOLERANCE * sums.fenchel_gap) | at_rounding,
+        (decrement <= OPTIONS.decrement_tolerance * sums.fenchel_gap) | at_rounding,
     )
 
 
@@ -303,11 +351,11 @@ def _certify(columns: _Columns, sums: DualSums, inner_done: Mask, best: BestIter
     objective = columns.problem.objective(sums, columns.coef, columns.intercept)
     gap = sums.fenchel_gap + dual_residual(columns.problem, columns.coef, sums.phi_t_dual)
     estimate = relative(gap, objective, columns.null.objective)
-    polishing = columns.goal == ROUNDING
+    polishing = columns.goal == OPTIONS.rounding
     if (inner_done & (estimate <= np.where(polishing, best.relative_gap[columns.index], 2 * columns.goal))).any():
         reached = _certify_and_record(columns, inner_done & (sums.active == 0), best, iteration) <= columns.goal
         columns.polish = np.where(reached & polishing, -1, columns.polish)
-        columns.goal = np.where(reached, ROUNDING, columns.goal)
+        columns.goal = np.where(reached, OPTIONS.rounding, columns.goal)
 
 
 def _certify_and_record(columns: _Columns, free_intercept: Mask, best: BestIterate, iteration: int) -> Array:

@@ -63,6 +63,14 @@ class InitialPoint:
 Callback = Callable[[InitialPoint], None]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """When a solve ends: at a relative duality gap of `tol`, or after `max_iter` iterations of each column."""
+
+    tol: float
+    max_iter: int
+
+
 class Status(Enum):
     """How a column's solve ended."""
 

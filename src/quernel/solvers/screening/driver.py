@@ -36,28 +36,56 @@ from quernel.objective import InMemoryProblem, Problem, require_finite
 from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
-from quernel.solvers.result import Callback, InitialPoint, Result, certify_point
-from quernel.solvers.screening import smooth_driver
-from quernel.solvers.screening.rounds import FIRST_WIDTH, RoundCallback, central_duals, solve_in_rounds
+from quernel.solvers.result import Callback, InitialPoint, Limits, Result, certify_point
+from quernel.solvers.screening import rounds
+from quernel.solvers.screening.rounds import RoundCallback, RoundStart, central_duals, solve_in_rounds
 from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
+from quernel.solvers.screening.smooth_driver import SmoothStart, solve_smooth
 from quernel.solvers.screening.subsampled_newton import SAMPLE_STEPS, NewtonSteps, SubsampledNewton, has_enough_rows
 
 Array = NDArray[np.floating]
 # Work done: iterations per column (q,), feature entries read, rows summed into Hessians.
 _Work = tuple[NDArray[np.intp], float, int]
+# Coefficients, intercepts, residuals and duals of a fit to a sample.
+_SampleFit = tuple[Array, Array, Array, Array]
 
-# Rows per feature of the first sample, and the factor by which each further sample grows.
-FIRST_SAMPLE = 8
-GROWTH = 8
-# Problems up to this size (rows x features) are solved by plain Newton, without samples or screening.
-SMALL = 2_000_000
-# Screening is tried while the expected share of active rows is at most this.
-MAX_ACTIVE_SHARE = 0.25
-# Newton steps before screening are taken where the expected active rows exceed this share of the rows of the sample.
-CORRECTED = 0.2
-# Relative gap to which samples are solved: a share of their sampling error; fixed for the first, whose error is
-# unknown.
-STAGE_ACCURACY, FIRST_ACCURACY = 0.1, 0.0025
+
+@dataclass(frozen=True)
+class StageOptions:
+    """Which samples are solved before all rows, how accurately, and when rows are screened."""
+
+    # Rows per feature of the first sample, and the factor by which each further sample grows.
+    first_sample: int = 8
+    growth: int = 8
+    # Problems up to this size (rows x features) are solved by plain Newton, without samples or screening.
+    small: int = 2_000_000
+    # Screening is tried while the expected share of active rows is at most this ...
+    max_active_share: float = 0.25
+    # ... and the share of rows on curved pieces of the loss at most this.
+    max_curved_share: float = 0.25
+    # Newton steps are taken before screening where the expected active rows exceed this share of the sample's rows.
+    steps_from: float = 0.2
+    # Relative gap to which samples are solved: a share of their sampling error; fixed for the first, whose error is
+    # unknown.
+    accuracy: float = 0.1
+    first_accuracy: float = 0.0025
+
+
+OPTIONS = StageOptions()
+
+
+@dataclass(frozen=True, eq=False)
+class _Features:
+    """What the first sample tells about the features: a low-rank basis (M, k), None to use all, and their moments."""
+
+    basis: Array | None
+    moments: FeatureMoments
+
+    @classmethod
+    def from_sample(cls, sample: InMemoryProblem, n_rows: int, tol: float) -> _Features:
+        """The basis for problems of `n_rows` rows like the sample's, and the moments within it."""
+        basis = principal_basis(sample, n_rows, tol, null_model(sample).objective)
+        return cls(basis, FeatureMoments.from_sample(sample.project(basis)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +98,8 @@ class _Stage:
         In the coordinates of all features, also where a basis is used.
     basis : array of shape (M, k) or None
         Low-rank basis of the features; None uses all of them.
-    active_share : array of shape (q,)
-        Expected share of rows with a residual within `band` of a kink.
-    band, wide_band : arrays of shape (q,)
-        Distance from a kink below which rows are active; `wide_band` where active rows are only screened again.
-    covers_all : bool
-        Whether `wide_band` is wide enough for practically every row that could change segment.
+    error : SamplingError
+        Bands around kinks within which rows are active, and how many these are.
     parameters : float
         Effective degrees of freedom of the fit.
     curved : bool
@@ -87,79 +111,65 @@ class _Stage:
     coef: Array
     intercept: Array
     basis: Array | None
-    active_share: Array
-    band: Array
-    wide_band: Array
-    covers_all: bool
+    error: SamplingError
     parameters: float
     curved: bool
     work: _Work
     newton_steps: SubsampledNewton | None = None
 
     @classmethod
-    def from_solution(
-        cls, sample: InMemoryProblem, result: Result, basis: Array | None, moments: FeatureMoments, tol: float
+    def from_fit(
+        cls,
+        sample: InMemoryProblem,
+        fit: tuple[Array, Array, Array, Array],
+        features: _Features,
+        tol: float,
+        work: _Work,
     ) -> _Stage:
+        """The stage of a fit (coef, intercept, residual, dual) to the sample, whose features are those of the basis."""
+        coef, intercept, residual, dual = fit
+        error, curved = _estimate_error(sample, residual, dual, sample.rows.n_rows, features.moments, tol)
+        coef = coef if features.basis is None else features.basis @ coef
+        return cls(coef, intercept, features.basis, error, float(error.parameters.max()), curved, work)
+
+    @classmethod
+    def from_solution(cls, sample: InMemoryProblem, result: Result, features: _Features, tol: float) -> _Stage:
         """The stage of a sample that was solved."""
-        fit = result.coef, result.intercept, _residuals(sample, result.coef, result.intercept)
-        return cls._build(sample, fit, result.dual, basis, moments, tol, _work(sample, result))
+        fit = result.coef, result.intercept, _residuals(sample, result.coef, result.intercept), result.dual
+        return cls.from_fit(sample, fit, features, tol, _work(sample, result))
 
     @classmethod
     def from_steps(
-        cls,
-        sample: InMemoryProblem,
-        initial: _Stage,
-        newton_steps: SubsampledNewton,
-        basis: Array | None,
-        moments: FeatureMoments,
-        tol: float,
+        cls, sample: InMemoryProblem, initial: _Stage, newton_steps: SubsampledNewton, features: _Features, tol: float
     ) -> _Stage | None:
         """The stage of a sample approximately solved by a few Newton steps; None where these do not converge."""
         fit = newton_steps.fit_subsample(initial.coef, initial.intercept)
         if fit is None:
             return None
-        dual, steps = sample.loss.slope(fit[2]), np.full(sample.n_columns, SAMPLE_STEPS)
-        work = steps, newton_steps.entries, newton_steps.hessian_rows
-        stage = cls._build(sample, fit, dual, basis, moments, tol, work)
+        work = np.full(sample.n_columns, SAMPLE_STEPS), newton_steps.entries, newton_steps.hessian_rows
+        stage = cls.from_fit(sample, (*fit, sample.loss.slope(fit[2])), features, tol, work)
         return replace(stage, newton_steps=newton_steps)
 
     @classmethod
-    def _build(
-        cls,
-        sample: InMemoryProblem,
-        fit: tuple[Array, Array, Array],
-        dual: Array,
-        basis: Array | None,
-        moments: FeatureMoments,
-        tol: float,
-        work: _Work,
-    ) -> _Stage:
-        """The stage of a fit (coef, intercept, residual) with the duals of the sample."""
-        (coef, intercept, residual), error = fit, SamplingError.unknown(sample)
-        curved = smooth_driver.is_curved(sample.loss, residual, dual)
-        if not curved:
-            error = SamplingError.estimate(sample, residual, dual, sample.rows.n_rows, moments, tol)
-        coef, parameters = coef if basis is None else basis @ coef, float(error.parameters.max())
-        bands = error.active_share, error.band, error.wide_band, error.covers_all
-        return cls(coef, intercept, basis, *bands, parameters, curved, work)
-
-    @classmethod
-    def from_initial(
-        cls, sample: InMemoryProblem, initial: InitialPoint, basis: Array | None, moments: FeatureMoments, tol: float
-    ) -> _Stage:
+    def from_initial(cls, sample: InMemoryProblem, initial: InitialPoint, features: _Features, tol: float) -> _Stage:
         """The stage of a given initial point, whose error is estimated from the residuals of a sample."""
         residual = _residuals(sample, initial.coef, initial.intercept)
         dual = sample.loss.slope(residual)
-        curved = smooth_driver.is_curved(sample.loss, residual, dual)
-        error = SamplingError.unknown(sample)
-        if not curved:
-            error = SamplingError.estimate(sample, residual, dual, initial.n_rows, moments, tol)
-        bands = error.active_share, error.band, error.wide_band, error.covers_all
-        if initial.band is not None:
-            active_share = np.mean(sample.loss.distance_to_knot(residual) <= initial.band, axis=0)
-            bands = active_share, initial.band, initial.band, False
+        error, curved = _estimate_error(sample, residual, dual, initial.n_rows, features.moments, tol)
+        if (band := initial.band) is not None:
+            active_share = np.mean(sample.loss.distance_to_knot(residual) <= band, axis=0)
+            error = replace(error, active_share=active_share, band=band, wide_band=band, covers_all=False)
         work = np.zeros(sample.n_columns, dtype=np.intp), sample.rows.n_rows * sample.rows.n_features, 0
-        return cls(initial.coef, initial.intercept, basis, *bands, initial.parameters, curved, work)
+        return cls(initial.coef, initial.intercept, features.basis, error, initial.parameters, curved, work)
+
+    @property
+    def can_screen(self) -> bool:
+        """Whether rows can be screened: not by a curved loss, or an uninformative sample (e.g. with constant y)."""
+        return not self.curved and bool(np.all(self.error.band > 0))
+
+    def as_initial(self, n_rows: int) -> InitialPoint:
+        """The fit, made to `n_rows` rows, as a point from which a solve can be continued."""
+        return InitialPoint(self.coef, self.intercept, n_rows, self.parameters)
 
 
 def solve(
@@ -192,114 +202,110 @@ def solve(
     -------
     Result
     """
-    n, M, size = problem.rows.n_rows, problem.rows.n_features, FIRST_SAMPLE * problem.rows.n_features
-    rng = np.random.default_rng(0)
+    limits, rng, n, M = Limits(tol, max_iter), np.random.default_rng(0), problem.rows.n_rows, problem.rows.n_features
     if is_small(problem):
-        _, result = problem.run_at(_solve_all, problem.rows.gather(n, rng), tol, max_iter, initial, polish)
-        return replace(result, dual=result.dual[: problem.rows.n_duals])
+        _, small = problem.run_at(_solve_small, problem.rows.gather(n, rng), limits, initial, polish)
+        return replace(small, dual=small.dual[: problem.rows.n_duals])
+    callback = callback or _ignore
     # 1. A first sample, or the given point.
-    if initial is None:
-        moments, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, tol, max_iter)
-    else:
-        moments, stage = problem.run_at(_initial_stage, problem.rows.sample(size, rng), n, tol, initial)
-        size = initial.n_rows
-    work, solved = [stage.work], initial is not None and initial.solved
+    size = OPTIONS.first_sample * M
+    features, stage = problem.run_at(_first_stage, problem.rows.sample(size, rng), n, limits, initial)
     # In parallel: samples are too small to use all threads.
     null = None if stage.curved else problem.rows.submit(null_model, problem)
     # 2. Larger samples, until all rows are next.
-    while not stage.curved and not stop_requested():
-        if not np.all(stage.band > 0):  # an uninformative sample, such as one with constant y
-            return newton.solve(problem, tol=tol, max_iter=max_iter)
-        if size >= n:
-            break
-        if callback is not None:
-            callback(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
-        # Active rows are solved one column at a time. Out of core each column recomputes the features of its own in
-        # every step, so their number adds up; in memory gathering a sample costs as much as it saves the other columns.
-        active_share = stage.active_share.max() if problem.rows.returns_rows else stage.active_share.sum()
-        size = _next_size(size, n, float(active_share), _max_sample_size(problem, stage))
+    work, size = [stage.work], size if initial is None else initial.n_rows
+    while size < n and stage.can_screen and not stop_requested():
+        callback(stage.as_initial(size))
+        size = _next_size(problem, stage, size)
         if size < n:
-            goal = max(tol, STAGE_ACCURACY * stage.parameters / size)
-            sample = problem.rows.sample(size, rng, stage.basis, stored=size <= problem.rows.most_stored)
-            _, stage = problem.run_at(_next_stage, sample, moments, stage, goal, tol, max_iter)
+            goal = Limits(max(tol, OPTIONS.accuracy * stage.parameters / size), max_iter)
+            stored = size <= problem.rows.most_stored
+            sample = problem.rows.sample(size, rng, stage.basis, stored=stored)
+            _, stage = problem.run_at(_next_stage, sample, features, stage, goal, tol)
             work.append(stage.work)
             del sample
-
-    def report_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
-        if callback is not None:
-            callback(InitialPoint(coef, intercept, n, stage.parameters, band))
-
+    if not (stage.curved or stage.can_screen or stop_requested()):
+        return newton.solve(problem, tol=tol, max_iter=max_iter)
     # 3. and 4. All rows: screen, solve and check in rounds; without screening where the loss is curved.
-    if stop_requested():
-        scale = null_model(problem) if null is None else null()
-        result = certify_point(problem, stage.coef, stage.intercept, scale, tol)
-    elif stage.curved:
-        if callback is not None:
-            callback(InitialPoint(stage.coef, stage.intercept, size, stage.parameters))
-        result = smooth_driver.solve_curved(
-            problem, stage.basis, stage.coef, stage.intercept, rng, tol, max_iter, report_round, solved=solved
-        )
-    else:
-        steps = None if solved else _plan_steps(problem, stage, rng)
-        stage = replace(stage, newton_steps=None)
-        result = _solve_stage(problem, stage.basis, stage, tol, max_iter, report_round, solved, steps, null)
+    if stage.curved:
+        callback(stage.as_initial(size))
+    solved = initial is not None and initial.solved
+    steps = _plan_steps(problem, stage, rng) if stage.can_screen and not (solved or stop_requested()) else None
+    stage = replace(stage, newton_steps=None)
+    start = RoundStart(stage.coef, stage.intercept, stage.error.band, stage.basis, solved, steps, null)
+    result = _last_stage(problem, start, stage, rng, limits, callback)
     work.append(_work(problem, result))
     iterations, sweeps, hessian_rows = (sum(parts) for parts in zip(*work, strict=True))
     work_done = {"iterations": iterations, "sweeps": sweeps / (n * M), "hessian_rows": hessian_rows}
     return replace(result, **work_done, parameters=stage.parameters)
 
 
+def _ignore(point: InitialPoint) -> None:
+    """The callback of a solve without one."""
+
+
+def _last_stage(
+    problem: Problem, start: RoundStart, stage: _Stage, rng: np.random.Generator, limits: Limits, callback: Callback
+) -> Result:
+    """Solve all rows from the fit of the last sample; after a request to stop, only certify that."""
+
+    def report_round(coef: Array, intercept: Array, band: Array | None = None) -> None:
+        callback(InitialPoint(coef, intercept, problem.rows.n_rows, stage.parameters, band))
+
+    if stop_requested():
+        scale = null_model(problem) if start.null is None else start.null()
+        return certify_point(problem, start.coef, start.intercept, scale, limits.tol)
+    if stage.curved:
+        smooth = SmoothStart(start.coef, start.intercept, start.basis, start.solved)
+        return solve_smooth(problem, smooth, rng, limits, report_round)
+    return _solve_rows(problem, start, stage.error.active_share, limits, report_round)
+
+
+def _solve_rows(
+    problem: Problem, start: RoundStart, active_share: Array, limits: Limits, callback: RoundCallback | None = None
+) -> Result:
+    """Solve all columns on these rows: by rounds of screening where that pays, else by Newton on all of them."""
+    small = problem.rows.n_rows * problem.rows.n_features <= OPTIONS.small
+    if small or active_share.max() > OPTIONS.max_active_share:
+        warm = warm_start(problem, start, start.band, start.null)
+        return newton.solve_in_basis(problem, start.basis, warm, limits)
+    return solve_in_rounds(problem, start, limits, callback)
+
+
 # Functions for `Problem.run_at`: they run where the rows live, and return (what stays there, what is sent back).
 
 
-def _solve_all(
-    problem: InMemoryProblem,
-    rows: InMemoryDesign,
-    tol: float,
-    max_iter: int,
-    initial: InitialPoint | None,
-    polish: bool,
+def _solve_small(
+    problem: InMemoryProblem, rows: InMemoryDesign, limits: Limits, initial: InitialPoint | None, polish: bool
 ) -> tuple[None, Result]:
     """Plain Newton on all rows of a small problem, from a warm start if one is given."""
     problem, start = problem.on(rows), None
     if initial is not None:
-        stage = _Stage.from_initial(problem, initial, None, FeatureMoments.from_sample(problem), tol)
-        start = warm_start(problem, initial, np.where(stage.curved, 0.0, stage.band))
-    result = newton.solve(problem, tol=tol, max_iter=max_iter, start=start, polish=polish)
+        features = _Features(None, FeatureMoments.from_sample(problem))
+        stage = _Stage.from_initial(problem, initial, features, limits.tol)
+        start = warm_start(problem, initial, np.where(stage.curved, 0.0, stage.error.band))
+    result = newton.solve(problem, tol=limits.tol, max_iter=limits.max_iter, start=start, polish=polish)
     return None, replace(result, parameters=_parameters(problem.loss, result))
 
 
 def _first_stage(
-    problem: InMemoryProblem, rows: InMemoryDesign, n: int, tol: float, max_iter: int
-) -> tuple[FeatureMoments, _Stage]:
-    """Choose the low-rank basis from the first sample, and solve the sample within it."""
-    sample = problem.on(rows)
-    require_finite(sample.rows.as_array("A sample is kept"))
-    basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    sample = sample.project(basis)
-    result = newton.solve(sample, tol=max(tol, FIRST_ACCURACY), max_iter=max_iter, polish=False)
-    moments = FeatureMoments.from_sample(sample)
-    return moments, _Stage.from_solution(sample, result, basis, moments, tol)
-
-
-def _initial_stage(
-    problem: InMemoryProblem, rows: InMemoryDesign, n: int, tol: float, initial: InitialPoint
-) -> tuple[FeatureMoments, _Stage]:
-    """As `_first_stage`, for a given initial point in place of the sample's solution."""
-    sample = problem.on(rows)
-    basis = principal_basis(sample, n, tol, null_model(sample).objective)
-    moments = FeatureMoments.from_sample(sample.project(basis))
-    return moments, _Stage.from_initial(sample, initial, basis, moments, tol)
+    problem: InMemoryProblem, rows: InMemoryDesign, n_rows: int, limits: Limits, initial: InitialPoint | None
+) -> tuple[_Features, _Stage]:
+    """Choose the low-rank basis from the first sample, and solve the sample within it, unless a point is given."""
+    sample, tol = problem.on(rows), limits.tol
+    if initial is None:
+        require_finite(sample.rows.as_array("A sample is kept"))
+    features = _Features.from_sample(sample, n_rows, tol)
+    if initial is not None:
+        return features, _Stage.from_initial(sample, initial, features, tol)
+    sample = sample.project(features.basis)
+    tol_of_sample = max(tol, OPTIONS.first_accuracy)
+    result = newton.solve(sample, tol=tol_of_sample, max_iter=limits.max_iter, polish=False)
+    return features, _Stage.from_solution(sample, result, features, tol)
 
 
 def _next_stage(
-    problem: InMemoryProblem,
-    rows: InMemoryDesign,
-    moments: FeatureMoments,
-    before: _Stage,
-    goal: float,
-    tol: float,
-    max_iter: int,
+    problem: InMemoryProblem, rows: InMemoryDesign, features: _Features, before: _Stage, goal: Limits, tol: float
 ) -> tuple[None, _Stage]:
     """The stage of a larger sample, whose `rows` already have the features of the basis.
 
@@ -310,10 +316,12 @@ def _next_stage(
     stage = None
     if steps := has_enough_rows(sample, before.parameters):
         newton_steps = SubsampledNewton(sample, basis, before.parameters)
-        stage = _Stage.from_steps(sample, initial, newton_steps, basis, moments, tol)
+        stage = _Stage.from_steps(sample, initial, newton_steps, features, tol)
     if stage is None:
-        result = _solve_stage(sample, None, initial, goal, max_iter)
-        stage = _Stage.from_solution(sample, result, basis, moments, tol)
+        start = RoundStart(initial.coef, initial.intercept, initial.error.band)
+        stage = _Stage.from_solution(
+            sample, _solve_rows(sample, start, initial.error.active_share, goal), features, tol
+        )
         if steps:
             iterations, entries, hessian_rows = stage.work
             work = iterations, entries + newton_steps.entries, hessian_rows + newton_steps.hessian_rows
@@ -332,21 +340,38 @@ def _plan_steps(problem: Problem, stage: _Stage, rng: np.random.Generator) -> Ne
     rows, steps = problem.rows, stage.newton_steps
     if not rows.random_access or problem.loss.margin or np.isnan(problem.loss.segments[1]).any():
         return None
-    size = GROWTH * FIRST_SAMPLE * rows.n_features if steps is None else steps.n_rows
-    if stage.active_share.max() * rows.n_rows < CORRECTED * size:
+    size = OPTIONS.growth * OPTIONS.first_sample * rows.n_features if steps is None else steps.n_rows
+    if stage.error.active_share.max() * rows.n_rows < OPTIONS.steps_from * size:
         return None
     if steps is None:  # no such sample yet: draw one that is small beside all rows
         sample = problem.on(rows.sample(min(size, rows.n_rows // 4), rng, stage.basis))
         if not has_enough_rows(sample, stage.parameters):
             return None
         steps = SubsampledNewton(sample, stage.basis, stage.parameters)
-    return NewtonSteps(steps, stage.wide_band, stage.covers_all)
+    return NewtonSteps(steps, stage.error.wide_band, stage.error.covers_all)
 
 
 def is_small(problem: Problem) -> bool:
     """Whether to solve without screening: a small problem, or one with few rows per feature."""
     n, M = problem.rows.n_rows, problem.rows.n_features
-    return n < 2 * FIRST_SAMPLE * M or n * M <= SMALL
+    return n < 2 * OPTIONS.first_sample * M or n * M <= OPTIONS.small
+
+
+def is_curved(loss: Loss, residual: Array, dual: Array) -> bool:
+    """Whether the loss is curved at more than a few of these residuals and duals (n, q)."""
+    if not np.all(loss.smoothing_width > 0):
+        return False
+    bent = loss.curvature(residual, dual, 0.0) > 0
+    return bool(np.max(np.mean(bent, axis=0)) > OPTIONS.max_curved_share)
+
+
+def _estimate_error(
+    sample: InMemoryProblem, residual: Array, dual: Array, n_rows: int, moments: FeatureMoments, tol: float
+) -> tuple[SamplingError, bool]:
+    """The error of a fit to `n_rows` rows, and whether the loss is curved at its residuals, where it is unknown."""
+    if is_curved(sample.loss, residual, dual):
+        return SamplingError.unknown(sample), True
+    return SamplingError.estimate(sample, residual, dual, n_rows, moments, tol), False
 
 
 def _work(sample: Problem, result: Result) -> _Work:
@@ -354,21 +379,25 @@ def _work(sample: Problem, result: Result) -> _Work:
     return result.iterations, result.sweeps * sample.rows.n_rows * sample.rows.n_features, result.hessian_rows
 
 
-def _next_size(size: int, n: int, active_share: float, most: int) -> int:
-    """Rows of the next stage: `n`, unless a larger sample pays.
+def _next_size(problem: Problem, stage: _Stage, size: int) -> int:
+    """Rows of the next stage: all, unless a larger sample pays.
 
     The band shrinks with the root of the sample size, so a sample `larger` saves this many active rows; it must save at
     least half as many as it has.
     """
-    larger = min(GROWTH * size, max(most, size))
+    # Active rows are solved one column at a time. Out of core each column recomputes the features of its own in every
+    # step, so their number adds up; in memory gathering a sample costs as much as it saves the other columns.
+    n, shares = problem.rows.n_rows, stage.error.active_share
+    active_share = float(shares.max() if problem.rows.returns_rows else shares.sum())
+    larger = min(OPTIONS.growth * size, max(_max_sample_size(problem, shares), size))
     saved = active_share * n * (1 - np.sqrt(size / larger))
     return n if 2 * saved <= larger or 2 * larger > n or larger == size else larger
 
 
-def _max_sample_size(problem: Problem, stage: _Stage) -> int:
+def _max_sample_size(problem: Problem, active_share: Array) -> int:
     """Largest sample that fits into memory: its features or, where these are recomputed, those of its active rows."""
-    stored, active_share = problem.rows.most_stored, stage.active_share
-    if active_share.max() > MAX_ACTIVE_SHARE:
+    stored = problem.rows.most_stored
+    if active_share.max() > OPTIONS.max_active_share:
         return stored
     return max(stored, int(min(stored / active_share.sum(), problem.rows.most_sampled)))
 
@@ -379,11 +408,14 @@ def _parameters(loss: Loss, result: Result) -> float:
 
 
 def warm_start(
-    problem: Problem, initial: Result | _Stage | InitialPoint, band: Array, null: Callable[[], NullModel] | None = None
+    problem: Problem,
+    initial: Result | RoundStart | InitialPoint,
+    band: Array,
+    null: Callable[[], NullModel] | None = None,
 ) -> newton.Start:
     """Start Newton at a fit to fewer rows, with a smoothing width in proportion to its uncertainty `band` (q,)."""
-    scale = null_model(problem) if null is None else null()
-    return newton.Start(initial.coef, initial.intercept, central_duals(problem), FIRST_WIDTH * band, scale)
+    scale, width = null_model(problem) if null is None else null(), rounds.OPTIONS.first_width * band
+    return newton.Start(initial.coef, initial.intercept, central_duals(problem), width, scale)
 
 
 def _residuals(sample: InMemoryProblem, coef: Array, intercept: Array) -> Array:
@@ -391,34 +423,3 @@ def _residuals(sample: InMemoryProblem, coef: Array, intercept: Array) -> Array:
     state = sample.rows.new_state()
     sample.set_coefficients(state, coef, intercept)
     return state.collect("residual")
-
-
-def _solve_stage(
-    problem: Problem,
-    basis: Array | None,
-    initial: _Stage,
-    tol: float,
-    max_iter: int,
-    callback: RoundCallback | None = None,
-    solved: bool = False,
-    steps: NewtonSteps | None = None,
-    null: Callable[[], NullModel] | None = None,
-) -> Result:
-    """Solve all columns on these rows, warm-started from the stage before: by rounds of screening where that pays."""
-    small = problem.rows.n_rows * problem.rows.n_features <= SMALL
-    if small or initial.active_share.max() > MAX_ACTIVE_SHARE:
-        start = warm_start(problem, initial, initial.band, null)
-        return smooth_driver.solve_projected(problem, basis, start, tol, max_iter)
-    return solve_in_rounds(
-        problem,
-        initial.coef,
-        initial.intercept,
-        initial.band,
-        basis=basis,
-        tol=tol,
-        max_iter=max_iter,
-        callback=callback,
-        solved=solved,
-        steps=steps,
-        null=null,
-    )

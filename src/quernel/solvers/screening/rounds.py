@@ -28,8 +28,7 @@ from quernel.objective import InMemoryProblem, Problem, ScreenedRows
 from quernel.objective.duality_gap import NullModel, balanced, certify, dual_residual, null_model, relative
 from quernel.solvers import newton
 from quernel.solvers.progress import Progress, report, stop_requested
-from quernel.solvers.result import Result, certify_point, or_null, statuses
-from quernel.solvers.screening import smooth_driver
+from quernel.solvers.result import Limits, Result, certify_point, or_null, statuses
 from quernel.solvers.screening.active_set import (
     ActiveRows,
     ActiveSet,
@@ -49,22 +48,31 @@ Mask = NDArray[np.bool_]
 # Called with coefficients, intercepts and, where it is known, a band for a warm start.
 RoundCallback = Callable[..., None]
 
-# With a larger share of active rows than this, plain Newton on all rows is cheaper.
-MAX_ACTIVE_SHARE = 0.5
-# Smoothing width at which Newton starts, as a share of the band: in the first round, and in later ones.
-FIRST_WIDTH, NEXT_WIDTH = 0.25, 0.1
-# Rounds before falling back to plain Newton on all rows.
-MAX_ROUNDS = 5
-# Relative gap of the first active-set solve where no low-rank basis makes it cheap: another round follows anyway.
-FIRST_GOAL = 1e-4
-# Newton steps of an active-set solve; more would mean that it does not converge.
-MAX_STEPS = 60
-# Up to this multiple of the tolerance the gap may be due to the duals alone, so better duals are tried first.
-RECHECK_FACTOR = 8
+
+@dataclass(frozen=True)
+class RoundOptions:
+    """What the rounds trade against each other."""
+
+    # With a larger share of active rows than this, plain Newton on all rows is cheaper.
+    max_active_share: float = 0.5
+    # Smoothing width at which Newton starts, as a share of the band: in the first round, and in later ones.
+    first_width: float = 0.25
+    next_width: float = 0.1
+    # Rounds before falling back to plain Newton on all rows.
+    max_rounds: int = 5
+    # Relative gap of the first active-set solve where no low-rank basis makes it cheap: another round follows anyway.
+    first_goal: float = 1e-4
+    # Newton steps of an active-set solve; more would mean that it does not converge.
+    max_steps: int = 60
+    # Up to this multiple of the tolerance the gap may be due to the duals alone, so better duals are tried first.
+    recheck_factor: float = 8
+    # Duals with a weighted mean below this count as balanced.
+    rounding: float = 1e-12
+
+
+OPTIONS = RoundOptions()
 # A band that contains no row except those that violate their segment.
 TOUCHING = np.finfo(float).tiny
-# Duals with a weighted mean below this count as balanced.
-ROUNDING = 1e-12
 
 
 def central_duals(problem: Problem) -> Array:
@@ -75,140 +83,193 @@ def central_duals(problem: Problem) -> Array:
     return np.where(np.isfinite(half), half, np.clip(0.0, low, high))
 
 
-def solve_in_rounds(
-    problem: Problem,
-    coef: Array,
-    intercept: Array,
-    band: Array,
-    *,
-    basis: Array | None = None,
-    tol: float,
-    max_iter: int,
-    callback: RoundCallback | None = None,
-    solved: bool = False,
-    steps: NewtonSteps | None = None,
-    null: Callable[[], NullModel] | None = None,
-) -> Result:
-    """Solve all columns from an approximate fit, by rounds of screening.
+@dataclass(frozen=True, eq=False)
+class RoundStart:
+    """An approximate fit, from which rounds of screening start.
 
-    Parameters
+    Attributes
     ----------
-    problem : Problem
     coef, intercept : arrays of shape (M, q) and (q,)
-        The approximate fit.
     band : array of shape (q,)
         Rows with a residual within this distance of a kink are active at first.
     basis : array of shape (M, k) or None
         Low-rank basis in which active-set problems are solved; dropped where the certificate shows that it is too
         small.
-    tol : float
-        Relative duality gap.
-    max_iter : int
-        Newton steps of each solve.
-    callback : callable or None
-        Called with (coef, intercept, band) after every round.
     solved : bool
-        Whether the fit may already be the solution: out of core the first duals are tried on it before all rows are
-        read again.
+        Whether the fit may already be the solution: where a pass is what costs time, the first duals are tried on it
+        before all rows are read again.
     steps : NewtonSteps or None
         Newton steps to take before the first round.
     null : callable or None
         Returns the null model, if its computation has been started.
     """
-    q, state = problem.n_columns, problem.rows.new_state()
-    first_band = band if steps is None else steps.wide_band
-    before, screened, active_set = screen(problem, state, coef, intercept, first_band, basis)
-    fit = ScreenedFit(coef, intercept, band, screened, active_set)
-    hessian_rows = 0
-    if steps is not None:
-        counted = steps.newton.hessian_rows
-        fit = take_steps(problem, state, fit, steps, basis)
-        screened, active_set, hessian_rows = fit.screened, fit.active_set, steps.newton.hessian_rows - counted
-    given_band, band, stepped = band, fit.band, not np.array_equal(fit.coef, coef)
-    width, scale = FIRST_WIDTH * band, null_model(problem) if null is None else null()
-    best = _BestRound(problem, scale, tol)
-    best.hessian_rows += hessian_rows
-    unfinished, last_check = np.arange(q), None
-    for round_ in range(MAX_ROUNDS):
-        if stop_requested():
+
+    coef: Array
+    intercept: Array
+    band: Array
+    basis: Array | None = None
+    solved: bool = False
+    steps: NewtonSteps | None = None
+    null: Callable[[], NullModel] | None = None
+
+
+def solve_in_rounds(
+    problem: Problem, start: RoundStart, limits: Limits, callback: RoundCallback | None = None
+) -> Result:
+    """Solve all columns from an approximate fit; `callback` gets (coef, intercept, band) after every round."""
+    rounds = _Rounds(problem, start, limits, callback)
+    for number in range(OPTIONS.max_rounds):
+        if stop_requested() or not rounds.activate_enough() or rounds.run(first=number == 0):
             break
-        # 1. The active set, which must contain enough rows for the problem to have a solution.
-        rough = round_ == 0 and basis is None and not solved and not stepped
-        goal = max(tol / 2, FIRST_GOAL) if rough else tol / 2
-        while (too_few := _too_few_active(problem, screened, active_set, unfinished)).any():
-            if _too_many_active(problem, active_set):
+    if stop_requested():
+        rounds.certify_unknown()
+    elif len(rounds.unfinished):
+        rounds.solve_unscreened()
+    return rounds.best.result(rounds.state.sweeps)
+
+
+class _Rounds:
+    """State of the rounds.
+
+    Attributes
+    ----------
+    coef, intercept, before : arrays of shape (M, q), (q,) and (q,)
+        The fit that was checked last, at first the given one, and F there.
+    fit : ScreenedFit
+        Where the next active-set solve starts: the same fit, or that after Newton steps; with band and active set.
+    unfinished : array of int
+        Columns that have not converged.
+    last_check : KktCheck or None
+        The check of (coef, intercept), if other duals may be tried on it.
+    """
+
+    def __init__(self, problem: Problem, start: RoundStart, limits: Limits, callback: RoundCallback | None) -> None:
+        self.problem, self.start, self.limits, self.callback = problem, start, limits, callback
+        self.state, self.basis, steps = problem.rows.new_state(), start.basis, start.steps
+        self.coef, self.intercept = start.coef, start.intercept
+        first_band = start.band if steps is None else steps.wide_band
+        self.before, rest, active = screen(problem, self.state, self.coef, self.intercept, first_band, self.basis)
+        self.fit, hessian_rows = ScreenedFit(self.coef, self.intercept, start.band, rest, active), 0
+        if steps is not None:
+            counted = steps.newton.hessian_rows
+            self.fit = take_steps(problem, self.state, self.fit, steps, self.basis)
+            hessian_rows = steps.newton.hessian_rows - counted
+        self.stepped = not np.array_equal(self.fit.coef, start.coef)
+        self.width = OPTIONS.first_width * self.fit.band
+        self.null = null_model(problem) if start.null is None else start.null()
+        self.best = _BestRound(problem, self.null, limits.tol)
+        self.best.hessian_rows += hessian_rows
+        self.unfinished: Index = np.arange(problem.n_columns)
+        self.last_check: KktCheck | None = None
+
+    def activate_enough(self) -> bool:
+        """1. Widen the bands until the active-set problems have solutions; False where too many rows are active."""
+        while (too_few := _too_few_active(self.problem, self.fit, self.unfinished)).any():
+            if _too_many_active(self.problem, self.fit.active_set):
                 break
-            band = np.where(too_few, 2 * band, band)
-            more = np.where(too_few, band, -1.0)
-            screened, active_set = expand_active(problem, state, screened, active_set, more, basis)
-        if _too_many_active(problem, active_set):
-            break
+            band = np.where(too_few, 2 * self.fit.band, self.fit.band)
+            screened, active_set = self._expand(np.where(too_few, band, -1.0))
+            self.fit = replace(self.fit, band=band, screened=screened, active_set=active_set)
+        return not _too_many_active(self.problem, self.fit.active_set)
+
+    def run(self, *, first: bool) -> bool:
+        """One round; returns whether it was the last: all columns have converged, or a stop is requested."""
+        problem, fit, coef, intercept = self.problem, self.fit, self.coef, self.intercept
         # 2. Newton on the active rows.
-        point = _ActiveStart(fit.coef, fit.intercept, width, scale, screened, basis)
-        budget = _Budget(goal, min(MAX_STEPS, max_iter))
-        rows, answer = problem.run_at(_solve_active, active_set.rows, point, unfinished, budget)
-        active_set = replace(active_set, rows=rows)
+        rough = first and self.basis is None and not self.start.solved and not self.stepped
+        goal = max(self.limits.tol / 2, OPTIONS.first_goal) if rough else self.limits.tol / 2
+        point = _ActiveStart(fit.coef, fit.intercept, self.width, self.null, fit.screened, self.basis)
+        limits = Limits(goal, min(OPTIONS.max_steps, self.limits.max_iter))
+        rows, answer = problem.run_at(_solve_active, fit.active_set.rows, point, self.unfinished, limits)
+        self.fit = replace(fit, active_set=replace(fit.active_set, rows=rows))
         move, shift = fit.coef + answer.move - coef, fit.intercept + answer.shift - intercept
-        best.count(answer)
-        if round_ == 0 and solved and not problem.rows.returns_rows:  # try the new duals on the fit as it was given
-            _, gap = problem.run_at(_proof, rows, point, unfinished)
-            best.sweeps += active_set.count[unfinished].sum() / problem.rows.n_rows
-            unfinished = np.flatnonzero(~best.update(unfinished, coef, intercept, before, gap, state, active_set))
-            if len(unfinished) == 0:
-                break
+        self.best.count(answer)
+        if first and self.start.solved and not problem.rows.returns_rows and self._try_on_given_fit(point):
+            return True
         duals, _ = problem.rows.run_at(_scatter, rows, np.array([span.start for span in problem.rows.spans]))
-        if last_check is not None and best.is_close(unfinished):  # try the new duals on the last fit
-            gap = _gap(problem, screened, recheck_changed(problem, state, last_check, duals), coef)
-            done = best.update(unfinished, coef, intercept, before, gap, state, active_set)
-            unfinished = np.flatnonzero(~done)
-            if len(unfinished) == 0:
-                break
-        # 3. KKT check over all rows.
-        check = verify(problem, state, coef + move, intercept + shift, duals)
-        after = check.loss + problem.alpha * np.einsum("ij,ij->j", coef + move, coef + move)
-        dual_residuals = dual_residual(problem, coef + move, screened.phi_t_dual + check.phi_t_dual)
-        gap = _gap(problem, screened, check, coef + move)
-        done = best.update(unfinished, coef + move, intercept + shift, after, gap, state, active_set)
-        worse = ~done & (after > before)
-        unfinished = np.flatnonzero(~done)
-        if len(unfinished) == 0 or stop_requested():
-            break
-        basis_too_small = ~done & ~worse & (relative(dual_residuals, after, scale.objective) > tol / 4)
-        drop_basis = basis is not None and bool(np.any(basis_too_small))
+        if self.last_check is not None and self.best.is_close(self.unfinished):
+            # Try the new duals on the last fit.
+            check = recheck_changed(problem, self.state, self.last_check, duals)
+            self._record(coef, intercept, self.before, _gap(problem, fit.screened, check, coef))
+            if len(self.unfinished) == 0:
+                return True
+        return self._check(coef + move, intercept + shift, duals)
+
+    def _try_on_given_fit(self, point: _ActiveStart) -> bool:
+        """Certify the given fit with the new duals, from the active rows alone; returns whether that was enough."""
+        active_set = self.fit.active_set
+        _, gap = self.problem.run_at(_proof, active_set.rows, point, self.unfinished)
+        self.best.sweeps += active_set.count[self.unfinished].sum() / self.problem.rows.n_rows
+        self._record(self.coef, self.intercept, self.before, gap)
+        return len(self.unfinished) == 0
+
+    def _check(self, coef: Array, intercept: Array, duals: Any) -> bool:
+        """3. KKT check of a new fit over all rows; returns whether the rounds end, and prepares the next one if not."""
+        problem, screened, tol = self.problem, self.fit.screened, self.limits.tol
+        check = verify(problem, self.state, coef, intercept, duals)
+        after = check.loss + problem.alpha * np.einsum("ij,ij->j", coef, coef)
+        dual_residuals = dual_residual(problem, coef, screened.phi_t_dual + check.phi_t_dual)
+        done = self._record(coef, intercept, after, _gap(problem, screened, check, coef))
+        if len(self.unfinished) == 0 or stop_requested():
+            return True
+        worse = ~done & (after > self.before)
+        basis_too_small = ~done & ~worse & (relative(dual_residuals, after, self.null.objective) > tol / 4)
         # 4. Where F has increased, wrongly screened rows led the step astray: return to the fit before, with those rows
         # active. (After Newton steps F at that fit is not known, but F at the initial fit serves in its place.)
-        coef, intercept = np.where(worse, fit.coef, coef + move), np.where(worse, fit.intercept, intercept + shift)
-        before = np.where(worse, before, after)
-        if callback is not None:
-            callback(coef, intercept, np.clip(2 * check.worst_violation, NEXT_WIDTH * band, band))
+        self.coef = np.where(worse, self.fit.coef, coef)
+        self.intercept = np.where(worse, self.fit.intercept, intercept)
+        self.before = np.where(worse, self.before, after)
+        self._renew_active_set(check, worse, done, self.basis is not None and bool(np.any(basis_too_small)))
+        return False
+
+    def _renew_active_set(self, check: KktCheck, worse: Mask, done: Mask, drop_basis: bool) -> None:
+        """The active set of the next round: with the rows that the check found off their segments, or screened anew."""
+        problem, band = self.problem, self.fit.band
+        if self.callback is not None:
+            self.callback(
+                self.coef, self.intercept, np.clip(2 * check.worst_violation, OPTIONS.next_width * band, band)
+            )
         # Duals can be rechecked only at the fit that was checked, and where single rows can be read.
-        last_check = check if problem.rows.random_access and not (drop_basis or worse.any()) else None
+        self.last_check = check if problem.rows.random_access and not (drop_basis or worse.any()) else None
         if drop_basis:  # the low-rank basis is too small: screen again, with all features
-            basis, band = None, np.where(worse, 2, 1) * given_band
-            before, screened, active_set = screen(problem, state, coef, intercept, band, basis)
-            width = FIRST_WIDTH * band
+            self.basis, band = None, np.where(worse, 2, 1) * self.start.band
+            self.before, screened, active_set = screen(problem, self.state, self.coef, self.intercept, band, None)
+            self.width = OPTIONS.first_width * band
         else:
             more = np.where(worse, TOUCHING, np.minimum(2 * check.worst_violation, band))
-            more = np.where(done, -1.0, more)
-            screened, active_set = expand_active(problem, state, screened, active_set, more, basis)
-            width = np.where(worse, FIRST_WIDTH, NEXT_WIDTH) * band
-        fit = ScreenedFit(coef, intercept, band, screened, active_set)
-    if stop_requested():
-        unknown = np.flatnonzero(~np.isfinite(best.gap))
-        if len(unknown):  # nothing of these columns is certified yet
-            at = fit.coef[:, unknown], fit.intercept[unknown]
-            best.merge(unknown, certify_point(problem.take(unknown), *at, scale.take(unknown), tol))
-    elif len(unfinished):  # fall back to Newton on all rows
-        anchor = best.dual if len(best.dual) else central_duals(problem)
-        start = newton.Start(fit.coef, fit.intercept, anchor, width, scale)
-        _solve_unscreened(problem, basis, best, unfinished, start, tol, max_iter)
-    return best.result(state.sweeps)
+            screened, active_set = self._expand(np.where(done, -1.0, more))
+            self.width = np.where(worse, OPTIONS.first_width, OPTIONS.next_width) * band
+        self.fit = ScreenedFit(self.coef, self.intercept, band, screened, active_set)
+
+    def _expand(self, band: Array) -> tuple[ScreenedRows, ActiveSet]:
+        """The screened rows and the active set after rows within `band` (q,) have become active."""
+        return expand_active(self.problem, self.state, self.fit.screened, self.fit.active_set, band, self.basis)
+
+    def _record(self, coef: Array, intercept: Array, objective: Array, gap: Array) -> Mask:
+        """Record what has improved; returns which columns have converged."""
+        done = self.best.update(self.unfinished, (coef, intercept, objective, gap), self.state, self.fit.active_set)
+        self.unfinished = np.flatnonzero(~done)
+        return done
+
+    def certify_unknown(self) -> None:
+        """Certify the present fit, in one pass, in columns of which nothing is certified yet."""
+        unknown = np.flatnonzero(~np.isfinite(self.best.gap))
+        if len(unknown):
+            coef, intercept, null = self.fit.coef[:, unknown], self.fit.intercept[unknown], self.null.take(unknown)
+            self.best.merge(unknown, certify_point(self.problem.take(unknown), coef, intercept, null, self.limits.tol))
+
+    def solve_unscreened(self) -> None:
+        """Solve the unfinished columns by Newton over all rows, from where the rounds left them."""
+        anchor = self.best.dual if len(self.best.dual) else central_duals(self.problem)
+        start = newton.Start(self.fit.coef, self.fit.intercept, anchor, self.width, self.null).take(self.unfinished)
+        few = self.problem.take(self.unfinished)
+        self.best.merge(self.unfinished, newton.solve_in_basis(few, self.basis, start, self.limits))
 
 
 def _gap(problem: Problem, screened: ScreenedRows, check: KktCheck, coef: Array) -> Array:
     """The duality gap (q,) that the check proves; infinite where an intercept needs balanced duals and they are not."""
     gap = check.fenchel_gap + dual_residual(problem, coef, screened.phi_t_dual + check.phi_t_dual)
-    is_balanced = np.abs(screened.mean_dual + check.mean_dual) <= ROUNDING
+    is_balanced = np.abs(screened.mean_dual + check.mean_dual) <= OPTIONS.rounding
     return np.where(is_balanced, gap, np.inf) if problem.fit_intercept else gap
 
 
@@ -224,14 +285,6 @@ class _ActiveStart:
     basis: Array | None
 
 
-@dataclass(frozen=True)
-class _Budget:
-    """Relative gap and Newton steps of an active-set solve."""
-
-    tol: float
-    max_iter: int
-
-
 @dataclass(frozen=True, eq=False)
 class _ActiveSolution:
     """Solution of the active-set problems: changes of coef (M, q) and intercept (q,), and the work done."""
@@ -244,7 +297,7 @@ class _ActiveSolution:
 
 
 def _solve_active(
-    problem: InMemoryProblem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index, budget: _Budget
+    problem: InMemoryProblem, active_rows: list[ActiveRows], point: _ActiveStart, columns: Index, limits: Limits
 ) -> tuple[list[ActiveRows], _ActiveSolution]:
     """Solve the active-set problem of each of these columns by Newton, and store the new duals with the active rows.
 
@@ -260,7 +313,7 @@ def _solve_active(
             point.null.take(column),
         )  # fmt: skip
         small = active_problem(problem, column, screened, rows, basis)
-        answer = newton.solve(small, tol=budget.tol, max_iter=budget.max_iter, start=start.project(basis), polish=False)
+        answer = newton.solve(small, tol=limits.tol, max_iter=limits.max_iter, start=start.project(basis), polish=False)
         found = answer.coef if basis is None else basis @ answer.coef
         move[:, k], shift[k] = found[:, 0] - point.coef[:, k], answer.intercept[0] - point.intercept[k]
         dual = answer.dual[:, 0]
@@ -320,16 +373,13 @@ class _BestRound:
         self.sweeps += answer.entries / self.entries
 
     def update(
-        self,
-        columns: Index,
-        coef: Array,
-        intercept: Array,
-        objective: Array,
-        gap: Array,
-        state: RowStateLike,
-        active_set: ActiveSet,
+        self, columns: Index, found: tuple[Array, Array, Array, Array], state: RowStateLike, active_set: ActiveSet
     ) -> Mask:
-        """Record those of these columns whose gap has improved; return which of all columns have converged."""
+        """Record `found` = (coef, intercept, objective, gap) where the gap of these columns has improved.
+
+        Returns which of all columns have converged.
+        """
+        coef, intercept, objective, gap = found
         for k in columns[gap[columns] < self.gap[columns]].tolist():
             self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
             self.objective[k], self.gap[k] = objective[k], gap[k]
@@ -353,7 +403,7 @@ class _BestRound:
     def is_close(self, columns: Index) -> bool:
         """Whether the gaps of all of these columns are within a small multiple of the tolerance."""
         rel = relative(self.gap, self.objective, self.null.objective)
-        return bool(np.all(rel[columns] <= RECHECK_FACTOR * self.tol))
+        return bool(np.all(rel[columns] <= OPTIONS.recheck_factor * self.tol))
 
     def result(self, sweeps: float) -> Result:
         """The result; `sweeps` counts the passes over all rows, to which those of active-set solves are added."""
@@ -368,38 +418,18 @@ class _BestRound:
 
 def _too_many_active(problem: Problem, active_set: ActiveSet) -> bool:
     """Whether so many rows are active that screening costs more than it saves."""
-    return bool(active_set.count.max() > MAX_ACTIVE_SHARE * problem.rows.n_rows)
+    return bool(active_set.count.max() > OPTIONS.max_active_share * problem.rows.n_rows)
 
 
-def _too_few_active(problem: Problem, screened: ScreenedRows, active_set: ActiveSet, columns: Index) -> Mask:
+def _too_few_active(problem: Problem, fit: ScreenedFit, columns: Index) -> Mask:
     """Columns without active rows or, with an intercept, with too few to balance the duals of the screened ones.
 
     With an intercept mean v = 0 must be reachable: otherwise the active-set problem is unbounded below in the
     intercept. Without one a large alpha may leave all rows far on one side of the fit.
     """
-    too_few = np.zeros(problem.n_columns, dtype=bool)
+    too_few, active_set = np.zeros(problem.n_columns, dtype=bool), fit.active_set
     too_few[columns] = active_set.count[columns] == 0
     if problem.fit_intercept:
-        ends = screened.mean_dual + 0.9 * np.array([active_set.min_dual, active_set.max_dual])
+        ends = fit.screened.mean_dual + 0.9 * np.array([active_set.min_dual, active_set.max_dual])
         too_few[columns] |= (ends[0] > 0)[columns] | (ends[1] < 0)[columns]
     return too_few
-
-
-def _solve_unscreened(
-    problem: Problem,
-    basis: Array | None,
-    best: _BestRound,
-    columns: Index,
-    start: newton.Start,
-    tol: float,
-    max_iter: int,
-) -> None:
-    """Solve these columns by Newton over all rows, from where the rounds left them."""
-    begin = newton.Start(
-        start.coef[:, columns],
-        start.intercept[columns],
-        start.anchor[..., columns],
-        start.width[columns],
-        start.null.take(columns),
-    )
-    best.merge(columns, smooth_driver.solve_projected(problem.take(columns), basis, begin, tol, max_iter))
