@@ -18,7 +18,7 @@ from quernel import (
 from quernel.data import ArrayRows, InMemoryDesign, MemmapRows, ParquetRows, StreamedDesign, dask_tasks, feature_cache
 from quernel.data.design_matrix import Float32Map
 from quernel.datasets import make_homoscedastic
-from quernel.estimators import base
+from quernel.estimators.solve import Task
 from quernel.features import RandomFeatures
 from quernel.losses import Pinball
 from quernel.solvers.screening import rounds
@@ -97,13 +97,13 @@ def table():
 @pytest.fixture
 def solves(monkeypatch):
     """The rows and the result of every solve."""
-    done, solve_on = [], base.KernelEstimator._solve_on
+    done, solve_on = [], Task.solve
 
-    def solve(self, rows, *args, **kwargs):
-        done.append((rows, solve_on(self, rows, *args, **kwargs)))
+    def solve(self, rows, **kwargs):
+        done.append((rows, solve_on(self, rows, **kwargs)))
         return done[-1][1]
 
-    monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
+    monkeypatch.setattr(Task, "solve", solve)
     return done
 
 

@@ -17,8 +17,8 @@ from quernel import (
     KernelRegressor,
 )
 from quernel.data import ArrayRows, InMemoryDesign, MemmapRows, ParquetRows, SelectedRows, StreamedDesign, sources
-from quernel.estimators import base
 from quernel.estimators import quantile_cv as selection
+from quernel.estimators.solve import Task
 from quernel.metrics import coverage
 from quernel.solvers.progress import listening
 from quernel.tuning.bandwidth import auto_bandwidth
@@ -39,13 +39,13 @@ def data():
 @pytest.fixture
 def counted(monkeypatch):
     """The solvers' results, one for each fit."""
-    results, solve_on = [], base.KernelEstimator._solve_on
+    results, solve_on = [], Task.solve
 
-    def solve(self, rows, *args, **kwargs):
-        results.append((rows, solve_on(self, rows, *args, **kwargs)))
+    def solve(self, rows, **kwargs):
+        results.append((rows, solve_on(self, rows, **kwargs)))
         return results[-1][1]
 
-    monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
+    monkeypatch.setattr(Task, "solve", solve)
     return results
 
 

@@ -318,7 +318,7 @@ def test_a_fit_that_misses_its_tolerance_says_so(solver):
         model.fit(X, y)
     assert len(caught) == 1
     message = str(caught[0].message)
-    assert "0.1, 0.9" in message
+    assert "level 0.1, level 0.9" in message
     assert f"{model.duality_gap_.max():.1e}" in message
     assert model.duality_gap_.max() > 1e-6
     for word in ("duality gap", "tol=1e-06", "larger max_iter (now 1)", "alpha (now 0.001)"):

@@ -9,7 +9,7 @@ from sklearn.base import clone
 import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.data import MemmapRows
-from quernel.estimators import base
+from quernel.estimators.solve import Task
 from quernel.estimators.warm_start import Checkpoint
 from quernel.losses import LOSSES
 from quernel.solvers.result import InitialPoint
@@ -27,14 +27,14 @@ def data():
 @pytest.fixture
 def work(monkeypatch):
     """Sweeps and rows of Hessians of every fit."""
-    done, solve_on = [], base.KernelEstimator._solve_on
+    done, solve_on = [], Task.solve
 
-    def solve(self, rows, *args, **kwargs):
-        result = solve_on(self, rows, *args, **kwargs)
+    def solve(self, rows, **kwargs):
+        result = solve_on(self, rows, **kwargs)
         done.append((result.sweeps, result.hessian_rows))
         return result
 
-    monkeypatch.setattr(base.KernelEstimator, "_solve_on", solve)
+    monkeypatch.setattr(Task, "solve", solve)
     return done
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -190,14 +191,14 @@ def test_the_choice_of_features_is_shown(model):
         500, "enough.", (Trial(125, 20.0), Trial(250, 22.0, 1.0), Trial(500, 22.5, 0.99, 0.01, 0.02)), 10, 10
     )
     searched = KernelQuantileRegressor(LEVELS, n_components=60)
-    searched.__dict__.update(model.__dict__ | {"n_components_choice_": choice})
+    searched.__dict__.update(model.__dict__ | {"plan_": replace(model.plan_, n_components_choice=choice)})
     display = FeatureCountDisplay.from_estimator(searched)
     np.testing.assert_array_equal(display.loss, [np.nan, 1.0, 0.99])
     (chosen,) = [line for line in display.ax_[1].lines if line.get_markersize() == 9]
     assert (chosen.get_xdata()[0], chosen.get_ydata()[0]) == (500, 22.5)
     with pytest.raises(ValueError, match="was told its number of features"):
         FeatureCountDisplay.compute(model)
-    searched.n_components_choice_ = ComponentsChoice(500, "too few different rows.")
+    searched.plan_ = replace(model.plan_, n_components_choice=ComponentsChoice(500, "too few different rows."))
     with pytest.raises(ValueError, match="tried none: too few different rows"):
         FeatureCountDisplay.compute(searched)
 

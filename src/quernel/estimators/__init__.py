@@ -1,8 +1,9 @@
 """Scikit-learn estimators: kernel quantile regression, regression under other losses, and classification.
 
-`quantile`, `quantile_cv`, `regressor` and `classifier` hold the public classes, `base` the fit that they share. The
-other modules each serve one step of it: `inputs` and `validation` the data, `checkpoint` warm starts, `full_kernel` the
-exact kernel, `cost` memory, `convergence` and `extrapolation` warnings, `out_of_core_predict` predictions blockwise.
+`quantile`, `quantile_cv`, `regressor` and `classifier` hold the public classes, `base` the three steps of a fit: plan
+(`tuning.plan`), solve (`solve`), store. `inputs` and `validation` read the data, `warm_start` has warm starts and
+checkpoints, `warnings` what a fit or prediction tells the user, `levels` and `multiclass` what lies between the outputs
+of a fit and its predictions.
 """
 
 from quernel.estimators.classifier import KernelClassifier

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,14 +19,14 @@ from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import blockwise, require_in_memory
 from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
 from quernel.estimators.validation import check_labels, check_loss, check_rows
-from quernel.estimators.warm_start import check_checkpoint
-from quernel.estimators.warnings import warn_not_converged
+from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
-from quernel.solvers import MULTINOMIAL, Result
+from quernel.solvers import MULTINOMIAL
 from quernel.tuning.alpha import alpha_for
-from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.plan import FitPlan
 
 Array = NDArray[np.floating]
 
@@ -58,8 +59,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     ----------
     loss : str or object of `quernel.losses`, default="hinge"
         "hinge" (the support vector machine), "squared_hinge", "smoothed_hinge" or "logistic".
-    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
-    random_state, verbose :
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_seconds, max_memory, dtype, \
+    warm_start, random_state, verbose :
         As in `KernelQuantileRegressor`.
     alpha : "auto" or float, default="auto"
         Weight of the ridge penalty; "auto" is a constant in units of the loss.
@@ -110,6 +111,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         solver: str = "newton",
         tol: float = 1e-6,
         max_iter: int = 1000,
+        max_seconds: float | None = None,
         max_memory: int | None = None,
         dtype: str = "float64",
         warm_start: bool = False,
@@ -129,6 +131,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.max_memory = max_memory
         self.dtype = dtype
         self.warm_start = warm_start
@@ -152,53 +155,52 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         -------
         self : the fitted estimator
         """
-        kernel, loss, self._together = self._check_parameters(), self._check_loss(), False
+        kernel, loss = self._check_parameters(), self._check_loss()
         check_checkpoint(self, checkpoint)
-        rows = self._training_rows(kernel, X, y, sample_weight, check_labels)
-        near = isinstance(rows, ArrayRows)
-        self.classes_ = np.unique(rows.y) if near else _classes_of(rows)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"KernelClassifier needs rows of at least 2 classes; y has one class only, {self.classes_[0]!r}. "
-                "Is the table sorted by class and cut?"
-            )
-        n_columns = 1 if len(self.classes_) == 2 else len(self.classes_)
-        self.alpha_ = self._resolve_alpha(lambda: alpha_for(loss, 1.0), n_columns)
-        self.loss_ = loss.take(np.zeros(n_columns, dtype=np.intp))
-        self._together = n_columns > 1 and self._multinomial()
-        if not near:
-            require_in_memory(
-                self, rows
-            )  # again: the number of classes is known only now, hence whether the model is multinomial
-        elif self._together and (self.warm_start or checkpoint is not None):
-            raise ValueError(
-                "The multinomial model has no warm_start and no checkpoint: it always starts from scratch. Use "
-                "multiclass='ovr'."
-            )
-        self._fit_outputs(summarize_rows(self._signed(rows, n_columns)), kernel, self.loss_, checkpoint=checkpoint)
-        warn_not_converged(self, self._names())
-        if self.calibration is not None:
-            self.calibrated_ = self._calibrate(rows.X, rows.y, rows.weight)
-        return self
+        with self._time_limit():
+            labelled = self._read(kernel, X, y, sample_weight, check_labels)
+            classes = _find_classes(labelled.rows)
+            n_columns = 1 if len(classes) == 2 else len(classes)
+            loss = loss.take(np.zeros(n_columns, dtype=np.intp))
+            together = n_columns > 1 and self._multinomial(loss)
+            if together:
+                self._check_multinomial(labelled.rows, checkpoint)
+            data = replace(labelled, rows=self._encode_classes(labelled.rows, classes, n_columns))
+            start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+            plan = self._plan(data, kernel, loss, start)
+            solution = self._solve(plan, data, loss, start, solver=MULTINOMIAL if together else None)
+            calibrated = None if self.calibration is None else self._calibrate(plan, labelled.rows)
+        own = {"classes_": classes, "loss_": loss, "_together": together}
+        if calibrated is not None:
+            own["calibrated_"] = calibrated
+        return self._store(data, plan, solution, start, **own)
 
-    def _signed(self, rows: Any, n_columns: int) -> Any:
+    def _encode_classes(self, rows: Any, classes: NDArray[Any], n_columns: int) -> Any:
         """Encode labels as signs (one-vs-rest) and multiply sample weights by class weights."""
         if not isinstance(rows, ArrayRows):
-            factor = self._class_factors(lambda: class_weights(rows, self.classes_))
-            return encode_target(rows, self.classes_, n_columns, factor)
-        codes = np.searchsorted(self.classes_, rows.y)
-        factor = self._class_factors(lambda: np.bincount(codes, rows.weight))
+            factor = self._class_factors(classes, lambda: class_weights(rows, classes))
+            return encode_target(rows, classes, n_columns, factor)
+        codes = np.searchsorted(classes, rows.y)
+        factor = self._class_factors(classes, lambda: np.bincount(codes, rows.weight).astype(float))
         weight = rows.weight
         if factor is not None:
             weight = factor[codes] if weight is None else weight * factor[codes]
         return ArrayRows(rows.X, encode_signs(codes, n_columns), weight)
 
+    def _check_multinomial(self, rows: Any, checkpoint: Any) -> None:
+        """Raise ValueError where the multinomial model cannot be fitted: out of core, or from a warm start."""
+        if not isinstance(rows, ArrayRows):
+            require_in_memory([("The multinomial model", "multiclass='ovr'")], rows)
+        if self.warm_start or checkpoint is not None:
+            raise ValueError(
+                "The multinomial model has no warm_start and no checkpoint: it always starts from scratch. Use "
+                "multiclass='ovr'."
+            )
+
     def _in_memory_only(self) -> Iterator[tuple[str, str]]:
         yield from super()._in_memory_only()
         if self.calibration is not None:
             yield f"calibration={self.calibration!r}", "loss='logistic' and calibration=None"
-        if getattr(self, "_together", False):
-            yield "The multinomial model", "multiclass='ovr'"
 
     @blockwise
     def decision_function(self, X: Any) -> Array:
@@ -258,40 +260,51 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             check_choice("class_weight", self.class_weight, (None, "balanced"))
         return loss
 
-    def _multinomial(self) -> bool:
+    def _multinomial(self, loss: Loss) -> bool:
         """Whether three or more classes are fitted by one multinomial model."""
-        return isinstance(self.loss_, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
+        return isinstance(loss, Logistic) and self.multiclass != "ovr" and self.solver == "newton"
 
-    def _class_factors(self, totals: Callable[[], Array]) -> Array | None:
+    def _class_factors(self, classes: NDArray[Any], totals: Callable[[], Array]) -> Array | None:
         """Factor on the sample weights of each class, (K,), or None; `totals()` gives the weight of each class."""
         if self.class_weight is None:
             return None
         if isinstance(self.class_weight, dict):
-            return _given_weights(self.class_weight, self.classes_)
+            return _given_weights(self.class_weight, classes)
         total = totals()
         return total.sum() / (len(total) * total)
 
-    def _names(self) -> list[str]:
-        """Label of each optimisation problem, for the ConvergenceWarning."""
+    def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:  # noqa: ARG002
+        return alpha_for(loss, 1.0)
+
+    def _output_names(self) -> list[str]:
         if len(self.coef_.T) == 1 or self._together:
             return [f"the {type(self.loss_).__name__} loss"]
         return [f"class {label}" for label in self.classes_]
 
-    def _solver(self) -> Callable[..., Result]:
-        return MULTINOMIAL if self._together else super()._solver()
-
-    def _calibrate(self, X: Array, y: NDArray[Any], weight: Array | None) -> ProbabilityCurves:
+    def _calibrate(self, plan: FitPlan, rows: ArrayRows) -> ProbabilityCurves:
         """Fit the calibration curves on out-of-fold scores (cross_val_predict with five folds)."""
         from sklearn.calibration import CalibratedClassifierCV
 
-        model = clone(self).set_params(calibration=None, alpha=self.alpha_)
-        if self.n_components_choice_ is not None:
-            model.set_params(n_components=self.n_components_)
-        found = CalibratedClassifierCV(model, method=self.calibration, ensemble=False).fit(X, y, sample_weight=weight)
+        model = clone(self).set_params(calibration=None, alpha=plan.alpha)
+        if plan.n_components_choice is not None:
+            model.set_params(n_components=plan.n_components)
+        found = CalibratedClassifierCV(model, method=self.calibration, ensemble=False)
+        found.fit(rows.X, rows.y, sample_weight=rows.weight)
         return ProbabilityCurves.of(found.calibrated_classifiers_[0].calibrators)
 
 
-def _classes_of(source: Any) -> NDArray[Any]:
+def _find_classes(rows: Any) -> NDArray[Any]:
+    """Sorted distinct labels, at least two."""
+    classes = np.unique(rows.y) if isinstance(rows, ArrayRows) else _find_streamed_classes(rows)
+    if len(classes) < 2:
+        raise ValueError(
+            f"KernelClassifier needs rows of at least 2 classes; y has one class only, {classes[0]!r}. "
+            "Is the table sorted by class and cut?"
+        )
+    return classes
+
+
+def _find_streamed_classes(source: Any) -> NDArray[Any]:
     """Sorted distinct labels of out-of-core rows."""
     classes = statistics.distinct_labels(source, MOST_CLASSES)
     if len(classes) > MOST_CLASSES:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from functools import wraps
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, memory_budget
 from quernel.data.sources import is_stream
 from quernel.estimators.validation import check_training
+from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
 Index = NDArray[np.intp]
@@ -102,7 +105,26 @@ def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowS
     return X
 
 
-def training_rows(
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Validated data of a fit.
+
+    Attributes
+    ----------
+    rows : ArrayRows if they fit in memory (rows of weight 0 are dropped), otherwise the out-of-core source itself
+    names : names of the columns, ndarray of str of shape (d,), or None
+    """
+
+    rows: Any
+    names: NDArray[Any] | None
+
+    @cached_property
+    def summary(self) -> DataSummary:
+        """Statistics of the rows, computed when they are first asked for."""
+        return summarize_rows(self.rows)
+
+
+def read_training_data(
     estimator: Any,
     X: Any,
     y: Any,
@@ -110,32 +132,34 @@ def training_rows(
     read_target: Callable[[Any], NDArray[Any]] | None,
     *,
     finite: bool,
-) -> Any:
-    """Validate the data of a fit.
+) -> TrainingData:
+    """Validate the data of a fit; the estimator is left unchanged.
 
-    Returns `ArrayRows` if they fit in memory (rows of weight 0 are dropped), otherwise the out-of-core source itself.
-    Sets `n_features_in_` and, if there are names, `feature_names_in_`. `read_target` validates y; None expects numbers.
-    `finite` looks for NaN and infinity in X, which takes a pass over it.
+    `read_target` validates y; None expects numbers. `finite` looks for NaN and infinity in X, which takes a pass over
+    it.
     """
     given = source_of(X, y, sample_weight)
+    names = None
     if given is not None:
         source = load_if_fits(given, estimator.max_memory)
+        if not isinstance(given, ArrayRows) and given.names is not None:
+            names = np.array(given.names, dtype=object)
         if not isinstance(source, ArrayRows):
-            require_in_memory(estimator, source)
-            record_feature_names(estimator, source)
-            return source
+            require_in_memory(estimator._in_memory_only(), source)
+            return TrainingData(source, names)
         X, y, sample_weight = source.X, source.y, source.weight
-    X, y, weight = check_training(estimator, X, y, sample_weight, read_target, finite=finite)
-    if given is not None and not isinstance(given, ArrayRows):
-        record_feature_names(estimator, given)
-    return ArrayRows(X, y, weight)
+    header = copy(estimator)  # scikit-learn writes the names of the columns on it
+    X, y, weight = check_training(header, X, y, sample_weight, read_target, finite=finite)
+    if given is None or isinstance(given, ArrayRows):
+        names = getattr(header, "feature_names_in_", None)
+    return TrainingData(ArrayRows(X, y, weight), names)
 
 
-def require_in_memory(estimator: Any, source: Any) -> None:
-    """Raise ValueError if the estimator has an option that needs all rows in memory; these rows are out of core."""
+def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:
+    """Raise ValueError if there are (option, alternative) that need all rows in memory; these rows are out of core."""
     dask = isinstance(source, DaskRows)
     where = "stay where Dask has them" if dask else "exceed max_memory and are read in parts"
-    for what, instead in estimator._in_memory_only():
+    for what, instead in options:
         raise ValueError(
             f"{what} needs all rows in memory, but these {source.n_rows:,} x {source.n_columns} {where}. "
             f"Use {instead}, or give rows that fit in memory."
@@ -216,15 +240,6 @@ class _PredictPiece:
                 return self.predict(piece.X), piece.y
             counts = piece.weight > 0
             return self.predict(piece.X)[counts], piece.y[counts]
-
-
-def record_feature_names(estimator: Any, source: Any) -> None:
-    """Set `n_features_in_` and, if the source has column names, `feature_names_in_`."""
-    estimator.n_features_in_ = source.n_columns
-    if source.names is not None:
-        estimator.feature_names_in_ = np.array(source.names, dtype=object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
 
 
 def blockwise(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 from typing import Any, Self
 
@@ -13,23 +14,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_positive, check_share
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.inputs import blockwise
+from quernel.estimators.inputs import TrainingData, blockwise
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, check_levels, rearrange
-from quernel.estimators.validation import check_lengths, check_rows, check_target, check_weight
-from quernel.estimators.warm_start import check_checkpoint
-from quernel.estimators.warnings import warn_not_converged
+from quernel.estimators.solve import Solution, evaluate_outputs
+from quernel.estimators.validation import check_lengths, check_rows, check_scored, check_target
+from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.metrics import crossing_rate
-from quernel.solvers import NONCROSSING, Result
+from quernel.solvers import NONCROSSING, Solver
 from quernel.solvers.noncrossing.problem import crossing_tolerance
 from quernel.theory.kernel_gap import KernelGap
 from quernel.tuning.alpha import auto_alpha
-from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses, summarize_rows
-from quernel.tuning.holdout import middle_levels
+from quernel.tuning.data_summary import NEAR, DataSummary, snap_to_point_masses
 
 Array = NDArray[np.floating]
 
@@ -118,6 +118,11 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
     max_iter : int, default=1000
         Maximal number of Newton steps of each stage (a large problem is solved on growing subsamples first), or of ADMM
         iterations.
+    max_seconds : float or None, default=None
+        Time limit of the fit. A fit that reaches it keeps its best certified solution, whose relative duality gap is in
+        `duality_gap_` and in a ConvergenceWarning. Choices of hyperparameters get half of the time. Ctrl-C ends a fit
+        in the same way (a second one raises KeyboardInterrupt); before the solver has begun it raises at once, and the
+        estimator is left as it was.
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Features that need more are recomputed
         block by block. Files that take no more than this are read into memory first; larger ones are streamed in every
@@ -206,6 +211,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         solver: str = "newton",
         tol: float = 1e-6,
         max_iter: int = 1000,
+        max_seconds: float | None = None,
         max_memory: int | None = None,
         dtype: str = "float64",
         warm_start: bool = False,
@@ -223,6 +229,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.max_memory = max_memory
         self.dtype = dtype
         self.warm_start = warm_start
@@ -260,29 +267,33 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         -------
         self : the fitted estimator
         """
-        self._fit(X, y, sample_weight, noncrossing_points, checkpoint=checkpoint)
-        warn_not_converged(self, [f"{level:g}" for level in self.quantiles_], of="level ")
-        return self
-
-    def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None,
-        noncrossing_points: Any = None,
-        choose: Callable[[Kernel, DataSummary, Loss], Kernel] | None = None,
-        checkpoint: Any = None,
-    ) -> None:
-        """Fit all levels; `choose`, if given, selects the bandwidth and alpha (see `KernelEstimator._fit_outputs`)."""
-        levels, self._single = check_levels(self.quantiles)
-        kernel = self._check_parameters()
+        levels, single = check_levels(self.quantiles)
+        kernel, loss = self._check_parameters(), Pinball(levels)
         check_checkpoint(self, checkpoint)
-        summary = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
-        self._points = self._check_points(noncrossing_points)
-        self.alpha_ = self._resolve_alpha(lambda: auto_alpha(summary.target_scale, summary.n_distinct), len(levels))
-        self._fit_outputs(summary, kernel, Pinball(levels), choose, checkpoint)
-        del self._points
-        self._store_levels(levels, summary)
+        with self._time_limit():
+            data = self._read(kernel, X, y, sample_weight)
+            points = self._check_points(noncrossing_points, data)
+            start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+            plan = self._plan(data, kernel, loss, start)
+            solution = self._solve(plan, data, loss, start, solver=self._joint_solver(), points=points)
+        return self._store(data, plan, solution, start, **self._describe_levels(levels, single, data, solution))
+
+    def _describe_levels(self, levels: Array, single: bool, data: TrainingData, solution: Solution) -> dict[str, Any]:
+        """Fitted attributes that only quantiles have: levels, point masses of y, crossing rate of the raw levels."""
+        summary, result = data.summary, solution.result
+        masses, near = summary.point_masses, NEAR * summary.target_scale
+        rate = 0.0
+        if len(levels) > 1:
+            M = solution.feature_map.n_components_
+            outputs = partial(evaluate_outputs, solution.feature_map, result.coef, result.intercept, M)
+            evaluate = partial(_evaluate_snapped, outputs, masses, near)
+            curves = summary.map_strided(-(-summary.n_rows // CROSSING_ROWS), evaluate)
+            tolerance = ROUNDING * summary.target_scale
+            if self.noncrossing == "joint" and not self.fit_intercept:
+                tolerance = crossing_tolerance(summary.source.y, summary.source.share())
+            rate = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
+        own = {"quantiles_": levels, "frequent_values_": masses, "crossing_rate_": rate}
+        return own | {"_single": single, "_near": near}
 
     @blockwise
     def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
@@ -373,13 +384,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         1 is a perfect fit, 0 no better than the unconditional quantiles; compare `sklearn.metrics.d2_pinball_score`.
         """
         check_is_fitted(self)
-        X, y = check_rows(self, X, reset=False), check_target(y)
-        check_lengths(X, y)
-        weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
-        share, loss = weight / weight.sum(), Pinball(self.quantiles_)
-        ours = share @ loss.value(y[:, None] - self._curves(X))
-        constant = share @ loss.value(y[:, None] - loss.fit_constant(y, share))
-        return float(np.mean(np.where(constant > 0, 1 - ours / np.where(constant > 0, constant, 1), ours == 0)))
+        X, y, weight = check_scored(self, X, y, sample_weight)
+        return Pinball(self.quantiles_).d2_score(y, self._curves(X), weight)
 
     def kernel_gap(
         self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None, *, similarity_only: bool = False
@@ -437,12 +443,17 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         if self.noncrossing == "joint":
             yield 'noncrossing="joint"', 'noncrossing="rearrange"'
 
-    def _selection_loss(self, loss: Loss) -> Loss:
-        """Pinball loss of the middle level or levels, where held-out loss is estimated best."""
-        assert isinstance(loss, Pinball)
-        return Pinball(middle_levels(loss.levels))
+    def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:  # noqa: ARG002
+        return auto_alpha(summary.target_scale, summary.n_distinct)
 
-    def _check_points(self, points: Any) -> Array | None:
+    def _output_names(self) -> list[str]:
+        return [f"level {level:g}" for level in self.quantiles_]
+
+    def _joint_solver(self) -> Solver | None:
+        """The solver of levels that must not cross, or None for independent levels."""
+        return NONCROSSING if self.noncrossing == "joint" else None
+
+    def _check_points(self, points: Any, data: TrainingData) -> Array | None:
         """Validate `noncrossing_points`: rows with the columns of X."""
         if points is None:
             return None
@@ -451,24 +462,11 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
                 "noncrossing_points are for noncrossing='joint' with random features or a linear kernel; got "
                 f"noncrossing={self.noncrossing!r}, n_components={self.n_components!r}. Leave them out."
             )
-        return check_rows(self, points, reset=False)
-
-    def _solver(self) -> Callable[..., Result]:
-        if self.noncrossing != "joint":
-            return super()._solver()
-        return partial(NONCROSSING, points=None if self._points is None else self.feature_map_.transform(self._points))
-
-    def _store_levels(self, levels: Array, summary: DataSummary) -> None:
-        """Write the fitted attributes that only quantiles have: levels, point masses of y, crossing rate."""
-        self.quantiles_ = levels
-        self.frequent_values_, self._near = summary.point_masses, NEAR * summary.target_scale
-        self.crossing_rate_ = 0.0
-        if len(levels) > 1:
-            curves = summary.map_strided(-(-summary.n_rows // CROSSING_ROWS), self._decision_function)
-            tolerance = ROUNDING * summary.target_scale
-            if self.noncrossing == "joint" and not self.fit_intercept:
-                tolerance = crossing_tolerance(summary.source.y, summary.source.share())
-            self.crossing_rate_ = crossing_rate(curves[:, np.argsort(levels)], tolerance=tolerance)
+        header = copy(self)  # as if fitted to these columns
+        header.n_features_in_ = data.rows.X.shape[1]
+        if data.names is not None:
+            header.feature_names_in_ = data.names
+        return check_rows(header, points, reset=False)
 
     def _predict_unsnapped(self, X: Array) -> Array:
         """Phi u + b as fitted, shape (n, q), before snapping to the point masses of y."""
@@ -493,3 +491,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         """Conditional quantile functions of the rows: ascending levels, sorted quantiles."""
         order = np.argsort(self.quantiles_)
         return QuantileFunction(self.quantiles_[order], np.sort(self._predict_raw(X), axis=1))
+
+
+def _evaluate_snapped(outputs: Callable[[Array], Array], masses: Array, near: float, X: Array) -> Array:
+    """Outputs for the rows of X, (n, q), with values within `near` of a point mass of y set to it; picklable."""
+    return snap_to_point_masses(outputs(X), masses, near)

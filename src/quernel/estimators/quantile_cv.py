@@ -13,16 +13,18 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import sample_rows, source_of
+from quernel.estimators.levels import check_levels
 from quernel.estimators.splits import check_splitting, read_splits
-from quernel.estimators.warnings import warn_not_converged
+from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import PivotedCholesky, RandomFeatures
 from quernel.features.random import as_generator
 from quernel.kernels import Kernel, Linear
 from quernel.losses import Loss, Pinball
-from quernel.tuning.bandwidth import auto_bandwidth
+from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import as_size
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.grid_search import GridSearchResult, search
+from quernel.tuning.plan import KernelChoice, plan_features, random_features
 
 Array = NDArray[np.floating]
 
@@ -70,7 +72,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     one_standard_error : bool, default=False
         Whether to apply the one-standard-error rule: choose the largest alpha whose loss is within one standard error
         (between splits) of the lowest, for a smoother model that is not clearly worse.
-    kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_memory, dtype, \
+    kernel, n_components, sampling, fit_intercept, noncrossing, solver, tol, max_iter, max_seconds, max_memory, dtype, \
     random_state, verbose :
         As in `KernelQuantileRegressor`. With ``n_components="auto"`` the search uses 300 features, and the final fit
         chooses its own number. The search uses the Newton solver with a relative duality gap of 1e-3. With an integer
@@ -129,6 +131,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         solver: str = "newton",
         tol: float = 1e-6,
         max_iter: int = 1000,
+        max_seconds: float | None = None,
         max_memory: int | None = None,
         dtype: str = "float64",
         random_state: Any = None,
@@ -147,6 +150,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.max_memory = max_memory
         self.dtype = dtype
         self.random_state = random_state
@@ -159,6 +163,7 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         *,
+        noncrossing_points: Any = None,
         checkpoint: Any = None,
     ) -> Self:
         """Search the grid, then fit all levels to all rows with the best pair.
@@ -173,19 +178,30 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         groups : array-like of shape (n,) or None
             Group labels. A group is never split between training and held-out rows if `cv` is an int, a float or a
             splitter that uses groups.
-        checkpoint : as in `KernelQuantileRegressor`, for the final fit
+        noncrossing_points, checkpoint : as in `KernelQuantileRegressor`, for the final fit
 
         Returns
         -------
         self : the fitted estimator
         """
+        levels, single = check_levels(self.quantiles)
+        kernel, loss = self._check_parameters(), Pinball(levels)
+        check_checkpoint(self, checkpoint)
         given = source_of(X, y, sample_weight)
         if given is not None:
             X, y, sample_weight = given, None, None
-        choose = partial(self._cross_validate, given=given, sample_weight=sample_weight, groups=groups)
-        self._fit(X, y, sample_weight, choose=choose, checkpoint=checkpoint)
-        warn_not_converged(self, [f"{level:g}" for level in self.quantiles_], of="level ")
-        return self
+        with self._time_limit():
+            data = self._read(kernel, X, y, sample_weight)
+            points = self._check_points(noncrossing_points, data)
+            self._refuse_size(data, kernel, loss)
+            start = WarmStart(path=checkpoint)
+            with self._planning():
+                counts = _positive_weight_mask(given, sample_weight, data.summary.n_rows)
+                chosen, search = self._search(kernel, data.summary, loss, counts, groups)
+                plan = plan_features(self, data.summary, loss, chosen)
+            solution = self._solve(plan, data, loss, start, solver=self._joint_solver(), points=points)
+        own = self._describe_levels(levels, single, data, solution)
+        return self._store(data, plan, solution, start, **own, **search)
 
     def _check_parameters(self) -> Kernel:
         kernel = super()._check_parameters()
@@ -206,20 +222,12 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 raise ValueError(f"Unknown bandwidth {entry!r} in bandwidths. Known: 'auto', 'learned', or numbers.")
         return kernel
 
-    def _cross_validate(
-        self,
-        kernel: Kernel,
-        summary: DataSummary,
-        loss: Loss,
-        *,
-        given: Any,
-        sample_weight: ArrayLike | None,
-        groups: ArrayLike | None,
-    ) -> Kernel:
-        """Search the grid: return the kernel with the best bandwidth, set `alpha_`, and store `cv_results_`."""
+    def _search(
+        self, kernel: Kernel, summary: DataSummary, loss: Pinball, counts: NDArray[np.bool_], groups: Any
+    ) -> tuple[KernelChoice, dict[str, Any]]:
+        """Search the grid: the best kernel and alpha, and the fitted attributes that describe the search."""
         rng = as_generator(self.random_state)
         seed = int(rng.integers(2**63))  # the final fit draws the same seed, hence the same features
-        counts = _positive_weight_mask(given, sample_weight, summary.n_rows)
         source = summary.source
         if not summary.in_memory:
             source, counts, groups = self._sample_for_search(summary, counts, groups, rng)
@@ -227,17 +235,19 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         if self.one_standard_error and len(splits) < 2:
             raise ValueError(f"one_standard_error=True needs at least two splits to compare; cv={self.cv!r} gives one.")
         alphas = ALPHAS / summary.target_scale if self.alphas is None else np.array(self.alphas, dtype=float)
-        kernels = self._kernel_grid(kernel, summary, loss)
-        makers = [partial(self._map_for_search, source, summary.mean, one, seed) for one in kernels]
+        default = self._default_alpha(summary, loss)
+        kernels, learned = self._kernel_grid(kernel, summary, loss, default)
+        makers = [partial(self._map_for_search, source, summary.mean, one, seed, default) for one in kernels]
         full_grid = self.alphas is not None
         found = search(source, makers, loss, alphas, splits, fit_intercept=self.fit_intercept, full_grid=full_grid)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
-        assert isinstance(loss, Pinball)
-        self._store_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
-        self.alpha_, self.bandwidth_ = float(alphas[a]), getattr(kernels[b], "bandwidth", None)
+        alpha, why = float(alphas[a]), f"cross-validation over a grid of {len(alphas)}"
         if self.alphas is None and source.n_rows < summary.n_rows:
-            self.alpha_ *= float(np.sqrt(source.n_rows / summary.n_rows))
-        return kernels[b]
+            alpha *= float(np.sqrt(source.n_rows / summary.n_rows))
+            why += f" on {source.n_rows:,} rows, adjusted to all"
+        reason = f"cross-validation over a grid of {len(kernels)}"
+        chosen = KernelChoice(kernels[b], getattr(kernels[b], "bandwidth", None), alpha, reason, why, learned)
+        return chosen, _describe_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
 
     def _sample_for_search(
         self, summary: DataSummary, counts: NDArray[np.bool_], groups: Any, rng: np.random.Generator
@@ -259,32 +269,34 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         some = None if groups is None else np.asarray(groups)[counts][index]
         return source, np.ones(source.n_rows, dtype=bool), some
 
-    def _kernel_grid(self, kernel: Kernel, summary: DataSummary, loss: Loss) -> list[Kernel]:
-        """The kernel with each bandwidth of the grid."""
-        self.bandwidth_choice_ = self.alpha_choice_ = None
+    def _kernel_grid(
+        self, kernel: Kernel, summary: DataSummary, loss: Loss, alpha: float
+    ) -> tuple[list[Kernel], BandwidthChoice | None]:
+        """The kernel with each bandwidth of the grid, and how "learned" ones were found, if there are any."""
         kernel.check_columns(summary.n_columns)
         if not kernel.has_free_bandwidth:
-            return [kernel]
+            return [kernel], None
+        learned = None
+        if "learned" in _entries(self.bandwidths):
+            how = {"alpha_is_open": True, "fit_intercept": self.fit_intercept}
+            learned = learn_bandwidth(summary, (kernel,), loss, alpha, **how)
+
+        def resolve_entry(entry: Any) -> Any:
+            if not isinstance(entry, str):
+                return entry
+            return auto_bandwidth(summary) if learned is None or entry == "auto" else np.array(learned.bandwidth)
+
         if self.bandwidths is None or isinstance(self.bandwidths, str):
-            middle = self._resolve_bandwidth(self.bandwidths or "auto", kernel, summary, loss)
+            middle = resolve_entry(self.bandwidths or "auto")
             widths = [factor * middle for factor in FACTORS]
         else:
-            widths = [
-                self._resolve_bandwidth(entry, kernel, summary, loss) if isinstance(entry, str) else entry
-                for entry in self.bandwidths
-            ]
+            widths = [resolve_entry(entry) for entry in self.bandwidths]
         kernels = [kernel.with_bandwidth(width) for width in widths]
         for one in kernels:
             one.check_columns(summary.n_columns)
-        return kernels
+        return kernels, learned
 
-    def _resolve_bandwidth(self, name: str, kernel: Kernel, summary: DataSummary, loss: Loss) -> Array:
-        """Bandwidths of shape (d,) for "auto" or "learned"."""
-        if name == "auto":
-            return auto_bandwidth(summary)
-        return np.array(self._learn_bandwidth((kernel,), summary, loss).bandwidth)
-
-    def _map_for_search(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int) -> Array:
+    def _map_for_search(self, source: ArrayRows, center: Array, kernel: Kernel, seed: int, alpha: float) -> Array:
         """Design matrix of all searched rows for one kernel, shape (n, M)."""
         if isinstance(kernel, Linear):
             return source.X
@@ -300,32 +312,33 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
                 f"{as_size(size)}, and {as_size(allowed)} are allowed. Search on some of the rows, with fewer "
                 "components, or raise max_memory."
             )
-        features = self._unfitted_features(center, kernel, seed).set_params(n_components=M)
+        features = random_features(self, kernel, center, seed, alpha).set_params(n_components=M)
         return features.fit(source.X, sample_weight=source.weight).transform(source.X)
 
-    def _store_search(
-        self, found: GridSearchResult, kernels: list[Kernel], alphas: Array, levels: Array, best: int
-    ) -> None:
-        """Write `cv_results_` and the attributes of the best pair; alphas vary fastest."""
-        widths = np.empty(len(kernels) * len(alphas), dtype=object)
-        widths[:] = [getattr(one, "bandwidth", None) for one in kernels for _ in alphas]
-        weights = np.tile(alphas, len(kernels))
-        score = -found.mean.ravel()
-        by_split = -found.by_split.reshape(len(score), -1)
-        by_level = np.einsum("baks,k->bas", found.losses, found.weight).reshape(len(score), -1)
-        self.cv_results_ = {
-            "params": [{"alpha": float(a), "bandwidth": h} for a, h in zip(weights, widths, strict=True)],
-            "param_alpha": weights,
-            "param_bandwidth": widths,
-            **{f"split{k}_test_score": column for k, column in enumerate(by_split.T)},
-            "mean_test_score": score,
-            "std_test_score": found.deviation.ravel(),
-            "rank_test_score": rankdata(-score, method="min").astype(np.int32),
-            "relative_gap": found.gap.ravel(),
-            **{f"test_loss_q{level:.12g}": column for level, column in zip(levels, by_level.T, strict=True)},
-        }
-        self.best_index_, self.best_score_ = best, float(score[best])
-        self.n_splits_ = by_split.shape[1]
+
+def _describe_search(
+    found: GridSearchResult, kernels: list[Kernel], alphas: Array, levels: Array, best: int
+) -> dict[str, Any]:
+    """Fitted attributes `cv_results_`, `best_index_`, ...; alphas vary fastest."""
+    widths = np.empty(len(kernels) * len(alphas), dtype=object)
+    widths[:] = [getattr(one, "bandwidth", None) for one in kernels for _ in alphas]
+    weights = np.tile(alphas, len(kernels))
+    score = -found.mean.ravel()
+    by_split = -found.by_split.reshape(len(score), -1)
+    by_level = np.einsum("baks,k->bas", found.losses, found.weight).reshape(len(score), -1)
+    results = {
+        "params": [{"alpha": float(a), "bandwidth": h} for a, h in zip(weights, widths, strict=True)],
+        "param_alpha": weights,
+        "param_bandwidth": widths,
+        **{f"split{k}_test_score": column for k, column in enumerate(by_split.T)},
+        "mean_test_score": score,
+        "std_test_score": found.deviation.ravel(),
+        "rank_test_score": rankdata(-score, method="min").astype(np.int32),
+        "relative_gap": found.gap.ravel(),
+        **{f"test_loss_q{level:.12g}": column for level, column in zip(levels, by_level.T, strict=True)},
+    }
+    own = {"cv_results_": results, "best_index_": best, "best_score_": float(score[best])}
+    return own | {"n_splits_": by_split.shape[1]}
 
 
 def _positive_weight_mask(given: Any, sample_weight: Any, n_rows: int) -> NDArray[np.bool_]:

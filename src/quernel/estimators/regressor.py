@@ -11,14 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import blockwise
-from quernel.estimators.validation import check_lengths, check_loss, check_rows, check_target, check_weight
-from quernel.estimators.warm_start import check_checkpoint
-from quernel.estimators.warnings import warn_not_converged
+from quernel.estimators.validation import check_loss, check_rows, check_scored
+from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import Loss
-from quernel.tuning.alpha import alpha_for, scaled_loss
-from quernel.tuning.data_summary import summarize_rows
+from quernel.tuning.alpha import scaled_loss
 
 Array = NDArray[np.floating]
 
@@ -40,8 +38,8 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         "smoothed_pinball", "squared" (kernel ridge regression), "expectile" (at level 1/2), "logcosh". For a loss
         given by name, its length, such as Huber's threshold, is set relative to a robust scale of y. An object has its
         own, in units of y: ``Huber(1.5)``, ``EpsilonInsensitive(0.01)``, ``Expectile(0.9)``.
-    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_memory, dtype, warm_start, \
-    random_state, verbose :
+    kernel, bandwidth, n_components, sampling, fit_intercept, solver, tol, max_iter, max_seconds, max_memory, dtype, \
+    warm_start, random_state, verbose :
         As in `KernelQuantileRegressor`. ``solver="admm"`` supports these losses, too.
     alpha : "auto" or float, default="auto"
         Weight of the ridge penalty. "auto" is a constant in units of the loss at the robust scale of y, so that
@@ -85,6 +83,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         solver: str = "newton",
         tol: float = 1e-6,
         max_iter: int = 1000,
+        max_seconds: float | None = None,
         max_memory: int | None = None,
         dtype: str = "float64",
         warm_start: bool = False,
@@ -101,6 +100,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         self.solver = solver
         self.tol = tol
         self.max_iter = max_iter
+        self.max_seconds = max_seconds
         self.max_memory = max_memory
         self.dtype = dtype
         self.warm_start = warm_start
@@ -126,12 +126,16 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
         check_checkpoint(self, checkpoint)
-        summary = summarize_rows(self._training_rows(kernel, X, y, sample_weight))
-        self.loss_ = scaled_loss(self.loss, summary.target_scale) if isinstance(self.loss, str) else self.loss
-        self.alpha_ = self._resolve_alpha(lambda: alpha_for(self.loss_, summary.target_scale, summary.n_distinct))
-        self._fit_outputs(summary, kernel, self.loss_, checkpoint=checkpoint)
-        warn_not_converged(self, [f"the {type(self.loss_).__name__} loss"])
-        return self
+        with self._time_limit():
+            data = self._read(kernel, X, y, sample_weight)
+            loss = scaled_loss(self.loss, data.summary.target_scale) if isinstance(self.loss, str) else self.loss
+            start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+            plan = self._plan(data, kernel, loss, start)
+            solution = self._solve(plan, data, loss, start)
+        return self._store(data, plan, solution, start, loss_=loss)
+
+    def _output_names(self) -> list[str]:
+        return [f"the {type(self.loss_).__name__} loss"]
 
     @blockwise
     def predict(self, X: Any) -> Array:
@@ -142,13 +146,8 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """D^2: 1 - (loss of the model) / (loss of the best constant), which is R^2 for the squared loss."""
         check_is_fitted(self)
-        X, y = check_rows(self, X, reset=False), check_target(y)
-        check_lengths(X, y)
-        weight = np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
-        share = weight / weight.sum()
-        ours = float(share @ self.loss_.value(y[:, None] - self._predict_raw(X))[:, 0])
-        constant = float(share @ self.loss_.value(y[:, None] - self.loss_.fit_constant(y, share))[:, 0])
-        return 1 - ours / constant if constant > 0 else float(ours == 0)
+        X, y, weight = check_scored(self, X, y, sample_weight)
+        return self.loss_.d2_score(y, self._predict_raw(X), weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -41,7 +41,7 @@ def check_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> A
     _refuse_text(X)
     array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
     if finite or array.size <= QUICK_TO_READ:
-        refuse_missing(estimator, array)
+        refuse_missing(array, getattr(estimator, "feature_names_in_", None))
     return array
 
 
@@ -72,6 +72,13 @@ def check_training(
     weight = check_weight(sample_weight, len(rows))
     counts = weight > 0
     return (rows, target, weight) if counts.all() else (rows[counts], target[counts], weight[counts])
+
+
+def check_scored(estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Array, Array, Array]:
+    """Validate the data of `score`: X of shape (n, d), y (n,), and weights (n,), ones if none are given."""
+    X, y = check_rows(estimator, X, reset=False), check_target(y)
+    check_lengths(X, y)
+    return X, y, np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
 
 
 def check_target(y: Any) -> Array:
@@ -166,9 +173,8 @@ def _sum(X: Array) -> float:
         return float(X.sum())
 
 
-def refuse_missing(estimator: Any, X: Array) -> None:
+def refuse_missing(X: Array, names: NDArray[Any] | None) -> None:
     """Raise ValueError if X has NaN or infinity, with their numbers by column."""
-    names = getattr(estimator, "feature_names_in_", None)
     with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
         if np.isfinite(parallel_map(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
             return
@@ -200,12 +206,11 @@ def _refuse_repeated_names(X: Any) -> None:
         )
 
 
-def refuse_large(estimator: Any, limits: Array) -> None:
+def refuse_large(limits: Array, names: NDArray[Any] | None) -> None:
     """Raise ValueError if a column is too large to square; `limits` (2, d) are the column minima and maxima."""
     largest = np.abs(limits).max(axis=0)
     if (largest > LARGEST).any():
         j = int(np.argmax(largest > LARGEST))
-        names = getattr(estimator, "feature_names_in_", None)
         label = str(j) if names is None else repr(str(names[j]))
         raise ValueError(
             f"Column {label} of X holds numbers as large as {largest[j]:.3g}, and beyond {LARGEST:g} their squares "

@@ -10,22 +10,24 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quernel._files import write_atomically
+from quernel.estimators.inputs import TrainingData
 from quernel.losses import Loss
 from quernel.solvers import Result
 from quernel.solvers.result import InitialPoint
 from quernel.tuning.data_summary import DataSummary
+from quernel.tuning.plan import FitPlan
 
 # Version of the file format: raise it when an older quernel would misread the new files.
 FORMAT = 1
 # Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
-NOT_COMPARED = ("max_iter", "max_memory", "verbose", "tol", "warm_start")
+NOT_COMPARED = ("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start")
 
 
 class Checkpoint:
@@ -64,10 +66,6 @@ class Checkpoint:
                 band=np.empty(0) if guess.band is None else guess.band,
             )  # fmt: skip
 
-    def remove(self) -> None:
-        """Delete the file, once the fit is done."""
-        self.path.unlink(missing_ok=True)
-
 
 def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
     """Read a checkpoint file: the initial point, and a dict with `fingerprint` and `format`; ValueError if invalid."""
@@ -100,11 +98,12 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, summary: DataSummary) -> dict[str, Any]:
+def fingerprint(estimator: Any, data: TrainingData, plan: FitPlan, feature_map: Any) -> dict[str, Any]:
     """Identify a fit by its data (numbers of rows and columns, means, ranges) and by its parameters.
 
     The keys appear in the error message that lists how two fits differ.
     """
+    summary = data.summary
     sample = summary.sample
     settings = {
         name: _format_param(value)
@@ -114,11 +113,11 @@ def fingerprint(estimator: Any, summary: DataSummary) -> dict[str, Any]:
     return {
         "number of rows": summary.n_rows,
         "number of columns": summary.n_columns,
-        "names of columns": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
+        "names of columns": [] if data.names is None else [str(name) for name in data.names],
         "inputs": [_format_digits(summary.mean), _format_digits(summary.range)],
         "target": _format_digits(sample.share() @ sample.y),
-        "alpha_": _format_digits(estimator.alpha_),
-        "features": [estimator.feature_map_.n_components_, _format_param(estimator.bandwidth_)],
+        "alpha_": _format_digits(plan.alpha),
+        "features": [feature_map.n_components_, _format_param(plan.bandwidth)],
         **settings,
     }
 
@@ -135,48 +134,60 @@ def _format_param(value: Any) -> str:
     return repr(value)
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Where a fit begins.
+    """Where a fit begins: from the last fit of the same estimator, from a checkpoint, or from scratch.
 
     Attributes
     ----------
-    reuse_features : bool
-        Whether to keep the feature map, bandwidth and automatic alpha of the model's last fit.
-    guess : InitialPoint or None
-        Solution of the last fit, the solver's initial point.
+    plan : FitPlan or None
+        That of the last fit, kept but for alpha where a number is given now; None makes a new one.
+    feature_map : fitted feature map of the last fit, or None
+    initial : InitialPoint or None
+        Solution of the last fit.
     path : path or None
-        Checkpoint file given to `fit`; a point read from it takes precedence over `guess`.
-    checkpoint : Checkpoint or None
-        Set by `solver_kwargs`, once the features, which are part of the fingerprint, are known.
+        Checkpoint file given to `fit`; a point read from it takes precedence over `initial`.
     """
 
-    reuse_features: bool
-    guess: InitialPoint | None
-    path: Any
-    checkpoint: Checkpoint | None = None
+    plan: FitPlan | None = None
+    feature_map: Any = None
+    initial: InitialPoint | None = None
+    path: Any = None
 
     @classmethod
     def from_model(cls, model: Any, summary: DataSummary, loss: Loss, path: Any) -> WarmStart:
         """Warm start of a model that is about to be fitted to the summarised data."""
         if not can_warm_start(model, summary.n_columns, loss.n_columns):
-            return cls(False, None, path)
-        guess = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
-        return cls(True, guess, path)
+            return cls(path=path)
+        plan: FitPlan = model.plan_
+        if model.alpha != "auto" and plan.alpha != model.alpha:
+            plan = replace(plan, alpha=float(model.alpha), alpha_reason="as given", alpha_choice=None)
+        initial = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
+        return cls(plan, model.feature_map_, initial, path)
 
-    def solver_kwargs(self, model: Any, summary: DataSummary) -> dict[str, Any]:
+    def open_checkpoint(self, model: Any, data: TrainingData, plan: FitPlan, feature_map: Any) -> Checkpoint | None:
+        """The checkpoint of this fit, if a path was given; the features are part of its fingerprint."""
+        return None if self.path is None else Checkpoint(self.path, fingerprint(model, data, plan, feature_map))
+
+    def solver_kwargs(self, checkpoint: Checkpoint | None) -> dict[str, Any]:
         """Keyword arguments for the solver: the initial point, and a callback that writes the checkpoint."""
-        if self.path is None:
-            return {} if self.guess is None else {"initial": self.guess}
-        self.checkpoint = Checkpoint(self.path, fingerprint(model, summary))
-        return {"initial": self.checkpoint.read() or self.guess, "callback": self.checkpoint.write}
+        if checkpoint is not None:
+            return {"initial": checkpoint.read() or self.initial, "callback": checkpoint.write}
+        return {} if self.initial is None else {"initial": self.initial}
 
-    def record(self, model: Any, summary: DataSummary, result: Result) -> None:
-        """Record on the model what a later warm start needs, and delete the checkpoint."""
-        model._fitted_as = _settings(model, summary.n_columns, result.coef.shape[1])
-        model._n_rows, model._parameters = summary.n_rows, float(result.parameters)
-        if self.checkpoint is not None:
-            self.checkpoint.remove()
+    def remove_checkpoint(self) -> None:
+        """Delete the checkpoint file of a fit that is done; one that was stopped may resume from it."""
+        if self.path is not None:
+            Path(self.path).unlink(missing_ok=True)
+
+
+def warm_start_state(model: Any, summary: DataSummary, result: Result) -> dict[str, Any]:
+    """Private attributes of a fitted model that a later warm start needs."""
+    return {
+        "_fitted_as": _settings(model, summary.n_columns, result.coef.shape[1]),
+        "_n_rows": summary.n_rows,
+        "_parameters": float(result.parameters),
+    }
 
 
 def can_warm_start(model: Any, n_columns: int, n_fits: int) -> bool:

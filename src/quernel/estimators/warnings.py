@@ -91,18 +91,24 @@ def print_progress(progress: Progress) -> None:
     print(f"quernel: step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}")
 
 
-def warn_not_converged(model: Any, names: list[str], of: str = "") -> None:
+def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = None) -> None:
     """Raise a ConvergenceWarning that names the outputs whose relative duality gap is above `tol`.
 
-    `names` has one label per output, such as a quantile level; `of` is put before them, such as "level ".
+    `names` has one label per output, such as a quantile level; `stopped_by` says why the solver was stopped, if it was.
     """
     short = ~(model.duality_gap_ <= model.tol)  # negated, so that a gap of NaN also warns
-    if short.any():
-        fits, gap = ", ".join(np.array(names)[short]), model.duality_gap_.max()
-        accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
-        warnings.warn(
-            f"The fit of {of}{fits} stopped at a relative duality gap of {gap:.1e}, above tol={model.tol:g}. "
-            f"Try a larger max_iter (now {model.max_iter}) or a larger alpha (now {model.alpha_:.2g}){accept}.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+    if not short.any():
+        return
+    fits, gap = ", ".join(np.array(names)[short]), model.duality_gap_.max()
+    accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
+    more = f"a larger max_iter (now {model.max_iter})"
+    how = "stopped"
+    if stopped_by is not None:
+        more = f"a larger max_seconds (now {model.max_seconds:g})" if stopped_by == "time limit" else "more time"
+        how = f"was stopped by {'a callback' if stopped_by == 'callback' else f'the {stopped_by}'}"
+    warnings.warn(
+        f"The fit of {fits} {how} at a relative duality gap of {gap:.1e}, above tol={model.tol:g}. "
+        f"Try {more} or a larger alpha (now {model.alpha_:.2g}){accept}.",
+        ConvergenceWarning,
+        stacklevel=_stacklevel_of_caller(),
+    )

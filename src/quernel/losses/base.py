@@ -220,6 +220,19 @@ class Loss:
         """
         return stationary_constant(self, target, share)
 
+    def d2_score(self, y: Array, predicted: Array, weight: Array) -> float:
+        """Mean over the columns of D^2 = 1 - (mean loss of the predictions) / (mean loss of the best constant).
+
+        Parameters
+        ----------
+        y, weight : arrays of shape (n,)
+        predicted : array of shape (n, q)
+        """
+        share = weight / weight.sum()
+        ours = share @ self.value(y[:, None] - predicted)
+        constant = share @ self.value(y[:, None] - self.fit_constant(y, share))
+        return float(np.mean(np.where(constant > 0, 1 - ours / np.where(constant > 0, constant, 1), ours == 0)))
+
     def take(self, columns: NDArray[np.intp]) -> Self:
         """The same loss for some of the columns, by index; an index may occur repeatedly."""
         chosen = {name: getattr(self, name)[columns] for name in self._parameters()}

@@ -35,6 +35,7 @@ from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder
 from quernel.tuning.alpha import AlphaChoice
 from quernel.tuning.bandwidth import BandwidthChoice, Round
 from quernel.tuning.n_components import ComponentsChoice, Trial
+from quernel.tuning.plan import FitPlan
 
 # Version of the file format, to be increased when older versions of quernel would misread new files.
 FORMAT = 1
@@ -55,7 +56,8 @@ SPLITTERS = tuple(
 COMPONENTS: tuple[type, ...] = (
     *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
     *(Sum, Pinball),
-    *(ComponentsChoice, Trial, BandwidthChoice, Round, AlphaChoice, Scores, ProbabilityCurves, Sigmoid, Isotonic),
+    *(FitPlan, ComponentsChoice, Trial, BandwidthChoice, Round, AlphaChoice),
+    *(Scores, ProbabilityCurves, Sigmoid, Isotonic),
     *(FrozenEstimator, LastRows, *SPLITTERS),
     *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
 )

@@ -16,7 +16,6 @@ from quernel.conformal.adapters import HasInterval
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
-from quernel.metrics import pinball_loss
 from quernel.tables.arrow_casts import factorize
 from quernel.tables.columns import TextColumn
 from quernel.tables.encoder import TableEncoder, as_arrow
@@ -115,11 +114,9 @@ class TableModel(HasInterval):
 
     def score(self, table: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Mean D^2 over the levels, as `KernelQuantileRegressor.score`: of the target itself, not of its logarithm."""
-        levels, curves, y = self.quantiles_, self.predict(table).reshape(-1, len(self.quantiles_)), check_target(y)
+        curves, y = self.predict(table).reshape(-1, len(self.quantiles_)), check_target(y)
         weight = np.ones(len(y)) if sample_weight is None else check_weight(sample_weight, len(y))
-        constant = np.tile(Pinball(levels).fit_constant(y, weight / weight.sum()), (len(y), 1))
-        ours, theirs = (pinball_loss(y, each, levels, sample_weight=weight) for each in (curves, constant))
-        return float(np.mean(np.where(theirs > 0, 1 - ours / np.where(theirs > 0, theirs, 1), ours == 0)))
+        return Pinball(self.quantiles_).d2_score(y, curves, weight)
 
     def _encode(self, table: Any) -> Array:
         """Encode a table, with a warning if none of a column's categories is known."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from quernel._threads import single_threaded_blas
 from quernel.kernels import Kernel, Linear
 from quernel.losses import LOSSES, Loss, weighted_quantiles
+from quernel.solvers.progress import stop_requested
 from quernel.tuning.data_summary import DataSummary, robust_scale
 from quernel.tuning.holdout import (
     ROTATE_BELOW,
@@ -104,7 +105,8 @@ def choose_alpha(
     """Choose alpha for a kernel with given bandwidths by cross-validation around the default `usual`.
 
     Returns None, to keep the default, if there are too few or too many distinct rows, for class labels (margins have a
-    natural scale), for the linear kernel, and for kernels known only through their random features. `larger_only`
+    natural scale), for the linear kernel, for kernels known only through their random features, and if there is no
+    time for it. `larger_only`
     restricts the grid to values not below the default.
     """
     if not OPTIONS.min_rows <= summary.n_distinct < OPTIONS.max_rows:
@@ -126,6 +128,8 @@ def choose_alpha(
         ]
         trials = _AlphaSearch(folds, kernel, usual, 0 if larger_only else OPTIONS.min_power)
         trials.run()
+    if not trials.losses:
+        return None
     means = {power: trials.mean(power) for power in sorted(trials.losses)}
     tried = tuple((usual * OPTIONS.step**power, mean) for power, mean in means.items())
     return AlphaChoice(usual * OPTIONS.step ** trials.select(), usual, tried, sample.n_rows)
@@ -150,9 +154,9 @@ class _AlphaSearch:
         self.losses: dict[int, Array] = {}
 
     def run(self) -> None:
-        """Extend the grid up or down for as long as the best power is at its end."""
+        """Extend the grid up or down for as long as the best power is at its end, and time is left."""
         self._evaluate([power for power in (1, 0, -1) if power >= self.least])
-        while True:
+        while self.losses and not stop_requested():
             best, low, high = self.best(), min(self.losses), max(self.losses)
             if best == low > self.least:
                 self._evaluate([power for power in (low - 1, low - 2) if power >= self.least])
@@ -165,7 +169,8 @@ class _AlphaSearch:
         """Fit every fold at these powers and record the losses of its held-out rows."""
         alphas = self.usual * OPTIONS.step ** np.array(powers, dtype=float)
         losses = np.hstack([fold.losses(self.kernel, alphas) for fold in self.folds])
-        self.losses.update(zip(powers, losses, strict=True))
+        if not stop_requested():  # otherwise the solver was cut short
+            self.losses.update(zip(powers, losses, strict=True))
 
     def mean(self, power: int) -> float:
         """Held-out loss at this power, the weighted mean over all rows."""

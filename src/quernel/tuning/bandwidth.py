@@ -28,6 +28,7 @@ from quernel._threads import single_threaded_blas
 from quernel.features.sampling import distinct_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, weighted_quantiles
+from quernel.solvers.progress import stop_requested
 from quernel.tuning.alpha import alpha_equivalent_to_krr
 from quernel.tuning.data_summary import DataSummary, robust_scale
 from quernel.tuning.holdout import Fold, deduplicated_sample, iter_folds, representative_levels, take_rows
@@ -160,6 +161,9 @@ def learn_bandwidth(
                 candidate.search_alphas()
             else:
                 candidate.evaluate([alpha])
+        if not all(candidate.tried for candidate in candidates):
+            reason = "The automatic bandwidths: the time limit ended the search for better ones"
+            return BandwidthChoice(tuple(automatic.tolist()), alpha, reason)
         best = int(candidates[1].loss <= (1 + OPTIONS.tie) * candidates[0].loss)
         if alpha_is_open:
             candidates[best].evaluate([factor * candidates[best].alpha for factor in OPTIONS.neighbour_factors])
@@ -209,7 +213,7 @@ class _Candidate:
         middle = float(np.exp(self.weight @ np.log(suggested))) / self.n_rows
         for factors in OPTIONS.alpha_factors:
             self.evaluate([middle * factor for factor in factors])
-            if self.alpha > min(self.tried):
+            if stop_requested() or self.alpha > min(self.tried):
                 break
 
     def evaluate(self, alphas: list[float]) -> None:
@@ -220,7 +224,8 @@ class _Candidate:
             )
             for fold, one in zip(self.folds, self.found, strict=True)
         ]
-        self.tried.update(zip(alphas, losses.tolist(), strict=True))
+        if not stop_requested():  # otherwise the solver was cut short
+            self.tried.update(zip(alphas, losses.tolist(), strict=True))
 
 
 def _equivalent_alpha(fold: Fold, found: LooResult) -> float:

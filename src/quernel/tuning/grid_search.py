@@ -16,6 +16,7 @@ from quernel import paths
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.losses import Loss
 from quernel.objective import Problem
+from quernel.solvers.progress import stop_requested
 
 Array = NDArray[np.floating]
 
@@ -109,7 +110,10 @@ def search(
     for b, make_features in enumerate(feature_makers):
         rows = InMemoryDesign(source, features=make_features())
         for group in groups:
-            losses[b, group], gap[b, group] = _held_out_losses(rows, loss, alphas[group], splits, fit_intercept)
+            found = _held_out_losses(rows, loss, alphas[group], splits, fit_intercept)
+            if stop_requested() and np.isfinite(losses).any():  # the solver was cut short
+                break
+            losses[b, group], gap[b, group] = found
             mean = losses[b].mean(axis=2) @ weight
             if mean[group].min() > MUCH_WORSE * mean.min():
                 break

@@ -25,6 +25,7 @@ from scipy.special import ndtri
 from quernel.data import ArrayRows
 from quernel.kernels import Kernel, ShiftInvariantKernel
 from quernel.losses import Loss, Pinball, weighted_quantiles
+from quernel.solvers.progress import stop_requested
 from quernel.tuning.data_summary import robust_scale
 
 Array = NDArray[np.floating]
@@ -89,7 +90,8 @@ class LeaveOneOut:
         low, high = np.log(NARROWEST * unit), np.log(WIDEST * unit)
         start[:d] = np.clip(start[:d], low, high)
         bounds = [*zip(low, high, strict=True), *[(np.log(LEAST_RIDGE), np.log(MOST_RIDGE))] * len(self.targets)]
-        best = minimize(self._log_error, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+        kwargs = {"method": "L-BFGS-B", "bounds": bounds, "options": {"maxiter": steps}, "callback": _stop_descent}
+        best = minimize(self._log_error, start, jac=True, **kwargs)
         return LooResult(np.exp(best.x[:d]), np.exp(best.x[d:]), float(best.fun))
 
     def select_ridge(self) -> LooResult:
@@ -270,3 +272,9 @@ def _winsorize(y: Array, share: Array) -> Array:
     ]
     center, reach = np.array(sides).T
     return np.clip(y, center - reach, center + reach)
+
+
+def _stop_descent(_: Array) -> None:
+    """Callback of scipy after every step: ends the descent where it is if there is no more time."""
+    if stop_requested():
+        raise StopIteration

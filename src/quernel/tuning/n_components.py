@@ -27,6 +27,7 @@ from quernel.features import RandomFeatures
 from quernel.losses import Loss
 from quernel.objective import Problem
 from quernel.solvers import newton
+from quernel.solvers.progress import stop_requested
 from quernel.theory import effective_dimension
 from quernel.tuning.alpha import alpha_unit
 from quernel.tuning.data_summary import robust_scale
@@ -132,6 +133,9 @@ def choose_components(
     sizes = [size for size in OPTIONS.sizes if size <= min(most, sample.n_rows)] or [most]
     with single_threaded_blas(0, 0):
         for M in sizes:
+            if trials and stop_requested():
+                limited_by = "the time limit ended the search"
+                break
             feature_map = features(M, sample)
             current = _MappedRows(feature_map.transform(train.X), feature_map.transform(held_out.X))
             dimension = float(effective_dimension(current.train, alpha=ridge, sample_weight=train.weight))
@@ -149,7 +153,7 @@ def choose_components(
     if most > sample.n_rows:
         limited_by = "no more are tried for so few different rows"
     return ComponentsChoice(
-        sizes[-1], _reason_not_converged(trials, limited_by), tuple(trials), train.n_rows, held_out.n_rows
+        trials[-1].n_components, _reason_not_converged(trials, limited_by), tuple(trials), train.n_rows, held_out.n_rows
     )
 
 

@@ -1,0 +1,183 @@
+"""Solve the problem of a plan: rows -> features -> design matrix -> certified solution.
+
+    F(u, b) = sum_i w_i loss(y_i, phi(x_i)'u + b) + alpha u'u,        sum_i w_i = 1.
+
+Features are random, landmarks, or the columns themselves; with n_components="exact" they are a pivoted Cholesky factor
+of the kernel matrix, Phi Phi' <= K, of sufficient rank. What its truncation can change in the objective is bounded from
+the dual variables and the residual diagonal (`objective.duality_gap.low_rank_bound`), and this bound is added to the
+duality gap: the gap then holds for all functions of the kernel's RKHS.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quernel._threads import parallel_map, single_threaded_blas
+from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks, memory_budget
+from quernel.features import PivotedCholesky
+from quernel.features.landmarks import FLOOR
+from quernel.kernels import Kernel
+from quernel.losses import Loss
+from quernel.objective import Problem
+from quernel.objective.duality_gap import low_rank_bound, relative
+from quernel.solvers import Result, Solver
+from quernel.solvers.result import InitialPoint, after, recertify
+from quernel.tuning.data_summary import DataSummary, StreamedSummary
+from quernel.tuning.plan import FeatureMap
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class FullKernelOptions:
+    """Constants of n_components="exact"."""
+
+    largest_tol: float = 1e-10  # of the first Cholesky factor: it assumes dual variables of size 1
+    max_trials: int = 5  # factors at most; it is rarely refined twice
+    # Problems up to this size (n_rows x n_features) are polished to machine precision: the error of the low-rank factor
+    # exceeds rounding error, so that polishing a large problem gains nothing.
+    polished_size: int = 100_000
+
+
+OPTIONS = FullKernelOptions()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is minimised, and how.
+
+    Attributes
+    ----------
+    loss : Loss, one column per output
+    alpha : float
+    fit_intercept : bool
+    solver : Solver
+    tol : float, relative duality gap
+    max_iter : int
+    max_memory : int or None, bytes for stored features
+    """
+
+    loss: Loss
+    alpha: float
+    fit_intercept: bool
+    solver: Solver
+    tol: float
+    max_iter: int
+    max_memory: int | None
+
+    def solve(self, design: Any, **kwargs: Any) -> Result:
+        """Run the solver on a design matrix; stored features of streamed rows are released, even after an error."""
+        with (
+            closing(design) if isinstance(design, StreamedDesign) else nullcontext(),
+            single_threaded_blas(design.n_rows, design.n_features) as threads,
+        ):
+            problem = Problem(design, self.loss, self.alpha, fit_intercept=self.fit_intercept)
+            if not isinstance(design, DaskDesign):
+                design.threads = threads
+            return self.solver(problem, tol=self.tol, max_iter=self.max_iter, **kwargs)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Fitted feature map, the certified coefficients on its features, and why the solver was stopped, if it was."""
+
+    feature_map: FeatureMap | PivotedCholesky
+    result: Result
+    stopped_by: str | None = None
+
+
+def solve_on_features(
+    task: Task, summary: DataSummary, feature_map: FeatureMap, *, float32: bool = False, **kwargs: Any
+) -> Solution:
+    """Solve on the features of a fitted map; with `float32` they are stored in single precision.
+
+    Predictions use float64 features, so the gap that is reported is always theirs.
+    """
+    design = build_design(summary, feature_map, task.max_memory, np.float32 if float32 else float)
+    result = task.solve(design, **kwargs)
+    if not float32:
+        return Solution(feature_map, result)
+    if summary.in_memory:
+        del design
+        exact = InMemoryDesign(summary.source, feature_map, max_memory=0)
+        problem = Problem(exact, task.loss, task.alpha, fit_intercept=task.fit_intercept)
+        with single_threaded_blas(exact.n_rows, exact.n_features) as exact.threads:
+            return Solution(feature_map, recertify(problem, result, task.tol))
+    if not design.rounded:
+        return Solution(feature_map, result)
+    # The dual variables of out-of-core rows were not kept: solve again from this solution with float64 features. One
+    # pass recovers the duals, and further steps follow only if the gap exceeds tol.
+    initial = InitialPoint.solution(result.coef, result.intercept, summary.n_rows, result.parameters, task.tol)
+    return Solution(feature_map, after(result, task.solve(design.as_float64(), **kwargs | {"initial": initial})))
+
+
+def build_design(summary: DataSummary, feature_map: FeatureMap, max_memory: int | None, dtype: Any = float) -> Any:
+    """Design matrix Phi = phi(X): in memory, streamed from files, or distributed over Dask workers."""
+    if summary.in_memory:
+        return InMemoryDesign(summary.source, feature_map, max_memory=max_memory, dtype=dtype)
+    if isinstance(summary.source, DaskRows):
+        return DaskDesign(summary.source, feature_map, max_memory=max_memory, dtype=dtype)
+    assert isinstance(summary, StreamedSummary)
+    return StreamedDesign(
+        summary.source,
+        feature_map,
+        total=summary.total,
+        largest=summary.largest,
+        max_memory=max_memory,
+        dtype=dtype,
+    )
+
+
+def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution:
+    """Factor the kernel matrix and solve, each to half of the tolerance; the gap returned holds for the full kernel.
+
+    The admissible truncation depends on the dual variables, so the first tolerance `cut` is a guess. If the truncation
+    turns out to matter, the factorisation is repeated with a tolerance derived from the duals just found.
+    """
+    share, tol, half = source.share(), task.tol, replace(task, tol=task.tol / 2)
+    # While it grows, up to three copies of the factor are in memory.
+    most = int(memory_budget(task.max_memory) / (3 * 8 * source.n_rows))
+    cut = min(OPTIONS.largest_tol, max(task.alpha * tol, FLOOR))
+    for _ in range(OPTIONS.max_trials):
+        feature_map = PivotedCholesky(kernel, tol=cut, max_components=most)
+        features = feature_map.fit_transform(source.X, sample_weight=source.weight)
+        if feature_map.n_components_ >= most:
+            raise ValueError(
+                f'n_components="exact" needs more than {most:,} features for {source.n_rows:,} rows with this kernel, '
+                "more than memory allows. Use random features (n_components=1000, say), a larger bandwidth, a smoother "
+                "kernel, or raise max_memory."
+            )
+        polish = features.size <= OPTIONS.polished_size
+        result = half.solve(InMemoryDesign(source, features=features), polish=polish)
+        missed = low_rank_bound(result.dual, share, feature_map.residual_, np.asarray(task.alpha))
+        missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # several columns may form one problem
+        scale = np.maximum(result.objective, result.null_objective / 1000)
+        excess = np.max(np.divide(missed, scale * tol / 2, out=np.zeros_like(missed), where=scale > 0))
+        if excess <= 1 or cut <= FLOOR:
+            break
+        cut = max(cut / (2 * excess), FLOOR)
+        del features
+    gap = result.gap + missed
+    relative_gap = relative(gap, result.objective, result.null_objective)
+    return Solution(feature_map, replace(result, gap=gap, relative_gap=relative_gap))
+
+
+def evaluate_outputs(feature_map: Any, coef: Array, intercept: Array, n_components: int, X: Array) -> Array:
+    """Phi u + b of the rows of X, shape (n, q), in parallel by blocks of a size for `n_components` features."""
+    outputs = np.empty((len(X), coef.shape[1]))
+    # Some feature maps compute Phi u without forming Phi.
+    multiply = getattr(feature_map, "curves", lambda X, coef: feature_map.transform(X) @ coef)
+
+    def fill(block: slice) -> None:
+        outputs[block] = multiply(X[block], coef) + intercept
+
+    if hasattr(feature_map, "prepare"):
+        feature_map.prepare(len(X))
+    with single_threaded_blas(len(X), n_components) as threads:
+        parallel_map(fill, blocks(len(X), n_components), threads)
+    return outputs

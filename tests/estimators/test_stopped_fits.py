@@ -1,0 +1,190 @@
+"""Fits that are stopped: by `max_seconds` and Ctrl-C at their best certified solution; by an error, without a trace."""
+
+import signal
+import sys
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import quernel
+from quernel import KernelClassifier, KernelQuantileRegressor, KernelQuantileRegressorCV, KernelRegressor
+from quernel.estimators import base
+from quernel.losses import Pinball
+
+SMALL = {"n_components": 20, "random_state": 0}
+MODELS = {
+    "quantiles": KernelQuantileRegressor([0.2, 0.8], **SMALL),
+    "joint": KernelQuantileRegressor([0.2, 0.8], noncrossing="joint", **SMALL),
+    "learned": KernelQuantileRegressor(0.5, bandwidth="learned", tol=1e-2, **SMALL),
+    "exact": KernelQuantileRegressor(0.5, n_components="exact", bandwidth=1.0),
+    "warm": KernelQuantileRegressor(0.5, warm_start=True, **SMALL),
+    "cv": KernelQuantileRegressorCV(0.5, alphas=[1e-3, 1e-2], bandwidths=[1.0], cv=2, **SMALL),
+    "huber": KernelRegressor(**SMALL),
+    "classes": KernelClassifier("logistic", **SMALL),
+    "calibrated": KernelClassifier(calibration="sigmoid", **SMALL),
+}
+
+
+def data(n=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(size=(n, 2))
+    return X, np.sin(5 * X[:, 0]) + 0.3 * rng.standard_normal(n)
+
+
+def target(model, y):
+    return (y > 0).astype(int) if isinstance(model, KernelClassifier) else y
+
+
+class Interrupt:
+    """Counts the calls of functions of quernel in this thread, and raises KeyboardInterrupt at the k-th."""
+
+    def __init__(self, k=None):
+        self.k, self.count = k, 0
+
+    def __call__(self, frame, event, _):
+        if event == "call" and "/quernel/" in frame.f_code.co_filename:
+            self.count += 1
+            if self.count == self.k:
+                raise KeyboardInterrupt
+
+    def run(self, action):
+        before = sys.getprofile()
+        sys.setprofile(self)
+        try:
+            return action()
+        finally:
+            sys.setprofile(before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted generators
+@pytest.mark.parametrize("name", MODELS)
+def test_an_interrupted_fit_leaves_the_estimator_as_it_was(name):
+    model = clone(MODELS[name])
+    X, y = data()
+    other, z = data(50, 1)
+    model.fit(X, target(model, y))
+    before, predicted = dict(vars(model)), model.predict(X)
+    counted = Interrupt()
+    counted.run(lambda: clone(model).fit(other, target(model, z)))
+    # The last calls come after the new attributes are written: warnings about convergence.
+    points = np.unique(np.linspace(1, counted.count, 10).astype(int))
+    outcomes = set()
+    for k in points:
+        again = clone(model)
+        vars(again).update(before)
+        try:
+            Interrupt(int(k)).run(partial(again.fit, other, target(model, z)))
+            outcomes.add("fitted")
+        except KeyboardInterrupt:
+            if again.coef_ is before["coef_"]:
+                assert vars(again).keys() == before.keys()
+                assert all(vars(again)[key] is value for key, value in before.items() if key.endswith("_"))
+                np.testing.assert_array_equal(again.predict(X), predicted)
+                outcomes.add("as it was")
+            else:  # complete: the same as an uninterrupted fit
+                whole = clone(model)
+                vars(whole).update(before)
+                whole.fit(other, target(model, z))
+                np.testing.assert_array_equal(again.coef_, whole.coef_)
+                assert vars(again).keys() == vars(whole).keys()
+                outcomes.add("fitted")
+    assert "as it was" in outcomes
+    new = clone(MODELS[name])
+    with pytest.raises(KeyboardInterrupt):
+        Interrupt(counted.count // 2).run(lambda: new.fit(other, target(new, z)))
+    assert not [key for key in vars(new) if key.endswith("_")]
+
+
+def objectives(model, X, y):
+    """F of the model, and that of the best constant, by hand."""
+    loss, share = Pinball(model.quantiles_), np.full(len(y), 1 / len(y))
+    outputs = model._predict_unsnapped(X)
+    fitted = share @ loss.value(y[:, None] - outputs) + model.alpha_ * np.sum(model.coef_**2, axis=0)
+    return fitted, share @ loss.value(y[:, None] - loss.fit_constant(y, share))
+
+
+@pytest.mark.parametrize("n", [500, 30_000])
+@pytest.mark.parametrize("seconds", [1e-6, 0.05, 0.3])
+def test_a_time_limit_keeps_the_best_certified_solution(n, seconds):
+    X, y = data(n)
+    hard = {"n_components": 200, "bandwidth": 0.2, "alpha": 1e-9, "random_state": 0, "tol": 1e-12}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = KernelQuantileRegressor([0.1, 0.5], max_seconds=seconds, **hard).fit(X, y)
+    fitted, null = objectives(model, X, y)
+    np.testing.assert_allclose(model.objective_, fitted, rtol=1e-9)
+    assert np.all(fitted <= null * (1 + 1e-12))
+    assert np.all(model.duality_gap_ > 0)
+    if seconds < 1e-3:  # far too little, whatever the machine
+        (message,) = [str(one.message) for one in caught if issubclass(one.category, ConvergenceWarning)]
+        assert "stopped by the time limit at a relative duality gap of" in message
+        assert "larger max_seconds (now 1e-06)" in message
+
+
+def test_a_time_limit_that_is_not_reached_changes_nothing():
+    X, y = data(300)
+    plain = KernelQuantileRegressor([0.1, 0.5], random_state=0).fit(X, y)
+    limited = KernelQuantileRegressor([0.1, 0.5], random_state=0, max_seconds=1e6).fit(X, y)
+    np.testing.assert_array_equal(plain.coef_, limited.coef_)
+
+
+@pytest.mark.parametrize("name", ["learned", "cv", "huber", "classes", "calibrated", "quantiles"])
+def test_choices_end_with_the_time(name):
+    X, y = data(200)
+    model = clone(MODELS[name]).set_params(max_seconds=1e-6, n_components="auto")
+    with pytest.warns(ConvergenceWarning, match="time limit"):
+        model.fit(X, target(model, y))
+    assert np.isfinite(model.alpha_)
+    assert model.predict(X).shape == y.shape or name == "quantiles"
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, np.inf, "long", True])
+def test_a_time_limit_is_a_positive_number(wrong):
+    with pytest.raises(ValueError, match="max_seconds must be a positive, finite number, or None"):
+        KernelQuantileRegressor(max_seconds=wrong).fit(*data())
+
+
+def press_ctrl_c(monkeypatch, times):
+    """Send SIGINT so many times at the first report of progress, while the solver is at work."""
+    left = [times]
+
+    def listener(_):
+        while left[0]:
+            left[0] -= 1
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(base, "print_progress", listener)
+
+
+def test_ctrl_c_ends_a_fit_at_its_best_solution_and_a_second_one_raises(monkeypatch):
+    X, y = data(500)
+    hard = {"n_components": 100, "bandwidth": 0.2, "alpha": 1e-8, "random_state": 0, "tol": 1e-20, "verbose": 1}
+    handler = signal.getsignal(signal.SIGINT)
+    press_ctrl_c(monkeypatch, 1)
+    with pytest.warns(ConvergenceWarning, match="stopped by the interrupt at a relative duality gap"):
+        model = KernelQuantileRegressor(0.5, **hard).fit(X, y)
+    fitted, null = objectives(model, X, y)
+    assert np.all(fitted <= null)
+    assert signal.getsignal(signal.SIGINT) is handler
+    press_ctrl_c(monkeypatch, 2)
+    before = dict(vars(model))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:300], y[:300])
+    assert vars(model) == before
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_stopped_fit_keeps_its_checkpoint(tmp_path):
+    X, y = data(500)
+    path = tmp_path / "fit.ckpt"
+    path.touch()
+    path.unlink()
+    model = quernel.KernelQuantileRegressor(0.5, n_components=50, random_state=0, max_seconds=1e-6)
+    with pytest.warns(ConvergenceWarning, match="time limit"):
+        model.fit(X, y, checkpoint=path)
+    model.set_params(max_seconds=None).fit(X, y, checkpoint=path)
+    assert not path.exists()
