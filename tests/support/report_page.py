@@ -24,7 +24,7 @@ def fitted(table, target="price", levels=LEVELS, **options):
 
 @cache
 def made():
-    """Table, model, training rows, how it was evaluation, and the page."""
+    """Table, model, training rows, evaluation, and the page."""
     table = sales(300)
     model, training = fitted(table)
     evaluation = evaluate_by_refitting(model, training, seed=3)

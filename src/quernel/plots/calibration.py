@@ -102,13 +102,7 @@ class _QuantileCheck(Display):
 
     @classmethod
     def from_predictions(
-        cls,
-        y_true: ArrayLike,
-        y_pred: ArrayLike,
-        quantiles: ArrayLike,
-        *,
-        confidence: float = CONFIDENCE,
-        ax: Any = None,
+        cls, y_true: ArrayLike, y_pred: ArrayLike, quantiles: ArrayLike, *, ax: Any = None, **options: Any
     ) -> Self:
         """Compute the display for predicted quantiles, and plot it.
 
@@ -117,10 +111,10 @@ class _QuantileCheck(Display):
         y_true : array of shape (n,)
         y_pred : array of shape (n, q), one column per level
         quantiles : array of shape (q,), the levels
-        confidence : probability of the bands
         ax : matplotlib Axes, or the pair of them that the display needs; None for a new figure
+        **options : `confidence`, the probability of the bands
         """
-        return cls.compute(y_true, y_pred, quantiles, confidence=confidence).plot(ax=ax)
+        return cls.compute(y_true, y_pred, quantiles, **options).plot(ax=ax)
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from quernel.plots.models import Floats, predict_quantiles
 from quernel.plots.style import (
     ACCENT,
-    EDGE,
+    BAND_DARK,
     LINE,
     POINT,
     RC,
@@ -145,7 +145,7 @@ def _draw_bands(ax: "Axes", grid: NDArray[Any], curves: Floats, levels: Floats) 
         band, label = curves[:, [low, high]].T, f"middle {format_percent(levels[high] - levels[low])}"
         filled.append(ax.fill_between(grid, *band, color=colour, linewidth=0, zorder=2, label=label))
     for outermost in bands[:1]:  # a thin outline keeps the palest band visible beneath points, and in print
-        ax.plot(grid, curves[:, outermost], color=EDGE, linewidth=0.7, zorder=2.6)
+        ax.plot(grid, curves[:, outermost], color=BAND_DARK, linewidth=0.7, zorder=2.6)
     named = np.unique(np.linspace(0, len(filled) - 1, min(len(filled), MAX_BANDS_IN_LEGEND)).round().astype(int))
     return [filled[i] for i in named[::-1]]  # from the median outwards
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # Bands have one hue and differ in lightness, which survives greyscale printing and every colour blindness.
 BAND_PALE, BAND_DARK = "#d3e4f3", "#5a9bd0"
-EDGE = "#5a9bd0"
 LINE = "#08306b"
 # Orange against blue (Okabe and Ito) for whatever stands out: levels outside any band, what was chosen, what fails.
 ACCENT = "#b34700"
@@ -112,7 +111,6 @@ def new_axes(count: int = 1, size: tuple[float, float] | None = None) -> Any:
 
     Call within `house_style`.
     """
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     return Figure(figsize=size, layout="constrained").subplots(1, count)
@@ -127,7 +125,6 @@ def style_axes(ax: "Axes") -> None:
 
 def shades(count: int) -> list[str]:
     """Return hex colours from the palest to the darkest band; of a single band the middle."""
-    require_matplotlib()
     from matplotlib.colors import to_hex, to_rgb
 
     pale, dark = np.array(to_rgb(BAND_PALE)), np.array(to_rgb(BAND_DARK))

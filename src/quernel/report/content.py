@@ -107,11 +107,6 @@ class Page:
     rows: NDArray[np.intp]
     entries: Any
 
-    @property
-    def names_by_importance(self) -> list[str]:
-        """Names of the input columns, the most important one first."""
-        return [self.importance.names[j] for j in self.importance.order]
-
 
 def compute_page(
     model: TableModel,

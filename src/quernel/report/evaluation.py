@@ -76,17 +76,6 @@ def find_baselines() -> dict[str, Baseline]:
     return found
 
 
-def predict_baseline(
-    baseline: Baseline, X: Array, y: Array, levels: Array, splits: Sequence[tuple[Index, Index]]
-) -> Array:
-    """Return predictions (n, q) of the test rows of (train, test) splits, in the order of the splits.
-
-    Of more than `OPTIONS.max_rows` training rows a random sample of that size is used.
-    """
-    some = [(np.random.default_rng(0).permutation(train)[: OPTIONS.max_rows], test) for train, test in splits]
-    return np.concatenate([baseline(X[train], y[train], X[test], levels) for train, test in some])
-
-
 @dataclass(frozen=True)
 class Interval:
     """Coverage and width of a central interval on the evaluation rows.
@@ -308,12 +297,17 @@ def _evaluate(
     unseen: bool,
     out_of: int | None = None,
 ) -> Evaluation:
+    """Predict the test rows of the (train, test) splits: by the model, and by baselines fitted to the training rows."""
     order = np.argsort(model.quantiles_)
     levels = model.quantiles_[order]
     rows = np.concatenate([test for _, test in splits])
     if max(len(train) for train, _ in splits) > OPTIONS.max_rows:
         how += f" They were fitted to {OPTIONS.max_rows:,} of these rows, chosen at random."
-    found = {name: predict_baseline(baseline, X, y, levels, splits) for name, baseline in find_baselines().items()}
+    some = [(np.random.default_rng(0).permutation(train)[: OPTIONS.max_rows], test) for train, test in splits]
+    found = {
+        name: np.concatenate([predict(X[train], y[train], X[test], levels) for train, test in some])
+        for name, predict in find_baselines().items()
+    }
     sort = np.argsort(rows)
     rows = rows[sort]
     with warnings.catch_warnings():

@@ -371,7 +371,7 @@ def render_extrapolations(page: Page) -> str:
 def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     """Tabulate some evaluation rows: position in the file, target, quantiles, loss, and the most important columns."""
     evaluation = page.evaluation
-    names = page.names_by_importance[:SHOWN_INPUTS]
+    names = [page.importance.names[j] for j in page.importance.order[:SHOWN_INPUTS]]
     entries = page.entries.take(some)
     columns = {column.name: column for column in page.model.encoder.columns}
     inputs = [_format_entries(columns[name], entries[name]) for name in names]
