@@ -16,20 +16,12 @@ from quernel.data import ArrayRows
 from quernel.datasets import make_spline
 from quernel.features import PivotedCholesky
 from quernel.losses import Pinball
+from quernel.paper import simulated
 from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
 from quernel.paper.figures import REFERENCE, SERIES, add_shared_legend, make_panels, plot_geometric_means, set_log_log
 from quernel.paper.holdout_fit import ALPHAS, N_VALIDATION, fit_ridge_path
 from quernel.paper.measurements import MAX_WIDTH, Judgement, Row, Slope, Table, all_hold, allowed_slope, fit_slope
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
-from quernel.paper.simulated import (
-    features_of_theorem,
-    midpoints,
-    normal_excess_risk,
-    predicted_slope,
-    ridge_of_theorem,
-    spline_features,
-    spline_kernel,
-)
 from quernel.plots import house_style
 from quernel.theory import METHODS
 from quernel.theory.rates import ROUNDING
@@ -101,7 +93,7 @@ def estimate_seconds(task: Task) -> float:
     """Rough running time in seconds. Pairs inside of the theorem have rough features and need more Newton steps."""
     constant = 5 if task["features"] == EXACT else int(task["features"])
     n, weights = int(task["n"]), len(ALPHAS) if task["ridge"] == "validation" else 1
-    M = features_of_theorem(n, float(task["r"]), float(task["gamma"]), constant)
+    M = simulated.features_of_theorem(n, float(task["r"]), float(task["gamma"]), constant)
     steps = 4 if (task["r"], task["gamma"]) in INSIDE else 1
     return 0.03 + 0.01 * weights + 1e-7 * n * M * weights * steps
 
@@ -113,17 +105,18 @@ def measure(task: Task, rng: np.random.Generator) -> list[Row]:
     """
     n, r, gamma = int(task["n"]), float(task["r"]), float(task["gamma"])
     X, y, quantile = make_spline(n + N_VALIDATION, r, gamma, random_state=rng)
-    alphas = ALPHAS if task["ridge"] == "validation" else np.array([ridge_of_theorem(n, r, gamma)])
+    alphas = ALPHAS if task["ridge"] == "validation" else np.array([simulated.ridge_of_theorem(n, r, gamma)])
     if task["features"] == EXACT:
         # The trace that the pivoted Cholesky factor leaves out is negligible beside the ridge weight.
-        features: Any = PivotedCholesky(spline_kernel(gamma), tol=1e-4 * float(alphas.min())).fit(X[:n])
+        features: Any = PivotedCholesky(simulated.spline_kernel(gamma), tol=1e-4 * float(alphas.min())).fit(X[:n])
     else:
-        features = spline_features(gamma, features_of_theorem(n, r, gamma, int(task["features"])), X, rng)
+        M = simulated.features_of_theorem(n, r, gamma, int(task["features"]))
+        features = simulated.spline_features(gamma, M, X, rng)
     fits = fit_ridge_path(features, ArrayRows(X[:n], y[:n]), Pinball(np.array([0.5])), alphas, solver=get_solver(task))
     best = fits.select_on(X[n:], y[n:]) if len(alphas) > 1 else 0
-    grid = midpoints(N_TEST)
+    grid = simulated.midpoints(N_TEST)
     deviation = fits.predict(grid) - quantile(grid, 0.5)[:, None]
-    excess = np.mean(normal_excess_risk(deviation, NOISE, 0.5), axis=0)
+    excess = np.mean(simulated.normal_excess_risk(deviation, NOISE, 0.5), axis=0)
     return [
         {
             **task,
@@ -151,7 +144,7 @@ def present(table: Table, output: OutputFolder) -> Section:
 
 def _reported() -> list[str]:
     """What the paper reports, how we read it, and where its theorem does not apply."""
-    theory = [-predicted_slope(*pair) for pair in PAIRS]
+    theory = [-simulated.predicted_slope(*pair) for pair in PAIRS]
     ratios = ", ".join(
         f"{printed:.2f} x {rate:.2f} = {printed * rate:.2f}"
         for printed, rate in zip(PAIRS.values(), theory, strict=True)
@@ -201,7 +194,7 @@ class Run:
     @property
     def predicted(self) -> float:
         """The slope of the theorem, without its logarithm."""
-        return predicted_slope(self.r, self.gamma)
+        return simulated.predicted_slope(self.r, self.gamma)
 
     @property
     def allowed(self) -> float:
@@ -380,7 +373,7 @@ def _plot_main(runs: Runs, error: str, output: OutputFolder) -> Item:
     """One panel per pair: the error with both choices of lambda, the theorem's slope and the printed one."""
     figure, axes = make_panels(2, 3, size=(11.0, 7.4), sharex=True, sharey=True)
     for ax, (r, gamma) in zip(axes.flat, (*PAIRS, *INSIDE), strict=True):
-        slopes = [f"{'formula' if explain_outside(r, gamma) else 'theorem'} {predicted_slope(r, gamma):.2f}"]
+        slopes = [f"{'formula' if explain_outside(r, gamma) else 'theorem'} {simulated.predicted_slope(r, gamma):.2f}"]
         for run in _select_judged(runs, r, gamma):
             series, label = RIDGES.index(run.ridge), f"lambda from {run.ridge}"
             sizes, centre = plot_geometric_means(ax, run.points, error, series=series, label=label)
@@ -421,7 +414,7 @@ def _plot_constants(runs: Runs, output: OutputFolder) -> Item:
         for series, (features, label) in enumerate(labels.items()):
             if run := runs.get((r, gamma, features, "theory")):
                 sizes, centre = plot_geometric_means(ax, run.points, "excess", series=series, label=label)
-        _plot_slope(ax, sizes, centre, predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
+        _plot_slope(ax, sizes, centre, simulated.predicted_slope(r, gamma), "slope of the theorem", REFERENCE)
     _label_panels(axes, runs, ERRORS["excess"])
     add_shared_legend(figure, axes[0, 0], columns=5)
     return output.save_figure(

@@ -19,40 +19,22 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel import theory
 from quernel.data import ArrayRows
 from quernel.data.design_matrix import FeatureMap
 from quernel.datasets.simulations import SplineQuantile
 from quernel.losses import Hinge, Logistic
-from quernel.paper import figures
+from quernel.paper import figures, simulated
 from quernel.paper.experiment import Experiment, Size, Task, get_solver, repetitions
 from quernel.paper.holdout_fit import fit_ridge_path, solver_function
 from quernel.paper.measurements import MAX_WIDTH, Row, Slope, Table, all_hold, allowed_slope, fit_slope
 from quernel.paper.output import Item, OutputFolder, Section, Verdict
-from quernel.paper.simulated import (
-    CONSTANT,
-    features_of_theorem,
-    midpoints,
-    predicted_slope,
-    ridge_of_theorem,
-    spline_features,
-)
 from quernel.plots import house_style
 from quernel.plots.style import INK
-from quernel.theory import (
-    METHODS,
-    Labels,
-    LocalConvexity,
-    SplinePopulation,
-    error_decomposition,
-    features_needed,
-    learning_rate,
-    local_convexity,
-    regularization,
-)
 
 # Source and capacity exponent of the spline design, cut off after 100 frequencies.
 R, GAMMA = 0.5, 0.25
-POPULATION = SplinePopulation(R, GAMMA, 100)
+POPULATION = theory.SplinePopulation(R, GAMMA, 100)
 # Constants of M = constant * n^c: with the first, M does not limit the accuracy of the fit; with the second it does.
 CONSTANTS = (20, 2)
 # Attribute of `ErrorDecomposition` to its name on the page.
@@ -75,11 +57,11 @@ def make_decomposition_tasks(size: Size) -> list[Task]:
 def measure_decomposition(task: Task, rng: np.random.Generator) -> list[Row]:
     """Decompose the error of one fit, with lambda and M as the theorem has them."""
     n = int(task["n"])
-    M = int(task["constant"]) * features_needed(n, R, GAMMA, compatibility=GAMMA)
+    M = int(task["constant"]) * theory.features_needed(n, R, GAMMA, compatibility=GAMMA)
     X, y = POPULATION.sample(n, random_state=rng)
-    alpha, solve = regularization(n, R, GAMMA), solver_function(get_solver(task))
+    alpha, solve = theory.regularization(n, R, GAMMA), solver_function(get_solver(task))
     features = cast(FeatureMap, POPULATION.features(M, rng))
-    parts = error_decomposition(POPULATION, features, X, y, alpha=alpha, tol=1e-5, solver=solve)
+    parts = theory.error_decomposition(POPULATION, features, X, y, alpha=alpha, tol=1e-5, solver=solve)
     terms = {term: getattr(parts, term) for term in TERMS}
     return [{**task, "M": M, "total": parts.total, "bound": parts.bound, **terms}]
 
@@ -109,7 +91,7 @@ def present_decomposition(table: Table, output: OutputFolder) -> Section:
 
 def predicted_norm_slope() -> float:
     """-r/(2r + gamma): the theorem's slope for norms, half of that for squared errors."""
-    return -float(learning_rate(R, GAMMA)) / 2
+    return -float(theory.learning_rate(R, GAMMA)) / 2
 
 
 def _fit_term_slopes(table: Table) -> dict[tuple[int, str], Slope]:
@@ -186,7 +168,7 @@ class Design:
     The risk is minimised by `function` itself (logistic loss), or by the step at its changes of sign (hinge loss).
     """
 
-    law: Labels
+    law: theory.Labels
     r: float
     gamma: float
     function: Callable[[Array], Array]
@@ -194,7 +176,11 @@ class Design:
     @property
     def slope(self) -> float:
         """-2r/(2r + gamma)."""
-        return predicted_slope(self.r, self.gamma)
+        return simulated.predicted_slope(self.r, self.gamma)
+
+    def count_features(self, n: int) -> int:
+        """M of the theorem for n rows."""
+        return simulated.features_of_theorem(n, self.r, self.gamma)
 
 
 # The hinge risk is minimised by the more likely label: a step, +1 on the half circle around 0, -1 on the other. Its
@@ -202,8 +188,8 @@ class Design:
 LIKELY = 0.9
 # The log odds are the spline function of order r/gamma + 1/2. For the hinge r is gamma/2, the limit of its exponents.
 DESIGNS = {
-    "logistic": Design(Labels(Logistic()), 0.5, 0.25, SplineQuantile(0.5, 0.25).location),
-    "hinge": Design(Labels(Hinge(), likely=LIKELY), 0.25, 0.5, lambda X: np.cos(2 * np.pi * X[:, 0])),
+    "logistic": Design(theory.Labels(Logistic()), 0.5, 0.25, SplineQuantile(0.5, 0.25).location),
+    "hinge": Design(theory.Labels(Hinge(), likely=LIKELY), 0.25, 0.5, lambda X: np.cos(2 * np.pi * X[:, 0])),
 }
 # Column of the results to its name on the page, and to its label in figures.
 ERRORS = {"excess": ("excess risk", "excess risk"), "squared": ("squared error", r"$\|f - f^*\|^2$")}
@@ -232,8 +218,7 @@ def make_lipschitz_tasks(size: Size) -> list[Task]:
     plan, grid = PLANS[size], list[Task]()
     for name, design in DESIGNS.items():
         for n in plan.sizes:
-            M = features_of_theorem(n, design.r, design.gamma)
-            grid += repetitions(plan.repetitions, loss=name, vary="rows", n=n, M=M)
+            grid += repetitions(plan.repetitions, loss=name, vary="rows", n=n, M=design.count_features(n))
         grid += repetitions(plan.repetitions, loss=name, vary="features", n=plan.fixed, M=plan.features)
     return grid
 
@@ -248,28 +233,28 @@ def measure_lipschitz(task: Task, rng: np.random.Generator) -> list[Row]:
     design, n, M = DESIGNS[str(task["loss"])], int(task["n"]), int(task["M"])
     X = rng.random((n, 1))
     rows = ArrayRows(X, design.law.draw(design.function(X), rng))
-    alpha = ridge_of_theorem(n, design.r, design.gamma)
-    features = spline_features(design.gamma, M, X, rng)
+    alpha = simulated.ridge_of_theorem(n, design.r, design.gamma)
+    features = simulated.spline_features(design.gamma, M, X, rng)
     fits = fit_ridge_path(features, rows, design.law.loss, np.array([alpha]), solver=get_solver(task))
-    f, function = fits.predict(midpoints(N_TEST))[:, 0], design.function(midpoints(N_TEST))
+    f, function = fits.predict(simulated.midpoints(N_TEST))[:, 0], design.function(simulated.midpoints(N_TEST))
     squared = float(np.mean((f - design.law.minimiser(function)) ** 2))
     return [{**task, "alpha": alpha, "excess": design.law.excess_risk(f, function), "squared": squared}]
 
 
 def estimate_convexity(
     design: Design, *, distance: float = 0.05, points: int = 200, labels: int = 100
-) -> LocalConvexity:
+) -> theory.LocalConvexity:
     """Constants of local strong convexity (`ass7`) at f' = (1 - t) f*, shrunk as by a ridge penalty, along f*.
 
     The law is represented by a grid of `points` x, each with so many `labels` in proportion to their probabilities;
     `distance` is |f' - f*|.
     """
-    x, levels = midpoints(points), midpoints(labels)[:, 0]
+    x, levels = simulated.midpoints(points), simulated.midpoints(labels)[:, 0]
     function = np.repeat(design.function(x), labels)
     y = np.where(np.tile(levels, points) < design.law.probability(function), 1.0, -1.0)
     truth = design.law.minimiser(function)
     shrunk = truth * (1 - distance / np.sqrt(np.mean(truth**2)))
-    return local_convexity(y, shrunk, truth[:, None], radius=distance, loss=design.law.loss, truth=truth)
+    return theory.local_convexity(y, shrunk, truth[:, None], radius=distance, loss=design.law.loss, truth=truth)
 
 
 def present_lipschitz(table: Table, output: OutputFolder) -> Section:
@@ -277,12 +262,12 @@ def present_lipschitz(table: Table, output: OutputFolder) -> Section:
     lines, verdicts = [], []
     for name, design in DESIGNS.items():
         convexity, part = estimate_convexity(design), table.select(loss=name, vary="rows")
-        allowed = allowed_slope(design.slope, sorted(part.values("n")), power=METHODS["thm3"].rate_log)
+        allowed = allowed_slope(design.slope, sorted(part.values("n")), power=theory.METHODS["thm3"].rate_log)
         slopes = {error: fit_slope(part, error) for error in ERRORS}
-        theory = design.slope if _is_convex(convexity) else None
+        theorem = design.slope if _is_convex(convexity) else None
         for error, slope in slopes.items():
             interval = (slope.value, slope.low, slope.high)
-            lines.append([name, design.r, design.gamma, ERRORS[error][0], *interval, design.slope, theory])
+            lines.append([name, design.r, design.gamma, ERRORS[error][0], *interval, design.slope, theorem])
         verdicts.append(judge_lipschitz_rate(name, slopes, design.slope, allowed, convexity))
         verdicts.append(_remark_sufficient_features(table.select(loss=name, vary="features"), name, design))
     columns = {"loss": "", "r": "g", "gamma": "g", "error": "", "slope": ".2f", "low": ".2f", "high": ".2f"}
@@ -309,7 +294,7 @@ def present_lipschitz(table: Table, output: OutputFolder) -> Section:
 
 
 def judge_lipschitz_rate(
-    name: str, slopes: dict[str, Slope], bound: float, allowed: float, convexity: LocalConvexity
+    name: str, slopes: dict[str, Slope], bound: float, allowed: float, convexity: theory.LocalConvexity
 ) -> Verdict:
     """Whether the errors fall as fast as the theorem says; a remark if its local strong convexity does not hold.
 
@@ -335,7 +320,7 @@ def judge_lipschitz_rate(
     return Verdict(text.replace(" -", " \u2212"), holds)
 
 
-def _is_convex(convexity: LocalConvexity) -> bool:
+def _is_convex(convexity: theory.LocalConvexity) -> bool:
     """Whether c4 of `ass7` is positive."""
     return convexity.c4 is not None and convexity.c4 > 0
 
@@ -348,7 +333,7 @@ def _remark_sufficient_features(table: Table, name: str, design: Design) -> Verd
     n = table.values("n")[0]
     return Verdict(
         f"{name.capitalize()} loss, N = {n:,}: from {sizes[first]:.0f} features on the excess risk is within 10 % of "
-        f"that with {sizes[-1]:.0f}; M = ceil({CONSTANT} N^c) is {features_of_theorem(n, design.r, design.gamma)}."
+        f"that with {sizes[-1]:.0f}; M = ceil({simulated.CONSTANT} N^c) is {design.count_features(n)}."
     )
 
 
@@ -370,7 +355,7 @@ def _plot_lipschitz(table: Table, output: OutputFolder) -> Item:
             ax.set_ylabel("error")
             ax.legend()
         n = part.values("n")[0]
-        row[1].axvline(features_of_theorem(n, design.r, design.gamma), **figures.REFERENCE)
+        row[1].axvline(design.count_features(n), **figures.REFERENCE)
         row[0].set_title(f"{name.capitalize()} loss: rows", loc="left")
         row[1].set_title(f"{name.capitalize()} loss: features, $N$ = {n:,}", loc="left")
         row[0].set_xlabel("rows $N$")
