@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.page import write_results
 from quernel import KernelQuantileRegressor
+from quernel.data import DaskDesign
 from quernel.datasets import make_homoscedastic
-from quernel.estimators.base import DaskDesign
 
 RESULTS = Path(__file__).with_name("cluster.json")
 ROWS, COMPONENTS, ALPHA, CHUNK, REPEATS = 2_000_000, 200, 1e-4, 250_000, 5

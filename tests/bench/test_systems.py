@@ -3,6 +3,7 @@
 import json
 import warnings
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,11 @@ def test_an_answer_needs_only_what_it_found():
 
 
 # --- the comparison and its page -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("[!_]*.py")), ids=lambda path: path.stem)
+def test_every_benchmark_can_be_imported(path):
+    import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def test_every_system_of_a_comparison_can_be_loaded():
