@@ -107,10 +107,10 @@ def parallel_map(function: Callable[[Item], Answer], items: Iterable[Item], thre
     if threads <= 1 or _in_pool_thread():
         return [function(item) for item in items]
     indices, results = iter(range(len(items))), [None] * len(items)
-    work = function, items, indices, results
-    futures = [_pool(threads).submit(copy_context().run, _run_worker, *work) for _ in range(threads - 1)]
+    work = partial(_run_worker, function, items, indices, results)
+    futures = [_pool(threads).submit(copy_context().run, work) for _ in range(threads - 1)]
     try:
-        _run_worker(function, items, indices, results)
+        work()
     finally:  # all items are taken by now: workers that have not started need not
         started = [future for future in futures if not future.cancel()]
         wait(started)

@@ -23,8 +23,7 @@ from quernel.features.sampling import distinct_rows
 from quernel.losses import weighted_quantiles
 from quernel.tuning import bandwidth
 from quernel.tuning.bandwidth import bandwidth_from
-from quernel.tuning.data_summary import column_scales, robust_scale
-from quernel.tuning.holdout import deduplicated_sample
+from quernel.tuning.data_summary import column_scales, deduplicated_sample, robust_scale
 
 N, LIMIT = 6000, 250
 LEVELS = np.array([0.01, 0.25, 0.5, 0.75, 0.9])

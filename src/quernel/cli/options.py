@@ -18,9 +18,9 @@ from sklearn.model_selection import TimeSeriesSplit
 
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.levels import check_levels
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.estimators.splits import LastRows
+from quernel.estimators.validation import check_levels
 from quernel.features import SAMPLINGS
 from quernel.kernels import KERNELS
 from quernel.solvers import SOLVERS

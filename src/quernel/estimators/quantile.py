@@ -16,9 +16,9 @@ from quernel._validation import check_choice, check_positive, check_share
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import TrainingData, blockwise
 from quernel.estimators.kernel_gap import compute_kernel_gap
-from quernel.estimators.levels import QuantileFunction, check_levels, rearrange
+from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.solve import Solution, evaluate_outputs
-from quernel.estimators.validation import check_lengths, check_rows, check_scored, check_target
+from quernel.estimators.validation import check_lengths, check_levels, check_rows, check_scored, check_target
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
 from quernel.features.random import as_generator

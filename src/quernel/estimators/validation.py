@@ -23,6 +23,31 @@ QUICK_TO_READ = 2_000_000
 LARGEST, SMALLEST = 1e150, 1e-150
 
 
+def check_levels(quantiles: Any) -> tuple[Array, bool]:
+    """Validate quantile levels; return them as an array (q,), and whether a single float was given.
+
+    Predictions for a single float are one-dimensional.
+    """
+    try:
+        if isinstance(quantiles, str) or quantiles is None:
+            raise TypeError
+        levels = np.asarray(quantiles, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"quantiles must be a number or a sequence of numbers; got {quantiles!r}.") from error
+    if levels.ndim > 1 or levels.size == 0:
+        raise ValueError(f"quantiles must be one level or a flat sequence of levels; got {quantiles!r}.")
+    single, levels = levels.ndim == 0, np.atleast_1d(levels)
+    outside = levels[~((levels > 0) & (levels < 1))]
+    if len(outside):
+        raise ValueError(
+            f"Quantile levels must lie strictly between 0 and 1; got {outside.tolist()}. "
+            "Write 0.95 for the 95th percentile."
+        )
+    if len(np.unique(levels)) < len(levels):
+        raise ValueError(f"Quantile levels must differ from one another; got {levels.tolist()}.")
+    return levels, single
+
+
 def check_lengths(X: Array, y: Array) -> None:
     """Raise ValueError unless X and y have the same length."""
     if len(X) != len(y):

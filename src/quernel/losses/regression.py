@@ -44,6 +44,11 @@ class Pinball(Piecewise):
         """The box [tau - 1, tau]."""
         return self.levels - 1, self.levels
 
+    def middle_levels(self) -> Array:
+        """The median of the levels, or the two middle ones: symmetric under tau -> 1 - tau."""
+        ordered = np.sort(self.levels)
+        return np.unique(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
+
     def value(self, residual: Array) -> Array:
         """max(tau r, (tau - 1) r)."""
         return np.maximum(self.levels * residual, (self.levels - 1) * residual)

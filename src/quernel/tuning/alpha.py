@@ -22,12 +22,11 @@ from quernel._threads import single_threaded_blas
 from quernel.kernels import Kernel, Linear
 from quernel.losses import LOSSES, Loss, weighted_quantiles
 from quernel.solvers.progress import stop_requested
-from quernel.tuning.data_summary import DataSummary, robust_scale
+from quernel.tuning.data_summary import DataSummary, deduplicated_sample, robust_scale
 from quernel.tuning.holdout import (
     ROTATE_BELOW,
     TOL,
     Fold,
-    deduplicated_sample,
     iter_folds,
     representative_levels,
     sign_symmetric_groups,

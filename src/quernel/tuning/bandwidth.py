@@ -30,8 +30,8 @@ from quernel.kernels import Kernel
 from quernel.losses import Loss, weighted_quantiles
 from quernel.solvers.progress import stop_requested
 from quernel.tuning.alpha import alpha_equivalent_to_krr
-from quernel.tuning.data_summary import DataSummary, robust_scale
-from quernel.tuning.holdout import Fold, deduplicated_sample, iter_folds, representative_levels, take_rows
+from quernel.tuning.data_summary import DataSummary, deduplicated_sample, robust_scale, take_rows
+from quernel.tuning.holdout import Fold, iter_folds, representative_levels
 from quernel.tuning.krr_pilot import LooResult, Pilot
 
 Array = NDArray[np.floating]

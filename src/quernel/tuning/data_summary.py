@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, statistics
 from quernel.data.sources import positive_weight_mask
 from quernel.data.statistics import Moments, column_range, compute_moments, hash_sample
+from quernel.features.sampling import sample_of_rows
 from quernel.losses import weighted_quantiles
 
 Array = NDArray[np.floating]
@@ -232,3 +233,25 @@ def _drop_zero_weight(source: Any) -> Any:
         some.names = source.names
         return some
     return SelectedRows(source, positive_weight_mask(source))
+
+
+def deduplicated_sample(source: ArrayRows, limit: int) -> ArrayRows:
+    """Up to `limit` distinct rows (x, y), sorted by their values, each with the total weight of its copies.
+
+    Rows are picked by a hash of x, hence independently of their order and repetition.
+    """
+    picked, _ = sample_of_rows(source.X, limit)
+    X, y = np.asarray(source.X[picked], dtype=float), source.y[picked]
+    both = np.column_stack([X, y])
+    order = np.lexsort(both.T[::-1])
+    new = np.r_[True, np.any(both[order][1:] != both[order][:-1], axis=1)]
+    weight = np.add.reduceat(source.share()[picked][order], np.flatnonzero(new))
+    some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # more than limit if few x have many y
+    chosen = order[new][some]
+    return ArrayRows(X[chosen], y[chosen], weight[some])
+
+
+def take_rows(rows: ArrayRows, index: NDArray[np.intp]) -> ArrayRows:
+    """Subset of the rows with their weights."""
+    assert rows.weight is not None
+    return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])

@@ -1,6 +1,7 @@
 """Held-out losses of quantile (or other) fits on small samples, by which hyperparameters are chosen.
 
-`deduplicated_sample` -> `iter_folds` -> `Fold.losses`. Sample and folds depend only on the values and weights of rows.
+`data_summary.deduplicated_sample` -> `iter_folds` -> `Fold.losses`. Sample and folds depend only on the values and
+weights of rows.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 from quernel import paths
 from quernel.data import ArrayRows, InMemoryDesign
 from quernel.features import Nystroem
-from quernel.features.sampling import sample_of_rows
 from quernel.kernels import Kernel
 from quernel.losses import Loss, Pinball
 from quernel.objective import Problem
+from quernel.tuning.data_summary import take_rows
 from quernel.tuning.krr_pilot import as_2d
 
 Array = NDArray[np.floating]
@@ -31,22 +32,6 @@ MOST_LEVELS = 3
 TOL = 3e-3
 # Newton steps; an alpha so small that it needs more overfits anyway.
 MAX_ITER = 150
-
-
-def deduplicated_sample(source: ArrayRows, limit: int) -> ArrayRows:
-    """Up to `limit` distinct rows (x, y), sorted by their values, each with the total weight of its copies.
-
-    Rows are picked by a hash of x, hence independently of their order and repetition.
-    """
-    picked, _ = sample_of_rows(source.X, limit)
-    X, y = np.asarray(source.X[picked], dtype=float), source.y[picked]
-    both = np.column_stack([X, y])
-    order = np.lexsort(both.T[::-1])
-    new = np.r_[True, np.any(both[order][1:] != both[order][:-1], axis=1)]
-    weight = np.add.reduceat(source.share()[picked][order], np.flatnonzero(new))
-    some = np.sort(np.random.default_rng(0).permutation(len(weight))[:limit])  # more than limit if few x have many y
-    chosen = order[new][some]
-    return ArrayRows(X[chosen], y[chosen], weight[some])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,21 +91,9 @@ def sign_symmetric_groups(sample: ArrayRows) -> Index:
     return np.unique(np.minimum(row, first[run] + last[run] - row), return_inverse=True)[1]
 
 
-def take_rows(rows: ArrayRows, index: Index) -> ArrayRows:
-    """Subset of the rows with their weights."""
-    assert rows.weight is not None
-    return ArrayRows(rows.X[index], rows.y[index], rows.weight[index])
-
-
 def representative_levels(loss: Loss) -> Loss:
     """Pinball loss of the outermost and middle levels if there are many; any other loss unchanged."""
     if not isinstance(loss, Pinball) or loss.n_columns <= MOST_LEVELS:
         return loss
     levels = loss.levels
-    return Pinball(np.unique([levels.min(), *middle_levels(levels), levels.max()]))
-
-
-def middle_levels(levels: Array) -> Array:
-    """The median of the levels, or the two middle ones: symmetric under tau -> 1 - tau."""
-    ordered = np.sort(levels)
-    return np.unique(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]])
+    return Pinball(np.unique([levels.min(), *loss.middle_levels(), levels.max()]))

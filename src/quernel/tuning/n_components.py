@@ -30,8 +30,7 @@ from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.theory import effective_dimension
 from quernel.tuning.alpha import alpha_unit
-from quernel.tuning.data_summary import robust_scale
-from quernel.tuning.holdout import deduplicated_sample, take_rows
+from quernel.tuning.data_summary import deduplicated_sample, robust_scale, take_rows
 
 Array = NDArray[np.floating]
 

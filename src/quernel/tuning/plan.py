@@ -32,7 +32,6 @@ from quernel.tuning.bandwidth import OPTIONS as BANDWIDTH
 from quernel.tuning.bandwidth import BandwidthChoice, auto_bandwidth, learn_bandwidth
 from quernel.tuning.cost import most_components
 from quernel.tuning.data_summary import SAMPLE, DataSummary
-from quernel.tuning.holdout import middle_levels
 from quernel.tuning.n_components import OPTIONS as COMPONENTS
 from quernel.tuning.n_components import ComponentsChoice, auto_landmarks, choose_components
 
@@ -271,7 +270,7 @@ def _choose_components(
         return clone(features).set_params(n_components=n_components).fit(rows.X, sample_weight=rows.weight)
 
     # The loss of the middle level or levels is estimated best.
-    middle = Pinball(middle_levels(loss.levels)) if isinstance(loss, Pinball) else loss
+    middle = Pinball(loss.middle_levels()) if isinstance(loss, Pinball) else loss
     return choose_components(
         summary.sample,
         draw,
