@@ -25,7 +25,9 @@ def descend(problem, *, tol, max_iter):
     null, q = null_model(problem), problem.n_columns
     best, width = BestIterate(problem, null, tol), 0.02 * null.objective
     state = problem.rows.new_state(anchor=np.zeros((problem.rows.n_rows, q)))
-    step = 1 / (2 * problem.alpha + (problem.size() + 1) / width)  # one over the largest curvature, or less
+    step = 1 / (
+        2 * problem.alpha + (problem.rows.kernel_scale() + 1) / width
+    )  # one over the largest curvature, or less
     point = before = np.vstack([np.zeros((problem.rows.n_features, q)), null.constant])
     for k in range(1, max_iter + 1):
         ahead = point + (k - 1) / (k + 2) * (point - before)

@@ -1,5 +1,7 @@
 """Levels fitted together, against Clarabel's optimum of the whole problem with all its constraints."""
 
+from dataclasses import replace
+
 import clarabel
 import numpy as np
 import pytest
@@ -157,8 +159,7 @@ def sizes_of_inner_problems(monkeypatch, problem, **settings):
 
     with monkeypatch.context() as patch:
         patch.setattr(newton, "_inner", watched)
-        for name, value in settings.items():
-            patch.setattr(newton, name, value)
+        patch.setattr(newton, "OPTIONS", replace(newton.OPTIONS, **settings))
         return driver.solve(problem, tol=1e-7), np.array(seen).T
 
 
@@ -166,7 +167,7 @@ def test_steps_see_the_active_rows_and_the_answer_is_that_of_all(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     found, (sizes, _) = sizes_of_inner_problems(monkeypatch, problem)
-    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, MAX_ACTIVE_SHARE=0.0)
+    every, (all_sizes, _) = sizes_of_inner_problems(monkeypatch, problem, max_active_share=0.0)
     assert found.converged
     assert every.converged
     assert found.objective.sum() == pytest.approx(every.objective.sum(), rel=2e-7)
@@ -181,7 +182,7 @@ def test_a_row_that_is_wrongly_thought_clear_is_found(monkeypatch):
     features, y, _, _ = crossing_rows(2, n=3000, n_features=40)
     problem = problem_of(features, y, 1e-6)
     careful, _ = sizes_of_inner_problems(monkeypatch, problem)
-    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, ACTIVE_MOVES=0.0)
+    rash, (sizes, widths) = sizes_of_inner_problems(monkeypatch, problem, active_moves=0.0)
     again = np.flatnonzero(widths[1:] == widths[:-1]) + 1
     assert len(again)
     assert np.all(sizes[again] == len(y))

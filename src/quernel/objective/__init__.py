@@ -1,6 +1,23 @@
 """The objective F, its derivatives and its duality gap, as map-reduce sums over row blocks."""
 
 from quernel.objective.hessian import Curvature
-from quernel.objective.problem import DualSums, InMemoryProblem, NotFiniteError, Problem, ScreenedRows, require_finite
+from quernel.objective.problem import (
+    DualSums,
+    InMemoryProblem,
+    NotFiniteError,
+    Problem,
+    ScreenedRows,
+    require_finite,
+    take_columns,
+)
 
-__all__ = ["Curvature", "DualSums", "InMemoryProblem", "NotFiniteError", "Problem", "ScreenedRows", "require_finite"]
+__all__ = [
+    "Curvature",
+    "DualSums",
+    "InMemoryProblem",
+    "NotFiniteError",
+    "Problem",
+    "ScreenedRows",
+    "require_finite",
+    "take_columns",
+]

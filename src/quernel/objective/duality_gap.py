@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quernel.data import Block, BlockState, InMemoryDesign, RowStateLike, sum_tuples
 from quernel.losses import Loss
 from quernel.objective import DualSums
-from quernel.objective.problem import Problem, require_finite, residuals
+from quernel.objective.problem import Problem, require_finite, residuals, take_columns
 
 Array = NDArray[np.floating]
 
@@ -119,7 +119,7 @@ class NullModel:
 
     def take(self, columns: NDArray[np.intp]) -> NullModel:
         """The null models of some of the columns."""
-        return NullModel(self.constant[columns], self.objective[columns])
+        return take_columns(self, columns)
 
 
 def null_model(problem: Problem) -> NullModel:

@@ -21,21 +21,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.objective import InMemoryProblem, Problem
+from quernel.objective import InMemoryProblem, Problem, take_columns
 from quernel.objective.duality_gap import NullModel, certify, null_model
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import BestIterate, Result
 
 Array = NDArray[np.floating]
 
-# Over-relaxation.
-RELAXATION = 1.6
-# The penalty is doubled or halved when the primal residual is this many times the dual one, or the reverse.
-IMBALANCE = 5.0
-# Iterations between checks for convergence.
-CHECK_EVERY = 25
-# Intervals between changes of the penalty grow by this factor, because iterates could cycle if it never came to rest.
-INTERVAL_GROWTH = 1.2
+
+@dataclass(frozen=True)
+class AdmmOptions:
+    """Over-relaxation, and how the penalty adapts."""
+
+    relaxation: float = 1.6
+    # The penalty is doubled or halved when the primal residual is this many times the dual one, or the reverse.
+    imbalance: float = 5.0
+    # Iterations between checks for convergence.
+    check_every: int = 25
+    # Intervals between changes of the penalty grow by this factor: iterates could cycle if it never came to rest.
+    interval_growth: float = 1.2
+
+
+OPTIONS = AdmmOptions()
 
 
 class _Ridge:
@@ -88,14 +95,7 @@ class _Columns:
 
     def take(self, columns: NDArray[np.intp]) -> _Columns:
         """Some of the columns."""
-        return _Columns(
-            self.problem.take(columns),
-            self.null.take(columns),
-            self.index[columns],
-            self.z[:, columns],
-            self.s[:, columns],
-            self.rho[columns],
-        )
+        return take_columns(self, columns)
 
 
 def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Result:
@@ -116,14 +116,14 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
         ridge_target *= columns.sign
         coef, intercept = ridge.solve(ridge_target, 2 * columns.problem.alpha / columns.rho)
         residual = columns.residual(features @ coef + intercept)
-        moved = RELAXATION * residual
-        moved += (1 - RELAXATION) * columns.z
+        moved = OPTIONS.relaxation * residual
+        moved += (1 - OPTIONS.relaxation) * columns.z
         moved += columns.s
         before, s_before, columns.z = columns.z, columns.s, columns.problem.loss.prox(moved, 1 / columns.rho)
         columns.s = np.subtract(moved, columns.z, out=moved)
         best.sweeps += 2
         last = iteration == max_iter or stop_requested()
-        if iteration % CHECK_EVERY != 0 and not last:
+        if iteration % OPTIONS.check_every != 0 and not last:
             continue
         primal, dual = _distances(columns, residual, before)
         ready = np.flatnonzero((np.maximum(primal, dual) <= np.sqrt(tol)) | last)
@@ -132,8 +132,10 @@ def solve(problem: Problem, *, tol: float = 1e-4, max_iter: int = 1000) -> Resul
             implied = columns.rho * (residual - before + s_before)
             _record(columns.take(ready), best, coef[:, ready], intercept[ready], implied[:, ready], iteration)
         if iteration >= next_change:
-            next_change = INTERVAL_GROWTH * iteration
-            scale = np.where(primal > IMBALANCE * dual, 2.0, np.where(dual > IMBALANCE * primal, 0.5, 1.0))
+            next_change = OPTIONS.interval_growth * iteration
+            scale = np.where(
+                primal > OPTIONS.imbalance * dual, 2.0, np.where(dual > OPTIONS.imbalance * primal, 0.5, 1.0)
+            )
             columns.rho, columns.s = columns.rho * scale, columns.s / scale
         if len(ready):
             columns = columns.take(np.flatnonzero(best.relative_gap[columns.index] > tol))

@@ -25,6 +25,7 @@ from quernel.data import Block, BlockState, InMemoryDesign, RowState, discard, s
 from quernel.losses import Logistic
 from quernel.objective import Problem
 from quernel.objective.duality_gap import NullModel, null_model, relative
+from quernel.solvers.newton import exact_step
 from quernel.solvers.progress import Progress, report, stop_requested
 from quernel.solvers.result import Result, or_null, statuses
 from quernel.solvers.screening.sampling import principal_basis
@@ -32,16 +33,26 @@ from quernel.solvers.screening.sampling import principal_basis
 Array = NDArray[np.floating]
 Point = tuple[Array, Array]
 
-# Rows per feature of the sample for the low-rank basis, and the problem size (rows x features) from which one is used.
-ROWS_PER_FEATURE, SMALL = 8, 2_000_000
-# Relative residual at which conjugate gradients stop; smaller close to the optimum, for superlinear convergence.
-CG_TOLERANCE = 0.1
-# Hessian-vector products of one direction.
-MAX_PRODUCTS = 500
-# The line search ends at this share of the first derivative, or after so many probes.
-SLOPE_TOLERANCE, MAX_PROBES = 1e-2, 60
-# Further steps of small problems after convergence, which are cheap and gain digits fast.
-POLISH_STEPS = 3
+
+@dataclass(frozen=True)
+class MultinomialOptions:
+    """What Newton-CG trades: products against steps, and digits against both."""
+
+    # Rows per feature of the sample for the low-rank basis, and the problem size (rows x features) from which one is
+    # used.
+    rows_per_feature: int = 8
+    small: int = 2_000_000
+    # Relative residual at which conjugate gradients stop; smaller close to the optimum, for superlinear convergence.
+    cg_tolerance: float = 0.1
+    # Hessian-vector products of one direction.
+    max_products: int = 500
+    # The line search ends at this share of the first derivative.
+    slope_tolerance: float = 1e-2
+    # Further steps of small problems after convergence, which are cheap and gain digits fast.
+    polish_steps: int = 3
+
+
+OPTIONS = MultinomialOptions()
 
 
 def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Result:
@@ -49,10 +60,10 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000) -> Resul
     if not isinstance(problem.loss, Logistic):
         raise ValueError(f"The multinomial solver needs the Logistic loss; got {type(problem.loss).__name__}.")
     problem = problem.in_memory("The multinomial solver needs rows in memory", instead="multiclass='ovr'")
-    rows, K = problem.rows, problem.n_columns
-    basis = None
-    if rows.n_rows * rows.n_features > SMALL and rows.n_rows > 2 * ROWS_PER_FEATURE * rows.n_features and rows.cached:
-        sample = problem.on(rows.sample(ROWS_PER_FEATURE * rows.n_features, np.random.default_rng(0)))
+    rows, K, basis = problem.rows, problem.n_columns, None
+    size = OPTIONS.rows_per_feature * rows.n_features
+    if rows.n_rows * rows.n_features > OPTIONS.small and rows.n_rows > 2 * size and rows.cached:
+        sample = problem.on(rows.sample(size, np.random.default_rng(0)))
         basis = principal_basis(sample, rows.n_rows, tol, null_model(sample).objective)
     # First within the low-rank basis; then certified, and continued where need be, with all features.
     whole = MultinomialProblem(rows, float(problem.alpha[0]), problem.fit_intercept)
@@ -83,8 +94,8 @@ class _Descent:
         shares = problem.shares()
         self.null = float(-shares @ np.log(shares)) if problem.fit_intercept else float(np.log(len(shares)))
         self.constant = np.log(shares) if problem.fit_intercept else np.zeros(len(shares))
-        small = problem.rows.n_rows * self.coef.size <= SMALL
-        steps, left, solver = 0, POLISH_STEPS if small else 0, None
+        small = problem.rows.n_rows * self.coef.size <= OPTIONS.small
+        steps, left, solver = 0, OPTIONS.polish_steps if small else 0, None
         for steps in range(max_iter + 1):
             problem.set_coefficients(self.state, self.coef, self.intercept)
             sums = problem.gradient_sums(self.state)
@@ -130,7 +141,15 @@ class _Descent:
         move, shift = _direction(problem, state, descent, solver)
         shift = shift - shift.mean()  # softmax is invariant to a constant added to all scores
         problem.set_direction(state, move, shift)
-        step = _exact_step(problem, state, self.coef, move, _dot(descent, (move, shift)))
+        along, square = float(np.sum(self.coef * move)), float(np.sum(move**2))
+
+        def derivatives(step: Array) -> tuple[Array, Array]:
+            slope, curvature = problem.eval_along_direction(state, float(step[0]))
+            ridge = 2 * problem.alpha * (along + step * square)
+            return slope + ridge, curvature + 2 * problem.alpha * square + np.zeros(1)
+
+        first_slope = np.array([abs(_dot(descent, (move, shift)))])
+        step = float(exact_step(derivatives, first_slope, OPTIONS.slope_tolerance)[0])
         self.coef, self.intercept = self.coef + step * move, self.intercept + step * shift
 
 
@@ -156,8 +175,8 @@ def _direction(problem: MultinomialProblem, state: RowState, descent: Point, sol
     r, z = descent, solver(descent)
     p, first = z, _dot(descent, z)
     size = first
-    enough = min(CG_TOLERANCE, np.sqrt(first)) ** 2 * first
-    for _ in range(MAX_PRODUCTS):
+    enough = min(OPTIONS.cg_tolerance, np.sqrt(first)) ** 2 * first
+    for _ in range(OPTIONS.max_products):
         if not size > enough:
             break
         product, slope = problem.product(state, *p)
@@ -168,21 +187,6 @@ def _direction(problem: MultinomialProblem, state: RowState, descent: Point, sol
         before, size = size, _dot(r, z)
         p = _add(z, p, size / before)
     return x
-
-
-def _exact_step(problem: MultinomialProblem, state: RowState, coef: Array, move: Array, first: float) -> float:
-    """Exact line search: the root of the derivative of F along the direction, by safeguarded Newton."""
-    along, square = float(np.sum(coef * move)), float(np.sum(move**2))
-    low, high, step = 0.0, np.inf, 1.0
-    for _ in range(MAX_PROBES):
-        slope, curvature = problem.eval_along_direction(state, step)
-        slope += 2 * problem.alpha * (along + step * square)
-        if abs(slope) <= SLOPE_TOLERANCE * abs(first):
-            break
-        low, high = (step, high) if slope < 0 else (low, step)
-        newton = step - slope / (curvature + 2 * problem.alpha * square)
-        step = newton if low < newton < high else (low + high) / 2 if np.isfinite(high) else 2 * step
-    return step
 
 
 def _dot(a: Point, b: Point) -> float:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data import RowStateLike
-from quernel.objective import DualSums, Problem
+from quernel.objective import DualSums, Problem, take_columns
 from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
@@ -67,24 +67,16 @@ class NewtonOptions:
 OPTIONS = NewtonOptions()
 
 
-def exact_step(
-    problem: Problem, state: RowStateLike, width: Array, coef: Array, move: Array, shift: Array, first_slope: Array
-) -> Array:
-    """Exact line search: step lengths t >= 0 (q,) at which the derivative of F_d along the direction vanishes.
+def exact_step(derivatives: Callable[[Array], tuple[Array, Array]], first_slope: Array, tolerance: float) -> Array:
+    """Exact line search: step lengths t >= 0 (q,) at which the derivative of a convex function vanishes.
 
-    The direction is (move, shift), already stored by `Problem.set_direction`. The derivative is increasing and
-    piecewise linear in t, and a probe costs O(n): Newton's method on it, safeguarded by doubling and bisection, takes a
-    few probes.
+    derivatives(t) gives the first and second derivative (q,); the first is increasing in t. Newton's method on it,
+    safeguarded by doubling and bisection, until it is at most `tolerance` times the one predicted at step 0.
     """
-    along, square = np.einsum("ij,ij->j", coef, move), np.einsum("ij,ij->j", move, move)
-    screened_slope = problem.screened_slope(move, shift)
-    low, high = np.zeros(problem.n_columns), np.full(problem.n_columns, np.inf)
-    step = np.ones(problem.n_columns)
+    low, high, step = np.zeros_like(first_slope), np.full_like(first_slope, np.inf), np.ones_like(first_slope)
     for _ in range(OPTIONS.max_probes):
-        slope, curvature = problem.eval_along_direction(state, width, step)
-        slope = slope + screened_slope + 2 * problem.alpha * (along + step * square)
-        curvature = curvature + 2 * problem.alpha * square
-        found = np.abs(slope) <= OPTIONS.slope_tolerance * first_slope
+        slope, curvature = derivatives(step)
+        found = np.abs(slope) <= tolerance * first_slope
         if found.all():
             break
         low = np.where(slope < 0, step, low)
@@ -130,19 +122,7 @@ class _Columns:
 
     def take(self, columns: NDArray[np.intp]) -> _Columns:
         """Some of the columns, by position."""
-        return _Columns(
-            self.problem.take(columns),
-            self.null.take(columns),
-            self.index[columns],
-            self.state.take(columns),
-            self.coef[:, columns],
-            self.intercept[columns],
-            self.width[columns],
-            self.floor[columns],
-            self.goal[columns],
-            self.polish[columns],
-            [self.systems[k] for k in columns],
-        )
+        return take_columns(self, columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,8 +140,7 @@ class Start:
 
     def take(self, columns: NDArray[np.intp]) -> Start:
         """The start of some of the columns."""
-        coef, intercept, anchor = self.coef[:, columns], self.intercept[columns], self.anchor[..., columns]
-        return Start(coef, intercept, anchor, self.width[columns], self.null.take(columns))
+        return take_columns(self, columns)
 
     def project(self, basis: Array | None) -> Start:
         """The same start in the coordinates z of u = B z; no basis leaves it as it is."""
@@ -400,7 +379,16 @@ def _step(columns: _Columns, sums: DualSums, inner_done: Mask) -> None:
         move[:, k], shift[k] = system.direction(gradient[:, k], slope[k])
     problem.set_direction(state, move, shift)
     first_slope = np.abs(np.einsum("ij,ij->j", gradient, move) + slope * shift)
-    step = exact_step(problem, state, columns.width, columns.coef, move, shift, first_slope)
+    along, square = np.einsum("ij,ij->j", columns.coef, move), np.einsum("ij,ij->j", move, move)
+    screened_slope = problem.screened_slope(move, shift)
+
+    def derivatives(step: Array) -> tuple[Array, Array]:
+        """Of F_d along the direction: piecewise linear in the step, and O(n) for each."""
+        slope, curvature = problem.eval_along_direction(state, columns.width, step)
+        slope = slope + screened_slope + 2 * problem.alpha * (along + step * square)
+        return slope, curvature + 2 * problem.alpha * square
+
+    step = exact_step(derivatives, first_slope, OPTIONS.slope_tolerance)
     problem.step(state, step)
     columns.coef += step * move
     columns.intercept += step * shift

@@ -17,30 +17,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.solvers.linear_system import BlockTridiagonal
+from quernel.solvers.newton import exact_step
 from quernel.solvers.noncrossing.problem import Array, Duals, Index, NoncrossingProblem, Point, certify, crossing
 from quernel.solvers.progress import Progress, report, stop_requested
 
 Mask = NDArray[np.bool_]
 
-# Factor by which the width shrinks: gently, because one step serves all levels, and the slowest holds up the others.
-SHRINK = 0.6
-# The first width is that of a band around each curve with so many rows per feature ...
-BAND_ROWS_PER_FEATURE = 25.0
-# ... and at least this share of the standard deviation of y.
-MIN_FIRST_WIDTH = 1e-3
-# A row is active within this multiple of its curves' last change from a kink.
-ACTIVE_MOVES = 3.0
-# The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
-DECREMENT_TOLERANCE = 0.1
-# The line search ends at this share of the first derivative, or after so many probes.
-SLOPE_TOLERANCE, MAX_PROBES = 0.1, 60
-# Smallest ratio of ridge to Hessian: widths do not shrink below it, where steps would be rounding error.
-CONDITION = 1e-13
-# The gap is certified from this multiple of the goal on; making curves feasible costs a little, too.
-CERTIFY_FROM = 2.0
-# With a larger share of active rows than this, none is screened.
-MAX_ACTIVE_SHARE = 0.7
 ALL: Index | slice = slice(None)
+
+
+@dataclass(frozen=True)
+class CoupledOptions:
+    """What the method trades for coupled levels; the options of `solvers.newton` have other values there."""
+
+    # Factor by which the width shrinks: gently, because one step serves all levels, and the slowest holds up the rest.
+    shrink: float = 0.6
+    # The first width is that of a band around each curve with so many rows per feature ...
+    band_rows_per_feature: float = 25.0
+    # ... and at least this share of the standard deviation of y.
+    min_first_width: float = 1e-3
+    # A row is active within this multiple of its curves' last change from a kink.
+    active_moves: float = 3.0
+    # The inner problem counts as solved when the Newton decrement is at most this share of the Fenchel gap.
+    decrement_tolerance: float = 0.1
+    # The line search ends at this share of the first derivative.
+    slope_tolerance: float = 0.1
+    # Smallest ratio of ridge to Hessian: widths do not shrink below it, where steps would be rounding error.
+    condition: float = 1e-13
+    # The gap is certified from this multiple of the goal on; making curves feasible costs a little, too.
+    certify_from: float = 2.0
+    # With a larger share of active rows than this, none is screened.
+    max_active_share: float = 0.7
+
+
+OPTIONS = CoupledOptions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +104,12 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
         last = steps >= max_iter or stop_requested() or (restricted is all_rows and system is None)
         if restricted is all_rows or (system is not None and _inner_converged(evaluation, system, goal)):
             moved, iterate = np.abs(here.curves - iterate.curves).max(axis=1), here
-            anchors, width = evaluation.duals, max(SHRINK * width, floor)
+            anchors, width = evaluation.duals, max(OPTIONS.shrink * width, floor)
             report(Progress(steps, len(whole.levels), tol * evaluation.gap / goal))
         elif not last:  # a screened row has moved over a kink: solve again, with all rows
             restricted, rows = all_rows, ALL
             continue
-        if last or evaluation.gap <= CERTIFY_FROM * goal:
+        if last or evaluation.gap <= OPTIONS.certify_from * goal:
             found = certify(whole, _to_features(basis, iterate.coef), iterate.intercept, anchors, start.steps + steps)
             best = found if found.gap.sum() <= best.gap.sum() else best
             goal = tol * whole.scale(found.objective).sum()
@@ -109,8 +119,8 @@ def solve_coupled(whole: NoncrossingProblem, basis: Array | None, start: Point, 
                 # The basis is too small: continue with all features.
                 all_rows, iterate, basis = whole, replace(iterate, coef=_to_features(basis, iterate.coef)), None
                 evaluation = replace(evaluation, gradient=all_rows.gradient(iterate.coef, anchors))
-        active_rows = _find_active_rows(all_rows, iterate.curves, anchors, ACTIVE_MOVES * moved)
-        if len(active_rows) > MAX_ACTIVE_SHARE * len(all_rows.y):
+        active_rows = _find_active_rows(all_rows, iterate.curves, anchors, OPTIONS.active_moves * moved)
+        if len(active_rows) > OPTIONS.max_active_share * len(all_rows.y):
             rows, restricted = ALL, all_rows
         else:
             rows, restricted = active_rows, _restrict(all_rows, active_rows, iterate.coef, evaluation)
@@ -174,7 +184,7 @@ def _inner_converged(evaluation: _Evaluation, system: BlockTridiagonal, goal: fl
     decrement = abs(float(np.sum(evaluation.gradient * system.solve(evaluation.gradient)))) / 2  # by the last Hessian
     if decrement <= 1e-12 * goal:  # below what floating point can improve
         return True
-    return evaluation.fenchel_gap > 0.3 * goal and decrement <= DECREMENT_TOLERANCE * evaluation.fenchel_gap
+    return evaluation.fenchel_gap > 0.3 * goal and decrement <= OPTIONS.decrement_tolerance * evaluation.fenchel_gap
 
 
 def _find_active_rows(problem: NoncrossingProblem, curves: Array, anchors: Duals, reach: Array) -> Index:
@@ -229,33 +239,29 @@ def _exact_step(
     ridge = 2 * problem.alpha @ np.sum(iterate.coef * move[:-1], axis=0)
     along = float(np.sum(problem.screened_gradient * move) + ridge)
     square = 2 * problem.alpha @ np.sum(move[:-1] ** 2, axis=0)
-    low, high, length = 0.0, np.inf, 1.0
     rows = problem.y, problem.share, problem.constraint_weight, problem.levels
-    for _ in range(MAX_PROBES):
-        slope, curvature = probe_levels(*rows, iterate.curves, change, anchors.v, anchors.m, width, length)
-        slope, curvature = slope + along + length * square, curvature + square
-        if abs(slope) <= SLOPE_TOLERANCE * abs(first_slope):
-            break
-        low, high = (length, high) if slope < 0 else (low, length)
-        newton = length - slope / curvature if curvature > 0 else np.nan
-        halfway = (low + high) / 2 if np.isfinite(high) else 2 * length
-        length = newton if low < newton < high else halfway
-    return length
+
+    def derivatives(length: Array) -> tuple[Array, Array]:
+        slope, curvature = probe_levels(*rows, iterate.curves, change, anchors.v, anchors.m, width, float(length[0]))
+        return slope + along + length * square, np.array([curvature + square])
+
+    return float(exact_step(derivatives, np.array([abs(first_slope)]), OPTIONS.slope_tolerance)[0])
 
 
 def _first_width(problem: NoncrossingProblem, curves: Array) -> float:
-    """Median over levels of the absolute residual below which there are BAND_ROWS_PER_FEATURE rows per feature.
+    """Median over levels of the absolute residual below which there are `band_rows_per_feature` rows per feature.
 
-    At least MIN_FIRST_WIDTH of the standard deviation of y: interpolating curves have residuals of rounding error.
+    At least `min_first_width` of the standard deviation of y: interpolating curves have residuals of rounding error.
     """
     rows = problem.share > 0
     y, size = problem.y[rows], np.abs(problem.y[rows, None] - curves[rows])
-    nth = min(int(BAND_ROWS_PER_FEATURE * problem.features.shape[1]), len(size) // 2)
-    return max(float(np.median(np.partition(size, nth, axis=0)[nth])), MIN_FIRST_WIDTH * float(np.std(y))) or 1.0
+    nth = min(int(OPTIONS.band_rows_per_feature * problem.features.shape[1]), len(size) // 2)
+    width = float(np.median(np.partition(size, nth, axis=0)[nth]))
+    return max(width, OPTIONS.min_first_width * float(np.std(y))) or 1.0
 
 
 def _min_width(problem: NoncrossingProblem) -> float:
-    """The width at which the ridge is CONDITION times the largest contribution of one row's constraints."""
+    """The width at which the ridge is `condition` times the largest contribution of one row's constraints."""
     weight, squares = problem.constraint_weight, np.einsum("ij,ij->i", problem.features, problem.features)
     size = float(weight @ squares) / weight.sum()
-    return CONDITION * size * float(weight.max()) / (2 * float(problem.alpha.min()))
+    return OPTIONS.condition * size * float(weight.max()) / (2 * float(problem.alpha.min()))

@@ -37,11 +37,11 @@ from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
 from quernel.solvers.result import Callback, InitialPoint, Limits, Result, certify_point
-from quernel.solvers.screening import rounds
+from quernel.solvers.screening import rounds, subsampled_newton
 from quernel.solvers.screening.rounds import RoundCallback, RoundStart, central_duals, solve_in_rounds
 from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
 from quernel.solvers.screening.smooth_driver import SmoothStart, solve_smooth
-from quernel.solvers.screening.subsampled_newton import SAMPLE_STEPS, NewtonSteps, SubsampledNewton, has_enough_rows
+from quernel.solvers.screening.subsampled_newton import NewtonSteps, SubsampledNewton, has_enough_rows
 
 Array = NDArray[np.floating]
 # Work done: iterations per column (q,), feature entries read, rows summed into Hessians.
@@ -146,7 +146,8 @@ class _Stage:
         fit = newton_steps.fit_subsample(initial.coef, initial.intercept)
         if fit is None:
             return None
-        work = np.full(sample.n_columns, SAMPLE_STEPS), newton_steps.entries, newton_steps.hessian_rows
+        steps = np.full(sample.n_columns, subsampled_newton.OPTIONS.sample_steps)
+        work = steps, newton_steps.entries, newton_steps.hessian_rows
         stage = cls.from_fit(sample, (*fit, sample.loss.slope(fit[2])), features, tol, work)
         return replace(stage, newton_steps=newton_steps)
 

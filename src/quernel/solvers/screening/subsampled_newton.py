@@ -33,18 +33,35 @@ from quernel.solvers.screening.active_set import ActiveSet, ScreeningBands, tigh
 
 Array = NDArray[np.floating]
 
-# h contains this share of the rows; in the tails, at most this multiple of the share of rows beyond the fit.
-NEAR_SHARE, TAIL_FACTOR = 0.3, 2.0
-# Draws of the error, and the number of (root mean square) errors within which a row is active.
-DRAWS, N_ERRORS = 12, 5.0
-# Smallest band of a row, as a share of the typical band: few draws may underestimate the error of a row.
-MIN_BAND = 0.3
-# Rows of the sample from which the typical and the widest band are computed, and a margin on the widest.
-BAND_ROWS, MAX_BAND_FACTOR = 2048, 1.2
-# Rows within h, per effective degree of freedom, that a Hessian estimate needs.
-ROWS_PER_PARAMETER = 8
-# Newton steps towards the fit of the sample, and the factor by which each must be shorter than the one before.
-SAMPLE_STEPS, CONTRACTION = 2, 0.5
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How the Hessian and the error of a step are estimated, and which steps are taken."""
+
+    # h contains this share of the rows; in the tails, at most this multiple of the share of rows beyond the fit.
+    near_share: float = 0.3
+    tail_factor: float = 2.0
+    # Draws of the error, and the number of (root mean square) errors within which a row is active.
+    draws: int = 12
+    n_errors: float = 5.0
+    # Smallest band of a row, as a share of the typical band: few draws may underestimate the error of a row.
+    min_band: float = 0.3
+    # Rows of the sample from which the typical and the widest band are computed, and a margin on the widest.
+    band_rows: int = 2048
+    max_band_factor: float = 1.2
+    # Rows within h, per effective degree of freedom, that a Hessian estimate needs.
+    rows_per_parameter: int = 8
+    # Newton steps towards the fit of the sample, and the factor by which each must be shorter than the one before.
+    sample_steps: int = 2
+    contraction: float = 0.5
+    # A step on all rows is accepted if its length and its band are at most this share of those before.
+    improvement: float = 0.75
+    # These steps end where at most this share of rows is active, or after so many.
+    enough_screened: float = 0.01
+    max_steps: int = 3
+
+
+OPTIONS = StepOptions()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +81,7 @@ class Step:
     @classmethod
     def zero(cls, coef: Array, intercept: Array, band: Array) -> Step:
         """The fit before the first step, with the same band for all rows."""
-        return cls(coef, intercept, np.zeros_like(band), band, ScreeningBands.uniform(band, len(coef), DRAWS))
+        return cls(coef, intercept, np.zeros_like(band), band, ScreeningBands.uniform(band, len(coef), OPTIONS.draws))
 
     def where(self, columns: NDArray[np.bool_], other: Step) -> Step:
         """The other step in these columns, this one in the rest."""
@@ -107,14 +124,14 @@ class SubsampledNewton:
         """
         state, length = self._sample.rows.new_state(), np.full(self._sample.n_columns, np.inf)
         found, residual = self._sample_gradient(state, coef, intercept)
-        for _ in range(SAMPLE_STEPS):
+        for _ in range(OPTIONS.sample_steps):
             if not self._factorize(residual):
                 return None
             move, shift = self._newton_direction(coef, found.phi_t_dual, found.mean_dual)
             coef, intercept, before = coef + move, intercept + shift, residual
             found, residual = self._sample_gradient(state, coef, intercept)
             last, length = length, self._rms(residual - before)
-            if not np.all(length <= CONTRACTION * last):
+            if not np.all(length <= OPTIONS.contraction * last):
                 return None
         return coef, intercept, residual
 
@@ -155,7 +172,7 @@ class SubsampledNewton:
         if not self._systems:
             self._curvature = _curvature(self._sample.loss, residual, self._sample.rows.share)
             rows = np.count_nonzero(self._curvature, axis=0)
-            if np.all(np.isfinite(self._curvature)) and rows.min() >= ROWS_PER_PARAMETER * self._parameters:
+            if np.all(np.isfinite(self._curvature)) and rows.min() >= OPTIONS.rows_per_parameter * self._parameters:
                 self._systems = [self._system(k) for k in range(self._sample.n_columns)]
         return len(self._systems) > 0
 
@@ -192,41 +209,36 @@ class SubsampledNewton:
         Returns the typical band (q,) and the bands of all rows, from random signs on the noise, mapped through H^-1.
         """
         (k, q), share = (self._features.shape[1], noise.shape[1]), self._sample.rows.share
-        some = self._features[:: -(-len(noise) // BAND_ROWS)]
-        errors, shifts, (typical, widest) = np.empty((q, DRAWS, k)), np.empty((q, DRAWS)), np.empty((2, q))
+        some = self._features[:: -(-len(noise) // OPTIONS.band_rows)]
+        J = OPTIONS.draws
+        errors, shifts, (typical, widest) = np.empty((q, J, k)), np.empty((q, J)), np.empty((2, q))
         for column, system in enumerate(self._systems):
             rows = np.flatnonzero(noise[:, column])
-            signs = 2.0 * self._rng.integers(2, size=(DRAWS, len(rows)), dtype=np.int8) - 1
-            signs *= share[rows] * noise[rows, column] * (N_ERRORS / np.sqrt(DRAWS))
+            signs = 2.0 * self._rng.integers(2, size=(J, len(rows)), dtype=np.int8) - 1
+            signs *= share[rows] * noise[rows, column] * (OPTIONS.n_errors / np.sqrt(J))
             phi_t_dual, mean_dual = signs @ self._features[rows], signs.sum(axis=1)
             drawn = [system.direction(-one, -other) for one, other in zip(phi_t_dual, mean_dual, strict=True)]
             errors[column], shifts[column] = [x for x, _ in drawn], [z for _, z in drawn]
             squares = np.sum((some @ errors[column].T + shifts[column]) ** 2, axis=1)
             typical[column], widest[column] = np.sqrt([squares.mean(), squares.max()])
         errors = errors if self._basis is None else errors @ self._basis.T
-        limits = MAX_BAND_FACTOR * widest, MIN_BAND * typical
+        limits = OPTIONS.max_band_factor * widest, OPTIONS.min_band * typical
         return typical, ScreeningBands(*limits, np.ascontiguousarray(errors), shifts)
 
 
 def has_enough_rows(sample: InMemoryProblem, parameters: float) -> bool:
     """Whether the sample is stored and large enough for a Hessian estimate with this many degrees of freedom."""
-    return sample.rows.cached and NEAR_SHARE * sample.rows.n_rows >= ROWS_PER_PARAMETER * parameters
+    return sample.rows.cached and OPTIONS.near_share * sample.rows.n_rows >= OPTIONS.rows_per_parameter * parameters
 
 
 def _curvature(loss: Loss, residual: Array, share: Array) -> Array:
     """Finite-difference curvature c_i (m, q); not finite where so many rows lie on a kink that h would be 0."""
     (low, high), slope = loss.domain, loss.slope(residual)
     beyond = np.minimum(share @ (slope == low), share @ (slope == high))
-    near = np.minimum(NEAR_SHARE, TAIL_FACTOR * beyond)
+    near = np.minimum(OPTIONS.near_share, OPTIONS.tail_factor * beyond)
     h = np.array([np.quantile(one, part) for one, part in zip(loss.distance_to_knot(residual).T, near, strict=True)])
     h[h == 0] = np.nan
     return (loss.slope(residual + h) - loss.slope(residual - h)) / (2 * h)
-
-
-# A step is accepted if its length and its band are at most this share of those before.
-IMPROVEMENT = 0.75
-# Steps end where at most this share of rows is active, or after so many.
-ENOUGH_SCREENED, MAX_STEPS = 0.01, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,20 +282,21 @@ def take_steps(
     n, M, newton, covers_all = problem.rows.n_rows, problem.rows.n_features, steps.newton, steps.covers_all
     here = Step.zero(fit.coef, fit.intercept, fit.band)
     work, band, length = newton.entries, steps.wide_band, np.full(problem.n_columns, np.inf)
-    for _ in range(MAX_STEPS):
+    for _ in range(OPTIONS.max_steps):
         phi_t_dual = fit.screened.phi_t_dual + fit.active_set.phi_t_dual
         mean_dual = fit.screened.mean_dual + fit.active_set.mean_dual
         step = None if stop_requested() else newton.step(here.coef, here.intercept, phi_t_dual, mean_dual, n)
         if step is None:
             break
-        taken = (step.length <= IMPROVEMENT * length) & (step.band <= IMPROVEMENT * band) & (step.band > 0)
+        shorter, narrower = step.length <= OPTIONS.improvement * length, step.band <= OPTIONS.improvement * band
+        taken = shorter & narrower & (step.band > 0)
         if not taken.any():
             break
         here, band = here.where(taken, step), np.where(taken, step.band, band)
         length = np.where(taken, step.length, length)
         fit = _rescreen(problem, state, fit, here, basis, all_rows=not covers_all)
         covers_all = True
-        if fit.active_set.count.max() <= ENOUGH_SCREENED * n:
+        if fit.active_set.count.max() <= OPTIONS.enough_screened * n:
             break
     if length.min() == np.inf:  # no column took a step
         fit = _rescreen(problem, state, fit, here, basis)
