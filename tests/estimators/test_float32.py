@@ -253,14 +253,14 @@ def test_dask_workers_keep_rounded_features(table, solves, monkeypatch):
     import dask
 
     X, y = table
-    stored, lift_part = [], dask_tasks.lift_part
+    stored, transform_part = [], dask_tasks.transform_part
 
-    def kept(part, lift):
-        features = lift_part(part, lift)
+    def kept(part, typed_map):
+        features = transform_part(part, typed_map)
         stored.extend((features[0].dtype, block.nbytes) for block in features)
         return features
 
-    monkeypatch.setattr(dask_tasks, "lift_part", kept)
+    monkeypatch.setattr(dask_tasks, "transform_part", kept)
     with dask.config.set(scheduler="synchronous"):
         rows = da.from_array(X, chunks=(11_000, -1)), da.from_array(y, chunks=11_000)
         streamed = KernelRegressor("logcosh", **settings_with(dtype="float32", max_memory=4 * N * M)).fit(*rows)

@@ -223,8 +223,8 @@ class DaskDesign:
     def _set_feature_map(self, feature_map: FeatureMap) -> None:
         """Use this feature map from here on: it is sent to the workers, and stored features are those of another."""
         self.feature_map, self.n_features = feature_map, feature_map.n_components_
-        lift = dask_tasks.Lift(feature_map, self.dtype if self._rounds else float)
-        (self._lift,), _ = self.scheduler.compute([as_task(lift)])
+        typed_map = dask_tasks.TypedMap(feature_map, self.dtype if self._rounds else float)
+        (self._typed_map,), _ = self.scheduler.compute([as_task(typed_map)])
         self._store = _FeatureStore()
 
     def _part_features(self) -> list[Any]:
@@ -234,10 +234,10 @@ class DaskDesign:
         """
         store, use = self._store, self.scheduler.use
         if self.cached and store.features is None and store.looks >= UNSTORED_LOOKS:
-            tasks = [_task(dask_tasks.lift_part)(use(part), use(self._lift)) for part in self._parts]
+            tasks = [_task(dask_tasks.transform_part)(use(part), use(self._typed_map)) for part in self._parts]
             store.features = self.scheduler.compute(tasks)[0]
         store.looks += 1
-        return store.features or [self._lift] * len(self._parts)
+        return store.features or [self._typed_map] * len(self._parts)
 
     def take(self, columns: Index) -> DaskDesign:
         """The same rows for some of the fits; parts and stored features are shared."""
@@ -257,7 +257,7 @@ class DaskDesign:
         """Scale of the kernel: mean |phi_i|^2 over the first SIZE_ROWS rows."""
         if self._store.size is None:
             use = self.scheduler.use
-            task = _task(dask_tasks.mean_square)(use(self._parts[0]), use(self._lift))
+            task = _task(dask_tasks.mean_square)(use(self._parts[0]), use(self._typed_map))
             _, (self._store.size,) = self.scheduler.compute([], [task])
         return self._store.size
 
@@ -436,7 +436,7 @@ class DaskDesign:
             for k, (part, count) in enumerate(zip(self._parts, counts, strict=True))
         ]
         gathered = _task(dask_tasks.gather_sample)(
-            packed, size, pieces, use(self._lift), basis, self.source.weighted, self.threads
+            packed, size, pieces, use(self._typed_map), basis, self.source.weighted, self.threads
         )
         return self.scheduler.compute([gathered])[0][0]
 

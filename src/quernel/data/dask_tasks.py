@@ -64,7 +64,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Lift:
+class TypedMap:
     """Feature map with the dtype in which features are computed."""
 
     feature_map: FeatureMap
@@ -139,17 +139,17 @@ def _concatenate(arrays: Sequence[Any]) -> Array:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def lift_part(part: Part, lift: Lift) -> list[Array]:
+def transform_part(part: Part, typed_map: TypedMap) -> list[Array]:
     """Features (m, M) of every block of a part, to be stored."""
-    lift.prepare(len(part.y))
+    typed_map.prepare(len(part.y))
     with single_threaded_blas(0, 0):
-        features = lift(part.X)  # one allocation: the system clears its pages fastest
+        features = typed_map(part.X)  # one allocation: the system clears its pages fastest
     return [features[span] for span in part.spans]
 
 
-def mean_square(part: Part, lift: Lift) -> float:
+def mean_square(part: Part, typed_map: TypedMap) -> float:
     """mean |phi_i|^2 over the first SIZE_ROWS rows of a part."""
-    first = lift(part.X[:SIZE_ROWS])
+    first = typed_map(part.X[:SIZE_ROWS])
     return float(np.mean(np.einsum("ij,ij->i", first, first)))
 
 
@@ -159,7 +159,7 @@ def mean_square(part: Part, lift: Lift) -> float:
 def map_part(
     parcel: bytes,
     part: Part,
-    features: list[Array] | Lift | int,
+    features: list[Array] | TypedMap | int,
     kept: TaskOutput | None,
     each: Sequence[Any] | None,
     columns: NDArray[np.intp] | None,
@@ -171,7 +171,7 @@ def map_part(
     parcel : bytes
         Pickled (step, join, args).
     part : Part
-    features : list of arrays, Lift or int
+    features : list of arrays, TypedMap or int
         Stored features of the blocks; the feature map that computes them; or their number M, where the step needs none.
     kept : TaskOutput or None
         Output of the task that made the present row state; None: it is empty.
@@ -182,13 +182,13 @@ def map_part(
     """
     step, join, args = pickle.loads(parcel)
     states = [_copy_state(state) for state in kept.stays] if kept is not None else [{} for _ in part.spans]
-    if isinstance(features, Lift):
+    if isinstance(features, TypedMap):
         features.prepare(len(part.y))
     results = []
     with single_threaded_blas(0, 0):
         for k, span in enumerate(part.spans):
             target = part.y[span] if columns is None or part.y.ndim == 1 else part.y[span][:, columns]
-            if isinstance(features, Lift):
+            if isinstance(features, TypedMap):
                 phi = features(part.X[span])
             else:
                 phi = np.empty((0, features)) if isinstance(features, int) else features[k]
@@ -298,15 +298,21 @@ def sample_part(part: Part, plan: bytes, k: int, count: int, columns: NDArray[np
 
 
 def gather_sample(
-    plan: bytes, size: int, pieces: Sequence[Piece], lift: Lift, basis: Array | None, weighted: bool, threads: int
+    plan: bytes,
+    size: int,
+    pieces: Sequence[Piece],
+    typed_map: TypedMap,
+    basis: Array | None,
+    weighted: bool,
+    threads: int,
 ) -> InMemoryDesign:
     """The sample as a design matrix on this worker, in random order, with features Phi, or Phi B, stored."""
     _, order = pickle.loads(plan).first(size)
     X, y, weight = (np.concatenate(arrays)[order] for arrays in zip(*pieces, strict=True))
     source = ArrayRows(X, y, weight if weighted else None)
-    lift.prepare(size)
+    typed_map.prepare(size)
     with single_threaded_blas(0, 0):
-        rows = InMemoryDesign(source, lift.feature_map, shuffled=True, max_memory=0, threads=threads)
+        rows = InMemoryDesign(source, typed_map.feature_map, shuffled=True, max_memory=0, threads=threads)
         return rows.sample(size, np.random.default_rng(0), basis)
 
 

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import warnings
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,22 @@ from quernel.data.sources import RowsError
 
 Array = NDArray[np.floating]
 
-# Fraction of the memory budget that cached features may take; the rest is for samples and for row state.
-CACHE_SHARE = 0.5
-# Fractions of the free disk space that cached features may take: under "auto", and where the user asked for a cache.
-SPARED, ASKED = 0.5, 0.95
-# Cost model of "auto": bytes per second written, and read where the page cache of the system no longer holds them, as
-# measured by benchmarks/caching.py; and the number of passes of a fit, of which most take two to six.
-WRITE, READ, SWEEPS = 0.35e9, 1e9, 4
-# Passes of less than so many seconds are not worth a file.
-SHORT = 1.0
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """What a cache may take, and the cost model of the policy "auto"."""
+
+    memory_share: float = 0.5  # of the memory budget; the rest is for samples and for row state
+    auto_disk_share: float = 0.5  # of the free disk space, under "auto"
+    asked_disk_share: float = 0.95  # ... and where the user asked for a cache
+    # Bytes per second, as measured by benchmarks/caching.py; reading where the page cache no longer holds them.
+    write_speed: float = 0.35e9
+    read_speed: float = 1e9
+    n_passes: int = 4  # of a fit; most take two to six
+    min_seconds: float = 1.0  # shorter passes are not worth a file
+
+
+OPTIONS = CacheOptions()
 
 
 class MemoryCache:
@@ -153,7 +161,7 @@ def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float, 
         The rows of each block.
     n_features : int
     allowed : float
-        Memory budget of the fit in bytes, of which CACHE_SHARE is for the cache.
+        Memory budget of the fit in bytes, of which a half is for the cache.
     dtype : float64 or float32
     """
     size = np.dtype(dtype).itemsize * spans[-1].stop * n_features
@@ -164,14 +172,14 @@ def new_cache(policy: Any, spans: list[slice], n_features: int, allowed: float, 
         return MemoryCache(len(spans))
     if policy == "memory":
         raise RowsError(
-            f"{needed}, and cache='memory' has room for {CACHE_SHARE * allowed / 1e9:.3g} GB, a half of max_memory. "
-            "Raise max_memory, or use cache='disk', 'recompute' or 'auto'."
+            f"{needed}, and cache='memory' has room for {OPTIONS.memory_share * allowed / 1e9:.3g} GB, a half "
+            "of max_memory. Raise max_memory, or use cache='disk', 'recompute' or 'auto'."
         )
     asked = policy != "auto"
     try:
         folder = _temporary_folder() if policy in ("auto", "disk") else policy
         free = shutil.disk_usage(folder).free
-        if size > (ASKED if asked else SPARED) * free:
+        if size > (OPTIONS.asked_disk_share if asked else OPTIONS.auto_disk_share) * free:
             raise RowsError(
                 f"{needed}, but {os.fspath(folder)} has only {free / 1e9:.3g} GB left. Name another folder with "
                 "cache=, take fewer components, or use cache='recompute'."
@@ -209,20 +217,22 @@ def in_memory(folder: str) -> bool:
 
 def fits_memory(size: float, allowed: float) -> bool:
     """Whether features of `size` bytes may be cached in memory, within a budget of `allowed` bytes."""
-    return size <= CACHE_SHARE * allowed
+    return size <= OPTIONS.memory_share * allowed
 
 
 def disk_pays(again: float, n_rows: int, n_features: int, dtype: Any = float) -> bool:
     """Whether a disk cache is expected to be cheaper than recomputing features at `again` seconds per row and pass.
 
-    Per row, with P = SWEEPS passes of which the first computes the features in any case:
+    Per row, with P passes of which the first computes the features in any case:
 
         (P - 1) (again - read) > write
 
     float32 features save one recomputation less, for the duality gap is evaluated on float64 features.
     """
-    size, saved = np.dtype(dtype).itemsize * n_features, SWEEPS - 1 - (np.dtype(dtype) != float)
-    return again * n_rows > SHORT and saved * again - (SWEEPS - 1) * size / READ > size / WRITE
+    size, n_reads = np.dtype(dtype).itemsize * n_features, OPTIONS.n_passes - 1
+    saved = n_reads - (np.dtype(dtype) != float)
+    gain = saved * again - n_reads * size / OPTIONS.read_speed
+    return again * n_rows > OPTIONS.min_seconds and gain > size / OPTIONS.write_speed
 
 
 # Bytes assumed where the system reports nothing.

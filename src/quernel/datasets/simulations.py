@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from quernel.kernels.spline import periodic_sum
+from quernel.kernels.spline import NEAREST, periodic_sum
 
 
 class Quantile(Protocol):
@@ -180,9 +180,6 @@ def check_levels(level: ArrayLike) -> NDArray[np.float64]:
 
 # Standard deviation of the noise: the 0.01 of the paper's N(0, 0.01) is the variance.
 NOISE = 0.1
-# For r <= gamma/2 the target has a pole at integer x. Rows fall on it with probability 0; a row closer to it than this
-# counts as so far away.
-NEAREST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -201,7 +198,7 @@ class SplineQuantile:
         return self.r / self.gamma + 0.5 if self.gamma else np.inf
 
     def location(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Lambda_(r/gamma + 1/2)(x): the median, and the mean."""
+        """Lambda_(r/gamma + 1/2)(x): the median, and the mean. For r <= gamma/2 it has a pole at integer x."""
         return periodic_sum(self.order, X[:, 0], nearest=NEAREST).astype(np.float64, copy=False)
 
     def __call__(self, X: ArrayLike, level: ArrayLike) -> NDArray[np.float64]:

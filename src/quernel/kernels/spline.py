@@ -31,11 +31,6 @@ from quernel.kernels.base import RandomFeatureKernel
 
 Array = NDArray[np.floating]
 
-# From this order on, the terms of the defining series up to k = 7 are exact to working precision.
-DIRECT_FROM = 20
-# Terms of the power series of the smooth part, and the degree of the polynomial that replaces it.
-TERMS = 40
-DEGREE = 16
 # Stieltjes constants:  zeta(1 + e) - 1/e = sum_n (-1)^n STIELTJES[n] e^n / n!
 STIELTJES = (
     0.57721566490153286,
@@ -46,10 +41,21 @@ STIELTJES = (
     0.00079332381730106270,
     -0.00023876934543019961,
 )
-# Within this distance of an odd order, zeta(1 + e) - 1/e and its companion are computed by Taylor series.
-NEAR = 0.02
 # Stands in for an angle of 0 in powers and logarithms.
 TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class ExpansionOptions:
+    """Constants of the expansion of Lambda."""
+
+    direct_from: int = 20  # from this order on, the defining series up to k = 7 is exact to working precision
+    n_terms: int = 40  # of the power series of the smooth part ...
+    degree: int = 16  # ... and the degree of the polynomial that replaces it
+    near: float = 0.02  # distance from an odd order below which zeta(1 + e) - 1/e is computed by Taylor series
+
+
+OPTIONS = ExpansionOptions()
 
 
 def periodic_sum(order: float, t: Array, *, nearest: float = 0.0) -> Array:
@@ -64,7 +70,7 @@ def periodic_sum(order: float, t: Array, *, nearest: float = 0.0) -> Array:
     if nearest:
         np.maximum(angle, nearest, out=angle)
     angle *= 2 * np.pi
-    if order >= DIRECT_FROM:
+    if order >= OPTIONS.direct_from:
         return np.polynomial.chebyshev.chebval(np.cos(angle), direct_coefficients(order))
     form = expansion(float(order))
     result = _horner(form.smooth, angle * angle * (2 / np.pi**2) - 1)
@@ -140,12 +146,14 @@ def _smooth(order: float, leave_out: int | None) -> tuple[float, ...]:
 
     z is between -1 and 1. Near an odd order, the term j = `leave_out` belongs to the `Pair`.
     """
-    kept = [j for j in range(TERMS) if j != leave_out]
-    coefficients = np.zeros(TERMS)
+    kept = [j for j in range(OPTIONS.n_terms) if j != leave_out]
+    coefficients = np.zeros(OPTIONS.n_terms)
     coefficients[kept] = [(-1) ** j * (1 + zetac(order - 2 * j)) / factorial(2 * j) * np.pi ** (2 * j) for j in kept]
     power_series = Polynomial(2 * coefficients)
     # The power series, which converges for a < 2 pi, takes many terms; interpolated on [0, pi] far fewer suffice.
-    interpolated = Chebyshev.interpolate(lambda z: 1 + power_series((z + 1) / 2), DEGREE).convert(kind=Polynomial).coef
+    interpolated = (
+        Chebyshev.interpolate(lambda z: 1 + power_series((z + 1) / 2), OPTIONS.degree).convert(kind=Polynomial).coef
+    )
     return tuple(interpolated.tolist())
 
 
@@ -160,7 +168,7 @@ def _horner(coefficients: tuple[float, ...], z: Array) -> Array:
 
 def _zeta_without_pole(e: float) -> float:
     """zeta(1 + e) - 1/e,  by its Laurent series near the pole at e = 0."""
-    if abs(e) >= NEAR:
+    if abs(e) >= OPTIONS.near:
         return float(1 + zetac(1 + e) - 1 / e)
     return sum((-1) ** n * c * e**n / factorial(n) for n, c in enumerate(STIELTJES))
 
@@ -168,7 +176,7 @@ def _zeta_without_pole(e: float) -> float:
 def _log_g_over_e(m: int, e: float) -> float:
     """log(g) / e,  with  g = Gamma(n) / Gamma(n + e) x / sin(x),  n = 2m + 1,  x = pi e / 2;  by series near e = 0."""
     n = 2 * m + 1
-    if abs(e) >= NEAR:
+    if abs(e) >= OPTIONS.near:
         return float((gammaln(n) - gammaln(n + e) + np.log(np.pi * e / 2 / np.sin(np.pi * e / 2))) / e)
     x = np.pi * e / 2
     sine = np.pi / 2 * (x / 6 + x**3 / 180 + x**5 / 2835)  # log(x / sin x) / e

@@ -27,7 +27,7 @@ from quernel.kernels import (
     ShiftInvariantKernel,
     resolve,
 )
-from quernel.kernels.spline import DIRECT_FROM, NEAREST, TINY, Pair, Power, direct_coefficients, expansion
+from quernel.kernels.spline import NEAREST, OPTIONS, TINY, Pair, Power, direct_coefficients, expansion
 from quernel.persistence.onnx_graph import (
     Graph,
     Tensor,
@@ -236,7 +236,7 @@ def periodic_spline(order: float, t: Tensor, nearest: float = 0.0) -> Tensor:
     """
     turn = absolute(t - nearest_integer(t))
     angle = 2 * np.pi * (turn.maximum(nearest) if nearest else turn)
-    if order >= DIRECT_FROM:
+    if order >= OPTIONS.direct_from:
         return _polynomial(tuple(cheb2poly(direct_coefficients(order))), cos(angle))
     form = expansion(float(order))
     return _polynomial(form.smooth, angle * angle * (2 / np.pi**2) - 1.0) + _singular(form.singular, angle)

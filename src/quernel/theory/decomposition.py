@@ -3,7 +3,7 @@
     f_MD  --least_squares-->  f_MD'  --empirical-->  f_M  --random_feature-->  f_K  --approximation-->  f*
 
 f_MD is the fit, f_MD' the ridge regression of the noiseless f*(x_i) on the same features and rows, f_M that over the
-law of rows, f_K that with the exact kernel. The L2 norms of the four steps add up to a bound on |f_MD - f*|.
+distribution of rows, f_K that with the exact kernel. The L2 norms of the four steps add up to a bound on |f_MD - f*|.
 
 The second half has what the lemmas promise of these terms (`error_bounds`), and the numbers of features and rows for
 which they do. The constants are the paper's. They rest on `lemD.5`, printed with log(2/delta) where an operator norm
@@ -44,7 +44,7 @@ class ErrorDecomposition:
     least_squares : float
         |f_MD - f_MD'|, from the fitted loss to least squares without noise on the same rows.
     empirical : float
-        |f_MD' - f_M|, from the sample of rows to their law.
+        |f_MD' - f_M|, from the sample of rows to their distribution.
     random_feature : float
         |f_M - f_K|, from the random features to the kernel.
     approximation : float
@@ -79,7 +79,7 @@ def error_decomposition(
 
     Parameters
     ----------
-    population : the law behind the rows: `SplinePopulation` (exact) or `SampledPopulation` (large-sample quadrature)
+    population : the distribution of rows: `SplinePopulation` (exact) or `SampledPopulation` (large-sample quadrature)
     feature_map : fitted features, an object with `transform` and `n_components_`
     X, y : training rows (n, d) and targets (n,); the fit has no intercept, as in the paper
     alpha : ridge weight of all four estimators
@@ -89,9 +89,9 @@ def error_decomposition(
 
     Examples
     --------
-    >>> law = SplinePopulation(r=0.5, gamma=0.25)
-    >>> X, y = law.sample(500, random_state=0)
-    >>> parts = error_decomposition(law, law.features(50, random_state=1), X, y, alpha=1e-3)
+    >>> spline = SplinePopulation(r=0.5, gamma=0.25)
+    >>> X, y = spline.sample(500, random_state=0)
+    >>> parts = error_decomposition(spline, spline.features(50, random_state=1), X, y, alpha=1e-3)
     >>> parts.total <= parts.bound
     True
     """
@@ -141,7 +141,7 @@ DIMENSION_TOLERANCE = 1.55
 
 @dataclass(frozen=True)
 class ErrorBounds:
-    """Bounds on three of the four errors of `lemA.1.1`, in the L2 norm of the rows' law.
+    """Bounds on three of the four errors of `lemA.1.1`, in the L2 norm of the distribution of rows.
 
     approximation is R alpha^r (`lemA.2.1`, always); random_feature is R alpha^r (`lemA.2.2`, with as many features as
     `sufficient_features` says); empirical is 2 (2 + sqrt 2) R alpha^r (`lemA.2.3`, with `sufficient_rows` too). The
@@ -149,7 +149,7 @@ class ErrorBounds:
 
     The paper prints half of `empirical`: it puts R alpha^r for |f_M - f*|, which the two lemmas before bound by twice
     that. One step remains unproved even so: |f_M - f*| enters as a mean over the rows, and is bounded in the L2 norm of
-    their law. The two agree in the mean over the rows, not with the probability that the lemma states.
+    their distribution. The two agree in the mean over the rows, not with the probability that the lemma states.
     """
 
     approximation: float

@@ -156,7 +156,7 @@ def local_rademacher_complexity(
     Parameters
     ----------
     features, gram, eigenvalues : give one of the three: features (n, M) or a Gram matrix (n, n), whose eigenvalues on
-        these rows stand for those of the law as in `effective_dimension`, or the law's own, such as those of
+        these rows stand for those of the distribution as in `effective_dimension`, or its own, such as those of
         `SplinePopulation`
     radius : delta, positive, or an array of such
     n : number of rows; None is that of the features or the Gram matrix

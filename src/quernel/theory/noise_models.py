@@ -28,7 +28,7 @@ MINIMISER_TOL = 1e-6
 
 
 class NoiseModel(Protocol):
-    """Protocol: the law of y where a population's function has the values `target`, shape (n,)."""
+    """Protocol: the distribution of y where a population's function has the values `target`, shape (n,)."""
 
     def minimiser(self, target: Array) -> Array:
         """f*, the function that minimises the risk of the loss, shape (n,)."""
@@ -120,7 +120,7 @@ class Noise:
 
     @cached_property
     def values(self) -> Array:
-        """Quantiles of the noise at regular levels, which represent its law."""
+        """Quantiles of the noise at regular levels, which represent its distribution."""
         return np.asarray(self.quantile((np.arange(N_NODES) + 0.5) / N_NODES), dtype=float)
 
     @cached_property
@@ -146,7 +146,7 @@ class Labels:
     """Labels y = -1 and +1 whose probabilities make a function the minimiser f* of the risk.
 
     With s the slope of the loss and r = 1 - y f, the risk at x is least where  p s(1 - f) = (1 - p) s(1 + f).  Read
-    from right to left this is the law: f* is the target itself and
+    from right to left this is their distribution: f* is the target itself and
 
         p = s(1 + f*) / (s(1 + f*) + s(1 - f*)).
 
@@ -154,12 +154,12 @@ class Labels:
     smoothed hinge of width below 1 is also flat up to 1 - width, at p = 1/2, and can have no targets there.
 
     The plain hinge is minimised by the more likely label: by steps between -1 and +1 and, where p = 1/2, by everything
-    between. No law makes another function its minimiser. Such a loss needs `likely`, and then p is `likely` where the
-    target is 0 or more, and 1 - `likely` elsewhere; f* is a step between the best constants of the two. Where the step
-    goes up and down on the circle, its Fourier coefficients fall like 1/k: it lies outside the kernel's space, and has
-    source exponents below gamma/2 whatever r the target has. No theorem speaks of the hinge: its risk is not locally
-    strongly convex (`ass7`), since it falls linearly on the way to f*, and 2r + gamma >= 1 with r below gamma/2 asks
-    for gamma > 1/2, where the spline's features are unbounded (`ass4`).
+    between. No distribution makes another function its minimiser. Such a loss needs `likely`, and then p is `likely`
+    where the target is 0 or more, and 1 - `likely` elsewhere; f* is a step between the best constants of the two. Where
+    the step goes up and down on the circle, its Fourier coefficients fall like 1/k: it lies outside the kernel's space,
+    and has source exponents below gamma/2 whatever r the target has. No theorem speaks of the hinge: its risk is not
+    locally strongly convex (`ass7`), since it falls linearly on the way to f*, and 2r + gamma >= 1 with r below gamma/2
+    asks for gamma > 1/2, where the spline's features are unbounded (`ass4`).
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class Labels:
         )
         if unfit.any():
             raise ValueError(
-                f"No law of labels has f* as the only minimiser of {_loss_name(self.loss)} where f* = "
+                f"No distribution of labels has f* as the only minimiser of {_loss_name(self.loss)} where f* = "
                 f"{target[unfit][0]:.3g}; f* lies between {target.min():.3g} and {target.max():.3g}. Scale f* into "
                 "(-1, 1) for a hinge (a SplinePopulation takes scale), or give likely for a step."
             )
@@ -280,7 +280,7 @@ def excess_risk_curve(
 
     Parameters
     ----------
-    population : the law of rows and f*
+    population : the distribution of rows and f*
     loss : any of `quernel.losses`, of one column
     sizes : numbers of rows
     alpha, features : the ridge weight and the number of features for n rows, such as `regularization` and
@@ -295,16 +295,16 @@ def excess_risk_curve(
     --------
     >>> from scipy.stats import norm
     >>> from quernel.losses import Huber
-    >>> law = SplinePopulation(r=0.5, gamma=0.25)
+    >>> spline = SplinePopulation(r=0.5, gamma=0.25)
     >>> how = {"alpha": lambda n: n**-0.8, "features": lambda n: int(2 * n**0.4)}
-    >>> few, many = excess_risk_curve(law, Huber(0.1), [100, 1000], noise=norm(scale=0.1).ppf, repetitions=3, **how)
+    >>> few, many = excess_risk_curve(spline, Huber(0.1), [100, 1000], noise=norm(scale=0.1).ppf, repetitions=3, **how)
     >>> many.risk < few.risk
     True
 
     Labels, of which the population's function is the log odds:
 
     >>> from quernel.losses import Logistic
-    >>> few, many = excess_risk_curve(law, Logistic(), [100, 1000], repetitions=3, **how)
+    >>> few, many = excess_risk_curve(spline, Logistic(), [100, 1000], repetitions=3, **how)
     >>> many.risk < few.risk
     True
     """

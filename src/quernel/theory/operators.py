@@ -1,7 +1,7 @@
 """Similarity of operators: how close L_M over random features is to L_K, and C_MD over a sample of rows to C_M.
 
 The paper bounds the random-feature and the empirical error through these norms (`lemC.1` to `lemC.4`). Here they are
-measured on a known law of rows, and bounded as in the lemmas.
+measured on a known distribution of rows, and bounded as in the lemmas.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def feature_similarity(population: Population, feature_map: FeatureMap, *, alpha
 
     Parameters
     ----------
-    population : the law of rows and the kernel: `SplinePopulation` (exact) or `SampledPopulation`
+    population : the distribution of rows and the kernel: `SplinePopulation` (exact) or `SampledPopulation`
     feature_map : fitted features of that kernel, an object with `transform` and `n_components_`
     alpha : ridge weight
 
     Examples
     --------
-    >>> law = SplinePopulation(r=0.5, gamma=0.25, n_frequencies=20)
-    >>> few, many = (feature_similarity(law, law.features(M, random_state=0), alpha=1e-2) for M in (100, 10_000))
+    >>> spline = SplinePopulation(r=0.5, gamma=0.25, n_frequencies=20)
+    >>> few, many = (feature_similarity(spline, spline.features(M, random_state=0), alpha=1e-2) for M in (100, 10_000))
     >>> many.difference < few.difference
     True
     """
@@ -59,7 +59,7 @@ def feature_similarity(population: Population, feature_map: FeatureMap, *, alpha
 def sample_similarity(
     population: Population, feature_map: FeatureMap, X: ArrayLike, *, alpha: float
 ) -> OperatorSimilarity:
-    """A = C_M, the covariance of the features under the law of rows, and B = C_MD, that in the sample X (n, d).
+    """A = C_M, the covariance of the features over the distribution of rows, and B = C_MD, that in a sample X (n, d).
 
     difference is the paper's R_MD (`lemC.3`), ratio its Q_MD (`lemC.4`). Parameters are those of `feature_similarity`.
     """

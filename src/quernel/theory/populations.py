@@ -1,7 +1,7 @@
-"""Laws of rows with a kernel and a true function f*, in coordinates in which Euclidean norms are L2 norms.
+"""Distributions of rows with a kernel and a true function f*, in coordinates in which Euclidean norms are L2 norms.
 
 Two representations: Fourier coefficients, exact for the periodic spline kernel and uniform rows (`SplinePopulation`),
-and values at a large sample of rows over the root of its size, for any kernel and law (`SampledPopulation`).
+and values at a large sample of rows over the root of its size, for any kernel and distribution (`SampledPopulation`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = NDArray[np.floating]
 
 
 class Population(Protocol):
-    """Protocol of a population: a law of rows, a kernel and a true quantile function f*."""
+    """Protocol of a population: a distribution of rows, a kernel and a true quantile function f*."""
 
     def target(self, X: Array) -> Array:
         """True function f*(x) at these rows, shape (n,)."""
@@ -35,7 +35,7 @@ class Population(Protocol):
         """Integral operator L_K of the kernel as a matrix (p, p): `def1`."""
 
     def shrunk_target(self, alpha: float) -> Array:
-        """Kernel ridge regression of f* over the law, (L + alpha I)^-1 L f*: `defA1`'s f_lambda."""
+        """Kernel ridge regression of f* over the distribution, (L + alpha I)^-1 L f*: `defA1`'s f_lambda."""
 
     def feature_vectors(self, feature_map: FeatureMap) -> Array:
         """The features as vectors, one column each, shape (p, M): `defA2`'s S_M."""
@@ -174,7 +174,7 @@ class SplineFeatures:
 
 
 class SampledPopulation:
-    """Any kernel, f* and law of rows, known through a large sample: integrals become means over its rows.
+    """Any kernel, f* and distribution of rows, known through a large sample: integrals become means over its rows.
 
     Parameters
     ----------
@@ -182,8 +182,8 @@ class SampledPopulation:
     quantile : callable
         X of shape (m, d) to f*, shape (m,).
     X : ndarray of shape (m, d)
-        Rows drawn from the law, independent of those of the fit and several times as many: the error of this quadrature
-        is about sqrt(n / m) of what n rows of a fit miss of the law. Costs an (m, m) matrix.
+        Rows drawn from the distribution, independent of those of the fit and several times as many: the error of this
+        quadrature is about sqrt(n / m) of what n rows of a fit miss of it. Costs an (m, m) matrix.
     """
 
     def __init__(self, kernel: str | Kernel, quantile: object, X: Array) -> None:
