@@ -30,11 +30,18 @@ from quernel.data.design_matrix import SIZE_ROWS, Block, BlockState, FeatureMap,
 from quernel.data.feature_cache import available_memory
 from quernel.data.sources import ArrayRows, Piece, RowsError
 
+Array = NDArray[np.floating]
+Handle = Any
+Task = Any
+
 # Parameters of glibc's mallopt (<malloc.h>), and the bytes that they are set to: up to 256 MiB of free memory stay with
 # the process, and arrays up to 32 MiB are allocated from it. A pass then reuses the memory of its last block instead of
 # requesting cleared pages from the system for every block.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT, LARGE = 256 * 2**20, 32 * 2**20
+# Fraction of the workers' memory that stored features may take: Dask starts spilling to disk at 0.6 of it.
+FEATURE_SHARE = 0.4
+_numbers = count()  # make the names of leaves unique
 
 
 @cache
@@ -47,9 +54,6 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     return bool(mallopt(M_TRIM_THRESHOLD, KEPT)) and bool(mallopt(M_MMAP_THRESHOLD, LARGE))
-
-
-Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,14 +318,6 @@ def gather_sample(
     with single_threaded_blas(0, 0):
         rows = InMemoryDesign(source, typed_map.feature_map, shuffled=True, max_memory=0, threads=threads)
         return rows.sample(size, np.random.default_rng(0), basis)
-
-
-Handle = Any
-Task = Any
-
-# Fraction of the workers' memory that stored features may take: Dask starts spilling to disk at 0.6 of it.
-FEATURE_SHARE = 0.4
-_numbers = count()  # make the names of leaves unique
 
 
 def as_task(value: Any) -> Task:

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from quernel.data.sources import RowsError
 
 Array = NDArray[np.floating]
+# Bytes assumed where the system reports nothing.
+FALLBACK = 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -233,10 +235,6 @@ def disk_pays(again: float, n_rows: int, n_features: int, dtype: Any = float) ->
     saved = n_reads - (np.dtype(dtype) != float)
     gain = saved * again - n_reads * size / OPTIONS.read_speed
     return again * n_rows > OPTIONS.min_seconds and gain > size / OPTIONS.write_speed
-
-
-# Bytes assumed where the system reports nothing.
-FALLBACK = 4 * 2**30
 
 
 def available_memory() -> int:

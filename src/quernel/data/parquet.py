@@ -22,6 +22,14 @@ from numpy.typing import NDArray
 from quernel.data.passes import read_ahead
 from quernel.data.sources import Array, Piece, RowsError, check_piece, check_policy, split_blocks
 
+# Rows that are transposed from columns at a time: few enough to stay in the processor's cache.
+STRIP = 2048
+# Column added to rows before they are filtered: their indices in the file, for error messages.
+NUMBER = "number of the row (quernel)"
+ENDINGS = (".parquet", ".pq")
+# Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
+BUFFER = 2**20
+
 
 def as_expression(filters: Any) -> Any:
     """Filters as a pyarrow expression: from one, or from a list, or list of lists, of (column, operator, value)."""
@@ -52,12 +60,6 @@ def filter_table(table: Any, kept: Any) -> Any:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     chosen = acero.Declaration("filter", acero.FilterNodeOptions(kept))
     return acero.Declaration.from_sequence([source, chosen]).to_table(use_threads=False)
-
-
-# Rows that are transposed from columns at a time: few enough to stay in the processor's cache.
-STRIP = 2048
-# Column added to rows before they are filtered: their indices in the file, for error messages.
-NUMBER = "number of the row (quernel)"
 
 
 @dataclass(frozen=True)
@@ -312,11 +314,6 @@ def _floats(column: Any) -> NDArray[Any]:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     return column.to_numpy()
-
-
-ENDINGS = (".parquet", ".pq")
-# Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
-BUFFER = 2**20
 
 
 @dataclass(frozen=True)

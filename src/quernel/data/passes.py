@@ -14,6 +14,12 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+Item = TypeVar("Item")
+# Blocks that may be finished or in progress before they are asked for: a bound on memory.
+AHEAD = 2
+THREAD_NAME = "quernel-reading-ahead"
+_END = object()  # marks the end of the queue
+
 
 @dataclass(frozen=True)
 class Pass:
@@ -52,14 +58,6 @@ def begin_pass(n_rows: int) -> Callable[[int], None]:
             watcher(Pass(done, n_rows, time.perf_counter() - start))
 
     return count
-
-
-Item = TypeVar("Item")
-
-# Blocks that may be finished or in progress before they are asked for: a bound on memory.
-AHEAD = 2
-THREAD_NAME = "quernel-reading-ahead"
-_END = object()  # marks the end of the queue
 
 
 def read_ahead(pieces: Generator[Item, None, None], ahead: int = AHEAD) -> Iterator[Item]:

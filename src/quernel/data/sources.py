@@ -21,6 +21,14 @@ from numpy.typing import NDArray
 from quernel.data.passes import read_ahead
 
 Array = NDArray[np.floating]
+Mask = NDArray[np.bool_]
+
+# Size of a block of raw rows: at most so many rows, and at most so many bytes where rows are wide. The overhead per
+# block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
+BLOCK_ROWS = 65_536
+BLOCK_BYTES = 8 * 2**20
+# Where the features of streamed rows are cached; a folder is another possibility.
+CACHE_POLICIES = ("auto", "recompute", "memory", "disk")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +49,6 @@ class ArrayRows:
         if self.weight is None:
             return np.full(self.n_rows, 1 / self.n_rows)
         return self.weight / self.weight.sum()
-
-
-# Size of a block of raw rows: at most so many rows, and at most so many bytes where rows are wide. The overhead per
-# block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
-BLOCK_ROWS = 65_536
-BLOCK_BYTES = 8 * 2**20
 
 
 class RowsError(ValueError):
@@ -134,9 +136,6 @@ def _all_finite(values: Array) -> bool:
         return bool(np.isfinite(values.sum())) or bool(np.isfinite(values).all())
 
 
-Mask = NDArray[np.bool_]
-
-
 class SelectedRows:
     """Subset of a row source, chosen by a mask; blocks of the source without chosen rows are left out.
 
@@ -178,17 +177,13 @@ def is_stream(X: Any) -> bool:
     return hasattr(X, "stream") and hasattr(X, "spans")
 
 
-def positive_weight_mask(source: Any) -> NDArray[np.bool_]:
+def positive_weight_mask(source: Any) -> Mask:
     """Boolean mask (n,) of the rows with positive weight; out of core it takes one pass over the weights, if any."""
     if is_stream(source):
         pieces = source.stream(range(len(source.spans)), X=False) if source.weighted else []
         above = [piece.weight > 0 for piece in pieces]
         return np.concatenate(above) if above else np.ones(source.n_rows, dtype=bool)
     return np.ones(source.n_rows, dtype=bool) if source.weight is None else np.asarray(source.weight > 0)
-
-
-# Where the features of streamed rows are cached; a folder is another possibility.
-CACHE_POLICIES = ("auto", "recompute", "memory", "disk")
 
 
 def check_policy(cache: Any) -> Any:

@@ -39,8 +39,17 @@ from quernel.data.streaming_quantiles import (
 )
 from quernel.features.sampling import sample_of_rows
 
+Codes = NDArray[np.uint64]
+Answer = TypeVar("Answer")
+
 # Entries per row from which numpy's reductions over rows are fast.
 FOLDED_ROW = 1024
+# At most PAIRS * limit pairs (x, y) are held.
+PAIRS = 64
+# Results of Dask chunks are reduced so many at a time: the width of the reduction tree.
+FAN_IN = 8
+# Results of streamed blocks are reduced so many at a time: a bound on memory.
+JOINED = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +146,6 @@ def require_weight(found: Moments) -> Moments:
     return found
 
 
-Codes = NDArray[np.uint64]
-
-# At most PAIRS * limit pairs (x, y) are held.
-PAIRS = 64
-
-
 @dataclass(frozen=True, eq=False)
 class HashSample:
     """Distinct pairs (x, y), sorted by the hash code of x, then of the pair: equal x are adjacent."""
@@ -226,12 +229,6 @@ def _changes(codes: Codes) -> NDArray[np.bool_]:
     return np.r_[True, codes[1:] != codes[:-1]]
 
 
-Answer = TypeVar("Answer")
-
-# Results of Dask chunks are reduced so many at a time: the width of the reduction tree.
-FAN_IN = 8
-
-
 def _fold_chunks(
     source: DaskRows, step: Callable[[Piece], Answer], join: Callable[[Sequence[Answer]], Answer], *, X: bool = True
 ) -> Answer:
@@ -243,10 +240,6 @@ def _fold_chunks(
     while len(results) > FAN_IN:
         results = [reduce_task(results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
     return join(compute(*results))
-
-
-# Results of streamed blocks are reduced so many at a time: a bound on memory.
-JOINED = 16
 
 
 @dataclass(frozen=True, eq=False)

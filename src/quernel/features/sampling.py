@@ -38,6 +38,14 @@ Array = NDArray[np.floating]
 Index = NDArray[np.intp]
 # (kernel, rng, n_components, n_columns) -> frequencies (d, M) and phases (M,).
 Strategy = Callable[[RandomFeatureKernel, np.random.Generator, int, int], tuple[Array, Array]]
+# Bits of a point of the Sobol sequence; doubles have 53.
+SOBOL_BITS = 52
+# How K is given to the scores: approximated by the features of the pool, or as the Gram matrix of the kernel.
+SCORES = ("features", "gram")
+# Default size of the pool, as a multiple of the features sampled from it.
+POOL_FACTOR = 10
+# Largest number of distinct rows on which the scores are computed; more of them would hardly change the scores.
+MAX_SCORE_ROWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,10 +185,6 @@ def _draw_orthonormal(rng: np.random.Generator, n_columns: int, size: int) -> Ar
     return Q * np.sign(np.diag(R))  # fixes the signs, without which the distribution would depend on the QR algorithm
 
 
-# Bits of a point of the Sobol sequence; doubles have 53.
-SOBOL_BITS = 52
-
-
 def draw_qmc(
     kernel: RandomFeatureKernel, rng: np.random.Generator, n_components: int, n_columns: int
 ) -> tuple[Array, Array]:
@@ -215,12 +219,6 @@ def draw_sobol(rng: np.random.Generator, n_points: int, dimension: int) -> Array
 # Data-independent strategies, by the name that users give as `sampling`.
 STRATEGIES: dict[str, Strategy] = {"uniform": draw_uniform, "orthogonal": draw_orthogonal, "qmc": draw_qmc}
 SAMPLINGS = (*STRATEGIES, "leverage")
-# How K is given to the scores: approximated by the features of the pool, or as the Gram matrix of the kernel.
-SCORES = ("features", "gram")
-# Default size of the pool, as a multiple of the features sampled from it.
-POOL_FACTOR = 10
-# Largest number of distinct rows on which the scores are computed; more of them would hardly change the scores.
-MAX_SCORE_ROWS = 1000
 
 
 def sample_by_leverage(

@@ -25,6 +25,8 @@ Array = NDArray[np.floating]
 N_NODES = 401
 # Accuracy to which f* must be recovered as the loss's minimiser under the probabilities that were derived from it.
 MINIMISER_TOL = 1e-6
+# Points of the midpoint rule in x over which risks are averaged.
+N_GRID = 1000
 
 
 class NoiseModel(Protocol):
@@ -246,10 +248,6 @@ def _check_probability(probability: ArrayLike, n: int) -> Array:
     if not np.all((p > 0) & (p < 1)):
         raise ValueError(f"probability must lie between 0 and 1; got {probability!r}.")
     return np.broadcast_to(p, (n,))
-
-
-# Points of the midpoint rule in x over which risks are averaged.
-N_GRID = 1000
 
 
 @dataclass(frozen=True)
