@@ -4,11 +4,13 @@ A command takes a dataclass of options as one parameter; `expand_options` replac
 an option, add a field here and use it in the method below it (`read_options`, `estimator_params`, ...).
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Annotated, Any, get_type_hints
@@ -42,45 +44,37 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "ki
 ENTRY = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"\s*|(?P<plain>(?!\s*")[^,]*))(?=,|$)')
 
 
-def flag(name: str, text: str, **kwargs: Any) -> Any:
-    """Return a boolean option; the empty metavar keeps some versions of typer from showing a value."""
-    return typer.Option(name, help=text, metavar="", **kwargs)
+def flag(name: str, text: str) -> Any:
+    """Return a boolean option of a command; the empty metavar keeps some versions of typer from showing a value."""
+    return typer.Option(name, help=text, metavar="")
 
 
-data_option = partial(typer.Option, rich_help_panel="Data")
-data_flag = partial(flag, rich_help_panel="Data")
-model_option = partial(typer.Option, rich_help_panel="Model")
-model_flag = partial(flag, rich_help_panel="Model")
-interval_option = partial(typer.Option, rich_help_panel="Prediction interval")
-search_option = partial(typer.Option, rich_help_panel="Search")
-search_flag = partial(flag, rich_help_panel="Search")
+def option(default: Any, text: str, panel: str | None = None, **kwargs: Any) -> Any:
+    """Return a field of a dataclass of options: its default, its help, and the section of `--help` that it is in."""
+    return field(default=default, metadata={"help": text, "rich_help_panel": panel, **kwargs})
+
+
+data_option = partial(option, panel="Data")
+model_option = partial(option, panel="Model")
+interval_option = partial(option, panel="Prediction interval")
+search_option = partial(option, panel="Search")
 
 
 @dataclass(frozen=True)
 class TableOptions:
     """How data files are read, for every command that learns from them."""
 
-    columns: Annotated[
-        str | None,
-        data_option(
-            help="Input columns, separated by commas (names with a comma in double quotes); all but the target by "
-            "default."
-        ),
-    ] = None
-    exclude: Annotated[str | None, data_option(help="Columns to leave out, separated by commas.")] = None
-    missing: Annotated[
-        str | None,
-        data_option(
-            help="Additional missing-value markers in CSV files, besides NA, NULL and the like, such as ?,unknown."
-        ),
-    ] = None
-    categorical: Annotated[
-        str | None,
-        data_option(
-            help="Columns to treat as categories although they hold numbers, such as zip codes, separated by commas."
-        ),
-    ] = None
-    max_memory: Annotated[str | None, data_option(help=MAX_MEMORY)] = None
+    columns: str | None = data_option(
+        None, "Input columns, separated by commas (names with a comma in double quotes); all but the target by default."
+    )
+    exclude: str | None = data_option(None, "Columns to leave out, separated by commas.")
+    missing: str | None = data_option(
+        None, "Additional missing-value markers in CSV files, besides NA, NULL and the like, such as ?,unknown."
+    )
+    categorical: str | None = data_option(
+        None, "Columns to treat as categories although they hold numbers, such as zip codes, separated by commas."
+    )
+    max_memory: str | None = data_option(None, MAX_MEMORY)
 
     def read_options(self, target: str, **more: Any) -> ReadOptions:
         """Return how the columns are used; `more` are further fields of `ReadOptions`."""
@@ -101,17 +95,13 @@ class TableOptions:
 class TrainingOptions(TableOptions):
     """How the training data of a model are read."""
 
-    weights: Annotated[str | None, data_option(help="Column of sample weights.")] = None
-    log_target: Annotated[
-        bool, data_flag("--log-target", "Fit the logarithm of the target; predictions are transformed back.")
-    ] = False
-    dask: Annotated[
-        str | None,
-        data_option(
-            help="Address of a Dask scheduler, such as tcp://host:8786; its workers read Parquet files. 'local' "
-            "starts one here."
-        ),
-    ] = None
+    weights: str | None = data_option(None, "Column of sample weights.")
+    log_target: bool = data_option(False, "Fit the logarithm of the target; predictions are transformed back.")
+    dask: str | None = data_option(
+        None,
+        "Address of a Dask scheduler, such as tcp://host:8786, whose workers read Parquet files; 'local' starts one "
+        "on this machine.",
+    )
 
     def read_options(self, target: str, **more: Any) -> ReadOptions:
         """Return how the columns are used; `more` are further fields of `ReadOptions`."""
@@ -122,39 +112,25 @@ class TrainingOptions(TableOptions):
 class ModelOptions:
     """Parameters of the estimator that `fit` and `tune` share."""
 
-    quantiles: Annotated[str, model_option(help="Quantile levels strictly between 0 and 1, separated by commas.")] = (
-        LEVELS
+    quantiles: str = model_option(LEVELS, "Quantile levels strictly between 0 and 1, separated by commas.")
+    kernel: str = model_option(
+        "auto", f'Kernel: "auto" (gaussian; with a learned bandwidth, chosen from the data), {", ".join(KERNELS)}.'
     )
-    kernel: Annotated[
-        str,
-        model_option(
-            help=f'Kernel: "auto" (gaussian; with a learned bandwidth, chosen from the data), {", ".join(KERNELS)}.'
-        ),
-    ] = "auto"
-    components: Annotated[
-        str,
-        model_option(
-            help='Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
-        ),
-    ] = "auto"
-    sampling: Annotated[
-        str,
-        model_option(
-            help=f"How random features are drawn: {', '.join(SAMPLING)}. `quernel plan` compares uniform and leverage."
-        ),
-    ] = "auto"
-    solver: Annotated[
-        str,
-        model_option(
-            help='"newton", or "admm" of the paper for comparison (data in memory only; use a --tol such as 1e-4). '
-            "A search always uses newton."
-        ),
-    ] = "newton"
-    tol: Annotated[float, model_option(help="Tolerance: relative duality gap at which the solver stops.")] = 1e-6
-    no_intercept: Annotated[
-        bool, model_flag("--no-intercept", "Fit without the (unpenalized) intercept, as the paper does.")
-    ] = False
-    seed: Annotated[int, model_option(help="Random seed.", min=0)] = 0
+    components: str = model_option(
+        "auto", 'Number of random features; "auto" chooses it by held-out loss, "exact" uses the exact kernel.'
+    )
+    sampling: str = model_option(
+        "auto",
+        f"How random features are drawn: {', '.join(SAMPLING)}. `quernel plan` compares uniform and leverage.",
+    )
+    solver: str = model_option(
+        "newton",
+        '"newton", or "admm", the algorithm of the paper, for comparison (data in memory only; use a --tol such as '
+        "1e-4). A search always uses newton.",
+    )
+    tol: float = model_option(1e-6, "Tolerance: relative duality gap at which the solver stops.")
+    no_intercept: bool = model_option(False, "Fit without the (unpenalized) intercept, as the paper does.")
+    seed: int = model_option(0, "Random seed.", min=0)
 
     @property
     def levels(self) -> list[float]:
@@ -179,18 +155,12 @@ class ModelOptions:
 class FitOptions(ModelOptions):
     """Parameters of one fit."""
 
-    alpha: Annotated[
-        float | None, model_option(help="Ridge weight (regularization strength); chosen from the data by default.")
-    ] = None
-    bandwidth: Annotated[
-        str, model_option(help='"auto"; "learned" (one per column, tuned together with alpha); or a number.')
-    ] = "auto"
-    noncrossing: Annotated[
-        str,
-        model_option(
-            help='"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".'
-        ),
-    ] = "rearrange"
+    alpha: float | None = model_option(None, "Ridge weight (regularization strength); chosen from the data by default.")
+    bandwidth: str = model_option("auto", '"auto"; "learned" (one per column, tuned together with alpha); or a number.')
+    noncrossing: str = model_option(
+        "rearrange",
+        '"rearrange" sorts the predictions; "joint" fits all levels under noncrossing constraints; or "none".',
+    )
 
     def make_estimator(self, data: TrainingOptions) -> KernelQuantileRegressor:
         """Return the estimator, unfitted, after checking its parameters."""
@@ -210,29 +180,19 @@ class FitOptions(ModelOptions):
 class SearchOptions(ModelOptions):
     """Parameters of a search for ridge weight and bandwidth."""
 
-    alphas: Annotated[
-        str | None, search_option(help="Ridge weights to try, separated by commas; a wide grid by default.")
-    ] = None
-    bandwidths: Annotated[
-        str,
-        search_option(help='"auto" or "learned" (each times 0.5, 1 and 2), or numbers to try, separated by commas.'),
-    ] = "auto"
-    folds: Annotated[int | None, search_option(help=f"Number of cross-validation folds, {FOLDS} by default.")] = None
-    validation: Annotated[
-        float | None, search_option(help="Fraction of the rows for a single validation split, instead of folds.")
-    ] = None
-    groups: Annotated[
-        str | None,
-        search_option(
-            help="Column of group labels; the rows of a group are never split between training and validation."
-        ),
-    ] = None
-    time_ordered: Annotated[
-        bool, search_flag("--time-ordered", "The rows are in time order: validate on later rows.")
-    ] = False
-    one_standard_error: Annotated[
-        bool, search_flag("--one-standard-error", "Choose the smoothest model within one standard error of the best.")
-    ] = False
+    alphas: str | None = search_option(None, "Ridge weights to try, separated by commas; a wide grid by default.")
+    bandwidths: str = search_option(
+        "auto", '"auto" or "learned" (each times 0.5, 1 and 2), or numbers to try, separated by commas.'
+    )
+    folds: int | None = search_option(None, f"Number of cross-validation folds, {FOLDS} by default.")
+    validation: float | None = search_option(
+        None, "Fraction of the rows for a single validation split, instead of folds."
+    )
+    groups: str | None = search_option(
+        None, "Column of group labels; the rows of a group are never split between training and validation."
+    )
+    time_ordered: bool = search_option(False, "The rows are in time order: validate on later rows.")
+    one_standard_error: bool = search_option(False, "Choose the smoothest model within one standard error of the best.")
 
     def make_estimator(self, data: TrainingOptions) -> KernelQuantileRegressorCV:
         """Return the estimator, unfitted, after checking its parameters."""
@@ -267,26 +227,14 @@ class SearchOptions(ModelOptions):
 class IntervalOptions:
     """Parameters of a conformal prediction interval, and which rows are held out."""
 
-    conformal: Annotated[
-        bool,
-        flag(
-            "--conformal",
-            "Add a conformal prediction interval, calibrated on held-out rows.",
-            rich_help_panel="Prediction interval",
-        ),
-    ] = False
-    coverage: Annotated[
-        float | None,
-        interval_option(help="Nominal coverage of the interval; by default that of the outermost levels."),
-    ] = None
-    calibration_share: Annotated[
-        float | None,
-        interval_option(help=f"Fraction of the rows held out for calibration, {CALIBRATION_SHARE:g} by default."),
-    ] = None
-    time_ordered: Annotated[
-        bool,
-        flag("--time-ordered", "The rows are in time order: hold out the last ones instead of random ones."),
-    ] = False
+    conformal: bool = interval_option(False, "Add a conformal prediction interval, calibrated on held-out rows.")
+    coverage: float | None = interval_option(
+        None, "Nominal coverage of the interval; by default that of the outermost levels."
+    )
+    calibration_share: float | None = interval_option(
+        None, f"Fraction of the rows held out for calibration, {CALIBRATION_SHARE:g} by default."
+    )
+    time_ordered: bool = option(False, "The rows are in time order: hold out the last ones instead of random ones.")
 
     def wrap(self, estimator: KernelQuantileRegressor, levels: list[float]) -> ConformalQuantileRegressor | None:
         """Return the unfitted estimator wrapped for conformal intervals, None without --conformal."""
@@ -345,19 +293,16 @@ def _check_estimator(estimator: KernelQuantileRegressor, dask: str | None) -> No
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameters of a command that are dataclasses of options by their fields, which typer understands."""
+    """Replace the parameters of a command that are dataclasses of options by their fields, as options of typer."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if name not in groups:
+        if name in groups:
+            types = get_type_hints(groups[name])
+            parameters += [_make_parameter(one, types[one.name]) for one in fields(groups[name])]
+        else:
             parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
-            continue
-        annotations = get_type_hints(groups[name], include_extras=True)
-        parameters += [
-            inspect.Parameter(one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=annotations[one.name])
-            for one in fields(groups[name])
-        ]
 
     @wraps(command)
     def expanded(**given: Any) -> None:
@@ -368,6 +313,13 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return expanded
+
+
+def _make_parameter(one: Field[Any], kind: Any) -> inspect.Parameter:
+    """Return the parameter of a command for a field of a dataclass of options."""
+    settings = {**one.metadata, **({"metavar": ""} if kind is bool else {})}
+    annotation = Annotated[kind, typer.Option("--" + one.name.replace("_", "-"), **settings)]
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
 
 
 # Parameters of the estimators, and options with another name than the parameter that they set.

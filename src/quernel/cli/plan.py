@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 
 from quernel.cli.console import console, note, working
 from quernel.cli.data import load_training_data, print_training
-from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, parse_bytes
+from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option, parse_bytes
 from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
@@ -58,29 +58,24 @@ PLAN_DATA = f"{DATA} Without one, give --rows, --r and --gamma."
 class ExponentOptions:
     """Exponents of the theory that the user knows."""
 
-    r: Annotated[float | None, typer.Option(help="Source exponent: smoothness of the target, in (0, 1].")] = None
-    gamma: Annotated[
-        float | None, typer.Option(help="Capacity exponent: growth of the effective dimension, in [0, 1].")
-    ] = None
-    compatibility: Annotated[
-        float | None, typer.Option(help="Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case.")
-    ] = None
+    r: float | None = option(None, "Source exponent: smoothness of the target, in (0, 1].")
+    gamma: float | None = option(None, "Capacity exponent: growth of the effective dimension, in [0, 1].")
+    compatibility: float | None = option(
+        None, "Compatibility of uniformly drawn features, in [0, 1]; 1 is the worst case."
+    )
 
 
 @dataclass(frozen=True)
 class PilotOptions:
     """How exponents and the constant C are estimated from a data file."""
 
-    kernel_gap: Annotated[
-        float,
-        typer.Option(help="Accepted relative increase of the objective over the exact kernel's, on the pilot sample."),
-    ] = GAP
-    level: Annotated[float, typer.Option(help="Quantile level at which r and C are estimated.")] = 0.5
-    kernel: Annotated[str, typer.Option(help="Kernel whose exponents are estimated.")] = KERNEL
-    subsample: Annotated[
-        int, typer.Option(help="Number of rows sampled for the estimates and the pilot.", min=MIN_ROWS)
-    ] = SUBSAMPLE
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 0
+    kernel_gap: float = option(
+        GAP, "Accepted relative increase of the objective over the exact kernel's, on the pilot sample."
+    )
+    level: float = option(0.5, "Quantile level at which r and C are estimated.")
+    kernel: str = option(KERNEL, "Kernel whose exponents are estimated.")
+    subsample: int = option(SUBSAMPLE, "Number of rows sampled for the estimates and the pilot.", min=MIN_ROWS)
+    seed: int = option(0, "Random seed.", min=0)
 
     def check(self) -> None:
         """Raise, before any work, on options out of range."""
@@ -267,8 +262,8 @@ def _read_sample(path: Path, target: str, reading: TableOptions, pilot: PilotOpt
     """Read the file; `command` of the sample is the `quernel fit` that reads it in the same way."""
     max_memory = parse_bytes(reading.max_memory)
     command = ["quernel", "fit", str(path), "--target", target]
-    for name, option in vars(reading).items():
-        command += [] if option is None else [f"--{name.replace('_', '-')}", option]
+    for name, text in vars(reading).items():
+        command += [] if text is None else [f"--{name.replace('_', '-')}", text]
     with load_training_data(path, reading.read_options(target), max_memory) as (_, training):
         if training.n_rows < MIN_ROWS:
             raise ValueError(
@@ -364,13 +359,13 @@ def _summarize(report: PlanReport, plot: Path | None) -> dict[str, Any]:
     }
 
 
-def _to_json(option: Recommendation, n: int) -> dict[str, Any]:
+def _to_json(one: Recommendation, n: int) -> dict[str, Any]:
     """Convert a recommendation for JSON; without a pilot, the constant and what follows from it are None."""
-    known, gap = option.constant, option.gap(n)
+    known, gap = one.constant, one.gap(n)
     return {
-        "n_components": option.components,
+        "n_components": one.components,
         "n_components_interval": list(known.features_interval(n)) if known else None,
-        "exponent": option.exponent,
+        "exponent": one.exponent,
         "constant": known.value if known else None,
         "constant_interval": list(known.interval) if known else None,
         "pilot_rows": known.rows if known else None,
@@ -378,16 +373,16 @@ def _to_json(option: Recommendation, n: int) -> dict[str, Any]:
         "kernel_gap": gap[0] if gap else None,
         "kernel_gap_interval": list(gap[1]) if gap else None,
         "kernel_gap_scatter": known.scatter_at(n) if known else None,
-        "stored": bool(option.cost.stored),
-        "peak_memory": option.cost.peak_memory,
-        "seconds": option.cost.seconds,
-        "command": option.command,
+        "stored": bool(one.cost.stored),
+        "peak_memory": one.cost.peak_memory,
+        "seconds": one.cost.seconds,
+        "command": one.command,
     }
 
 
 def _fewest_features(options: Sequence[Recommendation]) -> Recommendation:
     """Return the recommendation with fewer features, uniform sampling at a tie."""
-    return min(options, key=lambda option: np.inf if isinstance(option.components, str) else option.components)
+    return min(options, key=lambda one: np.inf if isinstance(one.components, str) else one.components)
 
 
 def _exponent_table(to_float64: PlanExponents) -> RichTable:
@@ -407,9 +402,9 @@ def _plan_table(made: Plan, unit: float, options: Sequence[Recommendation]) -> R
     """Tabulate the plan, one column per sampling scheme. Costs are for one quantile level."""
     table = RichTable(title=f"Plan for {made.n:,} rows")
     table.add_column("")
-    for option in options:
-        table.add_column(f"{option.sampling} sampling", justify="right")
-    known, costs = [option.constant for option in options if option.constant], [option.cost for option in options]
+    for one in options:
+        table.add_column(f"{one.sampling} sampling", justify="right")
+    known, costs = [one.constant for one in options if one.constant], [one.cost for one in options]
     if known:
         table.add_row("M = C n^c", *[f"{one.value:.3g} n^{one.exponent:.2f}" for one in known])
     table.add_row(
@@ -419,7 +414,7 @@ def _plan_table(made: Plan, unit: float, options: Sequence[Recommendation]) -> R
     if known:
         ends = [one.features_interval(made.n) for one in known]
         table.add_row(f"  {known[0].confidence:.0%} interval", *[f"{low:,} to {high:,}" for low, high in ends])
-        predicted = [gap for gap in (option.gap(made.n) for option in options) if gap]
+        predicted = [gap for gap in (one.gap(made.n) for one in options) if gap]
         table.add_row("predicted kernel gap", *[f"{100 * gap:.2g}%" for gap, _ in predicted])
         ranges = [" to ".join(f"{100 * end:.2g}" for end in ends) for _, ends in predicted]
         table.add_row("  range", *[f"{ends}%" for ends in ranges])
@@ -451,10 +446,10 @@ def _print_advice(options: Sequence[Recommendation], made: Plan) -> None:
             f"{middle + off:.1%}.",
             highlight=False,
         )
-    for option in options:
-        if option.components == "exact" and option.constant is not None:
+    for one in options:
+        if one.components == "exact" and one.constant is not None:
             console.print(
-                f"With {option.sampling} sampling this takes {option.constant.features(made.n):,} features, no fewer "
+                f"With {one.sampling} sampling this takes {one.constant.features(made.n):,} features, no fewer "
                 "than rows: the exact kernel (--components exact) costs no more.",
                 highlight=False,
             )
