@@ -36,6 +36,7 @@ from quernel.cli.options import (
     cli_error_names,
     expand_options,
     flag,
+    translate_parameters,
 )
 from quernel.cli.report import (
     check_report_path,
@@ -105,7 +106,7 @@ def fit(
                     data=data.name, model_file=model.name,
                 )  # fmt: skip
                 write_report(page, report, force=force)
-            summary |= {"report": str(report), "judged": summarize_evaluation(evaluation)}
+            summary |= {"report": str(report), "evaluation": summarize_evaluation(evaluation)}
     if as_json:
         typer.echo(json.dumps(summary))
         return
@@ -136,7 +137,7 @@ def fit_with_progress(
             else:
                 estimator.fit(training.X, training.y, sample_weight=training.weight, **kwargs)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        note(message)
+        note(translate_parameters(message))
     return time.perf_counter() - start
 
 

@@ -129,6 +129,11 @@ class ModelOptions:
         "1e-4). A search always uses newton.",
     )
     tol: float = model_option(1e-6, "Tolerance: relative duality gap at which the solver stops.")
+    max_seconds: float | None = model_option(
+        None,
+        "Time limit of the fit in seconds: the best model found until then is kept, with its certified gap. None by "
+        "default.",
+    )
     no_intercept: bool = model_option(False, "Fit without the (unpenalized) intercept, as the paper does.")
     seed: int = model_option(0, "Random seed.", min=0)
 
@@ -146,6 +151,7 @@ class ModelOptions:
             "sampling": check_one_of("--sampling", self.sampling, SAMPLING),
             "solver": check_one_of("--solver", self.solver, tuple(SOLVERS)),
             "tol": self.tol,
+            "max_seconds": self.max_seconds,
             "fit_intercept": not self.no_intercept,
             "random_state": self.seed,
         }
