@@ -241,11 +241,12 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         full_grid = self.alphas is not None
         found = search(source, makers, loss, alphas, splits, fit_intercept=self.fit_intercept, full_grid=full_grid)
         b, a = found.best(alphas, one_standard_error=self.one_standard_error)
-        alpha, why = float(alphas[a]), f"cross-validation over a grid of {len(alphas)}"
+        alpha = float(alphas[a])
+        why = f"by held-out loss, among {np.isfinite(found.mean).sum()} pairs of ridge weight and bandwidth"
+        reason = why if kernels[b].takes_bandwidth else "this kernel has none"
         if self.alphas is None and source.n_rows < summary.n_rows:
             alpha *= float(np.sqrt(source.n_rows / summary.n_rows))
-            why += f" on {source.n_rows:,} rows, adjusted to all"
-        reason = f"cross-validation over a grid of {len(kernels)}"
+            why += f" on {source.n_rows:,} rows, adjusted to all {summary.n_rows:,}"
         chosen = KernelChoice(kernels[b], getattr(kernels[b], "bandwidth", None), alpha, reason, why, learned)
         return chosen, _describe_search(found, kernels, alphas, loss.levels, b * len(alphas) + a)
 

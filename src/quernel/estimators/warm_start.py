@@ -161,7 +161,7 @@ class WarmStart:
             return cls(path=path)
         plan: FitPlan = model.plan_
         if model.alpha != "auto" and plan.alpha != model.alpha:
-            plan = replace(plan, alpha=float(model.alpha), alpha_reason="as given", alpha_choice=None)
+            plan = replace(plan, alpha=float(model.alpha), alpha_reason="given", alpha_choice=None)
         initial = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
         return cls(plan, model.feature_map_, initial, path)
 

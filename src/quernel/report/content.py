@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.estimators import KernelQuantileRegressor
-from quernel.features import LandmarkPredictor, Nystroem
-from quernel.kernels import Linear
+from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
 from quernel.plots.style import truncate
 from quernel.plots.table_access import drop_missing, make_grid, split_columns, to_dates
@@ -25,7 +24,6 @@ from quernel.tables.arrow_casts import factorize, to_float64
 from quernel.tables.columns import Column
 from quernel.tables.reservoir_sample import RowSample
 from quernel.theory import KernelGap, effective_dimension
-from quernel.tuning import alpha, bandwidth
 from quernel.tuning.data_summary import robust_scale
 
 Array = NDArray[np.floating]
@@ -236,13 +234,17 @@ def describe_choices(
 
     X (n, d) and y (n,), in the model's units, are rows to compute its effective dimension on.
     """
+    plan = model.plan_
+    name = "Random features M" if plan.features == "random" else "Features M"
     tolerance = np.format_float_positional(model.tol, trim="-")  # 1e-06 could break at its sign at the end of a line
     return [
         Choice("Quantile levels", ", ".join(f"{level:g}" for level in model.quantiles_), "given"),
         Choice("Kernel", model.kernel_.full_name, "similarity of two rows as a function of their distance"),
         _describe_bandwidth(model),
-        _describe_alpha(model),
-        _describe_components(model),
+        Choice(
+            "Ridge weight alpha", f"{model.alpha_:.3g}", f"{plan.alpha_reason}; larger values give smoother quantiles"
+        ),
+        Choice(name, f"{model.n_components_:,}", plan.features_reason),
         *_describe_kernel_gap(kernel_gap),
         Choice(
             "Effective dimension",
@@ -271,57 +273,10 @@ def compute_dimension(model: KernelQuantileRegressor, X: Array, y: Array) -> flo
 def _describe_bandwidth(model: KernelQuantileRegressor) -> Choice:
     """Return the bandwidth; of one per column, the page has a table of its own."""
     widths = model.bandwidth_
-    if widths is None:
-        return Choice("Bandwidth", "none", "this kernel has none")
     if isinstance(widths, tuple):
         return Choice("Bandwidth", "several", "the kernel is a sum, each term with its own")
-    learned = getattr(model, "bandwidth_choice_", None)
-    if hasattr(model, "cv_results_"):
-        why = _describe_search(model)
-    elif learned is not None:
-        why = f"by leave-one-out error of kernel ridge regression, one per column. {learned.reason}"
-    elif isinstance(model.bandwidth, str):
-        why = (
-            f"median heuristic: each column's standard deviation (or the distance between its two values), times "
-            f"{bandwidth.OPTIONS.factor:g} of the median distance between rows in these units"
-        )
-    else:
-        why = "given"
-    return Choice("Bandwidth", "one per column, below" if np.ndim(widths) else f"{widths:.3g}", why)
-
-
-def _describe_alpha(model: KernelQuantileRegressor) -> Choice:
-    """Return the ridge weight: searched for, given, tuned, or the default."""
-    learned = getattr(model, "bandwidth_choice_", None)
-    if hasattr(model, "cv_results_"):
-        why = _describe_search(model)
-    elif not isinstance(model.alpha, str):
-        why = "given"
-    elif learned is not None:
-        why = "tuned together with the bandwidths"
-    elif (chosen := getattr(model, "alpha_choice_", None)) is not None:
-        why = f"by held-out loss, among {len(chosen.tried)} values on {chosen.n_rows:,} rows"
-    else:
-        why = f"default: {alpha.OPTIONS.default:.0e} divided by a robust scale of the target, smaller for many rows"
-    return Choice("Ridge weight alpha", f"{model.alpha_:.3g}", f"{why}; larger values give smoother quantiles")
-
-
-def _describe_search(model: KernelQuantileRegressor) -> str:
-    """Say how a `KernelQuantileRegressorCV` chose."""
-    tried = np.isfinite(model.cv_results_["mean_test_score"]).sum()
-    return f"by held-out loss, among {tried} pairs of ridge weight and bandwidth"
-
-
-def _describe_components(model: KernelQuantileRegressor) -> Choice:
-    """Return the number of features, and what a feature is."""
-    if isinstance(model.kernel_, Linear):
-        return Choice("Features M", f"{model.n_components_:,}", "the encoded columns themselves (linear kernel)")
-    if isinstance(model.feature_map_, Nystroem | LandmarkPredictor):
-        return Choice("Features M", f"{model.n_components_:,}", "kernel values at this many landmark rows (Nyström)")
-    if model.n_components == "exact":
-        return Choice("Features M", f"{model.n_components_:,}", "exact kernel, no approximation")
-    choice = getattr(model, "n_components_choice_", None)
-    return Choice("Random features M", f"{model.n_components_:,}", "given" if choice is None else choice.reason)
+    value = "none" if widths is None else "one per column, below" if np.ndim(widths) else f"{widths:.3g}"
+    return Choice("Bandwidth", value, model.plan_.bandwidth_reason)
 
 
 def _describe_kernel_gap(gap: KernelGap | None) -> list[Choice]:

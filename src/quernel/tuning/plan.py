@@ -174,14 +174,17 @@ def choose_kernel(
     if kernel.has_free_bandwidth and settings.bandwidth == "learned":
         kernels = LEARNED_KERNELS if settings.kernel == "auto" else (kernel,)
         return _learn_kernel(settings, summary, kernels, loss, alpha)
-    reason = "as given" if kernel.takes_bandwidth else "this kernel has none"
+    reason = "given" if kernel.takes_bandwidth else "this kernel has none"
     if kernel.has_free_bandwidth:
         kernel = kernel.with_bandwidth(auto_bandwidth(summary))
-        reason = f"{BANDWIDTH.factor:g} of the median distance between rows, relative to the scale of each column"
+        reason = (
+            f"median heuristic: each column's standard deviation (or the distance between its two values), times "
+            f"{BANDWIDTH.factor:g} of the median distance between rows in these units"
+        )
     kernel.check_columns(summary.n_columns)
     bandwidth = getattr(kernel, "bandwidth", None)
     if not open_alpha:
-        return KernelChoice(kernel, bandwidth, alpha, reason, "as given")
+        return KernelChoice(kernel, bandwidth, alpha, reason, "given")
     choice = choose_alpha(
         summary,
         kernel,
@@ -196,9 +199,9 @@ def choose_kernel(
         ),
     )
     if choice is not None:
-        why = f"cross-validation near the default, {choice.usual:.2g}"
+        why = f"by held-out loss, among {len(choice.tried)} values on {choice.n_rows:,} rows"
         return KernelChoice(kernel, bandwidth, choice.alpha, reason, why, alpha_choice=choice)
-    unit = "in units of the loss" if loss.margin else "over a robust scale of y, smaller for many rows"
+    unit = "in units of the loss" if loss.margin else "divided by a robust scale of the target, smaller for many rows"
     return KernelChoice(kernel, bandwidth, alpha, reason, f"default: {alphas.OPTIONS.default:.0e} {unit}")
 
 
@@ -214,27 +217,28 @@ def _learn_kernel(
     kernel.check_columns(summary.n_columns)
     # The summands of an automatic sum share one vector of bandwidths: it is reported once.
     bandwidth = np.array(choice.bandwidth) if settings.kernel == "auto" else getattr(kernel, "bandwidth", None)
-    why = "held-out loss, with the bandwidths" if open_alpha else "as given"
-    return KernelChoice(kernel, bandwidth, choice.alpha, choice.reason, why, bandwidth_choice=choice)
+    reason = f"by leave-one-out error of kernel ridge regression, one per column. {choice.reason}"
+    why = "tuned together with the bandwidths" if open_alpha else "given"
+    return KernelChoice(kernel, bandwidth, choice.alpha, reason, why, bandwidth_choice=choice)
 
 
 def plan_features(settings: FitSettings, summary: DataSummary, loss: Loss, chosen: KernelChoice) -> FitPlan:
     """Complete a plan by the kind and number of features."""
     given: dict[str, Any] = vars(chosen)
     if isinstance(chosen.kernel, Linear):
-        why = "a linear kernel needs no other features"
+        why = "linear kernel"
         return FitPlan(**given, features="columns", n_components=summary.n_columns, features_reason=why)
     if settings.n_components == "exact":
-        why = 'n_components="exact"; its rank is that of a Cholesky factor to the accuracy of tol'
+        why = "exact kernel, no approximation"
         return FitPlan(**given, features="exact", n_components=None, features_reason=why)
     number = None if isinstance(settings.n_components, str) else int(settings.n_components)
     if _uses_landmarks(settings, chosen.kernel):
-        why = "as given" if number else f"for {summary.n_distinct:,} distinct rows"
+        why = "kernel values at this many landmark rows (Nyström)"
         M = number or auto_landmarks(summary.n_distinct)
         return FitPlan(**given, features="landmarks", n_components=M, features_reason=why)
     seed = int(as_generator(settings.random_state).integers(2**63))
     if number is not None:
-        return FitPlan(**given, features="random", n_components=number, features_reason="as given", seed=seed)
+        return FitPlan(**given, features="random", n_components=number, features_reason="given", seed=seed)
     choice = _choose_components(settings, summary, loss, chosen, seed)
     return FitPlan(
         **given,
