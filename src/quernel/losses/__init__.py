@@ -3,9 +3,8 @@
 `LOSSES` is the registry of the names that estimators accept as ``loss="..."``.
 """
 
-from quernel.losses.base import Loss, Smooth
+from quernel.losses.base import Loss, Piecewise, Smooth
 from quernel.losses.margins import Hinge, Logistic, Margin, SmoothedHinge, SquaredHinge
-from quernel.losses.piecewise import Piecewise
 from quernel.losses.regression import (
     Absolute,
     EpsilonInsensitive,

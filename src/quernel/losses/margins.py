@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, xlog1py, xlogy
 
-from quernel.losses.base import Loss, Parameter, Smooth
-from quernel.losses.piecewise import Piecewise
+from quernel.losses.base import Loss, Parameter, Piecewise, Smooth
 
 Array = NDArray[np.floating]
 

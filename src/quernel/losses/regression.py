@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlog1py
 
-from quernel.losses.base import Parameter, Smooth
-from quernel.losses.piecewise import Piecewise
+from quernel.losses.base import Parameter, Piecewise, Smooth
 
 Array = NDArray[np.floating]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,19 +27,6 @@ N_NODES = 401
 MINIMISER_TOL = 1e-6
 # Points of the midpoint rule in x over which risks are averaged.
 N_GRID = 1000
-
-
-class NoiseModel(Protocol):
-    """Protocol: the distribution of y where a population's function has the values `target`, shape (n,)."""
-
-    def minimiser(self, target: Array) -> Array:
-        """f*, the function that minimises the risk of the loss, shape (n,)."""
-
-    def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """Draw y, shape (n,)."""
-
-    def excess_risk(self, prediction: Array, target: Array) -> float:
-        """Risk of these predictions minus that of f*, averaged over the rows."""
 
 
 def is_margin_loss(loss: Loss) -> TypeGuard[Margin]:
@@ -131,15 +118,15 @@ class Noise:
         return float(self.loss.fit_constant(self.values, np.full(N_NODES, 1 / N_NODES))[0])
 
     def minimiser(self, target: Array) -> Array:
-        """f* is the target itself."""
+        """f*, the function that minimises the risk of the loss, shape (n,): the target itself."""
         return target
 
     def draw(self, target: Array, rng: np.random.Generator) -> Array:
-        """Draw f* + centred noise."""
+        """Draw y, shape (n,): f* + centred noise."""
         return target + np.asarray(self.quantile(rng.random(len(target)))) - self.center
 
     def excess_risk(self, prediction: Array, target: Array) -> float:
-        """Excess risk, averaged over the rows and over quantiles of the noise."""
+        """Risk of these predictions minus that of f*, averaged over the rows and over quantiles of the noise."""
         return excess_risk(self.loss, prediction - target, self.values)
 
 
@@ -222,6 +209,9 @@ class Labels:
     def excess_risk(self, prediction: Array, target: Array) -> float:
         """Excess risk, exact over the two labels."""
         return excess_risk(self.loss, prediction - self.minimiser(target), probability=self.probability(target))
+
+
+NoiseModel = Noise | Labels
 
 
 def _evaluate(function: Callable[[Array], Array], residual: Array) -> Array:
