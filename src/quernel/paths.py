@@ -13,7 +13,7 @@ The fits share the rows, so they share work. Which way pays depends on the shape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
-from quernel.solvers.result import Result, or_null, recertify
+from quernel.solvers.result import Limits, Result, or_null, recertify
 from quernel.solvers.screening import driver
 from quernel.solvers.screening.sampling import directions
 
@@ -119,11 +119,11 @@ def solve(
     if penalties.ndim != 1 or len(penalties) == 0 or not np.all((penalties > 0) & np.isfinite(penalties)):
         raise ValueError(f"alphas must be a list of positive, finite numbers; got {alphas!r}.")
     loss: Loss = problem.loss if levels is None else Pinball(np.asarray(levels, dtype=float))
+    rows = problem.rows.in_memory("A path of fits needs its rows in memory", instead="one alpha at a time")
+    at_any_alpha = InMemoryProblem(rows, loss, 1.0, fit_intercept=problem.fit_intercept)
     descending = np.argsort(-penalties, kind="stable")
-    problem = problem.in_memory("A path of fits needs its rows in memory", instead="one alpha at a time")
-    strategy = _choose_strategy(problem)
-    with single_threaded_blas(problem.rows.n_rows, problem.rows.n_features) as problem.rows.threads:
-        results, sweeps = strategy(problem.rows, loss, penalties[descending], problem.fit_intercept, tol, max_iter)
+    with single_threaded_blas(rows.n_rows, rows.n_features) as rows.threads:
+        results, sweeps = _solve_descending(at_any_alpha, penalties[descending], Limits(tol, max_iter))
     as_given = np.argsort(descending)
     coef, intercept, objective, gap, relative_gap, iterations = (
         np.stack([getattr(result, name) for result in results])[as_given]
@@ -149,43 +149,36 @@ def solve_folds(
         yield solve(fold_problem, alphas, levels, **options)  # type: ignore[arg-type]
 
 
-# A strategy solves for descending alphas: one Result per alpha, with a column per level, and the passes it took.
-_Strategy = Callable[[InMemoryDesign, Loss, Array, bool, float, int], tuple[list[Result], float]]
+# Solves the problem of a group of alphas, given the result of the group before.
+_GroupSolver = Callable[[Problem, Result | None], Result]
 
 
-def _choose_strategy(problem: InMemoryProblem) -> _Strategy:
-    """The strategy that fits the shape of the problem; see the module's docstring."""
-    if problem.rows.target.ndim == 2:  # a target per level: a problem with a column per pair would have to repeat them
-        return _solve_sequentially
-    if problem.rows.n_rows < _OPTIONS.min_rows_per_feature * problem.rows.n_features:
-        return _solve_simultaneously
-    return _solve_sequentially if driver.is_small(problem) else _solve_screened
-
-
-def _solve_sequentially(
-    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
-) -> tuple[list[Result], float]:
-    """One alpha after the other, from the largest, each warm-started from the one before."""
-    rotated = _RotatedRows(rows)
-    results: list[Result] = []
-    for alpha in alphas:
-        problem = Problem(rows, loss, alpha, fit_intercept=fit_intercept)
-        results.append(rotated.solve(problem, tol, max_iter, results[-1] if results else None))
-    return results, sum(result.sweeps for result in results)
-
-
-def _solve_simultaneously(
-    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
-) -> tuple[list[Result], float]:
-    """All pairs at once, as columns of as few problems as memory allows, without a warm start."""
-    rotated = _RotatedRows(rows)
-    results, sweeps = [], 0.0
-    n_groups = -(-3 * rows.n_rows * loss.n_columns * len(alphas) // _OPTIONS.max_group_floats)
-    for group in np.array_split(alphas, n_groups):
-        result = rotated.solve(_stack_columns(rows, loss, group, fit_intercept), tol, max_iter)
+def _solve_descending(problem: InMemoryProblem, alphas: Array, limits: Limits) -> tuple[list[Result], float]:
+    """Solve at descending alphas: one Result per alpha, with a column per level, and the passes it took."""
+    groups, solve_group = _choose_strategy(problem, alphas, limits)
+    results, sweeps, result = [], 0.0, None
+    for group in groups:
+        result = solve_group(_stack_columns(problem, group), result)
         results += _split_columns(result, len(group))
         sweeps += result.sweeps
     return results, sweeps
+
+
+def _choose_strategy(problem: InMemoryProblem, alphas: Array, limits: Limits) -> tuple[Iterable[Array], _GroupSolver]:
+    """Which alphas are solved as columns of one problem, and how; see the module's docstring."""
+    rows, floats = problem.rows, 3 * problem.rows.n_rows * problem.n_columns  # of one alpha
+    own_targets = (
+        rows.target.ndim == 2
+    )  # a target per level: a problem with a column per pair would have to repeat them
+    few_rows = rows.n_rows < _OPTIONS.min_rows_per_feature * rows.n_features
+    if not (own_targets or few_rows or driver.is_small(problem)):  # screened
+        groups = _group_alphas(alphas, max(1, _OPTIONS.max_group_floats // floats))
+        return groups, lambda group, _: driver.solve(group, tol=limits.tol, max_iter=limits.max_iter)
+    rotated = _RotatedRows(rows)
+    if few_rows and not own_targets:  # simultaneous: as few problems as memory allows
+        n_groups = -(-floats * len(alphas) // _OPTIONS.max_group_floats)
+        return np.array_split(alphas, n_groups), lambda group, _: rotated.solve(group, limits)
+    return alphas[:, None], lambda group, before: rotated.solve(group, limits, before)  # sequential
 
 
 class _RotatedRows:
@@ -201,17 +194,17 @@ class _RotatedRows:
         self._rows, self._directions = rows, directions(features, rows.share)
         self._features = features @ self._directions.basis
 
-    def solve(self, problem: Problem, tol: float, max_iter: int, previous: Result | None = None) -> Result:
+    def solve(self, problem: Problem, limits: Limits, previous: Result | None = None) -> Result:
         """Solve all columns within as many directions as they need, warm-started from `previous` if given.
 
         If the gap over all features exceeds `tol` although the reduced problem has converged, directions that matter
         were left out: the full problem is then solved, warm-started from the reduced fit.
         """
-        null = null_model(problem)
+        null, tol, max_iter = null_model(problem), limits.tol, limits.max_iter
         k = self._directions.needed(problem, self._rows.n_rows, tol, null.objective)
         features, basis = np.ascontiguousarray(self._features[:, :k]), self._directions.basis[:, :k]
         reduced_rows = InMemoryDesign(ArrayRows(features, self._rows.target), features=features, share=self._rows.share)
-        reduced = Problem(reduced_rows, problem.loss, problem.alpha, fit_intercept=problem.fit_intercept)
+        reduced = problem.on(reduced_rows)
         start = None if previous is None else _warm_start(reduced, replace(previous, coef=basis.T @ previous.coef))
         # Half of the tolerance is for the reduced problem, half for the directions left out.
         reduced_fit = newton.solve(reduced, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
@@ -236,30 +229,18 @@ def _warm_start(problem: Problem, previous: Result) -> newton.Start | None:
 def _smoothing_widths(problem: Problem, previous: Result) -> Array:
     """Smoothing widths (q,) at which some rows are within reach of a knot: a quantile of |residual - knot|."""
     subsample = slice(None, None, max(problem.rows.n_rows // _OPTIONS.warm_start_rows, 1))
-    memory = problem.rows.new_state()
-    problem.set_coefficients(memory, previous.coef, previous.intercept)
-    distance = problem.loss.distance_to_knot(memory.collect("residual")[subsample])
+    state = problem.rows.new_state()
+    problem.set_coefficients(state, previous.coef, previous.intercept)
+    distance = problem.loss.distance_to_knot(state.collect("residual")[subsample])
     if not np.isfinite(distance).all():  # a loss without knots is smooth by itself
         return np.zeros(problem.loss.n_columns)
     return np.quantile(distance, _OPTIONS.warm_start_quantile, axis=0)
 
 
-def _solve_screened(
-    rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool, tol: float, max_iter: int
-) -> tuple[list[Result], float]:
-    """Groups of neighbouring alphas, each as columns of one problem for the screened solver."""
-    results, sweeps = [], 0.0
-    for group in _group_alphas(alphas, max(1, _OPTIONS.max_group_floats // (3 * rows.n_rows * loss.n_columns))):
-        result = driver.solve(_stack_columns(rows, loss, group, fit_intercept), tol=tol, max_iter=max_iter)
-        results += _split_columns(result, len(group))
-        sweeps += result.sweeps
-    return results, sweeps
-
-
-def _stack_columns(rows: InMemoryDesign, loss: Loss, alphas: Array, fit_intercept: bool) -> Problem:
+def _stack_columns(problem: InMemoryProblem, alphas: Array) -> Problem:
     """One problem with a column for every (alpha, level): all levels at the first alpha, then at the next."""
-    levels = np.tile(np.arange(loss.n_columns), len(alphas))
-    return Problem(rows, loss.take(levels), np.repeat(alphas, loss.n_columns), fit_intercept=fit_intercept)
+    levels, repeated = np.tile(np.arange(problem.n_columns), len(alphas)), np.repeat(alphas, problem.n_columns)
+    return Problem(problem.rows, problem.loss.take(levels), repeated, fit_intercept=problem.fit_intercept)
 
 
 def _split_columns(result: Result, n_alphas: int) -> list[Result]:

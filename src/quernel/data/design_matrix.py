@@ -203,19 +203,11 @@ class InMemoryDesign:
         return self.cached
 
     @property
-    def n_duals(self) -> int:
-        """Rows of the dual variables that a result has: all n."""
-        return self.n_rows
-
-    @property
     def most_sampled(self) -> int:
-        """Largest size of a random sample: any number of rows."""
+        """Largest size of a random sample, stored or not, and rows of the dual variables that a result has: all n."""
         return self.n_rows
 
-    @property
-    def most_stored(self) -> int:
-        """Largest size of a random sample whose features are stored: any number of rows."""
-        return self.n_rows
+    most_stored = n_duals = most_sampled
 
     @property
     def largest_share(self) -> float:
