@@ -21,7 +21,7 @@ from quernel.conformal.methods import Index, Mask
 from quernel.data import ArrayRows, DaskRows, RowSource
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
-from quernel.estimators.inputs import judged, selected, source_of
+from quernel.estimators.inputs import predict_in_place, source_of, subset
 from quernel.estimators.validation import check_groups, check_target, check_weight
 
 Array = NDArray[np.floating]
@@ -181,14 +181,14 @@ class OutOfCoreRows:
 
     def predict_bounds(self, model: Any, rows: Index, coverage: float) -> tuple[Array, Array]:
         """Return the predicted intervals of some of the rows, shape (k, 2), and their targets, shape (k,)."""
-        return judged(partial(interval_bounds, model, coverage=coverage), self._select(rows))
+        return predict_in_place(partial(interval_bounds, model, coverage=coverage), self._select(rows))
 
     def _select(self, rows: Index | Mask) -> Any:
         """Return a source of some of the rows of positive weight."""
         chosen, mask = np.zeros(int(self.positive.sum()), dtype=bool), np.zeros(len(self.positive), dtype=bool)
         chosen[rows] = True
         mask[self.positive] = chosen
-        return selected(self.source, mask)
+        return subset(self.source, mask)
 
 
 def read_rows(estimator: Any, X: Any, y: Any, sample_weight: Any, *, prefit: bool) -> InMemoryRows | OutOfCoreRows:

@@ -199,7 +199,7 @@ def sample_rows(source: Any, size: int, rng: np.random.Generator) -> tuple[Array
     return ArrayRows(X, y, *weight), index
 
 
-def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
+def subset(source: Any, chosen: NDArray[np.bool_]) -> Any:
     """Subset of a source by a mask of shape (n_rows,); nothing is read or computed."""
     if not isinstance(source, DaskRows):
         return SelectedRows(source, chosen)
@@ -209,7 +209,7 @@ def selected(source: Any, chosen: NDArray[np.bool_]) -> Any:
     return some
 
 
-def judged(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
+def predict_in_place(predict: Callable[[Array], Array], source: Any) -> tuple[Array, Array]:
     """Predictions and targets of the rows of a source, blockwise: streamed from files, or computed by Dask.
 
     Rows of weight 0 are left out of both.

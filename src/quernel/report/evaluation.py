@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
-from quernel.estimators.inputs import selected
+from quernel.estimators.inputs import subset
 from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
@@ -221,7 +221,7 @@ def evaluate_streamed(
     train, test = held_out_rows(training.n_rows, seed=seed, time_ordered=time_ordered)
     held_out = np.zeros(training.n_rows, dtype=bool)
     held_out[test] = True
-    refitted = _refit(model, lambda one: one.fit(selected(training.rows, ~held_out)))
+    refitted = _refit(model, lambda one: one.fit(subset(training.rows, ~held_out)))
     X, y, number = _with_target(model, sample)
     is_test = held_out[number]
     if is_test.all() or not is_test.any():
