@@ -17,18 +17,20 @@ from support.tables import sales
 
 LEVELS = [0.1, 0.5, 0.9]
 SETTINGS = {"alpha": 1e-2, "n_components": 20, "random_state": 0}
-CHECK_EVERY = 50
+CHECK_EVERY = 10
 
 
-def descend(problem, *, tol, max_iter):
+def descend(problem, *, tol, max_iter, initial=None, callback=None):
     """Accelerated gradient descent on the smoothed loss (Nesterov 2005)."""
     null, q = null_model(problem), problem.n_columns
     best, width = BestIterate(problem, null, tol), 0.02 * null.objective
     state = problem.rows.new_state(anchor=np.zeros((problem.rows.n_rows, q)))
-    step = 1 / (
-        2 * problem.alpha + (problem.rows.kernel_scale() + 1) / width
-    )  # one over the largest curvature, or less
-    point = before = np.vstack([np.zeros((problem.rows.n_features, q)), null.constant])
+    # One over the largest curvature, or less.
+    step = 1 / (2 * problem.alpha + (problem.rows.kernel_scale() + 1) / width)
+    point = np.vstack([np.zeros((problem.rows.n_features, q)), null.constant])
+    if initial is not None:
+        point = np.vstack([initial.coef, initial.intercept])
+    before = point
     for k in range(1, max_iter + 1):
         ahead = point + (k - 1) / (k + 2) * (point - before)
         problem.set_coefficients(state, ahead[:-1], ahead[-1])
@@ -51,7 +53,7 @@ def split(point):
 
 @pytest.fixture
 def gradient_descent(monkeypatch):
-    monkeypatch.setitem(solvers.SOLVERS, "gradient", solvers.Solver(descend, out_of_core=True))
+    monkeypatch.setitem(solvers.SOLVERS, "gradient", solvers.Solver(descend, warm_starts=True, out_of_core=True))
 
 
 @pytest.fixture
@@ -98,6 +100,18 @@ def test_it_makes_passes_over_rows_that_are_not_in_memory(gradient_descent, tabl
     streamed, whole = fit(MemmapRows(*table)), fit(*table)
     np.testing.assert_allclose(streamed.objective_, whole.objective_, rtol=1e-9)
     np.testing.assert_array_equal(streamed.n_iter_, whole.n_iter_)
+
+
+def test_a_warm_start_pays(gradient_descent, table):
+    model = KernelQuantileRegressor(LEVELS, solver="gradient", tol=0.05, **SETTINGS, warm_start=True).fit(*table)
+    first = model.n_iter_
+    assert model.fit(*table).n_iter_ < first
+
+
+def test_what_a_solver_does_not_declare_is_not_asked_of_it(monkeypatch, table):
+    monkeypatch.setitem(solvers.SOLVERS, "gradient", solvers.Solver(descend))
+    with pytest.raises(ValueError, match="solver='gradient'"):
+        fit(*table, warm_start=True)
 
 
 def test_the_command_line_offers_it(gradient_descent, tmp_path):

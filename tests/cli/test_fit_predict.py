@@ -122,7 +122,7 @@ def test_a_name_with_a_comma_is_quoted_in_a_list(folder, tmp_path):
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")], ids=["whole", "in parts"])
-def test_words_that_stand_for_gaps(folder, tmp_path, memory):
+def test_missing_markers(folder, tmp_path, memory):
     """They make no text of numbers, in the target neither, and the model knows them afterwards."""
     rng = np.random.default_rng(0)
     values = [f"{x:.4f}" for x in rng.random(300)]

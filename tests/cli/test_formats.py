@@ -130,7 +130,7 @@ def test_hexadecimal_numbers_are_read_by_all_commands(rows, predicted, tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_note_on_words_none_of_which_is_known(rows, predicted, tmp_path):
+def test_a_note_on_categories_none_of_which_is_known(rows, predicted, tmp_path):
     frame = rows.assign(c=np.where(rows["x"] > 0, "a", "b"))
     frame.to_csv(tmp_path / "d.csv", index=False)
     frame.assign(c=frame["c"].str.upper()).to_csv(tmp_path / "new.csv", index=False)
@@ -143,7 +143,7 @@ def test_a_note_on_words_none_of_which_is_known(rows, predicted, tmp_path):
 
 @pytest.mark.parametrize("form", ["%d", "%.1f"])
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
-def test_a_number_that_stands_for_a_gap_is_one_in_any_format(rows, predicted, tmp_path, form, memory):
+def test_a_numeric_missing_marker_is_one_in_any_format(rows, predicted, tmp_path, form, memory):
     count = np.where(np.arange(200) % 4, np.arange(200) % 7, -999)
     frame = rows.assign(c=count)
     in_csv, in_parquet = in_both(frame, tmp_path)
@@ -158,7 +158,7 @@ def test_a_number_that_stands_for_a_gap_is_one_in_any_format(rows, predicted, tm
 
 
 @pytest.mark.parametrize("memory", [(), ("--max-memory", "1kB")])
-def test_a_note_on_words_for_gaps_that_are_nowhere(rows, tmp_path, memory):
+def test_a_note_on_missing_markers_that_are_nowhere(rows, tmp_path, memory):
     rows.assign(c=["?", "a"] * 100).to_csv(tmp_path / "d.csv", index=False)
     options = (*QUICK, *memory, "--missing", "?,unknown", "--json")
     ran = run("fit", tmp_path / "d.csv", "--model", tmp_path / "m.quernel", *options)
@@ -166,7 +166,7 @@ def test_a_note_on_words_for_gaps_that_are_nowhere(rows, tmp_path, memory):
     assert note.startswith("The --missing marker 'unknown' occurs in no field of")
 
 
-def test_a_target_that_stands_for_a_gap_is_none_for_the_report(rows, tmp_path):
+def test_a_target_with_a_missing_marker_is_missing_for_the_report(rows, tmp_path):
     in_csv, in_parquet = in_both(rows.assign(y=np.where(np.arange(200) % 4, rows["y"], -999.0)), tmp_path)
     assert run("fit", in_csv, "--model", tmp_path / "m.quernel", *QUICK, "--missing", "-999").returncode == 0
     options = ("--out", tmp_path / "r.html", "--force", "--json")

@@ -73,7 +73,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
     assert len(places[0]) == 11
 
 
-def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
+def test_a_report_of_a_stream_evaluates_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 300)
     seen, judges = [], []
     refit, judge = evaluation.selected, evaluation._evaluate
@@ -111,7 +111,7 @@ def test_a_report_of_a_stream_judges_on_a_sample_of_rows_that_the_fit_has_not_se
         assert message in text, message
 
 
-def test_report_judges_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monkeypatch):
+def test_report_evaluates_on_all_rows_or_on_a_sample_from_everywhere(tmp_path, monkeypatch):
     table = sales(2000)
     folder = write_files(tmp_path / "data", table, n_files=10)
     model = fit_model(write_files(tmp_path / "old", sales(300, seed=1)), "price", tmp_path / "m", *QUICK)[1]
@@ -231,7 +231,7 @@ def test_rows_in_order_of_time_and_in_groups_are_searched_in_parts(tmp_path, mon
     assert (ran.returncode, "'group' is empty in 1 of" in ran.stderr, "part00.parquet" in ran.stderr) == (1, True, True)
 
 
-def test_a_running_cluster_fits_judges_and_searches(tmp_path):
+def test_a_running_cluster_fits_evaluates_and_searches(tmp_path):
     distributed = pytest.importorskip("distributed")
     table = sales()
     folder = write_files(tmp_path / "data", table)
@@ -252,7 +252,7 @@ def test_a_running_cluster_fits_judges_and_searches(tmp_path):
     nearly_equal(spread_out[0]["evaluation"], whole[0]["evaluation"])
 
 
-def test_a_local_cluster_reads_fits_calibrates_and_judges(tmp_path):
+def test_a_local_cluster_reads_fits_calibrates_and_evaluates(tmp_path):
     pytest.importorskip("distributed")
     table = sales()
     pq.write_table(table, tmp_path / "sales.parquet", row_group_size=len(table) // 4)

@@ -246,7 +246,7 @@ def test_a_file_is_read_as_fit_reads_it(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gaps", "words"])
-def test_rows_that_all_have_gaps_and_columns_of_text_alone_can_be_planned(tmp_path, name):
+def test_rows_with_missing_values_and_columns_of_text_alone_can_be_planned(tmp_path, name):
     rng = np.random.default_rng(0)
     a, b, y = rng.random(300).tolist(), rng.random(300).tolist(), rng.random(300)
     for i in range(300):

@@ -158,7 +158,7 @@ def test_complaints_of_estimators_name_options(here, options, message):
     assert "=" not in ran.stderr
 
 
-def test_a_target_of_truth_values_that_begins_with_numbers_is_judged(here, monkeypatch):
+def test_a_target_of_truth_values_that_begins_with_numbers_is_evaluated(here, monkeypatch):
     monkeypatch.setattr(reading, "BLOCK_BYTES", 600)
     spellings = [("0", "1") if i < 200 else ("false", "true") for i in range(400)]
     (here / "t.csv").write_text("x,y\n" + "".join(f"{i % 11},{spellings[i][i % 3 > 0]}\n" for i in range(400)))

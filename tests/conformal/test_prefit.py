@@ -30,7 +30,7 @@ def new():
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pa.table])
-def test_words_reach_it_untouched(fitted, new, kind):
+def test_text_reaches_it_untouched(fitted, new, kind):
     frame = new if kind is pd.DataFrame else (pl.from_pandas(new) if kind is pl.DataFrame else pa.table(new))
     model = ConformalQuantileRegressor(fitted, 0.8, method="prefit").fit(frame, new["price"])
     low, high = fitted.predict_interval(new, coverage=0.8).T

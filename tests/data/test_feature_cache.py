@@ -169,7 +169,7 @@ def test_a_sweep_that_failed_leaves_what_it_had(data):
     rows.close()
 
 
-def test_sweeps_over_cached_features_are_passes_that_are_told(data):
+def test_passes_over_cached_features_report_progress(data):
     rows, reported = streamed(data, "disk"), []
     with watching(reported.append):
         for _ in range(2):

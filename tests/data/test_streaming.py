@@ -183,7 +183,7 @@ def test_many_features_and_hardly_any_memory(initial, monkeypatch):
     assert found.relative_gap.max() <= 1e-4
 
 
-def test_larger_samples_than_can_be_stored_leave_fewer_rows_in_doubt(monkeypatch):
+def test_larger_samples_than_can_be_stored_leave_fewer_active_rows(monkeypatch):
     X, y = data(400_000)
     monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 2_000_000)
     larger = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)

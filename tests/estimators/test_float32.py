@@ -132,7 +132,9 @@ def objective(model, name, X, y):
 @pytest.mark.parametrize(
     ("name", "cache"), [(name, "disk") for name in MODELS] + [("quantiles", "memory"), ("logcosh", "folder")]
 )
-def test_far_rows_are_fitted_on_rounded_features_and_proved_on_those_that_predict(name, cache, table, solves, tmp_path):
+def test_streamed_rows_are_fitted_on_float32_features_and_certified_on_float64_ones(
+    name, cache, table, solves, tmp_path
+):
     X, y = table[0], target_of(name, table[1])
     columns = {f"x{j:02}": X[:, j] for j in range(X.shape[1])}
     pq.write_table(pa.table(columns | {"y": y}), tmp_path / "rows.parquet", row_group_size=9000)

@@ -428,7 +428,7 @@ def test_missing_numbers_in_the_thresholds_of_predict_cdf(model, table):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("row", [0, 77_777, 149_999])
-def test_gaps_in_large_ready_features_are_found_by_the_sweeps(model, row, bad):
+def test_missing_values_in_large_precomputed_features_are_found_by_the_passes(model, row, bad):
     """Features that the solver reads anyway are not read once more to look for them."""
     X = np.random.default_rng(0).normal(size=(150_000, 20))
     y = X[:, 0].copy()

@@ -109,7 +109,7 @@ def test_the_last_fit_is_that_of_the_best_pair(plain):
     assert plain.duality_gap_.max() <= 1e-6
 
 
-def test_the_search_judges_the_features_of_the_last_fit(plain):
+def test_the_search_evaluates_the_features_of_the_last_fit(plain):
     X, y = table()
     splits = read_splits(3, X, y, np.ones(len(y), dtype=bool), None, _after_the_features())
     for k, (train, test) in enumerate(splits):
@@ -292,7 +292,7 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-def test_it_knows_the_words_of_the_regressor():
+def test_it_has_the_parameters_of_the_regressor():
     ours, theirs = (inspect.signature(cls).parameters for cls in (KernelQuantileRegressorCV, KernelQuantileRegressor))
     assert set(theirs) - set(ours) == {"alpha", "bandwidth", "warm_start"}  # a search has nothing to go on from
     assert set(ours) - set(theirs) == {"alphas", "bandwidths", "cv", "one_standard_error"}

@@ -8,7 +8,7 @@ from quernel.losses import LOSSES, Absolute, Hinge, Pinball
 from quernel.objective import Problem, piecewise
 
 N, M = 3000, 7
-KINKS = {"pinball": Pinball([0.1, 0.5, 0.97]), "absolute": Absolute(n_columns=2), "hinge": Hinge(n_columns=2)}
+TWO_PIECE = {"pinball": Pinball([0.1, 0.5, 0.97]), "absolute": Absolute(n_columns=2), "hinge": Hinge(n_columns=2)}
 
 
 def make(loss, weighted):
@@ -51,12 +51,12 @@ def steps(problem, state, width):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", KINKS)
+@pytest.mark.parametrize("name", TWO_PIECE)
 def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
     monkeypatch.setattr(piecewise, "COMPILED_ROWS", N + 1)
-    plain = steps(*make(KINKS[name], weighted))
+    plain = steps(*make(TWO_PIECE[name], weighted))
     monkeypatch.setattr(piecewise, "COMPILED_ROWS", 0)
-    compiled = steps(*make(KINKS[name], weighted))
+    compiled = steps(*make(TWO_PIECE[name], weighted))
     assert len(plain) == len(compiled)
     for ours, theirs in zip(compiled, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-13)
@@ -64,15 +64,15 @@ def test_compiled_steps_are_the_plain_ones(name, weighted, monkeypatch):
 
 def test_the_comparison_would_see_a_wrong_step(monkeypatch):
     monkeypatch.setattr(piecewise, "COMPILED_ROWS", 0)
-    problem, state, width = make(KINKS["pinball"], False)
-    right, (again, remembered, _) = steps(problem, state, width), make(KINKS["pinball"], False)
+    problem, state, width = make(TWO_PIECE["pinball"], False)
+    right, (again, remembered, _) = steps(problem, state, width), make(TWO_PIECE["pinball"], False)
     wrong = steps(again, remembered, 1.001 * width)
     assert not np.allclose(right[0], wrong[0], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])  # never and always from the last phi_t_dual
-def test_a_force_from_what_changed_is_the_force(share, monkeypatch):
-    problem, state, width = make(KINKS["pinball"], True)
+def test_a_gradient_updated_by_what_changed_is_the_gradient(share, monkeypatch):
+    problem, state, width = make(TWO_PIECE["pinball"], True)
     monkeypatch.setattr(piecewise, "FEW_CHANGED", share)
     first = problem.smoothed_gradient(state, width).phi_t_dual
     problem.step(state, np.full(3, 0.02))
@@ -83,5 +83,5 @@ def test_a_force_from_what_changed_is_the_force(share, monkeypatch):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_only_two_lines_that_meet_at_zero_are_a_kink(name):
-    assert LOSSES[name]().is_two_piece == (name in KINKS)
+def test_only_two_lines_that_meet_at_zero_are_two_piece(name):
+    assert LOSSES[name]().is_two_piece == (name in TWO_PIECE)

@@ -268,7 +268,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path):
     assert path.read_bytes() == b"mine"
 
 
-def test_words_that_stand_for_gaps_are_gaps(tmp_path):
+def test_missing_markers_are_missing_in_the_graph(tmp_path):
     texts = ["a", "b", None, "c"] * 30
     table = pa.table({"w": texts, "y": np.arange(120) % 4 + np.arange(120) / 500})
     training = prepare(table, ReadOptions("y", missing=["?", "none"]))
@@ -280,7 +280,7 @@ def test_words_that_stand_for_gaps_are_gaps(tmp_path):
     assert found[4] != found[1]
 
 
-def test_words_and_numbers_of_other_files_are_the_same_in_the_graph(tmp_path):
+def test_text_and_numbers_of_other_files_are_the_same_in_the_graph(tmp_path):
     rng = np.random.default_rng(0)
     columns = {"place": rng.choice(["NA", "EU", "US"], 150), "code": rng.choice([1.0, 2.0, np.nan], 150)}
     table = pa.table(columns | {"x": rng.normal(size=150), "y": rng.normal(size=150)})

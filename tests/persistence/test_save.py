@@ -390,11 +390,11 @@ def with_bad_kernel(document, _):
         (with_bad_kernel, "bandwidth must be positive"),
     ],
 )
-def test_a_file_sealed_again_cannot_smuggle_anything_in(whole, tmp_path, change, message):
+def test_a_tampered_file_with_a_right_checksum_cannot_smuggle_anything_in(whole, tmp_path, change, message):
     assert_refused(tmp_path / "m", tamper(whole, change), message)
 
 
-def test_a_file_sealed_again_without_change_is_accepted(whole, tmp_path):
+def test_a_file_written_again_without_change_is_accepted(whole, tmp_path):
     """So that the refusals above are due to the changes."""
     (tmp_path / "m").write_bytes(tamper(whole, lambda *_: None))
     assert quernel.load(tmp_path / "m").coef_.shape == (30, 1)

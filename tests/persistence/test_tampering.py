@@ -104,7 +104,7 @@ def test_parts_that_are_not_there_are_refused_before_they_are_used(whole_table, 
     assert_refused(tmp_path / "m", tamper(whole_table, lambda document, _: remove(document)))
 
 
-def test_a_table_sealed_again_without_change_is_accepted(whole_table, tmp_path):
+def test_a_table_written_again_without_change_is_accepted(whole_table, tmp_path):
     """So that the refusals above are due to the changes."""
     (tmp_path / "m").write_bytes(tamper(whole_table, lambda *_: None))
     assert quernel.load(tmp_path / "m").predict_interval(with_times(sales(5))).shape == (5, 2)

@@ -157,7 +157,7 @@ def test_the_fan_of_a_table_is_the_prediction_for_typical_rows(sold, kind):
     )
 
 
-def test_words_are_drawn_side_by_side(sold):
+def test_categories_are_drawn_side_by_side(sold):
     model, frame = sold
     display = QuantileFanDisplay.from_estimator(model, frame, frame["price"], "place")
     assert [label.get_text() for label in display.ax_.get_xticklabels()] == ["north", "south", "east"]
@@ -177,7 +177,7 @@ def test_words_are_drawn_side_by_side(sold):
         (25.0, None, "Saint-Germain-en-Laye with a very long name"),
     ],
 )
-def test_long_words_keep_clear_of_each_other(width, layout, first):
+def test_long_labels_keep_clear_of_each_other(width, layout, first):
     names = ["Saint-Germain-en-Laye with a very long name", "Rome", "Oslo", "Llanfairpwll", "Bath"]
     grid = np.array(names, dtype=object)
     ax = Figure((width, 5), layout=layout).subplots()
@@ -223,7 +223,7 @@ def test_every_display_looks_into_pipelines(piped):
     shown(display, expected, y, frame["site"], 0.7)
 
 
-def test_digits_in_words_stay_words(data):
+def test_digits_in_text_stay_text(data):
     X, y, site = data
     frame = X.assign(site=np.where(site == "hill", "01", "02"))
     columns = make_column_transformer((OneHotEncoder(sparse_output=False), ["site"]), remainder="passthrough")
@@ -269,7 +269,7 @@ def test_a_table_of_other_columns_is_refused_in_one_line(sold):
         QuantileFanDisplay.compute(model, frame.assign(age=np.nan), frame["price"], "age")
 
 
-def test_times_of_day_and_words_for_gaps_are_drawn(data):
+def test_times_of_day_and_missing_markers_are_drawn(data):
     rng = np.random.default_rng(0)
     seconds = rng.integers(0, 86_400, 300)
     num = rng.random(300)

@@ -108,6 +108,7 @@ def test_names_of_categories_keep_to_the_picture_and_clear_of_each_other(count):
         for (_, end, _), (start, _, _) in pairwise(line):
             assert end <= start + 1
     shown = [text for *_, text in found if text.startswith(("Saint", "Sai"))]
+    assert shown
     assert all(text.endswith("…") or text in names for text in shown)
 
 

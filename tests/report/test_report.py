@@ -160,7 +160,7 @@ def test_long_names_of_categories_take_turns_on_two_lines():
         assert len({height for height, _ in names[::2]}) == 1
 
 
-def test_rare_words_have_shares_that_are_not_0():
+def test_rare_categories_have_shares_that_are_not_0():
     x = np.arange(900.0)
     page = page_of({"x": x, "w": [f"w{k % 150}" for k in range(900)]}, x)
     assert "(0.7 %)" in page.row("data", "w")[3]
@@ -283,7 +283,7 @@ def test_a_time_of_day_is_never_outside():
     assert np.flatnonzero(evaluate_on(model, X, training.y).outside).tolist() == [2]
 
 
-def test_gaps_and_dates_in_the_tables_of_rows():
+def test_missing_values_and_dates_in_the_tables_of_rows():
     page = made()[-1]
     assert '<td class="n">missing</td>' in page  # beneath the numbers of its column
     assert re.search(r'<td class="whole">\d{4}-\d\d-\d\d', page)  # a date does not wrap
@@ -329,7 +329,7 @@ def test_levels_in_any_order_and_a_single_one_have_a_page():
         assert reader.rows["loss"][0][4:] == [f"{level:g}" for level in sorted(levels)]
 
 
-def test_a_logarithmic_target_is_judged_in_its_own_units():
+def test_a_logarithmic_target_is_evaluated_in_its_own_units():
     table = sales(200)
     model, training = fitted(table, log_target=True)
     evaluation = evaluate_by_refitting(model, training)
@@ -343,7 +343,7 @@ def test_a_logarithmic_target_is_judged_in_its_own_units():
     np.testing.assert_allclose(evaluation.baselines["Unconditional quantiles"][0], expected, rtol=0.02)
 
 
-def test_weighted_fits_are_judged_by_models_with_the_same_weights():
+def test_weighted_fits_are_evaluated_by_models_with_the_same_weights():
     table = sales(200)
     table = table.append_column("w", pa.array(np.arange(200) % 3.0))
     model, training = fitted(table, weights="w")
@@ -494,7 +494,7 @@ def test_fit_and_report_write_pages(sales_files, tmp_path):
     assert f" rows {loss} (" in " ".join(out.split())  # as on the page, not 1.2e+04
 
 
-def test_a_calibrated_interval_is_judged_by_one_that_has_not_seen_the_rows(sales_files, tmp_path):
+def test_a_calibrated_interval_is_evaluated_by_one_that_has_not_seen_the_rows(sales_files, tmp_path):
     csv.write_csv(sales(800), tmp_path / "old.csv")  # enough to tell the shares below from chance
     narrow = ("fit", "old.csv", "--target", "price", "--components", 200, "--quantiles", "0.1,0.5,0.9", "--conformal")
     code, out, err = run(

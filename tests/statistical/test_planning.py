@@ -94,13 +94,21 @@ def solved(features, y, alpha):
     return SOLVERS["newton"](Problem(rows, Pinball(np.array([0.5])), alpha), tol=1e-5)
 
 
-def gaps(problem, n, M, sampling, draws):
-    """The gap of each draw as it is, and without what is 0 on average; of the objective with an intercept."""
-    X, y, alpha = problem.X[:n], problem.y[:n], alpha_at(problem.made, n)
-    K = problem.kernel.gram(X, X)
+@functools.cache
+def solved_exactly(name, n):
+    """The Gram matrix of the first n rows, and the fit with the kernel itself."""
+    problem = planned(name)
+    K = problem.kernel.gram(problem.X[:n], problem.X[:n])
     values, vectors = np.linalg.eigh(K)
     root = np.ascontiguousarray(vectors[:, values > 1e-12 * n] * np.sqrt(values[values > 1e-12 * n]))
-    exact = solved(root, y, alpha)
+    return K, solved(root, problem.y[:n], alpha_at(problem.made, n))
+
+
+def gaps(name, n, M, sampling, draws):
+    """The gap of each draw as it is, and without what is 0 on average; of the objective with an intercept."""
+    problem = planned(name)
+    X, y, alpha = problem.X[:n], problem.y[:n], alpha_at(problem.made, n)
+    K, exact = solved_exactly(name, n)
     theta, plain, steady = exact.dual[:, 0], [], []
     for seed in range(draws):
         drawn = RandomFeatures(problem.kernel, M, sampling=sampling, leverage_alpha=alpha, random_state=1000 + seed)
@@ -114,7 +122,7 @@ def gaps(problem, n, M, sampling, draws):
 def test_what_is_taken_out_of_a_gap_is_nothing_on_average():
     """And makes it far less scattered, and never negative: the pilot's short cut is sound."""
     for sampling in ("uniform", "leverage"):
-        plain, steady = gaps(planned("five"), 300, 60, sampling, 80)
+        plain, steady = gaps("five", 300, 60, sampling, 80)
         assert steady.min() > -1e-6
         assert steady.std() < plain.std() / 2
         error = (plain - steady).std(ddof=1) / np.sqrt(80)
@@ -128,9 +136,8 @@ PAIRS = [(name, sampling) for name in PROBLEMS for sampling in ("uniform", "leve
 @functools.cache
 def met(name, sampling, n):
     """The gap of the features recommended, on average; None where they are no fewer than rows."""
-    problem = planned(name)
-    M = problem.found[sampling].features(n)
-    return gaps(problem, n, M, sampling, 12 if n == PILOT else 8)[1].mean() if n > M else None
+    M = planned(name).found[sampling].features(n)
+    return gaps(name, n, M, sampling, 12 if n == PILOT else 8)[1].mean() if n > M else None
 
 
 @pytest.mark.slow
@@ -139,7 +146,7 @@ def test_the_gap_promised_is_met_on_the_rows_of_the_pilot(name, sampling):
     found, gap = planned(name).found[sampling], met(name, sampling, PILOT)
     assert found.gap_at(PILOT) == found.gap == 0.01
     if gap is None:  # the kernel itself is recommended: half as many features as rows are indeed too few
-        assert gaps(planned(name), PILOT, PILOT // 2, sampling, 4)[1].mean() > found.gap
+        assert gaps(name, PILOT, PILOT // 2, sampling, 4)[1].mean() > found.gap
     else:
         assert found.gap / 2 < gap < 2 * found.gap
 
@@ -150,7 +157,7 @@ def test_the_gap_promised_is_met_by_four_times_the_rows(name, sampling):
     """No more than twice what was promised, and between the ends that were given."""
     found, gap = planned(name).found[sampling], met(name, sampling, ALL)
     if gap is None:
-        assert gaps(planned(name), ALL, ALL // 4, sampling, 2)[1].mean() > found.gap_at(ALL)
+        assert gaps(name, ALL, ALL // 4, sampling, 2)[1].mean() > found.gap_at(ALL)
     else:
         low, high = found.gap_interval(ALL)
         assert low < gap < high
@@ -172,7 +179,7 @@ def test_promises_for_four_times_the_rows_are_not_idle():
 def test_without_a_constant_the_promise_is_broken(name, sampling):
     """C = 1: what the theorems say when read as if they knew the constant. Mostly far too few features, or too many."""
     problem, promised = planned(name), planned(name).found[sampling].gap_at(ALL)
-    gap = gaps(problem, ALL, getattr(problem.made, sampling), sampling, 4)[1].mean()
+    gap = gaps(name, ALL, getattr(problem.made, sampling), sampling, 4)[1].mean()
     assert not promised / 2 < gap < 2 * promised
 
 

@@ -21,7 +21,7 @@ def matrix(encoder, **columns):
     return encoder.encode(pa.table(columns))
 
 
-def test_numbers_are_themselves_and_gaps_the_median_with_a_flag():
+def test_numbers_are_themselves_and_missing_ones_the_median_with_a_flag():
     encoder = learnt(x=[1.0, None, 5.0, 2.0], k=[3, 1, 2, 2]).encoder
     assert encoder.names == ["x", "x missing", "k"]
     np.testing.assert_array_equal(
@@ -30,7 +30,7 @@ def test_numbers_are_themselves_and_gaps_the_median_with_a_flag():
     )
 
 
-def test_text_has_a_column_for_every_level_and_unknown_words_have_none():
+def test_text_has_a_column_for_every_category_and_unknown_ones_have_none():
     texts = ["a"] * 6 + ["b"] * 7
     encoder = learnt(w=texts).encoder
     assert encoder.names == ["w = a", "w = b"]
@@ -39,7 +39,7 @@ def test_text_has_a_column_for_every_level_and_unknown_words_have_none():
     )
 
 
-def test_rare_and_missing_words_have_columns_if_there_were_any():
+def test_rare_and_missing_categories_have_columns_if_there_were_any():
     encoder = learnt(w=["a"] * 6 + ["b"] * 7 + ["rare", None, ""]).encoder
     assert encoder.names == ["w = a", "w = b", "w = (other)", "w = (missing)"]
     np.testing.assert_array_equal(
@@ -48,7 +48,7 @@ def test_rare_and_missing_words_have_columns_if_there_were_any():
     )
 
 
-def test_the_most_frequent_words_are_kept():
+def test_the_most_frequent_categories_are_kept():
     texts = [f"w{i:03d}" for i in range(80) for _ in range(5 + i)]
     made = learnt(w=texts)
     (column,), (note,) = made.encoder.columns, made.notes
@@ -176,7 +176,7 @@ def test_durations_are_no_names():
         assert fit_encoder(table, ["d"]).encoder.columns[0].duration
 
 
-def test_numbers_that_are_names_are_words():
+def test_numbers_that_are_names_are_text():
     codes, flags = [7, 12, None] * 6, [True, False, True] * 6
     table = pa.table({"code": codes, "flag": flags, "part": [1.5, 2.0, np.nan] * 6})
     encoder = fit_encoder(table, table.column_names, categorical=table.column_names).encoder
@@ -194,7 +194,7 @@ def test_numbers_that_are_names_are_words():
         fit_encoder(pa.table({"when": [datetime(2024, 1, 1)] * 9}), ["when"], categorical=["when"])
 
 
-def test_dates_that_are_names_are_words():
+def test_dates_that_are_names_are_text():
     days = ["2024-01-01", "2024-01-02"] * 6
     (column,) = fit_encoder(pa.table({"day": days}), ["day"], categorical=["day"]).encoder.columns
     assert column == TextColumn("day", ("2024-01-01", "2024-01-02"), other=False, missing=False)
@@ -212,7 +212,7 @@ def test_text_that_says_the_same_is_read_as_what_it_was():
         matrix(encoder, n=["1", "2"], flag=["true", "maybe"])
 
 
-def test_numbers_are_not_read_as_words_that_they_cannot_be():
+def test_numbers_are_not_read_as_categories_that_they_cannot_be():
     (zips,) = learnt(zip=["01234", "99999", "a"] * 6).encoder.columns
     (texts,) = learnt(w=["a", "b", "c"] * 6).encoder.columns
     (codes,) = learnt(c=["1", "20", "c"] * 6).encoder.columns
@@ -221,13 +221,13 @@ def test_numbers_are_not_read_as_words_that_they_cannot_be():
     assert [column.covers(pa.bool_()) for column in (zips, texts, codes, truths)] == [False, False, False, True]
 
 
-def test_words_that_stand_for_gaps_are_gaps_in_any_table():
+def test_missing_markers_are_missing_in_any_table():
     encoder = fit_encoder(pa.table({"n": [1.0, None, 3.0] * 4, "w": ["a", "b", None] * 4}), ["n", "w"], ["?"]).encoder
     found = matrix(encoder, n=["1", "?", "3"], w=pa.array(["a", "b", "?"]).dictionary_encode())
     np.testing.assert_array_equal(found, matrix(encoder, n=[1.0, None, 3.0], w=["a", "b", None]))
 
 
-def test_encoders_of_earlier_model_files_have_no_words_for_gaps():
+def test_encoders_of_earlier_model_files_have_no_missing_markers():
     encoder = learnt(x=[1.0, 2.0]).encoder
     assert TableEncoder(columns=encoder.columns) == encoder  # all that such a file has
 

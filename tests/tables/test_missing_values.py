@@ -80,7 +80,7 @@ def test_words_that_are_often_there_are_words_and_the_same_ones_are_gaps_elsewhe
     assert found[0, 1] == 1
 
 
-def test_words_for_gaps_that_are_no_levels_are_gaps_at_the_fit():
+def test_missing_markers_that_are_no_categories_are_missing_at_the_fit():
     texts = [f"w{i:02}" for i in range(50) for _ in range(9)] + ["NA"] * 6
     (column,) = learnt(w=texts).columns
     assert column == TextColumn("w", tuple(sorted(set(texts) - {"NA"})), other=False, missing=True)
@@ -110,7 +110,7 @@ def test_the_list_is_arrows():
     assert set(csv.ConvertOptions().null_values) == set(MISSING_MARKERS)
 
 
-def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
+def test_numeric_missing_markers_are_missing_in_any_table(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("n,k,code,y\n" + "1,-999,-999.0,1\n-999.00,2,a,2\n3.5,3,b,-999\n-999,4,b,4\n" * 6)
     how = reading.CsvOptions({"code": pa.string()}, ("-999",))
@@ -130,7 +130,7 @@ def test_numbers_that_stand_for_gaps_are_gaps_in_any_table(tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
 @pytest.mark.parametrize("block", [4, 1000])
-def test_words_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
+def test_missing_markers_that_are_in_no_field_are_found(tmp_path, monkeypatch, ending, block):
     monkeypatch.setattr(multi_file, "BLOCK_BYTES", block)
     text = 'a,b,c\n-999.00,1,?\n"none",-9990,\nlast?,1.50,n.a.\nend,0,(x)'
     with pa.output_stream(str(tmp_path / f"d.{ending}")) as stream:
@@ -154,7 +154,7 @@ def model():
     return TableModel(made.encoder, KernelQuantileRegressor(0.5, n_components=10).fit(made.X, made.y), "y")
 
 
-def test_a_column_of_unknown_words_is_pointed_out(model):
+def test_a_column_of_unknown_categories_is_pointed_out(model):
     with pytest.warns(
         UnseenCategoriesWarning, match=r"'w' is known .* 2 rows: it holds 'A', .* to 'a', 'b', 'c', \.\.\."
     ):
@@ -166,7 +166,7 @@ def test_a_column_of_unknown_words_is_pointed_out(model):
         model.predict({"w": [None, ""], "x": [0.0] * 2})
 
 
-def test_words_that_are_known_later_are_known(model):
+def test_categories_that_are_known_later_are_known(model):
     unseen = UnseenCategories(model.encoder)
     pieces = [pa.table({"w": texts, "x": [0.0, 0.0]}) for texts in (["A", "A"], ["B", "a"], ["C", "D"])]
     unseen.check(pieces[0])
