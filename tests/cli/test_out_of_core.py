@@ -76,7 +76,7 @@ def test_a_report_of_a_stream_is_that_of_the_table_in_memory(tmp_path, options):
 def test_a_report_of_a_stream_evaluates_on_a_sample_of_rows_that_the_fit_has_not_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(reservoir_sample, "MIN_SAMPLE", 300)
     seen, judges = [], []
-    refit, judge = evaluation.selected, evaluation._evaluate
+    refit, judge = evaluation.subset, evaluation._evaluate
 
     def selecting(rows, chosen):
         some = refit(rows, chosen)
@@ -88,7 +88,7 @@ def test_a_report_of_a_stream_evaluates_on_a_sample_of_rows_that_the_fit_has_not
         judges.append((y[splits[0][0]], y[splits[0][1]]))
         return judge(model, X, y, splits, how, **more)
 
-    monkeypatch.setattr(evaluation, "selected", selecting)
+    monkeypatch.setattr(evaluation, "subset", selecting)
     monkeypatch.setattr(evaluation, "_evaluate", evaluate)
     folder = write_files(tmp_path / "data", sales(1000))
     page = tmp_path / "r.html"
