@@ -16,9 +16,9 @@ from rich.progress import Progress as Bars
 from quernel.solvers.progress import Progress, listening
 from quernel.tuning.cost import as_duration
 
-# Without emoji, a column named `b:smile:` is printed as it is.
-console = Console(emoji=False)
-errors = Console(stderr=True, emoji=False)
+# Without emoji, a column named `b:smile:` is printed as it is; sentences are printed without coloured numbers.
+console = Console(emoji=False, highlight=False)
+errors = Console(stderr=True, emoji=False, highlight=False)
 
 
 def fail(message: str) -> NoReturn:
@@ -29,7 +29,7 @@ def fail(message: str) -> NoReturn:
 
 def note(message: str) -> None:
     """Print a note to the user in one line on stderr."""
-    errors.print(f"[yellow]Note:[/] {escape(_as_one_line(message))}", soft_wrap=True, highlight=False)
+    errors.print(f"[yellow]Note:[/] {escape(_as_one_line(message))}", soft_wrap=True)
 
 
 def _as_one_line(message: str) -> str:

@@ -62,7 +62,7 @@ def bench(
 
 
 def _print_status(row: dict[str, Any]) -> None:
-    errors.print(f"{row['system']}: {row['status']}", highlight=False)
+    errors.print(f"{row['system']}: {row['status']}")
 
 
 def _timing_table(title: str, rows: list[dict[str, Any]]) -> RichTable:
@@ -134,7 +134,7 @@ def reproduce(
     heading = [*_heading(command, plan, workers), *plan.describe_gaps(work)]
     chapters = plan.present(work, heading)
     for chapter in chapters:
-        console.print(f"{chapter.experiment.name}: {_count_verdicts(chapter)}", highlight=False)
+        console.print(f"{chapter.experiment.name}: {_count_verdicts(chapter)}")
     console.print(f"Page: [bold]{escape(str(out / 'index.html'))}[/]")
     if summary is not None:
         summarise(out, summary, _readme(heading, chapters))
@@ -174,7 +174,7 @@ def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
     if wanting and named:
         fail(f"{wanting[0]} needs --used-cars PATH. {CAR_ADVICE}")
     for name in wanting:
-        errors.print(f"{name} is left out: it needs --used-cars PATH. {CAR_ADVICE}", highlight=False, soft_wrap=True)
+        errors.print(f"{name} is left out: it needs --used-cars PATH. {CAR_ADVICE}", soft_wrap=True)
     out = plan.folder
     if out.is_dir() and any(out.iterdir()) and not (out / MARKER).exists() and not force:
         fail(f"{out} has files that `quernel reproduce` did not write. Choose another --out, or add --force.")
@@ -201,7 +201,7 @@ def _progress(work: Work, workers: int) -> Iterator[Listener]:
     ]
     already = sum(len(tasks) for _, _, tasks in work.values()) - len(to_do)
     if already:
-        errors.print(f"{already} tasks were finished before; {len(to_do)} are left.", highlight=False)
+        errors.print(f"{already} tasks were finished before; {len(to_do)} are left.")
     done = {"tasks": 0, "cost": 0.0, "seconds": 0.0}
 
     def enter(finished: Finished, cost: float) -> str:
@@ -216,7 +216,7 @@ def _progress(work: Work, workers: int) -> Iterator[Listener]:
         def tell(experiment: Experiment, finished: Finished, cost: float) -> None:
             left = enter(finished, cost)
             if done["tasks"] % max(1, len(to_do) // REPORT_EVERY) == 0:
-                errors.print(f"{done['tasks']} of {len(to_do)} tasks, {experiment.name}, {left}", highlight=False)
+                errors.print(f"{done['tasks']} of {len(to_do)} tasks, {experiment.name}, {left}")
 
         yield tell
         return

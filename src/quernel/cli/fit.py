@@ -160,28 +160,39 @@ def _summarize(
     """Summarize a fit, as printed by --json."""
     estimator, interval = model.model, model.interval
     bandwidth = estimator.bandwidth_
-    summary = {
-        "model": str(path),
-        "bytes": path.stat().st_size,
+    summary = summarize_model(estimator, training, path, seconds) | {
         "data": str(data),
         "target": model.target,
-        "rows": training.n_rows,
-        "read": read_mode(training),
-        "rows_without_target": training.dropped,
         "columns": {column.name: column.kind for column in training.encoder.columns},
         "encoded_columns": len(training.encoder.names),
-        "quantiles": estimator.quantiles_.tolist(),
-        "n_components": estimator.n_components_,
-        "alpha": estimator.alpha_,
         "bandwidth": None if bandwidth is None else np.ravel(bandwidth).tolist(),
-        "duality_gap": estimator.duality_gap_.tolist(),
         "crossing_rate": float(estimator.crossing_rate_),
-        "seconds": round(seconds, 3),
-        "notes": list(training.notes),
     }
     if interval is not None:
         summary |= {"coverage": interval.coverage_, "calibration_rows": interval.n_calibration_}
     return summary
+
+
+def summarize_model(
+    estimator: KernelQuantileRegressor,
+    training: TrainingData | StreamedTrainingData,
+    model: Path | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Summarize what `fit` and `tune` share: the rows, the fitted model, and its file, None if it was not saved."""
+    return {
+        "rows": training.n_rows,
+        "read": read_mode(training),
+        "rows_without_target": training.dropped,
+        "quantiles": estimator.quantiles_.tolist(),
+        "n_components": estimator.n_components_,
+        "alpha": estimator.alpha_,
+        "duality_gap": estimator.duality_gap_.tolist(),
+        "seconds": round(seconds, 3),
+        "notes": list(training.notes),
+        "model": None if model is None else str(model),
+        "bytes": None if model is None else model.stat().st_size,
+    }
 
 
 def columns_table(training: TrainingData | StreamedTrainingData) -> RichTable:
@@ -210,13 +221,11 @@ def _print_fit(summary: dict[str, Any]) -> None:
         f"{summary['rows'] - summary.get('calibration_rows', 0):,} rows in "
         f"{summary['seconds']:.1f} s: {summary['n_components']:,} features, alpha {summary['alpha']:.2g}, "
         f"certified gap {max(summary['duality_gap']):.0e}."
-        + ("" if summary["read"] == "whole" else f" {READ_MODES[summary['read']]}"),
-        highlight=False,
+        + ("" if summary["read"] == "whole" else f" {READ_MODES[summary['read']]}")
     )
     if "coverage" in summary:
         console.print(
-            f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows.",
-            highlight=False,
+            f"A {summary['coverage']:.0%} interval calibrated on the other {summary['calibration_rows']:,} rows."
         )
     print_model(summary)
 
@@ -224,9 +233,9 @@ def _print_fit(summary: dict[str, Any]) -> None:
 def print_model(summary: dict[str, Any]) -> None:
     """Print where the model is and the command that predicts with it."""
     name = summary["model"]
-    console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)", highlight=False)
+    console.print(f"Model: [bold]{escape(name)}[/] ({summary['bytes'] / 1000:,.0f} kB)")
     command = f"quernel predict {shlex.quote(name)} NEW_DATA --out PREDICTIONS.csv"
-    errors.print(f"Next: {escape(command)}", highlight=False, soft_wrap=True)  # on one line, to be pasted
+    errors.print(f"Next: {escape(command)}", soft_wrap=True)  # on one line, to be pasted
 
 
 def _list_tips(

@@ -204,7 +204,7 @@ class SearchOptions(ModelOptions):
         """Return the estimator, unfitted, after checking its parameters."""
         estimator = KernelQuantileRegressorCV(
             **self.estimator_params(),
-            alphas=None if self.alphas is None else _parse_alphas(self.alphas),
+            alphas=None if self.alphas is None else _parse_numbers("--alphas", self.alphas, "1e-5,1e-4,1e-3"),
             bandwidths=_parse_bandwidths(self.bandwidths),
             cv=self._make_cv(),
             one_standard_error=self.one_standard_error,
@@ -392,12 +392,16 @@ def check_one_of(option: str, text: str, known: Sequence[str]) -> str:
     return entry
 
 
+def _parse_numbers(name: str, text: str, example: str) -> list[float]:
+    try:
+        return [float(entry) for entry in split_list(text)]
+    except ValueError as error:
+        raise ValueError(f"{name} must be numbers separated by commas, such as {example}; got {text!r}.") from error
+
+
 def parse_levels(text: str) -> list[float]:
     """Parse quantile levels such as 0.05,0.5,0.95."""
-    try:
-        levels = [float(entry) for entry in split_list(text)]
-    except ValueError as error:
-        raise ValueError(f"--quantiles must be numbers separated by commas, such as {LEVELS}; got {text!r}.") from error
+    levels = _parse_numbers("--quantiles", text, LEVELS)
     check_levels(levels)
     return levels
 
@@ -416,15 +420,6 @@ def _parse_bandwidths(text: str) -> str | list[str | float] | None:
     if text.strip() == "auto":
         return None
     return entries[0] if len(entries) == 1 and isinstance(entries[0], str) else entries
-
-
-def _parse_alphas(text: str) -> list[float]:
-    try:
-        return [float(entry) for entry in split_list(text)]
-    except ValueError as error:
-        raise ValueError(
-            f"--alphas must be numbers separated by commas, such as 1e-5,1e-4,1e-3; got {text!r}."
-        ) from error
 
 
 def parse_bytes(text: str | None) -> int | None:

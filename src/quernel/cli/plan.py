@@ -431,33 +431,29 @@ def _print_advice(options: Sequence[Recommendation], made: Plan) -> None:
     """Print what the numbers mean, and the recommended `quernel fit` command."""
     best = _fewest_features(options)
     if best.constant is None:
-        console.print(UNKNOWN_CONSTANT, highlight=False)
+        console.print(UNKNOWN_CONSTANT)
         return
     known = best.constant
     console.print(
         f"C was estimated by a pilot on {known.rows:,} rows, for an objective {known.gap:.2%} above that of the exact "
-        "kernel, on average over draws of the random features.",
-        highlight=False,
+        "kernel, on average over draws of the random features."
     )
     if best.components != "exact":
         middle, off = known.gap_at(made.n), 2 * known.scatter_at(made.n)
         console.print(
             f"A single draw varies: `quernel report --kernel-gap` of the fit will typically show {middle - off:.1%} to "
-            f"{middle + off:.1%}.",
-            highlight=False,
+            f"{middle + off:.1%}."
         )
     for one in options:
         if one.components == "exact" and one.constant is not None:
             console.print(
                 f"With {one.sampling} sampling this takes {one.constant.features(made.n):,} features, no fewer "
-                "than rows: the exact kernel (--components exact) costs no more.",
-                highlight=False,
+                "than rows: the exact kernel (--components exact) costs no more."
             )
     console.print(
-        "alpha is the theoretical power of n, without its constant: `quernel tune` searches for a better one.",
-        highlight=False,
+        "alpha is the theoretical power of n, without its constant: `quernel tune` searches for a better one."
     )
-    console.print(f"To fit this: {escape(best.command or '')}", highlight=False, soft_wrap=True)  # to be pasted
+    console.print(f"To fit this: {escape(best.command or '')}", soft_wrap=True)  # to be pasted
 
 
 def _save_map(made: Plan, path: Path) -> None:

@@ -85,7 +85,7 @@ def report(
         typer.echo(json.dumps({"report": str(out)} | summarize_evaluation(evaluation) | bracket))
         return
     if gap is not None:
-        console.print(str(gap), highlight=False)
+        console.print(str(gap))
     print_evaluation(evaluation, out)
 
 
@@ -230,8 +230,8 @@ def print_evaluation(evaluation: Evaluation, out: Path) -> None:
     ours = format_number(evaluation.losses().mean())
     compared = ", ".join(f"{name} {format_number(evaluation.losses(name).mean())}" for name in evaluation.baselines)
     drawn = "" if evaluation.out_of is None else f", a random sample of {evaluation.out_of:,},"
-    console.print(f"Pinball loss on {len(evaluation.y):,} rows{drawn} {ours} ({compared}).", highlight=False)
+    console.print(f"Pinball loss on {len(evaluation.y):,} rows{drawn} {ours} ({compared}).")
     for one in evaluation.intervals()[:1]:
         kind = "calibrated interval" if one.calibrated else "interval"
-        console.print(f"The {one.nominal:.0%} {kind} covers {one.observed:.1%} of them.", highlight=False)
-    console.print(f"Report: [bold]{escape(str(out))}[/]", highlight=False)
+        console.print(f"The {one.nominal:.0%} {kind} covers {one.observed:.1%} of them.")
+    console.print(f"Report: [bold]{escape(str(out))}[/]")

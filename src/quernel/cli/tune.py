@@ -11,8 +11,8 @@ import typer
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, errors, note
-from quernel.cli.data import check_new_files, check_outputs, load_training_data, read_mode
-from quernel.cli.fit import fit_with_progress, print_model
+from quernel.cli.data import check_new_files, check_outputs, load_training_data
+from quernel.cli.fit import fit_with_progress, print_model, summarize_model
 from quernel.cli.options import (
     DATA,
     FOLDS,
@@ -51,7 +51,7 @@ def tune(
         seconds = fit_with_progress(estimator, training, text, groups=training.groups)
     if model is not None:
         save(TableModel(training.encoder, estimator, target, options.log_target), model, overwrite=force)
-    summary = _summarize(estimator, training, data, target, model, seconds)
+    summary = summarize_model(estimator, training, model, seconds) | _summarize_search(estimator, data, target)
     edges = _note_grid_edges(summary, learned="learned" in split_list(search.bandwidths))
     summary["notes"] += edges
     if as_json:
@@ -77,14 +77,7 @@ def _check_groups(search: SearchOptions, training: TrainingData | StreamedTraini
         )
 
 
-def _summarize(
-    estimator: KernelQuantileRegressorCV,
-    training: TrainingData | StreamedTrainingData,
-    data: Path,
-    target: str,
-    model: Path | None,
-    seconds: float,
-) -> dict[str, Any]:
+def _summarize_search(estimator: KernelQuantileRegressorCV, data: Path, target: str) -> dict[str, Any]:
     """Summarize a search, as printed by --json."""
     results, n_splits = estimator.cv_results_, estimator.n_splits_
     error = results["std_test_score"] / np.sqrt(max(n_splits - 1, 1))
@@ -101,21 +94,10 @@ def _summarize(
     return {
         "data": str(data),
         "target": target,
-        "rows": training.n_rows,
-        "read": read_mode(training),
-        "rows_without_target": training.dropped,
-        "quantiles": estimator.quantiles_.tolist(),
         "splits": n_splits,
-        "alpha": estimator.alpha_,
         "bandwidth": _to_json(estimator.bandwidth_),
         "loss": -estimator.best_score_,
         "path": path,
-        "n_components": estimator.n_components_,
-        "duality_gap": estimator.duality_gap_.tolist(),
-        "seconds": round(seconds, 3),
-        "notes": list(training.notes),
-        "model": None if model is None else str(model),
-        "bytes": None if model is None else model.stat().st_size,
     }
 
 
@@ -177,10 +159,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
     console.print(
         f"Chosen from {len(summary['path'])} trials by {splits} of {summary['rows']:,} rows, in "
         f"{summary['seconds']:.1f} s: alpha {summary['alpha']:.3g}, held-out loss {summary['loss']:.5g}. Refitted to "
-        f"all rows with {summary['n_components']:,} features, certified gap {max(summary['duality_gap']):.0e}.",
-        highlight=False,
+        f"all rows with {summary['n_components']:,} features, certified gap {max(summary['duality_gap']):.0e}."
     )
     if summary["model"] is None:
-        errors.print("The tuned model was not saved. Add --model FILE to save it.", highlight=False)
+        errors.print("The tuned model was not saved. Add --model FILE to save it.")
         return
     print_model(summary)
