@@ -6,7 +6,7 @@ all that the objective and the solvers know of data: `InMemoryDesign`, `Streamed
 in common is written down in `protocols.DesignMatrix`.
 """
 
-from quernel._threads import blocks
+from quernel._threads import available_memory, blocks
 from quernel.data.dask import DaskRows
 from quernel.data.dask_design import DaskDesign
 from quernel.data.design_matrix import (
@@ -18,7 +18,6 @@ from quernel.data.design_matrix import (
     memory_budget,
     sum_tuples,
 )
-from quernel.data.feature_cache import available_memory
 from quernel.data.parquet import ParquetRows
 from quernel.data.protocols import DesignMatrix, OutOfCoreDesign, RowStateLike
 from quernel.data.sources import ArrayRows, MemmapRows, Piece, RowsError, RowSource, SelectedRows

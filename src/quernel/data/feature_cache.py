@@ -1,4 +1,4 @@
-"""Where features are kept: free memory, and caches for streamed rows, written in the first pass and read back later.
+"""Caches for the features of streamed rows: written in the first pass of a fit, read back in later ones.
 
 A cache is in memory if the budget holds all features. Otherwise it may be on disk, in a temporary file without a name,
 which disappears when it is closed and however the process ends. The policy "auto" caches on disk only where a cost
@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from quernel.data.sources import RowsError
 
 Array = NDArray[np.floating]
-# Bytes assumed where the system reports nothing.
-FALLBACK = 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -235,37 +233,3 @@ def disk_pays(again: float, n_rows: int, n_features: int, dtype: Any = float) ->
     saved = n_reads - (np.dtype(dtype) != float)
     gain = saved * again - n_reads * size / OPTIONS.read_speed
     return again * n_rows > OPTIONS.min_seconds and gain > size / OPTIONS.write_speed
-
-
-def available_memory() -> int:
-    """Bytes that can be allocated now without swapping: the lesser of what machine and container have left."""
-    return min(_machine(), _container())
-
-
-def _machine() -> int:
-    """MemAvailable on Linux; half of the physical memory elsewhere."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return FALLBACK
-
-
-def _container() -> int:
-    """Limit minus usage of the control group (v2, then v1), its file cache counted as free; 2^62 without a limit."""
-    group = Path("/sys/fs/cgroup")
-    for limit, used, stat in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        try:
-            spare = int((group / limit).read_text()) - int((group / used).read_text())
-            counts = dict(line.split()[:2] for line in (group / stat).read_text().splitlines())
-            return max(0, spare + int(counts.get("inactive_file", 0)))
-        except (OSError, ValueError):
-            continue
-    return 2**62

@@ -180,14 +180,12 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         # Cosines have a fast path of their own. The attribute is part of saved model files, so its name stays.
         self._all_waves = all(isinstance(part, ShiftInvariantKernel) for _, part in kernel.summands)
 
-    def transform(self, X: Array, *, order: NDArray[np.intp] | None = None, dtype: Any = None) -> Array:
+    def transform(self, X: Array, *, dtype: Any = None) -> Array:
         """Compute the features Phi of the rows of X, in double precision, on several threads where that pays.
 
         Parameters
         ----------
         X : array of shape (n, d)
-        order : array of int or None
-            Row indices: the features of X[order], without a copy of all of it.
         dtype : float64, float32 or None
             Type in which Phi is stored; None means that of X.
 
@@ -198,14 +196,10 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
         X = np.asarray(X)
         if dtype is None:
             dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.dtype(float)
-        Phi = np.empty((len(X) if order is None else len(order), self.n_components_), dtype=dtype)
+        Phi = np.empty((len(X), self.n_components_), dtype=dtype)
         self.prepare(len(Phi))
-
-        def transform_block(block: slice) -> None:
-            self._transform_into(X[block] if order is None else X[order[block]], Phi[block])
-
         with single_threaded_blas(*Phi.shape) as threads:
-            parallel_map(transform_block, blocks(*Phi.shape), threads)
+            parallel_map(lambda block: self._transform_into(X[block], Phi[block]), blocks(*Phi.shape), threads)
         return Phi
 
     def prepare(self, n_rows: int) -> None:
