@@ -46,7 +46,18 @@ MEMORY_PER_BYTE = 3
 def load_training_data(
     data: Path, options: ReadOptions, max_memory: int | None, dask: str | None = None
 ) -> Iterator[tuple[pa.Table | None, TrainingData | StreamedTrainingData]]:
-    """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context."""
+    """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context.
+
+    Parameters
+    ----------
+    data : Path
+        A file, a folder or a pattern.
+    options : ReadOptions
+    max_memory : int or None
+        Bytes that the data may take; larger files are streamed. None is half of the free memory.
+    dask : str or None
+        Address of a Dask scheduler whose workers read the files, or "local".
+    """
     if options.missing and not any(split_extension(path)[0] in CSV for path in find_files(data)):
         raise ValueError(
             f"--missing is for CSV files: {data} is in a format that marks missing values itself. Leave it out."

@@ -124,7 +124,11 @@ def fit_with_progress(
     text: str,
     **kwargs: Any,
 ) -> float:
-    """Fit with a progress display, print warnings as notes, and return the seconds it took."""
+    """Fit with a progress display, print warnings as notes, and return the seconds it took.
+
+    A fit that is out of time or interrupted by Ctrl-C keeps its best solution, and one of the notes states the gap.
+    `kwargs` are those of the estimator's `fit`.
+    """
     print_training(training)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:

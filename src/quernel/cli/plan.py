@@ -103,7 +103,17 @@ class PlanExponents:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The recommendation for one sampling scheme: M = C n^c, with C if a pilot estimated it, and the cost of a fit."""
+    """The recommendation for one sampling scheme.
+
+    Attributes
+    ----------
+    sampling : "uniform" or "leverage"
+    exponent : c in M = C n^c
+    constant : C, with its uncertainty, if a pilot estimated it
+    components : number of features M, or "exact" for the exact kernel
+    cost : memory and time of a fit of one level
+    command : the `quernel fit` that does it, None without a data file
+    """
 
     sampling: str
     exponent: float
@@ -123,7 +133,18 @@ class Recommendation:
 
 @dataclass(frozen=True, eq=False)
 class PlanReport:
-    """All that the command prints: the plan for y of robust scale `unit`, and a recommendation per sampling scheme."""
+    """All that the command prints.
+
+    Attributes
+    ----------
+    plan : ridge weight and numbers of features by the theory, for y of unit scale
+    exponents : those of the plan, and where they come from
+    width : number of encoded columns
+    unit : robust scale of y, by which the ridge weight is divided
+    constants : C of M = C n^c by sampling scheme, None without a data file
+    command : the `quernel fit` command without the options of the features, empty without a data file
+    data_notes, notes : on the data (printed while they are read), and on the plan
+    """
 
     plan: Plan
     exponents: PlanExponents

@@ -224,9 +224,14 @@ def open_writer(stream: IO[bytes] | pa.NativeFile, ending: str, schema: pa.Schem
 
 @dataclass(frozen=True, eq=False)
 class PassthroughColumns:
-    """The columns to copy, the encoder of the model's inputs, the data and the output file.
+    """The columns that `--keep` copies to the output.
 
-    `as_text`: the data are CSV files, whose copied columns are read as text, since numbers would lose leading zeros.
+    Attributes
+    ----------
+    names : names of the columns
+    encoder : that of the model's inputs, which may be among the copied columns
+    data, out : the data and the output file
+    as_text : whether the data are CSV files, whose copied columns are read as text: numbers would lose leading zeros
     """
 
     names: Sequence[str]

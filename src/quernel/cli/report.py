@@ -188,7 +188,14 @@ def report_by_refitting(
 ) -> tuple[Evaluation, str]:
     """Evaluate a model by refitting it without held-out training rows; return the evaluation and the report.
 
-    `table` is the training table if it is in memory; `data` and `model_file` are names of files.
+    Parameters
+    ----------
+    model : TableModel, fitted to all rows
+    table : the training table if it is in memory, else None
+    training : the same data, encoded
+    seed : which rows are held out, and which are sampled from streamed data
+    time_ordered : whether the last rows are held out instead of random ones
+    data, model_file : names of files, for the report
     """
     if isinstance(training, TrainingData):
         with working("Evaluating the model on held-out rows"):

@@ -44,7 +44,14 @@ NO_FORMATS: frozenset[str] = frozenset()
 
 @dataclass(frozen=True)
 class NumberStats:
-    """Counts and ranges of a numeric, date or time column: of its finite values, and of their times of day."""
+    """Counts and ranges of a numeric, date or time column.
+
+    Attributes
+    ----------
+    n_rows, n_null, n_finite, n_infinite : counts of entries
+    low, high : range of the finite values; of dates in seconds since 1970
+    earliest, latest : range of the finite values modulo a day, which tells dates from dates with times
+    """
 
     n_rows: int
     n_null: int
@@ -58,10 +65,15 @@ class NumberStats:
 
 @dataclass(frozen=True, eq=False)
 class TextStats:
-    """Counts of a text column: rows, nulls, missing values (null or empty), rows per value (None if too many).
+    """Counts of a text column.
 
-    `formats` says what the text looks like. `parsed_as` are the ways in which all of it can be read as dates ("local"
-    or "zoned") or times of day ("clock"), and `dates` are then the statistics of these.
+    Attributes
+    ----------
+    n_rows, n_null, n_missing : counts of entries; missing ones are null or empty
+    counts : rows per distinct value, None if there are more than MAX_DISTINCT
+    formats : what the text looks like
+    parsed_as : ways in which all text can be read as dates ("local", "zoned") or times of day ("clock")
+    dates : statistics of these dates or times, None if there is no such way
     """
 
     n_rows: int

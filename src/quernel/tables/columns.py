@@ -37,9 +37,17 @@ CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """Numbers, with missing values imputed by the training median; `flagged` adds a missing-value indicator column.
+    """Numbers, with missing values imputed by the training median.
 
-    `duration`: the training rows had durations, encoded in seconds.
+    Parameters
+    ----------
+    name : str
+    fill : float
+        The training median.
+    flagged : bool
+        Whether a missing-value indicator is added: the training rows had missing values.
+    duration : bool
+        Whether the training rows had durations, which are encoded in seconds.
     """
 
     name: str

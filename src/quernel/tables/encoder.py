@@ -34,7 +34,12 @@ READABLE_FROM = {
 class TableEncoder:
     """Fitted encoding of a table's input columns as a numeric matrix; `fit_encoder` fits one to a table.
 
-    `missing` are missing-value markers besides NA and the like; those that are numbers also mark numeric columns.
+    Parameters
+    ----------
+    columns : tuple of Column
+        The encoding of every input column, in the order of the encoded matrix.
+    missing : tuple of str
+        Missing-value markers besides NA and the like. Those that are numbers also mark numeric columns.
     """
 
     columns: tuple[Column, ...]
@@ -123,7 +128,12 @@ def fit_encoder(
 ) -> EncoderFit:
     """Fit an encoder to these columns of an Arrow table; uninformative ones are left out, with a note.
 
-    `missing` are missing-value markers, `categorical` columns whose numbers are categories.
+    Parameters
+    ----------
+    table : Arrow table, without rows that have no target
+    inputs : names of the input columns
+    missing : missing-value markers, which the encoder will know
+    categorical : inputs whose numbers or booleans are categories
     """
     encodings, remarks = {}, {}
     for name in inputs:

@@ -52,9 +52,14 @@ PREFIX, LOCK = "quernel-copy-", "owner.lock"
 
 @dataclass(frozen=True)
 class RowGroup:
-    """A row group of a Parquet file; `first` is the index of its first row among the rows of all files.
+    """A row group of a Parquet file.
 
-    `label` names the file in messages, if that is not its path.
+    Attributes
+    ----------
+    path, number : the file, and the index of the group in it
+    n_rows : number of rows, at least 1
+    first : index of the first row among the rows of all files
+    label : name of the file in messages, if that is not its path
     """
 
     path: str
@@ -100,7 +105,14 @@ class MapReduceTable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
-    """Row groups that have rows, the common schema of their files, and the uncompressed bytes of all values."""
+    """A table of Parquet files, of which only a batch is in memory at a time.
+
+    Attributes
+    ----------
+    groups : row groups that have rows, in the order of the files
+    schema : common Arrow schema of the files
+    n_bytes : uncompressed size of all values
+    """
 
     groups: tuple[RowGroup, ...]
     schema: pa.Schema
@@ -150,7 +162,13 @@ def reduce_stream(results: Iterable[Any], reduce: Reduce) -> Any:
 def open_parquet(data: Path, labels: dict[str, str] | None = None, needed: ColumnFilter = any_column) -> ParquetTable:
     """Open the Parquet files of a path, a pattern or a folder; only their footers are read.
 
-    `labels` are names of files in messages, by path. Files may differ in columns that are not needed.
+    Parameters
+    ----------
+    data : Path
+    labels : dict or None
+        Names of files in messages, by path.
+    needed : callable
+        Whether a column is used; files may differ in the types of others.
     """
     labels, files = labels or {}, find_files(data)
     for path in files:

@@ -49,10 +49,18 @@ class TableError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class CsvOptions:
-    """How CSV files are read: types of some columns, and missing-value markers besides NA, NULL and the like.
+    """How CSV files are read.
 
-    `categories` are, by column, markers that are ordinary text there. Without `missing_in_text`, text columns keep
-    all markers as text.
+    Parameters
+    ----------
+    types : dict
+        Arrow types by column; those of other columns are inferred.
+    missing : tuple of str
+        Missing-value markers besides NA, NULL and the like.
+    categories : dict
+        By column, markers that are ordinary text there, because they were categories of the training data.
+    missing_in_text : bool
+        Whether markers count as missing in text columns, too; otherwise these keep them as text.
     """
 
     types: dict[str, pa.DataType] = field(default_factory=dict)
@@ -85,7 +93,14 @@ INFER_TYPES = CsvOptions()
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """A table read in pieces: its schema, the pieces, and the number of rows, if it is known."""
+    """A table read in pieces.
+
+    Attributes
+    ----------
+    schema : Arrow schema of every piece
+    pieces : iterator of Arrow tables or record batches, valid as long as the file is open
+    n_rows : number of rows, None where it is known only at the end (CSV and Arrow files)
+    """
 
     schema: pa.Schema
     pieces: Iterator[pa.Table | pa.RecordBatch]

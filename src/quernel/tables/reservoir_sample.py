@@ -24,9 +24,15 @@ def choose_sample_size(n_columns: int, memory: float) -> int:
 
 @dataclass(frozen=True, eq=False)
 class RowSample:
-    """At most `limit` sampled rows, in their order: an Arrow table and, for each row, its key and two indices.
+    """At most `limit` sampled rows, in their order.
 
-    `row` is the index among all `n_rows` rows, `target_row` that among the `n_counted` rows with a target.
+    Attributes
+    ----------
+    limit : int
+    table : Arrow table of the rows
+    key : array (m,), the random key of each row
+    row : array (m,), its index among all rows, of which there are `n_rows`
+    target_row : array (m,), its index among the rows with a target, of which there are `n_counted`
     """
 
     limit: int

@@ -59,10 +59,18 @@ MAX_GATHERED = 2**16
 
 @dataclass(frozen=True, eq=False)
 class StreamedTrainingData:
-    """A table of files, how it is read, its encoder, the rows as numbers, the number of dropped rows, and notes.
+    """Training data in files, encoded as they are read; as `TrainingData`, but for the rows.
 
-    `sizes` and `target_range` are those of `count_targets`; `groups` (n,) are labels of the rows, or None; `infinite`
-    of the dropped rows have an infinite target.
+    Attributes
+    ----------
+    table : MapReduceTable, the files
+    options : ReadOptions
+    sizes : rows with a target in every strip, as in `TargetCounts`
+    target_range : minimum and maximum of the target, before a logarithm is taken
+    encoder : TableEncoder
+    rows : a row source of X, y and weights, for estimators
+    dropped, notes, infinite : as in `TrainingData`
+    groups : hashes (n,) of the group labels, or None
     """
 
     table: MapReduceTable
@@ -87,7 +95,13 @@ def prepare_streamed(
 ) -> StreamedTrainingData:
     """Do as `training_data.prepare`, with the same result, for files read in a few passes; no row is kept in memory.
 
-    Only group labels are, 8 bytes a row. With a `DaskTable`, `make_rows` is `dask_rows`.
+    Parameters
+    ----------
+    table : ParquetTable or DaskTable
+    options : ReadOptions
+        With groups, a hash of every label is kept, 8 bytes a row.
+    make_rows : callable or None
+        Makes the row source; None is `TableRows`, and for a `DaskTable` it is `dask_rows`.
     """
     inputs, target = options.input_columns(table.schema), options.target
     found = table.map_reduce(partial(count_targets, target), merge_target_counts, [target])
@@ -230,7 +244,10 @@ def _count_finite(stats: ColumnStats) -> int:
 def compute_medians(
     table: MapReduceTable, target: str, columns: dict[str, NumericColumn], n_finite: dict[str, int]
 ) -> dict[str, float]:
-    """Return the median of every column, given its number of finite values, in two or three passes."""
+    """Return the median of every column, in two or three passes by radix selection (`data.streaming_quantiles`).
+
+    `n_finite` has the number of finite values of every column. Medians are exact: those of the table in memory.
+    """
     if not columns:
         return {}
     needed = list(dict.fromkeys([*columns, target]))

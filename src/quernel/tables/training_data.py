@@ -95,9 +95,18 @@ class ReadOptions:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Encoded X (n, d), y (n,), weights and group codes (n,) or None, the number of dropped rows, and notes.
+    """Training data in memory, encoded as numbers.
 
-    Rows without a target are dropped; `infinite` of them have an infinite one.
+    Attributes
+    ----------
+    encoder : TableEncoder
+    X : array (n, d)
+    y : array (n,), the target or its logarithm
+    weight : array (n,) or None
+    dropped : number of rows without a target, or with an infinite one; these are not among the n
+    notes : sentences for the user, on columns left out and the like
+    groups : integer codes (n,) of the group labels, or None
+    infinite : number of the dropped rows that have an infinite target
     """
 
     encoder: TableEncoder
