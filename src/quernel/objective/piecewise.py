@@ -1,6 +1,6 @@
 """Losses made of lines, as the compiled loops of `numba_kernels` take them.
 
-- Two-piece losses (pinball, absolute, hinge) on long blocks: block functions of `problem` and `hessian`. A loss
+- Two-piece losses (pinball, absolute, hinge) on long blocks: block functions of `problem`. A loss
   max(low r, high r) has duals v = clip(r / d + z, low, high) with multiplier z and width d, and a row is active where v
   is not clipped. Same results as the array code, one column at a time and without temporary arrays.
 - Linear segments between knots, offsets and signs, for the passes that screen and check rows (`solvers.screening`).
@@ -87,7 +87,7 @@ def eval_along_direction(block: Block, state: BlockState, loss: Loss, width: Arr
 def find_active(
     block: Block, state: BlockState, loss: Loss, width: Array, anchored: NDArray[np.bool_]
 ) -> list[ActiveColumn]:
-    """The active rows of every column, as in `hessian`."""
+    """The active rows of every column, as in `problem`."""
     from quernel.objective.numba_kernels import active_rows
 
     answers, (low, high) = [], loss.domain
