@@ -284,7 +284,7 @@ def test_docstring_examples(module):
     assert failed == 0
 
 
-@pytest.mark.parametrize("module", ["rates", "dimensions", "decomposition", "planning", "noise_models"])
+@pytest.mark.parametrize("module", ["rates", "dimensions", "decomposition", "planning", "noise"])
 def test_docstring_examples_of_the_theory(module):
     failed, tried = doctest.testmod(
         importlib.import_module(f"quernel.theory.{module}"), extraglobs={"SplinePopulation": theory.SplinePopulation}

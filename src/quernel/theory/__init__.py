@@ -4,20 +4,22 @@ Results are named by the paper's own LaTeX labels: `thm2` is its second theorem,
 `ass6` an assumption. Notation throughout: n rows, M random features, ridge weight alpha (the paper's lambda), source
 exponent r, capacity exponent gamma, and the compatibility of the features (the paper's alpha).
 
-    rates                           exponents of the theorems, and Table 1 as data
-    dimensions, exponents           effective dimensions of data, and the exponents estimated from them
-    planning, kernel_gap            how many features a fit needs, and what those of a fit cost
-    populations, decomposition      known distributions of rows, the four terms of a fit's error, and bounds on them
-    operators                       similarity of operators: what the lemmas promise, beside what is measured
-    noise_models, noise_conditions  losses and noise: excess risks, self-calibration, local strong convexity
+    rates                       exponents of the theorems, and Table 1 as data
+    dimensions, exponents       effective dimensions of data, and the exponents estimated from them
+    planning, kernel_gap        how many features a fit needs, and what those of a fit cost
+    populations, decomposition  known distributions of rows, the errors of fits to them, and bounds on these
+    operators                   similarity of operators: what the lemmas promise, beside what is measured
+    noise                       models of noise with excess risks, self-calibration, local strong convexity
 """
 
 from quernel.theory.decomposition import (
     DIMENSION_TOLERANCE,
     ErrorBounds,
     ErrorDecomposition,
+    ExcessRisk,
     error_bounds,
     error_decomposition,
+    excess_risk_curve,
     features_for_dimension,
     sufficient_features,
     sufficient_rows,
@@ -25,16 +27,18 @@ from quernel.theory.decomposition import (
 from quernel.theory.dimensions import effective_dimension, leverage_scores, local_rademacher_complexity, max_dimension
 from quernel.theory.exponents import Exponent, capacity_exponent, compatibility_exponent, source_exponent
 from quernel.theory.kernel_gap import KernelGap, kernel_gap
-from quernel.theory.noise_conditions import (
+from quernel.theory.noise import (
     CalibrationInequality,
+    Labels,
     LocalConvexity,
+    Noise,
     SelfCalibration,
     calibration_inequality,
+    excess_risk,
     local_convexity,
     self_calibration,
     upper_quadratic_constant,
 )
-from quernel.theory.noise_models import ExcessRisk, Labels, Noise, excess_risk, excess_risk_curve
 from quernel.theory.operators import (
     OperatorSimilarity,
     feature_similarity,
