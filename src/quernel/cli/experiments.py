@@ -26,6 +26,7 @@ from quernel.tuning.cost import as_duration
 
 if TYPE_CHECKING:
     from quernel.paper import Experiment, Verdict
+    from quernel.paper.experiment import Size
     from quernel.paper.output import Chapter
     from quernel.paper.reproduction import Reproduction, Work
     from quernel.paper.runner import Finished, Listener
@@ -120,8 +121,8 @@ def reproduce(
         console.print(_list_experiments(EXPERIMENTS))
         return
     chosen = _find_experiments(items, EXPERIMENTS) if items else list(EXPERIMENTS)
-    size = "quick" if quick else "full"
-    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _check_data(used_cars), solver)  # type: ignore[arg-type]
+    size: Size = "quick" if quick else "full"
+    plan = Reproduction(out, chosen, EXPERIMENTS, size, seed, _check_data(used_cars), solver)
     _check_setup(plan, named=bool(items), force=force)
     command = _command(items, quick=quick, seed=seed, solver=solver, used_cars=used_cars is not None)
     work = plan.open(discard=force)
@@ -162,6 +163,7 @@ def _check_data(used_cars: Path | None) -> dict[str, str]:
 
 
 def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
+    """Fail, before any work, without matplotlib, a known solver, data that a named experiment needs, or a folder."""
     from quernel.datasets.real import CAR_ADVICE
     from quernel.paper.reproduction import MARKER
     from quernel.plots.style import require_matplotlib
@@ -237,12 +239,14 @@ def _progress(work: Work, workers: int) -> Iterator[Listener]:
 
 
 def _command(items: list[str] | None, *, quick: bool, seed: int, solver: str, used_cars: bool) -> str:
+    """Return the command of this run, as the page states it."""
     arguments = ["quernel", "reproduce", *(items or ()), *(["--quick"] if quick else []), "--seed", str(seed)]
     arguments += [] if solver == "newton" else ["--solver", solver]
     return shlex.join(arguments) + (" --used-cars PATH" if used_cars else "")
 
 
 def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
+    """Return the first paragraphs of the page: what it shows, how to read verdicts, and how it was made."""
     machine = describe_machine()
     size = "a quick one, with few repetitions and small sizes" if plan.size == "quick" else "the full size of the paper"
     return [
@@ -260,6 +264,7 @@ def _heading(command: str, plan: Reproduction, workers: int) -> list[str]:
 
 
 def _count_verdicts(chapter: Chapter) -> str:
+    """Summarize an experiment in one line: its verdicts by kind, and the time that it took."""
     if chapter.section is None:
         return chapter.left_out
     held = [verdict.holds for verdict in chapter.section.verdicts]
@@ -275,7 +280,7 @@ def _mark(verdict: Verdict) -> str:
 
 
 def _readme(heading: Sequence[str], chapters: Sequence[Chapter]) -> str:
-    """The summary's first page: how it was made, time per item, what the paper reports, and every verdict."""
+    """Return the summary's first page: how it was made, time per item, what the paper reports, and every verdict."""
     from quernel.paper.output import REPORTED
 
     lines = ["# The paper, reproduced: summary", "", *(f"{text}\n" for text in heading)]

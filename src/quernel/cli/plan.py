@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from quernel.cli.console import console, note, working
-from quernel.cli.data import load_training_data, print_training
+from quernel.cli.data import check_new_files, load_training_data, print_training
 from quernel.cli.options import DATA, TARGET, TableOptions, expand_options, flag, option, parse_bytes
 from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
@@ -236,10 +236,7 @@ def _check_plot(plot: Path | None, force: bool) -> None:
     require_matplotlib()
     if plot.suffix.lower() not in PLOT_FORMATS:
         raise ValueError(f"--plot must end in one of {', '.join(PLOT_FORMATS)}; got {plot.name!r}.")
-    if plot.exists() and not force:
-        raise ValueError(f"{plot} exists already. Choose another --plot, or add --force to replace it.")
-    if not plot.parent.is_dir():
-        raise ValueError(f"The folder {plot.parent} of the plot is missing. Create it first.")
+    check_new_files([plot], force=force)
 
 
 # Without a data file
@@ -406,14 +403,14 @@ def _fewest_features(options: Sequence[Recommendation]) -> Recommendation:
     return min(options, key=lambda one: np.inf if isinstance(one.components, str) else one.components)
 
 
-def _exponent_table(to_float64: PlanExponents) -> RichTable:
+def _exponent_table(exponents: PlanExponents) -> RichTable:
     table = RichTable(title="Exponents")
     table.add_column("exponent")
     table.add_column("value", justify="right")
     table.add_column("origin")
     names = ("source r", "capacity gamma", "compatibility")
     for name, value, origin in zip(
-        names, (to_float64.r, to_float64.gamma, to_float64.compatibility), to_float64.origins, strict=True
+        names, (exponents.r, exponents.gamma, exponents.compatibility), exponents.origins, strict=True
     ):
         table.add_row(name, f"{value:.2f}", origin)
     return table

@@ -83,7 +83,7 @@ def report_page(
         Evaluation of the model, or of the same kind of model fitted to fewer rows.
     data, model_file : str
         Names of the data file and the model file.
-    sample : Drawn or None
+    sample : RowSample or None
         The random sample that `table` is, if it is one.
     kernel_gap : KernelGap or None
         Bounds on what random features cost compared with the exact kernel, if computed.
