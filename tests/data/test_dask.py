@@ -14,7 +14,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, sum_tuples
+from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, dask_design, sum_tuples
 from quernel.data.dask_design import assign_workers, partition_bounds
 from quernel.data.dask_tasks import SamplePlan
 from quernel.data.sources import RowsError
@@ -59,7 +59,7 @@ def scheduler(request):
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr("quernel.data.dask_design.SMALL_PART", 100)
+    monkeypatch.setattr(dask_design, "OPTIONS", replace(dask_design.OPTIONS, small_part=100))
     monkeypatch.setattr("quernel._threads.BLOCK_BYTES", 1)
     monkeypatch.setattr("quernel._threads.BLOCK_ROWS", 400)  # several blocks a part
 
@@ -382,7 +382,7 @@ def test_rows_that_travel_would_be_noticed(client, feature_map, coef):
 
 
 def test_many_parts_are_joined_in_a_tree(monkeypatch, data, feature_map, coef, expected):
-    monkeypatch.setattr("quernel.data.dask_design.FAN_IN", 3)
+    monkeypatch.setattr(dask_design, "OPTIONS", replace(dask_design.OPTIONS, fan_in=3))
     with dask.config.set(scheduler="synchronous"):
         monkeypatch.setattr("quernel.data.dask_tasks.LocalScheduler.__init__", lambda self, kind: _many(self))
         rows = DaskDesign(ragged(*data), feature_map)
@@ -400,7 +400,7 @@ def _many(scheduler):
 
 
 def test_large_messages_arrive(client, data, feature_map, coef, expected, monkeypatch):
-    monkeypatch.setattr("quernel.data.dask_design.SMALL_MESSAGE", 10)
+    monkeypatch.setattr(dask_design, "OPTIONS", replace(dask_design.OPTIONS, small_message=10))
     rows = DaskDesign(ragged(*data), feature_map)
     assert_same(rows.map_reduce(steps.value_and_gradient, rows.new_state(), coef, reduce=sum_tuples), expected)
 

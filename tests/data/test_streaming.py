@@ -4,12 +4,13 @@ import gc
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from quernel._threads import parallel_map
-from quernel.data import ArrayRows, InMemoryDesign, sum_tuples
+from quernel.data import ArrayRows, InMemoryDesign, streaming, sum_tuples
 from quernel.data.sources import MemmapRows
 from quernel.data.spilled_state import SpilledRowState
 from quernel.data.streaming import StreamedDesign, _tree_reduce
@@ -176,7 +177,9 @@ def test_a_sample_too_large_to_store_its_features_is_the_same_sample(weighted):
 @pytest.mark.parametrize("initial", [None, InitialPoint(np.zeros((300, 3)), np.zeros(3), 1_000, 50.0)])
 def test_many_features_and_hardly_any_memory(initial, monkeypatch):
     X, y = data(8_000)
-    monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 1_000_000)  # less than the first sample takes
+    monkeypatch.setattr(
+        streaming, "OPTIONS", replace(streaming.OPTIONS, always_sampled=1_000_000)
+    )  # less than the first sample takes
     rows = streamed(X, y, max_memory=1, components=300)
     assert rows.most_stored < 8 * 300
     found = SOLVERS["newton"](Problem(rows, LEVELS, 1e-4), tol=1e-4, initial=initial)
@@ -185,7 +188,7 @@ def test_many_features_and_hardly_any_memory(initial, monkeypatch):
 
 def test_larger_samples_than_can_be_stored_leave_fewer_active_rows(monkeypatch):
     X, y = data(400_000)
-    monkeypatch.setattr("quernel.data.streaming.ALWAYS_SAMPLED", 2_000_000)
+    monkeypatch.setattr(streaming, "OPTIONS", replace(streaming.OPTIONS, always_sampled=2_000_000))
     larger = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)
     monkeypatch.setattr(StreamedDesign, "most_sampled", 2_000_000 // (8 * M))
     stored = solved(streamed(X, y, max_memory=1), LEVELS, 1e-4, 1e-5)

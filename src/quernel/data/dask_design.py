@@ -2,8 +2,8 @@
 
 The rows are repartitioned into *parts*, about one per worker thread. A part is a future on a worker, and so are its
 features, if they fit, and its row state. A pass is one task graph: step and arguments are sent out with the tasks, one
-task per part applies the step to the blocks of the part, results are reduced in a tree on the workers, and at most
-FAN_IN small ones return to the client for the last reduction. Rows are never sent to the client.
+task per part applies the step to the blocks of the part, results are reduced in a tree on the workers, and
+a few small ones return to the client for the last reduction. Rows are never sent to the client.
 
 Tasks are pure: each pass makes new row state from the old. If a worker is lost, Dask runs its tasks again, starting
 from the chunks of the collection, and the numbers are the same.
@@ -37,26 +37,49 @@ from quernel.data.design_matrix import (
 )
 from quernel.data.sources import RowsError
 
-# Fewest entries of Phi in a part: a task costs some milliseconds, whatever it does.
-SMALL_PART = 500_000
-# A part ends at the end of a chunk if this changes its length by no more than this fraction.
-SLACK = 0.25
+Array = NDArray[np.floating]
+Index = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class DaskOptions:
+    """Sizes of parts, blocks and messages."""
+
+    # Fewest entries of Phi in a part: a task costs some milliseconds, whatever it does.
+    small_part: int = 500_000
+    # A part ends at the end of a chunk if this changes its length by no more than this fraction.
+    slack: float = 0.25
+    # Fraction of a worker's memory that the features of a sample or of the active rows may take.
+    sample_share: float = 0.2
+    # Passes that recompute features before they are stored: a screened solve needs no more of them, and writing to
+    # fresh memory takes longer than computing a block again in the memory of the last one.
+    unstored_passes: int = 2
+    # Blocks are so many times smaller than those of rows in memory: the allocator reuses memory of that size rather
+    # than returning it to the system.
+    block_share: int = 4
+    # Results are reduced so many at a time: the width of the reduction tree.
+    fan_in: int = 8
+    # Arguments up to so many bytes are sent with each task; larger ones are a task of their own, which workers fetch.
+    small_message: int = 64 * 2**10
+
+
+OPTIONS = DaskOptions()
 
 
 def partition_bounds(lengths: list[int], n_features: int, threads: int) -> list[int]:
     """Row indices 0 = b_0 < b_1 < ... = n at which parts begin and end.
 
     There is one part per thread (fewer where parts would be small), of nearly equal size; bounds are moved to the ends
-    of chunks, of these `lengths`, where SLACK allows, so that fewer chunks are cut in two.
+    of chunks, of these `lengths`, where `slack` allows, so that fewer chunks are cut in two.
     """
     n = sum(lengths)
-    n_parts = min(threads, -(-n * n_features // SMALL_PART), n)
+    n_parts = min(threads, -(-n * n_features // OPTIONS.small_part), n)
     ends, size = np.cumsum(lengths), n / n_parts
     bounds = [0]
     for k in range(1, n_parts):
         even = round(k * size)
         nearest = int(ends[np.argmin(np.abs(ends - even))])
-        bounds.append(nearest if abs(nearest - even) <= SLACK * size else even)
+        bounds.append(nearest if abs(nearest - even) <= OPTIONS.slack * size else even)
     return [*bounds, n]
 
 
@@ -75,23 +98,6 @@ def assign_workers(threads: list[int], bounds: list[int], lengths: list[int], ho
         workers.append(int(np.lexsort((local_rows, free > 0))[-1]))
         free[workers[-1]] -= 1
     return workers
-
-
-Array = NDArray[np.floating]
-Index = NDArray[np.intp]
-
-# Fraction of a worker's memory that the features of a sample or of the active rows may take.
-SAMPLE_SHARE = 0.2
-# Passes that recompute features before they are stored: a screened solve needs no more of them, and writing to fresh
-# memory takes longer than computing a block again in the memory of the last one.
-UNSTORED_LOOKS = 2
-# Blocks are so many times smaller than those of rows in memory: the allocator reuses memory of that size rather than
-# returning it to the system.
-BLOCK_SHARE = 4
-# Results are reduced so many at a time: the width of the reduction tree.
-FAN_IN = 8
-# Arguments up to so many bytes are sent with each task; larger ones are a task of their own, fetched by the workers.
-SMALL_MESSAGE = 64 * 2**10
 
 
 @dataclass
@@ -184,7 +190,7 @@ class DaskDesign:
 
     @property
     def cached(self) -> bool:
-        """Whether Phi fits in the workers' memory: it is then stored after UNSTORED_LOOKS passes."""
+        """Whether Phi fits in the workers' memory: it is then stored after `unstored_passes` passes."""
         return np.dtype(self.dtype).itemsize * self.n_rows * self.n_features <= self.allowed
 
     @property
@@ -206,7 +212,8 @@ class DaskDesign:
         if not total > 0:
             raise RowsError("The weights sum to 0. At least one row must have a positive weight.")
         workers = assign_workers(scheduler.threads, self._bounds, lengths, scheduler.homes(pieces))
-        self._spans = [list(blocks(stop - start, BLOCK_SHARE * n_features)) for start, stop in pairwise(self._bounds)]
+        width = OPTIONS.block_share * n_features
+        self._spans = [list(blocks(stop - start, width)) for start, stop in pairwise(self._bounds)]
         ends = np.cumsum(lengths)
         tasks = []
         for start, stop, spans, worker in zip(self._bounds[:-1], self._bounds[1:], self._spans, workers, strict=True):
@@ -230,10 +237,10 @@ class DaskDesign:
     def _part_features(self) -> list[Any]:
         """Per part, its stored features, or the feature map that recomputes them; counts one pass.
 
-        Features that fit are stored once UNSTORED_LOOKS passes have been made.
+        Features that fit are stored once `unstored_passes` passes have been made.
         """
         store, use = self._store, self.scheduler.use
-        if self.cached and store.features is None and store.looks >= UNSTORED_LOOKS:
+        if self.cached and store.features is None and store.looks >= OPTIONS.unstored_passes:
             tasks = [_task(dask_tasks.transform_part)(use(part), use(self._typed_map)) for part in self._parts]
             store.features = self.scheduler.compute(tasks)[0]
         store.looks += 1
@@ -271,7 +278,7 @@ class DaskDesign:
     @property
     def _room(self) -> float:
         """Bytes that the features of a sample, or of the active rows, may take on one worker."""
-        return SAMPLE_SHARE * self.scheduler.worker_memory()
+        return OPTIONS.sample_share * self.scheduler.worker_memory()
 
     def remote(self) -> RemoteStub:
         """Stub that stands in for these rows in a problem sent to a worker by `run_at`."""
@@ -346,12 +353,12 @@ class DaskDesign:
         """The task graph of one pass, not yet computed.
 
         Returns a task per part, which applies the step to its blocks (-> `TaskOutput`); the pickled (step, reduce,
-        args) that they receive; and at most FAN_IN tasks with partly reduced results (-> `Transfer`).
+        args) that they receive; and at most `fan_in` tasks with partly reduced results (-> `Transfer`).
         """
         use, task, n_parts = self.scheduler.use, _task(dask_tasks.map_part), len(self._parts)
         parcel: Any = dask_tasks.pack((step, reduce, args))
         self.traffic.bytes_out += len(parcel) * n_parts
-        if len(parcel) > SMALL_MESSAGE:
+        if len(parcel) > OPTIONS.small_message:
             parcel = as_task(parcel)
         features: list[Any] = [self.n_features] * n_parts
         if with_features:
@@ -364,8 +371,9 @@ class DaskDesign:
         ]
         results = [_task(dask_tasks.result_of)(task) for task in tasks]
         reduce_some = _task(dask_tasks.reduce_results)
-        while len(results) > FAN_IN:
-            results = [reduce_some(parcel, results[k : k + FAN_IN]) for k in range(0, len(results), FAN_IN)]
+        width = OPTIONS.fan_in
+        while len(results) > width:
+            results = [reduce_some(parcel, results[k : k + width]) for k in range(0, len(results), width)]
         return tasks, parcel, results
 
     def _split_by_part(self, per_block_args: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,15 +38,24 @@ from quernel.data.spilled_state import SpilledRowState
 
 Array = NDArray[np.floating]
 
-# Fractions of the memory budget: for row state, and for the features of a sample or of the active rows.
-STATE_SHARE, FEATURE_SHARE = 0.25, 0.25
-# Bytes that a sample may take however small the budget is. Problems of that size are solved in memory as a whole
-# (`solvers.screening`), and a poor warm start costs many times more than a sample.
-ALWAYS_SAMPLED = 16_000_000
-# Results are reduced so many at a time, as they come.
-FAN_IN = 16
-# Rows that are transformed, twice, to time the feature map.
-TRIAL = 1024
+
+@dataclass(frozen=True)
+class StreamingOptions:
+    """How the memory budget is divided, and what is tried before features are cached."""
+
+    # Fractions of the memory budget: for row state, and for the features of a sample or of the active rows.
+    state_share: float = 0.25
+    feature_share: float = 0.25
+    # Bytes that a sample may take however small the budget is. Problems of that size are solved in memory as a whole
+    # (`solvers.screening`), and a poor warm start costs many times more than a sample.
+    always_sampled: int = 16_000_000
+    # Results are reduced so many at a time, as they come.
+    fan_in: int = 16
+    # Rows that are transformed, twice, to time the feature map.
+    timed_rows: int = 1024
+
+
+OPTIONS = StreamingOptions()
 
 
 class StreamedDesign:
@@ -143,7 +153,7 @@ class StreamedDesign:
     @property
     def _room(self) -> float:
         """Bytes that a sample may take, as raw rows or as features."""
-        return max(FEATURE_SHARE * self.allowed, ALWAYS_SAMPLED)
+        return max(OPTIONS.feature_share * self.allowed, OPTIONS.always_sampled)
 
     def take(self, columns: NDArray[np.intp]) -> StreamedDesign:
         """The same rows for some of the fits; sample and cache are shared."""
@@ -214,7 +224,7 @@ class StreamedDesign:
 
     def remote(self) -> RemoteStub:
         """Stub that stands in for these rows in a problem handed to `run_at`."""
-        return RemoteStub(self._pass_map(self._shared.cache), int(FEATURE_SHARE * self.allowed), self.threads)
+        return RemoteStub(self._pass_map(self._shared.cache), int(OPTIONS.feature_share * self.allowed), self.threads)
 
     def kernel_scale(self) -> float:
         """Scale of the kernel: mean |phi_i|^2 over SIZE_ROWS rows of the sample."""
@@ -233,7 +243,7 @@ class StreamedDesign:
         """Empty row state; initial arrays are refused, for they would be as long as the files."""
         if arrays:
             raise ValueError("Row state of rows that are read from files must start empty: pass no arrays.")
-        return SpilledRowState(len(self.spans), int(STATE_SHARE * self.allowed))
+        return SpilledRowState(len(self.spans), int(OPTIONS.state_share * self.allowed))
 
     def map_reduce(
         self,
@@ -291,7 +301,7 @@ class StreamedDesign:
         self.sample(min(SIZE_ROWS, self.n_rows), np.random.default_rng(0))  # the pass that draws a sample is timed
         drawn = self._shared.drawn
         assert drawn is not None
-        X, seconds = drawn.source.X[:TRIAL], []
+        X, seconds = drawn.source.X[: OPTIONS.timed_rows], []
         for _ in range(2):
             begin = time.perf_counter()
             self.feature_map.transform(X)
@@ -388,16 +398,16 @@ class _Shared:
 
 
 def _tree_reduce(results: Iterator[Any], reduce: Reduce) -> Any:
-    """Reduce results as they come, FAN_IN at a time and in order.
+    """Reduce results as they come, `fan_in` at a time and in order.
 
-    levels[l] holds results that each stand for FAN_IN^l blocks, fewer than FAN_IN of them: only O(log n_blocks) results
-    are in memory at a time.
+    levels[l] holds results that each stand for `fan_in`^l blocks, fewer than `fan_in` of them: only O(log n_blocks)
+    results are in memory at a time.
     """
     levels: list[list[Any]] = [[]]
     for result in results:
         levels[0].append(result)
         level = 0
-        while len(levels[level]) == FAN_IN:
+        while len(levels[level]) == OPTIONS.fan_in:
             if level + 1 == len(levels):
                 levels.append([])
             levels[level + 1].append(reduce(levels[level]))
