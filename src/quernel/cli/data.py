@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -17,15 +16,21 @@ from quernel.data import DaskRows, memory_budget
 from quernel.estimators.validation import LARGEST, SMALLEST
 from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
-from quernel.tables import ReadOptions, StreamedTrainingData, TableError, TrainingData, prepare, prepare_streamed, read
+from quernel.tables import (
+    AnyTrainingData,
+    ReadOptions,
+    TableError,
+    TrainingData,
+    prepare,
+    prepare_streamed,
+    read,
+)
 from quernel.tables.arrow_casts import column_kind
 from quernel.tables.column_stats import MAX_CATEGORIES
 from quernel.tables.dask_tables import DaskTable, connect, dask_rows
 from quernel.tables.multi_file import find_files, find_unused_markers, is_data_file
 from quernel.tables.parquet_table import ParquetTable, copy_to_parquet, estimate_bytes, open_parquet
 from quernel.tables.reading import CSV, PARQUET, split_extension
-
-AnyTraining = TypeVar("AnyTraining", bound=TrainingData | StreamedTrainingData)
 
 # Fewer rows with a target are an error.
 MIN_ROWS = 20
@@ -45,7 +50,7 @@ MEMORY_PER_BYTE = 3
 @contextmanager
 def load_training_data(
     data: Path, options: ReadOptions, max_memory: int | None, dask: str | None = None
-) -> Iterator[tuple[pa.Table | None, TrainingData | StreamedTrainingData]]:
+) -> Iterator[tuple[pa.Table | None, AnyTrainingData]]:
     """Yield the Arrow table (None unless it is in memory) and the encoded training data, valid within the context.
 
     Parameters
@@ -112,7 +117,7 @@ def _check_not_empty(n_rows: int, data: Path) -> None:
         raise TableError(f"{data} has no rows: there is nothing to learn from.")
 
 
-def _check_training(training: AnyTraining, data: Path, options: ReadOptions) -> AnyTraining:
+def _check_training(training: AnyTrainingData, data: Path, options: ReadOptions) -> AnyTrainingData:
     """Raise if the target cannot be learnt from; add a note for each --missing marker that occurs in no file."""
     if training.n_rows < MIN_ROWS:
         raise TableError(f"{data} has {training.n_rows} rows with a target; at least {MIN_ROWS} are needed.")
@@ -135,7 +140,7 @@ def _check_training(training: AnyTraining, data: Path, options: ReadOptions) -> 
     return replace(training, notes=(*training.notes, *notes))
 
 
-def print_training(training: TrainingData | StreamedTrainingData) -> None:
+def print_training(training: AnyTrainingData) -> None:
     """Print notes on the training data, and how many rows were dropped for lack of a target."""
     for sentence in training.notes:
         note(sentence)
@@ -145,7 +150,7 @@ def print_training(training: TrainingData | StreamedTrainingData) -> None:
         note(f"{format_count(training.dropped, 'row')} without a target {are} left out{those}.")
 
 
-def read_mode(training: TrainingData | StreamedTrainingData) -> str:
+def read_mode(training: AnyTrainingData) -> str:
     """Return "whole" for data in memory, or a key of READ_MODES."""
     if isinstance(training, TrainingData):
         return "whole"

@@ -49,7 +49,7 @@ from quernel.conformal import ConformalQuantileRegressor
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables import StreamedTrainingData, TableModel, TrainingData
+from quernel.tables import AnyTrainingData, StreamedTrainingData, TableModel, TrainingData
 
 # Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
 # with sigma = 0.7 has 3.2.
@@ -120,7 +120,7 @@ def fit(
 
 def fit_with_progress(
     estimator: KernelQuantileRegressor | ConformalQuantileRegressor,
-    training: TrainingData | StreamedTrainingData,
+    training: AnyTrainingData,
     text: str,
     **kwargs: Any,
 ) -> float:
@@ -158,9 +158,7 @@ def _explain_report_failure(model: Path, data: Path, report: Path) -> Iterator[N
         ) from error
 
 
-def _summarize(
-    model: TableModel, training: TrainingData | StreamedTrainingData, data: Path, path: Path, seconds: float
-) -> dict[str, Any]:
+def _summarize(model: TableModel, training: AnyTrainingData, data: Path, path: Path, seconds: float) -> dict[str, Any]:
     """Summarize a fit, as printed by --json."""
     estimator, interval = model.model, model.interval
     bandwidth = estimator.bandwidth_
@@ -179,7 +177,7 @@ def _summarize(
 
 def summarize_model(
     estimator: KernelQuantileRegressor,
-    training: TrainingData | StreamedTrainingData,
+    training: AnyTrainingData,
     model: Path | None,
     seconds: float,
 ) -> dict[str, Any]:
@@ -199,7 +197,7 @@ def summarize_model(
     }
 
 
-def columns_table(training: TrainingData | StreamedTrainingData) -> RichTable:
+def columns_table(training: AnyTrainingData) -> RichTable:
     """Tabulate each column's type and encoding; of more than MAX_SHOWN, the unchanged ones of a type share a line."""
     table = RichTable(title="Input columns")
     for heading in ("column", "type", "encoded as"):
@@ -242,9 +240,7 @@ def print_model(summary: dict[str, Any]) -> None:
     errors.print(f"Next: {escape(command)}", soft_wrap=True)  # on one line, to be pasted
 
 
-def _list_tips(
-    training: TrainingData | StreamedTrainingData, fitted: KernelQuantileRegressor, log_target: bool
-) -> list[str]:
+def _list_tips(training: AnyTrainingData, fitted: KernelQuantileRegressor, log_target: bool) -> list[str]:
     """Return options that may improve the fit."""
     tips = []
     automatic = isinstance(fitted.bandwidth, str) and fitted.bandwidth == "auto" and fitted.bandwidth_ is not None

@@ -23,7 +23,7 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables import StreamedTrainingData, TrainingData
+from quernel.tables import AnyTrainingData, TrainingData
 from quernel.tables.arrow_casts import to_float64
 from quernel.tables.reservoir_sample import choose_sample_size
 from quernel.tables.streaming_training import sample_rows
@@ -293,9 +293,7 @@ def _read_sample(path: Path, target: str, reading: TableOptions, pilot: PilotOpt
         return Sample(X, y, training.n_rows, training.notes, command)
 
 
-def _sample_rows(
-    training: TrainingData | StreamedTrainingData, max_memory: int | None, pilot: PilotOptions
-) -> tuple[Array, Array]:
+def _sample_rows(training: AnyTrainingData, max_memory: int | None, pilot: PilotOptions) -> tuple[Array, Array]:
     """Return X and y of all rows with a target or, for streamed data, of a random sample."""
     if isinstance(training, TrainingData):
         return training.X, training.y

@@ -23,7 +23,7 @@ from quernel.data import memory_budget
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, report_page
 from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count, format_number
-from quernel.tables import StreamedTrainingData, TableError, TableModel, TrainingData, in_batches
+from quernel.tables import AnyTrainingData, TableError, TableModel, TrainingData, in_batches
 from quernel.tables.arrow_casts import column_kind, to_float64
 from quernel.tables.model import describe_unseen
 from quernel.tables.parquet_table import REDUCE_SIZE
@@ -179,7 +179,7 @@ def check_report_path(out: Path | None, *, force: bool) -> None:
 def report_by_refitting(
     model: TableModel,
     table: pa.Table | None,
-    training: TrainingData | StreamedTrainingData,
+    training: AnyTrainingData,
     *,
     seed: int,
     time_ordered: bool,

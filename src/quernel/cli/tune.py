@@ -27,7 +27,7 @@ from quernel.cli.options import (
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables import StreamedTrainingData, TableModel, TrainingData
+from quernel.tables import AnyTrainingData, TableModel
 
 
 @expand_options
@@ -64,7 +64,7 @@ def tune(
         _print_summary(summary)
 
 
-def _check_groups(search: SearchOptions, training: TrainingData | StreamedTrainingData) -> None:
+def _check_groups(search: SearchOptions, training: AnyTrainingData) -> None:
     """Raise if there are fewer groups than folds."""
     if training.groups is None:
         return

@@ -5,10 +5,11 @@ from quernel.tables.encoder import EncoderFit, TableEncoder, as_arrow, fit_encod
 from quernel.tables.model import TableModel, UnseenCategoriesWarning
 from quernel.tables.multi_file import in_batches, read
 from quernel.tables.reading import TableError
-from quernel.tables.streaming_training import StreamedTrainingData, TableRows, prepare_streamed
+from quernel.tables.streaming_training import AnyTrainingData, StreamedTrainingData, TableRows, prepare_streamed
 from quernel.tables.training_data import ReadOptions, TrainingData, prepare
 
 __all__ = [
+    "AnyTrainingData",
     "BooleanColumn",
     "DateColumn",
     "EncoderFit",

@@ -45,7 +45,7 @@ from quernel.tables.columns import Column, NumericColumn, TextColumn
 from quernel.tables.encoder import TableEncoder, assemble_encoder
 from quernel.tables.parquet_table import MapReduceTable, ParquetTable, RowBatch, RowGroup
 from quernel.tables.reservoir_sample import RowSample, merge_samples, sample_batch
-from quernel.tables.training_data import ReadOptions, check_group_labels, check_has_target, check_positive
+from quernel.tables.training_data import ReadOptions, TrainingData, check_group_labels, check_has_target, check_positive
 
 Array = NDArray[np.floating]
 # Number of rows with a target in every strip of every row group, by group and first row of the strip.
@@ -88,6 +88,10 @@ class StreamedTrainingData:
     def n_rows(self) -> int:
         """Number of rows with a target."""
         return self.rows.n_rows
+
+
+# Encoded training data, wherever the rows are.
+AnyTrainingData: TypeAlias = TrainingData | StreamedTrainingData
 
 
 def prepare_streamed(
