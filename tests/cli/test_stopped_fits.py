@@ -62,6 +62,15 @@ def test_a_limit_that_is_none_is_refused_before_any_work(folder, tmp_path):
     assert "--max-seconds must be a positive" in ran.stderr
 
 
+@pytest.fixture
+def heard():
+    """Ctrl-C as in a terminal: processes in the background, such as this one may be, ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_saves_the_best_model_and_a_second_one_aborts(folder, tmp_path, monkeypatch, times):
     pressed = []
