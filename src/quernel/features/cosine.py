@@ -16,7 +16,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from quernel._compile import compiled
 
 # pi = PI_1 + PI_2 + PI_3; the first two have so few significant bits (32) that their products with k < 2^20 are exact.
 PI_1 = float.fromhex("0x1.921fb54400000p+1")
@@ -31,7 +32,7 @@ C0, C1, C2, C3 = 0.9999999999999977, -0.4999999999998856, 0.04166666666573118, -
 C4, C5, C6, C7 = 2.4801582689576286e-05, -2.7556925490448287e-07, 2.085804387847153e-09, -1.1004959341669042e-11
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"}, inline="always")
+@compiled(fastmath={"contract"}, inline="always")
 def _write(line: Any, scale: Any, out: Any, i: int) -> None:
     """out[i] = scale * cos(line), for one row of angles."""
     too_large = 0  # a count is vectorised; a maximum would not be
@@ -50,7 +51,7 @@ def _write(line: Any, scale: Any, out: Any, i: int) -> None:
             out[i, j] = scale[j] * math.cos(line[j])
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@compiled(fastmath={"contract"})
 def scaled_cosine(z: Any, phase: Any, scale: Any, out: Any) -> None:
     """out[i, j] = scale[j] * cos(z[i, j] + phase[j]); `out` may be `z` itself, or of another floating type."""
     line = np.empty(z.shape[1])
@@ -60,7 +61,7 @@ def scaled_cosine(z: Any, phase: Any, scale: Any, out: Any) -> None:
         _write(line, scale, out, i)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@compiled(fastmath={"contract"})
 def scaled_cosine_fused(X: Any, frequencies: Any, phase: Any, scale: Any, out: Any) -> None:
     """out = scale * cos(X @ frequencies + phase), for X with few columns: a row of the product is computed on the fly.
 

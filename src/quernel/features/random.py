@@ -236,13 +236,11 @@ _compiled: ModuleType | None = None
 
 
 def _load_compiled() -> None:
-    """Import the compiled cosine, if it is not loaded yet and numba can work here."""
+    """Import the compiled cosine, if it is not loaded yet."""
     global _compiled
     if _compiled is None:
-        try:
-            from quernel.features import cosine
-        except RuntimeError:  # numba finds no directory for its cache: numpy's cosine does the same, slower
-            return
+        from quernel.features import cosine
+
         _compiled = cosine
 
 

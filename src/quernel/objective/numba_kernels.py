@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from quernel._compile import compiled
 
 FAST = {"contract", "reassoc", "nsz"}  # sums may be reordered; nan and infinity keep their meaning
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
     """Phi_i'u of one row for all columns, four at a time to share the loads of its features."""
     n_columns, n_features = coef.shape
@@ -41,7 +42,7 @@ def predict_row(features: Any, i: int, coef: Any, prediction: Any) -> None:
         prediction[k] = first
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def screen_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
     band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any,
@@ -87,7 +88,7 @@ def screen_rows(
             active[k, i] = is_active
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def screen_active_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
     widest: Any, narrowest: Any, errors: Any, shifts: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any,
@@ -140,7 +141,7 @@ def screen_active_rows(
                         phi_t_dual[k, j] += w * features[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def screen_rows_together(
     features: Any, offset: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
     band: Any, residual: Any, dual: Any, active: Any, phi_t_dual: Any, active_phi_t_dual: Any, mean_dual: Any,
@@ -198,7 +199,7 @@ def screen_rows_together(
                 phi_t_dual[k, j] += v * above[count, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def verify_rows(
     features: Any, offset: Any, sign: Any, share: Any, coef: Any, intercept: Any, knots: Any, slopes: Any, offsets: Any,
     dual: Any, active: Any, residual: Any, off_segment: Any, phi_t_dual: Any, mean_dual: Any, loss: Any,
@@ -243,7 +244,7 @@ def verify_rows(
                 loss[k] += share[i] * (v * r - offsets[k, piece])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def phi_t_dual_by_sign(features: Any, weighted: Any, phi_t_positive: Any, phi_t_negative: Any) -> None:
     """Sum weighted (q, m) times features, positive and negative weights apart."""
     n_columns, n_features = phi_t_positive.shape
@@ -258,7 +259,7 @@ def phi_t_dual_by_sign(features: Any, weighted: Any, phi_t_positive: Any, phi_t_
                     phi_t_negative[k, j] += w * features[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def smoothed_gradient_column(
     residual: Any, anchor: Any, share: Any, signed_share: Any, low: float, high: float, width: float, weighted: Any
 ) -> tuple[float, float, float, float, int]:
@@ -283,7 +284,7 @@ def smoothed_gradient_column(
     return mean_dual, positive, loss, fenchel_gap, active
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@compiled(fastmath=FAST)
 def eval_along_direction_column(
     residual: Any, anchor: Any, change: Any, share: Any, low: float, high: float, width: float, step: float
 ) -> tuple[float, float]:
@@ -299,7 +300,7 @@ def eval_along_direction_column(
     return slope, curvature * scale
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def active_rows(at: Any, anchor: Any, low: float, high: float, width: float) -> Any:
     """Indices of the rows whose v is not clipped, at residuals `at`."""
     scale = 1 / width
@@ -311,7 +312,7 @@ def active_rows(at: Any, anchor: Any, low: float, high: float, width: float) -> 
     return found[:count]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def probe_levels(
     y: Any,
     share: Any,

@@ -1,0 +1,79 @@
+"""Compiled functions need no directory to write to."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import quernel
+
+# The package on the path is the copy; its fit uses the compiled loops of the solver, and its cosine is called as well.
+FIT = """
+import numpy as np, quernel
+from quernel.features import cosine
+assert quernel.__file__.startswith({package!r})
+rng = np.random.default_rng(0)
+X = rng.random((4000, 2))
+y = X[:, 0] + rng.standard_normal(4000)
+model = quernel.KernelQuantileRegressor([0.3, 0.7], n_components=50, alpha=1e-4, random_state=0).fit(X, y)
+assert model.duality_gap_.max() <= 1e-6
+import sys
+assert "quernel.objective.numba_kernels" in sys.modules
+out = np.zeros((1, 1))
+cosine.scaled_cosine(out, np.zeros(1), np.ones(1), out)
+assert abs(out - 1).max() < 1e-12
+"""
+# The compiled cosine alone; {change} is what happens to the cache between its import and its first use.
+COSINE = """
+import numpy as np, os, pathlib, shutil
+from quernel.features import cosine
+{change}
+out = np.zeros((1, 1))
+cosine.scaled_cosine(out, np.zeros(1), np.ones(1), out)
+assert abs(out - 1).max() < 1e-12
+"""
+
+
+def run(code, **environment):
+    """Run the code in a fresh process, in which `environment` replaces some variables (None removes one)."""
+    variables = {name: value for name, value in (os.environ | environment).items() if value is not None}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("cache", ["unset", "unwritable"])
+def test_an_installation_without_a_place_to_write(cache, tmp_path):
+    """Files stand where the directories for a cache would be, which stops the administrator, too."""
+    shutil.copytree(Path(quernel.__file__).parent, tmp_path / "quernel", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in [path for path in (tmp_path / "quernel").rglob("*") if path.is_dir()]:
+        (folder / "__pycache__").write_text("")
+    (tmp_path / "file").write_text("")
+    nowhere = str(tmp_path / "file" / "folder")
+    run(
+        FIT.format(package=str(tmp_path)),
+        PYTHONPATH=str(tmp_path),
+        NUMBA_CACHE_DIR=None if cache == "unset" else nowhere,
+        HOME=nowhere,
+        XDG_CACHE_HOME=nowhere,
+        TMPDIR=None,
+    )
+
+
+def test_a_cache_that_cannot_be_written_any_more(tmp_path):
+    """The directory is there when functions are declared, and is none when they are compiled."""
+    folder = tmp_path / "cache"
+    change = f"folder = {str(folder)!r}; shutil.rmtree(folder); pathlib.Path(folder).write_text('')"
+    run(COSINE.format(change=change), NUMBA_CACHE_DIR=str(folder))
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_damaged_cache_files_are_compiled_again(ending, tmp_path):
+    run(COSINE.format(change=""), NUMBA_CACHE_DIR=str(tmp_path))
+    files = list(tmp_path.rglob(f"*.{ending}"))
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[:20])
+    run(COSINE.format(change=""), NUMBA_CACHE_DIR=str(tmp_path))
