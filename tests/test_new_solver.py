@@ -53,7 +53,7 @@ def split(point):
 
 @pytest.fixture
 def gradient_descent(monkeypatch):
-    monkeypatch.setitem(solvers.SOLVERS, "gradient", solvers.Solver(descend, warm_starts=True, out_of_core=True))
+    monkeypatch.setitem(solvers.SOLVERS, "gradient", solvers.Solver(descend, warm_starts=True))
 
 
 @pytest.fixture
@@ -96,12 +96,6 @@ def test_it_serves_other_losses_and_classes(gradient_descent, table):
         assert model.score(X, target) > 0.5
 
 
-def test_it_makes_passes_over_rows_that_are_not_in_memory(gradient_descent, table):
-    streamed, whole = fit(MemmapRows(*table)), fit(*table)
-    np.testing.assert_allclose(streamed.objective_, whole.objective_, rtol=1e-9)
-    np.testing.assert_array_equal(streamed.n_iter_, whole.n_iter_)
-
-
 def test_a_warm_start_pays(gradient_descent, table):
     model = KernelQuantileRegressor(LEVELS, solver="gradient", tol=0.05, **SETTINGS, warm_start=True).fit(*table)
     first = model.n_iter_
@@ -112,6 +106,10 @@ def test_what_a_solver_does_not_declare_is_not_asked_of_it(monkeypatch, table):
     monkeypatch.setitem(solvers.SOLVERS, "gradient", solvers.Solver(descend))
     with pytest.raises(ValueError, match="solver='gradient'"):
         fit(*table, warm_start=True)
+    with pytest.raises(ValueError, match="solver='gradient' needs all rows in memory"):
+        fit(MemmapRows(*table), max_memory=1000)
+    with pytest.raises(ValueError, match="dtype='float32'"):
+        fit(*table, dtype="float32")
 
 
 def test_the_command_line_offers_it(gradient_descent, tmp_path):

@@ -165,13 +165,13 @@ def _check_data(used_cars: Path | None) -> dict[str, str]:
 def _check_setup(plan: Reproduction, *, named: bool, force: bool) -> None:
     """Fail, before any work, without matplotlib, a known solver, data that a named experiment needs, or a folder."""
     from quernel.datasets.real import CAR_ADVICE
+    from quernel.paper.holdout_fit import PAPER_SOLVERS
     from quernel.paper.reproduction import MARKER
     from quernel.plots.style import require_matplotlib
-    from quernel.solvers import SOLVERS
 
     require_matplotlib()
-    if plan.solver not in SOLVERS:
-        fail(f"There is no solver {plan.solver!r}. Known: {', '.join(SOLVERS)}.")
+    if plan.solver not in PAPER_SOLVERS:
+        fail(f"There is no solver {plan.solver!r}. Known: {', '.join(PAPER_SOLVERS)}.")
     wanting = [one.name for one in plan.chosen if not plan.has_data(one)]
     if wanting and named:
         fail(f"{wanting[0]} needs --used-cars PATH. {CAR_ADVICE}")

@@ -287,7 +287,7 @@ def _check_estimator(estimator: KernelQuantileRegressor, dask: str | None) -> No
             "--noncrossing rearrange."
         )
     with cli_error_names():
-        for what, instead in () if dask is None else estimator._in_memory_only():
+        for what, instead in () if dask is None else estimator._restrictions("out_of_core"):
             raise ValueError(
                 f"{what} needs all rows in memory, but with --dask they stay with the workers. Use {instead}, or leave "
                 "--dask out."

@@ -1,7 +1,7 @@
 """Base class of the estimators. Every fit is three steps, seen in the `fit` of each estimator:
 
-    plan = self._plan(data, kernel, loss, start)        every automatic choice (`tuning.plan`)
-    solution = self._solve(plan, data, loss, start)     features, design matrix, certified solution (`estimators.solve`)
+    plan = self._plan(data, kernel, loss, ...)          every automatic choice (`tuning.plan`)
+    solution = self._solve(plan, data, loss, ...)       features, design matrix, certified solution (`estimators.solve`)
     self._store(data, plan, solution, ...)              the only place that writes fitted attributes
 
 after the parameters (`_check_parameters`) and the data (`_read`) have been validated. Nothing is written on the
@@ -11,8 +11,7 @@ estimator before `_store`: a fit that fails or is interrupted leaves it as it wa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel._threads import single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.estimators.inputs import TrainingData, blockwise, read_training_data
-from quernel.estimators.solve import Solution, Task, evaluate_outputs, solve_full_kernel, solve_on_features
+from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features
 from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
 from quernel.estimators.warm_start import WarmStart, warm_start_state
 from quernel.estimators.warnings import print_progress, reset_warning, warn_if_extrapolating, warn_not_converged
@@ -32,7 +31,7 @@ from quernel.kernels import Kernel, Linear, ShiftInvariantKernel, resolve
 from quernel.losses import Loss
 from quernel.objective import NotFiniteError
 from quernel.solvers import SOLVERS, Solver
-from quernel.solvers.progress import Stop, listening, stopping
+from quernel.solvers.progress import listening
 from quernel.tuning.alpha import AlphaChoice, alpha_for
 from quernel.tuning.bandwidth import BandwidthChoice
 from quernel.tuning.cost import refuse_if_too_large
@@ -87,7 +86,7 @@ class KernelEstimator(BaseEstimator):
             raise ValueError(f"fit_intercept must be True or False; got {self.fit_intercept!r}.")
         if not isinstance(self.warm_start, bool | np.bool_):
             raise ValueError(f"warm_start must be True or False; got {self.warm_start!r}.")
-        for what, instead in self._in_memory_only() if self.warm_start else ():
+        for what, instead in self._restrictions("warm_starts") if self.warm_start else ():
             raise ValueError(f"warm_start=True is not for {what}, which always starts from scratch. Use {instead}.")
         check_positive("tol", self.tol)
         check_positive("max_iter", self.max_iter, integer=True)
@@ -130,32 +129,25 @@ class KernelEstimator(BaseEstimator):
         reads_all = isinstance(kernel, Linear) and SOLVERS[self.solver].out_of_core
         return read_training_data(self, X, y, sample_weight, read_target, finite=not reads_all)
 
-    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
-        """Yield (setting, alternative) for each chosen option that works only in memory and from a cold start.
+    def _restrictions(self, needed: str) -> Iterator[tuple[str, str]]:
+        """Yield (setting, alternative) for each chosen option that cannot do what is needed.
 
-        Such options are refused for out-of-core data, with `warm_start=True` and with a checkpoint.
+        `needed` is an ability of solvers: "out_of_core" for data that are not in memory, "warm_starts" for
+        `warm_start=True` and checkpoints.
         """
-        if not (SOLVERS[self.solver].out_of_core and SOLVERS[self.solver].warm_starts):
+        if not getattr(SOLVERS[self.solver], needed):
             yield f"solver={self.solver!r}", "solver='newton'"
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
             yield 'n_components="exact"', "random features, such as n_components=1000"
 
-    def _plan(self, data: TrainingData, kernel: Kernel, loss: Loss, start: WarmStart) -> FitPlan:
+    def _plan(self, data: TrainingData, kernel: Kernel, loss: Loss, start: WarmStart, budget: TimeBudget) -> FitPlan:
         """Make every automatic choice, or keep those of the last fit for a warm start."""
         self._refuse_size(data, kernel, loss)
         if start.plan is not None:
             return start.plan
-        with self._planning():
+        with budget.planning():
             default = self._default_alpha(data.summary, loss) if self.alpha == "auto" else None
             return plan_fit(self, data.summary, kernel, loss, default)
-
-    def _time_limit(self) -> AbstractContextManager[Stop]:
-        """Context of a fit, in which solvers stop after `max_seconds`."""
-        return stopping(self.max_seconds)
-
-    def _planning(self) -> AbstractContextManager[Stop]:
-        """Context of the choices, which get half of `max_seconds`: then the best of those tried is taken."""
-        return stopping(None if self.max_seconds is None else self.max_seconds / 2)
 
     def _refuse_size(self, data: TrainingData, kernel: Kernel, loss: Loss) -> None:
         """Raise ValueError, before any work, if memory cannot hold the fit or squares of X overflow."""
@@ -183,6 +175,7 @@ class KernelEstimator(BaseEstimator):
         data: TrainingData,
         loss: Loss,
         start: WarmStart,
+        budget: TimeBudget,
         *,
         solver: Solver | None = None,
         points: Array | None = None,
@@ -196,12 +189,11 @@ class KernelEstimator(BaseEstimator):
         task = Task(loss, plan.alpha, self.fit_intercept, solver, self.tol, self.max_iter, self.max_memory)
         try:
             with (
-                stopping(interruptible=True) as stop,
+                budget.solving() as stop,
                 listening(print_progress) if self.verbose else nullcontext(),
             ):
                 if plan.features == "exact":
-                    solution = solve_full_kernel(task, summary.source, plan.kernel)
-                    return replace(solution, stopped_by=stop.reason)
+                    return solve_full_kernel(task, summary.source, plan.kernel).explain_stop(stop)
                 feature_map = draw_features(self, plan, summary) if start.feature_map is None else start.feature_map
                 checkpoint = start.open_checkpoint(self, data, plan, feature_map)
                 kwargs = start.solver_kwargs(checkpoint)
@@ -209,7 +201,7 @@ class KernelEstimator(BaseEstimator):
                     kwargs["points"] = feature_map.transform(points)
                 float32 = self.dtype == "float32" and plan.features != "columns"
                 solution = solve_on_features(task, summary, feature_map, float32=float32, **kwargs)
-                return replace(solution, stopped_by=stop.reason)
+                return solution.explain_stop(stop)
         except NotFiniteError:
             if summary.in_memory:  # say in which columns
                 refuse_missing(summary.source.X, data.names)
@@ -236,6 +228,7 @@ class KernelEstimator(BaseEstimator):
             "intercept_": result.intercept,
             "duality_gap_": result.relative_gap,
             "objective_": result.objective,
+            "stopped_by_": solution.stopped_by,
             "n_iter_": int(result.iterations.max(initial=1)),
             **warm_start_state(self, summary, result),
             **attributes,

@@ -18,6 +18,7 @@ from quernel.data import ArrayRows, statistics
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import blockwise, require_in_memory
 from quernel.estimators.multiclass import ProbabilityCurves, class_weights, encode_signs, encode_target
+from quernel.estimators.solve import TimeBudget
 from quernel.estimators.validation import check_labels, check_loss, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
@@ -157,18 +158,19 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         """
         kernel, loss = self._check_parameters(), self._check_loss()
         check_checkpoint(self, checkpoint)
-        with self._time_limit():
-            labelled = self._read(kernel, X, y, sample_weight, check_labels)
-            classes = _find_classes(labelled.rows)
-            n_columns = 1 if len(classes) == 2 else len(classes)
-            loss = loss.take(np.zeros(n_columns, dtype=np.intp))
-            together = n_columns > 1 and self._multinomial(loss)
-            if together:
-                self._check_multinomial(labelled.rows, checkpoint)
-            data = replace(labelled, rows=self._encode_classes(labelled.rows, classes, n_columns))
-            start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-            plan = self._plan(data, kernel, loss, start)
-            solution = self._solve(plan, data, loss, start, solver=MULTINOMIAL if together else None)
+        budget = TimeBudget(self.max_seconds)
+        labelled = self._read(kernel, X, y, sample_weight, check_labels)
+        classes = _find_classes(labelled.rows)
+        n_columns = 1 if len(classes) == 2 else len(classes)
+        loss = loss.take(np.zeros(n_columns, dtype=np.intp))
+        together = n_columns > 1 and self._multinomial(loss)
+        if together:
+            self._check_multinomial(labelled.rows, checkpoint)
+        data = replace(labelled, rows=self._encode_classes(labelled.rows, classes, n_columns))
+        start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+        plan = self._plan(data, kernel, loss, start, budget)
+        solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
+        with budget.solving():
             calibrated = None if self.calibration is None else self._calibrate(plan, labelled.rows)
         own = {"classes_": classes, "loss_": loss, "_together": together}
         if calibrated is not None:
@@ -197,8 +199,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
                 "multiclass='ovr'."
             )
 
-    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
-        yield from super()._in_memory_only()
+    def _restrictions(self, needed: str) -> Iterator[tuple[str, str]]:
+        yield from super()._restrictions(needed)
         if self.calibration is not None:
             yield f"calibration={self.calibration!r}", "loss='logistic' and calibration=None"
 

@@ -145,7 +145,7 @@ def read_training_data(
         if not isinstance(given, ArrayRows) and given.names is not None:
             names = np.array(given.names, dtype=object)
         if not isinstance(source, ArrayRows):
-            require_in_memory(estimator._in_memory_only(), source)
+            require_in_memory(estimator._restrictions("out_of_core"), source)
             return TrainingData(source, names)
         X, y, sample_weight = source.X, source.y, source.weight
     header = copy(estimator)  # scikit-learn writes the names of the columns on it

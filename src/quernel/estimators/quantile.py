@@ -17,7 +17,7 @@ from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import TrainingData, blockwise
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, rearrange
-from quernel.estimators.solve import Solution, evaluate_outputs
+from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
 from quernel.estimators.validation import check_lengths, check_levels, check_rows, check_scored, check_target
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
@@ -122,7 +122,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         Time limit of the fit. A fit that reaches it keeps its best certified solution, whose relative duality gap is in
         `duality_gap_` and in a ConvergenceWarning. Choices of hyperparameters get half of the time. Ctrl-C ends a fit
         in the same way (a second one raises KeyboardInterrupt); before the solver has begun it raises at once, and the
-        estimator is left as it was.
+        estimator is left as it was. `stopped_by_` says what ended a fit short of `tol`.
     max_memory : int or None, default=None
         Bytes that stored features may take; None is half of the free memory. Features that need more are recomputed
         block by block. Files that take no more than this are read into memory first; larger ones are streamed in every
@@ -166,6 +166,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         it, or of a thousandth of the best constant's objective if that is larger. With ``n_components="exact"`` this
         holds for all functions of the kernel's space (RKHS). With ``noncrossing="joint"`` it refers to the sum over the
         levels fitted together, among coefficients whose levels do not cross.
+    stopped_by_ : "time limit", "interrupt", "callback" or None
+        What stopped the solver short of `tol`; None if nothing did.
     objective_ : ndarray of shape (q,)
         Mean pinball loss on the training data plus penalty.
     n_iter_ : int
@@ -179,8 +181,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         targets. A quantile within 1e-4 of the robust scale of y from such a value is predicted as exactly that value,
         as is needed to count y <= quantile for counts, or amounts that are often zero.
     input_range_ : ndarray of shape (2, n_features_in_)
-        Minimum and maximum of every column. `outside` returns the rows that leave it; `predict` warns of rows that do
-        so by more than a quarter of the range, since the model extrapolates there.
+        Minimum and maximum of every column. `is_extrapolation` marks the rows that leave it; `predict` warns of rows
+        that do so by more than a quarter of the range, since the model extrapolates there.
     n_features_in_, feature_names_in_ : as in scikit-learn
 
     Examples
@@ -270,12 +272,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         levels, single = check_levels(self.quantiles)
         kernel, loss = self._check_parameters(), Pinball(levels)
         check_checkpoint(self, checkpoint)
-        with self._time_limit():
-            data = self._read(kernel, X, y, sample_weight)
-            points = self._check_points(noncrossing_points, data)
-            start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-            plan = self._plan(data, kernel, loss, start)
-            solution = self._solve(plan, data, loss, start, solver=self._joint_solver(), points=points)
+        budget = TimeBudget(self.max_seconds)
+        data = self._read(kernel, X, y, sample_weight)
+        points = self._check_points(noncrossing_points, data)
+        start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+        plan = self._plan(data, kernel, loss, start, budget)
+        solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
         return self._store(data, plan, solution, start, **self._describe_levels(levels, single, data, solution))
 
     def _describe_levels(self, levels: Array, single: bool, data: TrainingData, solution: Solution) -> dict[str, Any]:
@@ -438,8 +440,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         return super()._check_parameters()
 
-    def _in_memory_only(self) -> Iterator[tuple[str, str]]:
-        yield from super()._in_memory_only()
+    def _restrictions(self, needed: str) -> Iterator[tuple[str, str]]:
+        yield from super()._restrictions(needed)
         if self.noncrossing == "joint":
             yield 'noncrossing="joint"', 'noncrossing="rearrange"'
 

@@ -13,6 +13,7 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.data.sources import positive_weight_mask
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.inputs import sample_rows, source_of
+from quernel.estimators.solve import TimeBudget
 from quernel.estimators.splits import check_splitting, read_splits
 from quernel.estimators.validation import check_levels
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
@@ -190,16 +191,16 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
         given = source_of(X, y, sample_weight)
         if given is not None:
             X, y, sample_weight = given, None, None
-        with self._time_limit():
-            data = self._read(kernel, X, y, sample_weight)
-            points = self._check_points(noncrossing_points, data)
-            self._refuse_size(data, kernel, loss)
-            start = WarmStart(path=checkpoint)
-            with self._planning():
-                counts = _positive_weight_mask(given, sample_weight, data.summary.n_rows)
-                chosen, search = self._search(kernel, data.summary, loss, counts, groups)
-                plan = plan_features(self, data.summary, loss, chosen)
-            solution = self._solve(plan, data, loss, start, solver=self._joint_solver(), points=points)
+        budget = TimeBudget(self.max_seconds)
+        data = self._read(kernel, X, y, sample_weight)
+        points = self._check_points(noncrossing_points, data)
+        self._refuse_size(data, kernel, loss)
+        start = WarmStart(path=checkpoint)
+        with budget.planning():
+            counts = _positive_weight_mask(given, sample_weight, data.summary.n_rows)
+            chosen, search = self._search(kernel, data.summary, loss, counts, groups)
+            plan = plan_features(self, data.summary, loss, chosen)
+        solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
         own = self._describe_levels(levels, single, data, solution)
         return self._store(data, plan, solution, start, **own, **search)
 

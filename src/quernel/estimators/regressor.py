@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.inputs import blockwise
+from quernel.estimators.solve import TimeBudget
 from quernel.estimators.validation import check_loss, check_rows, check_scored
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
 from quernel.features import RandomFeatures
@@ -126,12 +127,12 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
         kernel = self._check_parameters()
         check_loss(self.loss, margin=False)
         check_checkpoint(self, checkpoint)
-        with self._time_limit():
-            data = self._read(kernel, X, y, sample_weight)
-            loss = scaled_loss(self.loss, data.summary.target_scale) if isinstance(self.loss, str) else self.loss
-            start = WarmStart.from_model(self, data.summary, loss, checkpoint)
-            plan = self._plan(data, kernel, loss, start)
-            solution = self._solve(plan, data, loss, start)
+        budget = TimeBudget(self.max_seconds)
+        data = self._read(kernel, X, y, sample_weight)
+        loss = scaled_loss(self.loss, data.summary.target_scale) if isinstance(self.loss, str) else self.loss
+        start = WarmStart.from_model(self, data.summary, loss, checkpoint)
+        plan = self._plan(data, kernel, loss, start, budget)
+        solution = self._solve(plan, data, loss, start, budget)
         return self._store(data, plan, solution, start, loss_=loss)
 
     def _output_names(self) -> list[str]:

@@ -10,7 +10,8 @@ duality gap: the gap then holds for all functions of the kernel's RKHS.
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+import time
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,8 @@ from quernel.kernels import Kernel
 from quernel.losses import Loss
 from quernel.objective import Problem
 from quernel.objective.duality_gap import low_rank_bound, relative
-from quernel.solvers import Result, Solver
+from quernel.solvers import Result, Solver, Status
+from quernel.solvers.progress import Stop, stopping
 from quernel.solvers.result import InitialPoint, after, recertify
 from quernel.tuning.data_summary import DataSummary, StreamedSummary
 from quernel.tuning.plan import FeatureMap
@@ -82,6 +84,27 @@ class Task:
             return self.solver(problem, tol=self.tol, max_iter=self.max_iter, **kwargs)
 
 
+class TimeBudget:
+    """`max_seconds` of a fit, counted from now: planning gets half, solving what is left, and at least half.
+
+    Parts of planning cannot be stopped; what they take too long is not at the expense of the solution.
+    """
+
+    def __init__(self, max_seconds: float | None) -> None:
+        self._max_seconds, self._start = max_seconds, time.monotonic()
+
+    def planning(self) -> AbstractContextManager[Stop]:
+        """Context of the choices: after half of the time, the best of those tried is taken."""
+        return stopping(None if self._max_seconds is None else self._max_seconds / 2)
+
+    def solving(self) -> AbstractContextManager[Stop]:
+        """Context of a solver, which the rest of the time limits and Ctrl-C ends."""
+        if self._max_seconds is None:
+            return stopping(interruptible=True)
+        left = self._start + self._max_seconds - time.monotonic()
+        return stopping(max(left, self._max_seconds / 2), interruptible=True)
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Fitted feature map, the certified coefficients on its features, and why the solver was stopped, if it was."""
@@ -89,6 +112,10 @@ class Solution:
     feature_map: FeatureMap | PivotedCholesky
     result: Result
     stopped_by: str | None = None
+
+    def explain_stop(self, stop: Stop) -> Solution:
+        """The same solution with the reason, if the solver was stopped short of its tolerance."""
+        return replace(self, stopped_by=stop.reason) if Status.STOPPED in self.result.status else self
 
 
 def solve_on_features(

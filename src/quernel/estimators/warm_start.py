@@ -94,7 +94,7 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
             "A fit can resume from a checkpoint only with the same random features: checkpoint needs an integer as "
             f"random_state; got {estimator.random_state!r}."
         )
-    for what, instead in estimator._in_memory_only():
+    for what, instead in estimator._restrictions("warm_starts"):
         raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 

@@ -104,7 +104,8 @@ def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = No
     more = f"a larger max_iter (now {model.max_iter})"
     how = "stopped"
     if stopped_by is not None:
-        more = f"a larger max_seconds (now {model.max_seconds:g})" if stopped_by == "time limit" else "more time"
+        limited = stopped_by == "time limit" and model.max_seconds is not None
+        more = f"a larger max_seconds (now {model.max_seconds:g})" if limited else "more time"
         how = f"was stopped by {'a callback' if stopped_by == 'callback' else f'the {stopped_by}'}"
     warnings.warn(
         f"The fit of {fits} {how} at a relative duality gap of {gap:.1e}, above tol={model.tol:g}. "

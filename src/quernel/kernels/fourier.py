@@ -5,9 +5,9 @@ its spectral measure:
 
     K(x, z) = E cos(w'(x - z)),      w ~ spectral measure.
 
-`gram` evaluates the left side and `frequencies` draws from the right; a test compares the two. All spectral measures
-here are scale mixtures of normals: normal (Gaussian kernel), Student t (Matern), Cauchy (Laplacian). Every kernel
-measures distance after dividing each column by its bandwidth.
+`gram` evaluates the left side and `frequencies` draws from the right; a test compares the two. The spectral measures
+of the named kernels are scale mixtures of normals: normal (Gaussian kernel), Student t (Matern), Cauchy (Laplacian),
+Laplace (Cauchy kernel). Every kernel measures distance after dividing each column by its bandwidth.
 """
 
 from __future__ import annotations

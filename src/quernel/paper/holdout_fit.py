@@ -82,7 +82,7 @@ def _solve_per_column(problem: Problem, alphas: Array, *, tol: float, solver: st
 
 def solver_function(name: str) -> Callable[..., Result]:
     """The solver of this name as a function of a problem, `tol` and `max_iter`."""
-    return SOLVERS[NEWTON] if name == NEWTON else _solve_by_admm
+    return PAPER_SOLVERS[name]
 
 
 def _solve_by_admm(problem: Problem, *, tol: float, max_iter: int = 0) -> Result:
@@ -93,6 +93,10 @@ def _solve_by_admm(problem: Problem, *, tol: float, max_iter: int = 0) -> Result
         stats = (problem.n_columns, int(np.sum(result.relative_gap > tol)), float(result.relative_gap.max()))
         gaps[f"{tol:g}"] = merge_gap_stats(gaps.get(f"{tol:g}"), stats)
     return result
+
+
+# The solvers of the reproduction, by name.
+PAPER_SOLVERS: dict[str, Callable[..., Result]] = {NEWTON: SOLVERS[NEWTON], "admm": _solve_by_admm}
 
 
 def merge_gap_stats(some: tuple[int, int, float] | None, more: tuple[int, int, float]) -> tuple[int, int, float]:

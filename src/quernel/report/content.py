@@ -1,4 +1,4 @@
-"""What the report says: `compute_page` computes every number once, and explains how each hyperparameter was chosen."""
+"""What the report says: `compute_page` computes what its sections share, and explains every hyperparameter."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def most_components(n: int, n_levels: int, *, solver: str, max_memory: int | Non
     features, not for more. ADMM stores all features and a copy of them.
     """
     room = memory_budget(max_memory) / (NUMBER * n)
-    if solver == "admm":
+    if not SOLVERS[solver].out_of_core:
         rows = _rows(n, n_levels)
         room = min(room, (available_memory() - rows) / (2 * NUMBER * n))
     else:
@@ -181,16 +181,17 @@ def refuse_if_too_large(
     M = COMPONENTS.sizes[0] if n_components == "auto" else int(n_components)
     features, allowed = (SINGLE if dtype == "float32" else NUMBER) * n * M, memory_budget(max_memory)
     what = f"{n:,} rows x {M:,} features need {as_size(features)}"
-    if solver == "admm" and features > allowed:
+    in_memory = not SOLVERS[solver].out_of_core
+    if in_memory and features > allowed:
         raise ValueError(
-            f"The admm solver keeps all features in memory, but {what}, and {as_size(allowed)} are allowed. "
+            f"The {solver} solver keeps all features in memory, but {what}, and {as_size(allowed)} are allowed. "
             "Use solver='newton', which can do without, fewer components, or raise max_memory."
         )
-    if solver == "newton" and (max_memory is None or features > allowed):  # recomputed if they do not fit
+    if not in_memory and (max_memory is None or features > allowed):  # recomputed if they do not fit
         return
-    twice = 2 if solver == "admm" else 1  # admm centres a copy of them
+    twice = 2 if in_memory else 1  # such solvers may centre a copy of them
     if twice * features + rows > free:
-        remedy = "Use solver='newton' or fewer components." if solver == "admm" else "Lower max_memory below that size."
+        remedy = "Use solver='newton' or fewer components." if in_memory else "Lower max_memory below that size."
         raise ValueError(
             f"{what}{' twice over' * (twice - 1)} and {as_size(rows)} for the rows, but {as_size(free)} are free. "
             f"{remedy}"
@@ -210,7 +211,7 @@ def _block(n: int, M: int) -> int:
 def _copies(n: int, M: int, q: int, solver: str, stored: bool) -> float:
     """Bytes of the features that a solver copies, and of its M x M matrices."""
     square = min(n, M) ** 2
-    if solver == "admm":
+    if not SOLVERS[solver].out_of_core:
         return NUMBER * (n * M + 2 * square)
     active = ACTIVE_COPIES * q * min(n, ACTIVE_ROWS * M) * M
     screened = SCREENED_SHARE * n * M * (1 if stored else q) if n >= SCREENED_FROM * M else 0
@@ -222,7 +223,7 @@ def _operations(n: int, d: int, M: int, q: int, solver: str, stored: bool, linea
     levels = 1 + NEXT_LEVEL * (q - 1)
     make = 0 if linear else COSINE + 2 * d
     small = min(n, M)
-    if solver == "admm":
+    if not SOLVERS[solver].out_of_core:  # a method of first order
         return n * M * (make + ADMM_SWEEPS * TOUCH * levels) + 2 * n * M * small + 10 * small**3
     sweeps = FEWEST_SWEEPS + MORE_SWEEPS * min(1.0, SCREENED_FROM * M / n)
     return n * M * (make * (1 if stored else sweeps) + sweeps * TOUCH * levels) + 2 * HESSIANS * q * small**2 * M
