@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quernel._threads import parallel_map, single_threaded_blas
 from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks, memory_budget
 from quernel.features import PivotedCholesky
-from quernel.features.landmarks import FLOOR
+from quernel.features.landmarks import CHOLESKY
 from quernel.kernels import Kernel
 from quernel.losses import Loss
 from quernel.objective import Problem
@@ -169,7 +169,7 @@ def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution
     share, tol, half = source.share(), task.tol, replace(task, tol=task.tol / 2)
     # While it grows, up to three copies of the factor are in memory.
     most = int(memory_budget(task.max_memory) / (3 * 8 * source.n_rows))
-    cut = min(OPTIONS.largest_tol, max(task.alpha * tol, FLOOR))
+    cut = min(OPTIONS.largest_tol, max(task.alpha * tol, CHOLESKY.floor))
     for _ in range(OPTIONS.max_trials):
         feature_map = PivotedCholesky(kernel, tol=cut, max_components=most)
         features = feature_map.fit_transform(source.X, sample_weight=source.weight)
@@ -185,9 +185,9 @@ def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution
         missed = missed.reshape(len(result.objective), -1).sum(axis=1)  # several columns may form one problem
         scale = np.maximum(result.objective, result.null_objective / 1000)
         excess = np.max(np.divide(missed, scale * tol / 2, out=np.zeros_like(missed), where=scale > 0))
-        if excess <= 1 or cut <= FLOOR:
+        if excess <= 1 or cut <= CHOLESKY.floor:
             break
-        cut = max(cut / (2 * excess), FLOOR)
+        cut = max(cut / (2 * excess), CHOLESKY.floor)
         del features
     gap = result.gap + missed
     relative_gap = relative(gap, result.objective, result.null_objective)
