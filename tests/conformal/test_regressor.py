@@ -38,6 +38,31 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.parametrize(
+    ("n", "settings", "expected"),
+    [
+        (400, {}, 100),
+        (30, {}, 9),
+        (10, {}, 9),
+        (30, {"symmetric": False}, 19),
+        (30, {"coverage": 0.5}, 8),
+        (30, {"time_ordered": True}, 9),
+    ],
+)
+def test_small_tables_calibrate_with_as_many_rows_as_the_coverage_needs(n, settings, expected):
+    X = np.random.default_rng(0).random((n, 2))
+    model = ConformalQuantileRegressor(Constant(), random_state=0, **settings).fit(X, X[:, 0])
+    assert (model.n_calibration_, len(model.estimators_[0].rows_)) == (expected, n - expected)
+
+
+def test_small_tables_with_too_few_rows_for_the_coverage_are_refused():
+    X = np.random.default_rng(0).random((9, 2))
+    with pytest.raises(ValueError, match="needs at least 9 calibration rows; there are 2"):
+        ConformalQuantileRegressor(Constant()).fit(X, X[:, 0])
+    with pytest.raises(ValueError, match=r"calibration_size must be .*or 'auto'; got 'most'"):
+        ConformalQuantileRegressor(Constant(), calibration_size="most").fit(X, X[:, 0])
+
+
 class Constant(BaseEstimator):
     """Ends -1 and 1 everywhere, as two columns in any order; remembers what it was fitted on."""
 

@@ -21,7 +21,6 @@ SMALL = {"n_components": 60, "random_state": 0}
 
 @parametrize_with_checks(
     [
-        KernelClassifier(),
         KernelClassifier("logistic"),
         KernelClassifier("squared_hinge", n_components="exact"),
         KernelClassifier("logistic", multiclass="ovr", kernel="linear"),

@@ -292,6 +292,20 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
+def test_equal_rows_leave_fewer_folds_and_a_warning():
+    X, y = table(4)
+    few = {"alphas": [1e-3, 1e-2], "bandwidths": [1.0]}
+    with pytest.warns(UserWarning, match="Only 4 of 16 rows are different.* uses 4 folds instead of cv=5"):
+        model = tuned(np.repeat(X, 4, axis=0), np.repeat(y, 4), cv=5, **few)
+    assert model.n_splits_ == 4
+    expected = tuned(X, y, cv=4, **few)
+    np.testing.assert_allclose(model.cv_results_["mean_test_score"], expected.cv_results_["mean_test_score"], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"cv=5 needs at least 5 different rows .*got 4 among n_samples = 4"):
+        tuned(X, y, cv=5, **few)
+    with pytest.raises(ValueError, match=r"cv=5 needs at least 5 different rows .*got 1 among n_samples = 20"):
+        tuned(np.ones((20, 2)), np.ones(20), cv=5, **few)
+
+
 def test_it_has_the_parameters_of_the_regressor():
     ours, theirs = (inspect.signature(cls).parameters for cls in (KernelQuantileRegressorCV, KernelQuantileRegressor))
     assert set(theirs) - set(ours) == {"alpha", "bandwidth", "warm_start"}  # a search has nothing to go on from

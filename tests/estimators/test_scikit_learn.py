@@ -13,16 +13,47 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from quernel import KernelQuantileRegressor
+import quernel
+from quernel import (
+    ConformalQuantileRegressor,
+    KernelClassifier,
+    KernelQuantileRegressor,
+    KernelQuantileRegressorCV,
+    KernelRegressor,
+)
 from quernel.kernels import Matern
 
 SMALL = {"n_components": 50, "alpha": 1e-3, "random_state": 0}
 COLUMNS = ["wind", "load", "price"]
 
 
+DEFAULTS = [KernelQuantileRegressor(), KernelRegressor(), KernelClassifier(), ConformalQuantileRegressor()]
+# Rows, not weights, are divided into those that train and those that calibrate: weighting is not repeating there.
+NOT_EQUIVALENT = {"check_sample_weight_equivalence_on_dense_data": "calibration rows are not weighted"}
+
+
+@parametrize_with_checks(
+    DEFAULTS,
+    expected_failed_checks=lambda one: NOT_EQUIVALENT if isinstance(one, ConformalQuantileRegressor) else {},
+)
+def test_scikit_learns_own_checks_of_default_constructors(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Only .* rows are different:UserWarning")
+@parametrize_with_checks([KernelQuantileRegressorCV()])
+def test_scikit_learns_own_checks_of_the_default_search(estimator, check):
+    check(estimator)
+
+
+def test_every_public_estimator_is_checked_with_its_default_constructor():
+    public = {one for one in map(quernel.__dict__.get, quernel.__all__) if hasattr(one, "fit")}
+    assert public == {type(one) for one in [*DEFAULTS, KernelQuantileRegressorCV()]}
+
+
 @parametrize_with_checks(
     [
-        KernelQuantileRegressor(),
         KernelQuantileRegressor(n_components="exact"),
         KernelQuantileRegressor(kernel="linear"),
         KernelQuantileRegressor(fit_intercept=False),

@@ -41,6 +41,9 @@ from quernel.features.random import as_generator
 
 Array = NDArray[np.floating]
 
+# calibration_size="auto": this share of the rows calibrates, if that is enough for the coverage.
+AUTO_CALIBRATION_SHARE = 0.25
+
 
 class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     """Conformalized quantile regression: prediction intervals with finite-sample coverage.
@@ -68,8 +71,9 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
     symmetric : bool, default=True
         True widens both sides by the same length. False calibrates each bound separately, so that targets lie below and
         above the interval in at most (1 - coverage) / 2 of the rows each; intervals are somewhat wider.
-    calibration_size : float or int, default=0.25
-        Share or number of calibration rows, for "split".
+    calibration_size : "auto", float or int, default="auto"
+        Share or number of calibration rows, for "split". "auto" is a quarter of the rows or, where that is too few for
+        the coverage, as many as it needs (9 for a coverage of 0.9): small tables leave fewer rows to the model.
     time_ordered : bool, default=False
         True calibrates on the last rows, for rows in order of time (with "split"). Nothing is shuffled.
     cv : int, scikit-learn splitter or iterable, default=5
@@ -126,7 +130,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         *,
         method: str = "split",
         symmetric: bool = True,
-        calibration_size: float = 0.25,
+        calibration_size: str | float = "auto",
         time_ordered: bool = False,
         cv: Any = 5,
         random_state: Any = None,
@@ -310,12 +314,22 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
             y=rows.y,
             groups=labels,
             positive=rows.positive,
-            calibration_size=self.calibration_size,
+            calibration_size=self._resolve_calibration_size(int(rows.positive.sum())),
             time_ordered=self.time_ordered,
             cv=self.cv,
             max_calibration=rows.max_calibration,
             rng=as_generator(self.random_state),
         )
+
+    def _resolve_calibration_size(self, n_rows: int) -> float:
+        """Return the share or number of calibration rows, for so many rows of positive weight.
+
+        If even all rows but one are too few for the coverage, "auto" stays a share, and the error tells its number.
+        """
+        if not isinstance(self.calibration_size, str):
+            return self.calibration_size
+        needed = min_calibration_rows(score_level(self.coverage, self.symmetric))
+        return needed if round(AUTO_CALIBRATION_SHARE * n_rows) < needed < n_rows else AUTO_CALIBRATION_SHARE
 
     def _check_calibration_rows(self, positions: dict[Any, Index], ratio: Array) -> None:
         """Raise if a group has too few calibration rows for the coverage, or all of them have a density ratio of 0.
@@ -347,12 +361,13 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
 
 def _check_calibration_size(size: Any) -> None:
-    """Raise unless `calibration_size` is a share of the rows in (0, 1), or a positive number of them."""
+    """Raise unless `calibration_size` is "auto", a share of the rows in (0, 1), or a positive number of them."""
+    is_auto = isinstance(size, str) and size == "auto"
     is_count = isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0
     is_share = isinstance(size, numbers.Real) and not isinstance(size, numbers.Integral) and 0 < float(size) < 1
-    if not (is_count or is_share):
+    if not (is_auto or is_count or is_share):
         raise ValueError(
-            f"calibration_size must be a share between 0 and 1 or a positive number of rows; got {size!r}."
+            f"calibration_size must be a share between 0 and 1 or a positive number of rows, or 'auto'; got {size!r}."
         )
 
 

@@ -68,7 +68,8 @@ class KernelQuantileRegressorCV(KernelQuantileRegressor):
     cv : int, float, splitter or iterable, default=5
         An int is the number of folds; a float between 0 and 1, the fraction of rows to hold out once; or any
         scikit-learn splitter, such as ``TimeSeriesSplit()``, or an iterable of (train, test) index arrays. With an int
-        or float the rows are shuffled, and duplicate rows (or rows of the same group) stay together. Note that
+        or float the rows are shuffled, and duplicate rows (or rows of the same group) stay together; if fewer rows than
+        folds are different, there are as many folds as different rows, and a warning. Note that
         ``KFold(5)`` does not shuffle, which misleads for sorted data; for data in time order use ``TimeSeriesSplit()``.
     one_standard_error : bool, default=False
         Whether to apply the one-standard-error rule: choose the largest alpha whose loss is within one standard error

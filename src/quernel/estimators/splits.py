@@ -19,6 +19,7 @@ from sklearn.model_selection import check_cv
 
 from quernel.estimators.inputs import drop_zero_weight
 from quernel.estimators.validation import check_groups
+from quernel.estimators.warnings import warn_of_fewer_folds
 from quernel.tuning.grid_search import Split
 
 Array = NDArray[np.floating]
@@ -84,14 +85,29 @@ def read_splits(
             raise ValueError(f"groups must have one label for each of {len(counts)} rows; got shape {groups.shape}.")
         check_groups(groups)
     if isinstance(cv, Real):
-        labels = _label_equal(np.column_stack([X, y]), axis=0) if groups is None else _label_equal(groups[counts])
-        return _split_by_label(labels, cv, rng)
+        if groups is not None:
+            return _split_by_label(_label_equal(groups[counts]), cv, rng)
+        labels = _label_equal(np.column_stack([X, y]), axis=0)
+        return _split_by_label(labels, _feasible_folds(cv, labels), rng)
     target = np.zeros(len(counts))
     target[counts] = y
     return drop_zero_weight(check_cv(cv).split(np.arange(len(counts))[:, None], target, groups), counts)
 
 
-def _split_by_label(labels: Index, cv: Real, rng: np.random.Generator) -> list[Split]:
+def _feasible_folds(cv: Real, labels: Index) -> Real | int:
+    """`cv`, or fewer folds, with a warning, if there are rows enough but too many are equal.
+
+    Like scikit-learn's KFold it counts the rows, so that more folds than rows stay an error; but here equal rows share
+    a fold, which leaves one fold for each different row.
+    """
+    count = int(labels.max()) + 1
+    if not isinstance(cv, Integral) or not 2 <= count < int(cv) <= len(labels):
+        return cv
+    warn_of_fewer_folds(cv, count, len(labels))
+    return count
+
+
+def _split_by_label(labels: Index, cv: Real | int, rng: np.random.Generator) -> list[Split]:
     """Splits for a number of folds or a fraction: labels are shuffled, and rows of one label stay together."""
     count = int(labels.max()) + 1
     folds = int(cv) if isinstance(cv, Integral) else 2

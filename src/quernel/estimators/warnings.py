@@ -113,3 +113,13 @@ def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = No
         ConvergenceWarning,
         stacklevel=_stacklevel_of_caller(),
     )
+
+
+def warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
+    """Warn that cross-validation uses fewer folds than `cv`, because so few of the rows are different."""
+    warnings.warn(
+        f"Only {n_folds} of {n_rows} rows are different, and equal rows share a fold: cross-validation uses {n_folds} "
+        f"folds instead of cv={cv}.",
+        UserWarning,
+        stacklevel=_stacklevel_of_caller(),
+    )
