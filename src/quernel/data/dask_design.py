@@ -285,6 +285,12 @@ class DaskDesign:
         feature_map = Float32Map(self.feature_map) if self._rounds else self.feature_map
         return RemoteStub(feature_map, int(self._room), self.threads)
 
+    def use_threads(self, threads: int) -> None:
+        """Do nothing: workers have their own threads."""
+
+    def close(self) -> None:
+        """Do nothing: the workers free their features with the design."""
+
     def in_memory(self, reason: str, *, instead: str = "solver='newton'") -> InMemoryDesign:
         """Raise a ValueError that begins with `reason` and names the alternative `instead`: Phi is on the workers."""
         raise ValueError(

@@ -61,7 +61,13 @@ class DesignMatrix(Protocol[State]):
     """
 
     threads: int
-    """Number of threads that share a pass; callers set it for the time of a solve."""
+    """Number of threads that share a pass."""
+
+    def use_threads(self, threads: int) -> None:
+        """Share passes among so many threads of this process; rows elsewhere have threads of their own."""
+
+    def close(self) -> None:
+        """Drop stored features and free their space; later passes recompute them."""
 
     # Sizes
 

@@ -121,6 +121,10 @@ class StreamedDesign:
         """Cache policy of the source: see `feature_cache`."""
         return getattr(self.source, "cache", "auto")
 
+    def use_threads(self, threads: int) -> None:
+        """Share passes among so many threads."""
+        self.threads = threads
+
     def close(self) -> None:
         """Drop cached features and free their space; later passes recompute them."""
         cache, self._shared.cache, self._shared.decided = self._shared.cache, None, True

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._threads import single_threaded_blas
 from quernel._validation import check_choice, check_positive
-from quernel.estimators.inputs import TrainingData, blockwise, read_training_data
+from quernel.estimators.inputs import FitData, blockwise, read_fit_data
 from quernel.estimators.solve import Solution, Task, TimeBudget, evaluate_outputs, solve_full_kernel, solve_on_features
 from quernel.estimators.validation import check_rows, refuse_large, refuse_missing
 from quernel.estimators.warm_start import WarmStart, warm_start_state
@@ -124,10 +124,10 @@ class KernelEstimator(BaseEstimator):
         y: Any,
         sample_weight: Any,
         read_target: Callable[[Any], NDArray[Any]] | None = None,
-    ) -> TrainingData:
+    ) -> FitData:
         """Validate the training data; the solver finds missing values itself where it reads X as it is."""
         reads_all = isinstance(kernel, Linear) and SOLVERS[self.solver].out_of_core
-        return read_training_data(self, X, y, sample_weight, read_target, finite=not reads_all)
+        return read_fit_data(self, X, y, sample_weight, read_target, finite=not reads_all)
 
     def _restrictions(self, needed: str) -> Iterator[tuple[str, str]]:
         """Yield (setting, alternative) for each chosen option that cannot do what is needed.
@@ -140,7 +140,7 @@ class KernelEstimator(BaseEstimator):
         if self.n_components == "exact" and not isinstance(resolve(self.kernel), Linear):
             yield 'n_components="exact"', "random features, such as n_components=1000"
 
-    def _plan(self, data: TrainingData, kernel: Kernel, loss: Loss, start: WarmStart, budget: TimeBudget) -> FitPlan:
+    def _plan(self, data: FitData, kernel: Kernel, loss: Loss, start: WarmStart, budget: TimeBudget) -> FitPlan:
         """Make every automatic choice, or keep those of the last fit for a warm start."""
         self._refuse_size(data, kernel, loss)
         if start.plan is not None:
@@ -149,7 +149,7 @@ class KernelEstimator(BaseEstimator):
             default = self._default_alpha(data.summary, loss) if self.alpha == "auto" else None
             return plan_fit(self, data.summary, kernel, loss, default)
 
-    def _refuse_size(self, data: TrainingData, kernel: Kernel, loss: Loss) -> None:
+    def _refuse_size(self, data: FitData, kernel: Kernel, loss: Loss) -> None:
         """Raise ValueError, before any work, if memory cannot hold the fit or squares of X overflow."""
         summary, linear = data.summary, isinstance(kernel, Linear)
         if summary.in_memory:
@@ -172,7 +172,7 @@ class KernelEstimator(BaseEstimator):
     def _solve(
         self,
         plan: FitPlan,
-        data: TrainingData,
+        data: FitData,
         loss: Loss,
         start: WarmStart,
         budget: TimeBudget,
@@ -207,9 +207,7 @@ class KernelEstimator(BaseEstimator):
                 refuse_missing(summary.source.X, data.names)
             raise
 
-    def _store(
-        self, data: TrainingData, plan: FitPlan, solution: Solution, start: WarmStart, **attributes: Any
-    ) -> Self:
+    def _store(self, data: FitData, plan: FitPlan, solution: Solution, start: WarmStart, **attributes: Any) -> Self:
         """Replace all fitted attributes at once; `attributes` are those of the subclass. Warn if `tol` was not met."""
         summary, result = data.summary, solution.result
         # A linear model extrapolates linearly, so it has no range to leave; this also spares a pass over X.

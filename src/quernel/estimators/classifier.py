@@ -292,7 +292,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             model.set_params(n_components=plan.n_components)
         found = CalibratedClassifierCV(model, method=self.calibration, ensemble=False)
         found.fit(rows.X, rows.y, sample_weight=rows.weight)
-        return ProbabilityCurves.of(found.calibrated_classifiers_[0].calibrators)
+        return ProbabilityCurves.from_calibrators(found.calibrated_classifiers_[0].calibrators)
 
 
 def _find_classes(rows: Any) -> NDArray[Any]:

@@ -106,7 +106,7 @@ def source_of(X: Any, y: Any, sample_weight: Any) -> ArrayRows | DaskRows | RowS
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingData:
+class FitData:
     """Validated data of a fit.
 
     Attributes
@@ -124,7 +124,7 @@ class TrainingData:
         return summarize_rows(self.rows)
 
 
-def read_training_data(
+def read_fit_data(
     estimator: Any,
     X: Any,
     y: Any,
@@ -132,7 +132,7 @@ def read_training_data(
     read_target: Callable[[Any], NDArray[Any]] | None,
     *,
     finite: bool,
-) -> TrainingData:
+) -> FitData:
     """Validate the data of a fit; the estimator is left unchanged.
 
     `read_target` validates y; None expects numbers. `finite` looks for NaN and infinity in X, which takes a pass over
@@ -146,13 +146,13 @@ def read_training_data(
             names = np.array(given.names, dtype=object)
         if not isinstance(source, ArrayRows):
             require_in_memory(estimator._restrictions("out_of_core"), source)
-            return TrainingData(source, names)
+            return FitData(source, names)
         X, y, sample_weight = source.X, source.y, source.weight
     header = copy(estimator)  # scikit-learn writes the names of the columns on it
     X, y, weight = check_training(header, X, y, sample_weight, read_target, finite=finite)
     if given is None or isinstance(given, ArrayRows):
         names = getattr(header, "feature_names_in_", None)
-    return TrainingData(ArrayRows(X, y, weight), names)
+    return FitData(ArrayRows(X, y, weight), names)
 
 
 def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:

@@ -134,7 +134,7 @@ class ProbabilityCurves:
     curves: tuple[Sigmoid | Isotonic, ...]
 
     @classmethod
-    def of(cls, calibrators: Any) -> ProbabilityCurves:
+    def from_calibrators(cls, calibrators: Any) -> ProbabilityCurves:
         """From the fitted calibrators of a CalibratedClassifierCV."""
         return cls(tuple(_curve(one) for one in calibrators))
 

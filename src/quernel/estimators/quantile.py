@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_positive, check_share
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.inputs import TrainingData, blockwise
+from quernel.estimators.inputs import FitData, blockwise
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
@@ -280,7 +280,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         solution = self._solve(plan, data, loss, start, budget, solver=self._joint_solver(), points=points)
         return self._store(data, plan, solution, start, **self._describe_levels(levels, single, data, solution))
 
-    def _describe_levels(self, levels: Array, single: bool, data: TrainingData, solution: Solution) -> dict[str, Any]:
+    def _describe_levels(self, levels: Array, single: bool, data: FitData, solution: Solution) -> dict[str, Any]:
         """Fitted attributes that only quantiles have: levels, point masses of y, crossing rate of the raw levels."""
         summary, result = data.summary, solution.result
         masses, near = summary.point_masses, NEAR * summary.target_scale
@@ -455,7 +455,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         """The solver of levels that must not cross, or None for independent levels."""
         return NONCROSSING if self.noncrossing == "joint" else None
 
-    def _check_points(self, points: Any, data: TrainingData) -> Array | None:
+    def _check_points(self, points: Any, data: FitData) -> Array | None:
         """Validate `noncrossing_points`: rows with the columns of X."""
         if points is None:
             return None

@@ -11,7 +11,7 @@ duality gap: the gap then holds for all functions of the kernel's RKHS.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel.data import ArrayRows, DaskDesign, DaskRows, InMemoryDesign, StreamedDesign, blocks, memory_budget
+from quernel.data import ArrayRows, InMemoryDesign, blocks, memory_budget
 from quernel.features import PivotedCholesky
 from quernel.features.landmarks import CHOLESKY
 from quernel.kernels import Kernel
@@ -29,7 +29,7 @@ from quernel.objective.duality_gap import low_rank_bound, relative
 from quernel.solvers import Result, Solver, Status
 from quernel.solvers.progress import Stop, stopping
 from quernel.solvers.result import InitialPoint, after, recertify
-from quernel.tuning.data_summary import DataSummary, StreamedSummary
+from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.plan import FeatureMap
 
 Array = NDArray[np.floating]
@@ -74,13 +74,9 @@ class Task:
 
     def solve(self, design: Any, **kwargs: Any) -> Result:
         """Run the solver on a design matrix; stored features of streamed rows are released, even after an error."""
-        with (
-            closing(design) if isinstance(design, StreamedDesign) else nullcontext(),
-            single_threaded_blas(design.n_rows, design.n_features) as threads,
-        ):
+        with closing(design), single_threaded_blas(design.n_rows, design.n_features) as threads:
             problem = Problem(design, self.loss, self.alpha, fit_intercept=self.fit_intercept)
-            if not isinstance(design, DaskDesign):
-                design.threads = threads
+            design.use_threads(threads)
             return self.solver(problem, tol=self.tol, max_iter=self.max_iter, **kwargs)
 
 
@@ -125,7 +121,7 @@ def solve_on_features(
 
     Predictions use float64 features, so the gap that is reported is always theirs.
     """
-    design = build_design(summary, feature_map, task.max_memory, np.float32 if float32 else float)
+    design = summary.build_design(feature_map, task.max_memory, np.float32 if float32 else float)
     result = task.solve(design, **kwargs)
     if not float32:
         return Solution(feature_map, result)
@@ -141,23 +137,6 @@ def solve_on_features(
     # pass recovers the duals, and further steps follow only if the gap exceeds tol.
     initial = InitialPoint.solution(result.coef, result.intercept, summary.n_rows, result.parameters, task.tol)
     return Solution(feature_map, after(result, task.solve(design.as_float64(), **kwargs | {"initial": initial})))
-
-
-def build_design(summary: DataSummary, feature_map: FeatureMap, max_memory: int | None, dtype: Any = float) -> Any:
-    """Design matrix Phi = phi(X): in memory, streamed from files, or distributed over Dask workers."""
-    if summary.in_memory:
-        return InMemoryDesign(summary.source, feature_map, max_memory=max_memory, dtype=dtype)
-    if isinstance(summary.source, DaskRows):
-        return DaskDesign(summary.source, feature_map, max_memory=max_memory, dtype=dtype)
-    assert isinstance(summary, StreamedSummary)
-    return StreamedDesign(
-        summary.source,
-        feature_map,
-        total=summary.total,
-        largest=summary.largest,
-        max_memory=max_memory,
-        dtype=dtype,
-    )
 
 
 def solve_full_kernel(task: Task, source: ArrayRows, kernel: Kernel) -> Solution:

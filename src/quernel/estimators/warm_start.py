@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from quernel._files import write_atomically
-from quernel.estimators.inputs import TrainingData
+from quernel.estimators.inputs import FitData
 from quernel.losses import Loss
 from quernel.solvers import Result
 from quernel.solvers.result import InitialPoint
@@ -98,7 +98,7 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
         raise ValueError(f"checkpoint is not for {what}, which cannot resume. Use {instead}, or leave it out.")
 
 
-def fingerprint(estimator: Any, data: TrainingData, plan: FitPlan, feature_map: Any) -> dict[str, Any]:
+def fingerprint(estimator: Any, data: FitData, plan: FitPlan, feature_map: Any) -> dict[str, Any]:
     """Identify a fit by its data (numbers of rows and columns, means, ranges) and by its parameters.
 
     The keys appear in the error message that lists how two fits differ.
@@ -165,7 +165,7 @@ class WarmStart:
         initial = InitialPoint(model.coef_, model.intercept_, model._n_rows, model._parameters or len(model.coef_))
         return cls(plan, model.feature_map_, initial, path)
 
-    def open_checkpoint(self, model: Any, data: TrainingData, plan: FitPlan, feature_map: Any) -> Checkpoint | None:
+    def open_checkpoint(self, model: Any, data: FitData, plan: FitPlan, feature_map: Any) -> Checkpoint | None:
         """The checkpoint of this fit, if a path was given; the features are part of its fingerprint."""
         return None if self.path is None else Checkpoint(self.path, fingerprint(model, data, plan, feature_map))
 

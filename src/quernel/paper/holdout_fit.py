@@ -36,7 +36,7 @@ N_VALIDATION = 1000
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class HoldoutFitOptions:
     """Tolerances, as relative duality gaps, and iteration limits: digits of the selected fits against time."""
 
     tol: float = 1e-6  # of the fits that validation selects
@@ -49,7 +49,7 @@ class FitOptions:
     admm_max_iter: int = 5000  # hard fits take a few thousand
 
 
-OPTIONS = FitOptions()
+OPTIONS = HoldoutFitOptions()
 _gaps: ContextVar[GapStats | None] = ContextVar("quernel_gaps", default=None)
 
 

@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quernel.data import ArrayRows, DaskRows, MemmapRows, ParquetRows, RowSource, SelectedRows, statistics
+from quernel.data import (
+    ArrayRows,
+    DaskDesign,
+    DaskRows,
+    InMemoryDesign,
+    MemmapRows,
+    ParquetRows,
+    RowSource,
+    SelectedRows,
+    StreamedDesign,
+    statistics,
+)
+from quernel.data.design_matrix import FeatureMap
 from quernel.data.sources import positive_weight_mask
 from quernel.data.statistics import Moments, column_range, compute_moments, hash_sample
 from quernel.features.sampling import sample_of_rows
@@ -169,6 +181,10 @@ class DataSummary:
         """Point masses of y (see `find_point_masses`), ascending; out of core, estimated on the sample."""
         return find_point_masses(self.sample.X, self.sample.y, self.sample.share())
 
+    def build_design(self, feature_map: FeatureMap, max_memory: int | None, dtype: Any = float) -> Any:
+        """Design matrix Phi = phi(X) of the rows, where they are; its features are stored as `dtype`."""
+        return InMemoryDesign(self.source, feature_map, max_memory=max_memory, dtype=dtype)
+
     def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
         """Apply a row-wise function to the rows 0, step, 2 step, ... of X."""
         return function(self.source.X[::step])
@@ -203,6 +219,19 @@ class StreamedSummary(DataSummary):
         quartiles = statistics.streamed_quantiles(self.source, np.array([0.25, 0.5, 0.75]), self.total)
         return robust_scale_from(
             quartiles, lambda median: statistics.mean_absolute_deviation(self.source, median, self.total)
+        )
+
+    def build_design(self, feature_map: FeatureMap, max_memory: int | None, dtype: Any = float) -> Any:
+        """Design matrix of the rows: streamed from files, or distributed over Dask workers."""
+        if isinstance(self.source, DaskRows):
+            return DaskDesign(self.source, feature_map, max_memory=max_memory, dtype=dtype)
+        return StreamedDesign(
+            self.source,
+            feature_map,
+            total=self.total,
+            largest=self.largest,
+            max_memory=max_memory,
+            dtype=dtype,
         )
 
     def map_strided(self, step: int, function: Callable[[Array], Array]) -> Array:
