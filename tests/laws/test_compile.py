@@ -13,7 +13,7 @@ import quernel
 # The package on the path is the copy; its fit uses the compiled loops of the solver, and its cosine is called as well.
 FIT = """
 import numpy as np, quernel
-from quernel.features import cosine
+from quernel.features import numba_cosine as cosine
 assert quernel.__file__.startswith({package!r})
 rng = np.random.default_rng(0)
 X = rng.random((4000, 2))
@@ -29,7 +29,7 @@ assert abs(out - 1).max() < 1e-12
 # The compiled cosine alone; {change} is what happens to the cache between its import and its first use.
 COSINE = """
 import numpy as np, os, pathlib, shutil
-from quernel.features import cosine
+from quernel.features import numba_cosine as cosine
 {change}
 out = np.zeros((1, 1))
 cosine.scaled_cosine(out, np.zeros(1), np.ones(1), out)

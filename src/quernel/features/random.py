@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from quernel._threads import blocks, parallel_map, single_threaded_blas, strips
 from quernel._validation import check_choice
+from quernel.features import cosine
 from quernel.features.sampling import (
     POOL_FACTOR,
     SAMPLINGS,
@@ -28,9 +29,9 @@ from quernel.kernels import KERNELS, Kernel, RandomFeatureKernel, ShiftInvariant
 
 Array = NDArray[np.floating]
 
-# Entries of Phi from which loading the compiled cosine pays: below, numpy's takes less time than importing numba.
+# Entries of Phi from which loading the compiled cosine pays: below, numpy takes less time than importing numba does.
 COMPILE_FROM = 3_000_000
-# Columns of X up to which the compiled loop computes X @ frequencies itself, faster than a matrix product in memory.
+# Columns of X up to which the cosine computes X @ frequencies itself, compiled faster than a matrix product in memory.
 MAX_FUSED_COLUMNS = 8
 
 
@@ -218,20 +219,16 @@ class RandomFeatures(TransformerMixin, BaseEstimator):
                 out[strip] = drawn.evaluate_unweighted(resolve(self.kernel), X[strip]) * self.weights_
             return
         scale = np.sqrt(2) * self.weights_
-        if _compiled is not None and X.shape[1] <= MAX_FUSED_COLUMNS:
-            contiguous = np.ascontiguousarray(X, dtype=float)
-            _compiled.scaled_cosine_fused(contiguous, self.frequencies_, self.phases_, scale, out)
-            return
+        fast = cosine if _compiled is None else _compiled  # the same bits, sooner or later
         for strip in strips(*out.shape):
-            angle = np.asarray(X[strip], dtype=float) @ self.frequencies_
-            if _compiled is not None:
-                _compiled.scaled_cosine(angle, self.phases_, scale, out[strip])
+            rows = np.ascontiguousarray(X[strip], dtype=float)
+            if X.shape[1] <= MAX_FUSED_COLUMNS:
+                fast.scaled_cosine_fused(rows, self.frequencies_, self.phases_, scale, out[strip])
             else:
-                angle += self.phases_
-                np.multiply(np.cos(angle, out=angle), scale, out=out[strip], casting="same_kind")
+                fast.scaled_cosine(rows @ self.frequencies_, self.phases_, scale, out[strip])
 
 
-# The module `quernel.features.cosine`, once loaded. Loading it imports numba, for which small problems need not wait.
+# The module `numba_cosine`, once loaded. Loading it imports numba, for which small problems need not wait.
 _compiled: ModuleType | None = None
 
 
@@ -239,9 +236,9 @@ def _load_compiled() -> None:
     """Import the compiled cosine, if it is not loaded yet."""
     global _compiled
     if _compiled is None:
-        from quernel.features import cosine
+        from quernel.features import numba_cosine
 
-        _compiled = cosine
+        _compiled = numba_cosine
 
 
 def as_generator(random_state: Any) -> np.random.Generator:
