@@ -224,6 +224,46 @@ def test_a_checkpoint_of_another_fit_is_refused(data, tmp_path, monkeypatch):
     assert KernelQuantileRegressor(0.5, **kwargs, max_iter=999).fit(X, y, checkpoint=path).duality_gap_[0] <= 1e-6
 
 
+@pytest.mark.parametrize("grows", [True, False], ids=["more memory", "less memory"])
+@pytest.mark.parametrize(
+    ("name", "weighted"), [("quantiles", False), ("quantiles", True), ("huber", True), ("hinge", False)]
+)
+def test_a_fit_goes_on_from_its_checkpoint_with_other_memory(name, weighted, grows, data, work, tmp_path, monkeypatch):
+    # Rows are read whole before and in parts afterwards, or the other way round, and are the same rows.
+    make, target = MODELS[name]
+    X, y = data[0] + [0, 1e4, -3], target(data[1]).astype(float)
+    weight = np.where(np.arange(len(y)) < 50, 0, np.random.default_rng(1).integers(1, 4, len(y)) / 3)
+    rows, path = MemmapRows(X, y, weight if weighted else None), tmp_path / "fit.ckpt"
+    before, after = (SMALL, None) if grows else (None, SMALL)
+    kwargs = {"n_components": 52, "random_state": 0}
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        with pytest.raises(Interrupted):
+            make(**kwargs, max_memory=before).fit(rows, checkpoint=path)
+    assert make(**kwargs, max_memory=after).fit(rows, checkpoint=path).duality_gap_.max() <= 1e-6
+    assert not path.exists()
+
+
+def test_damaged_checkpoints_are_refused(tmp_path):
+    file = Checkpoint(tmp_path / "c", {"number of rows": 3, "inputs": [[0.0, 1.0, 0.5]]})
+    rng = np.random.default_rng(0)
+    file.write(InitialPoint(rng.random((20, 3)), rng.random(3), 10, 2.0, rng.random(3)))
+    content = file.path.read_bytes()
+    assert file.read().coef.shape == (20, 3)
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << rng.integers(8)
+        file.path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="c is not a checkpoint of a fit, or it is damaged"):
+            file.read()
+    for some in (b"", content[:10], content[:100], content[:-1], content + b"0"):
+        file.path.write_bytes(some)
+        with pytest.raises(ValueError, match="c is not a checkpoint of a fit, or it is damaged"):
+            file.read()
+    file.path.write_bytes(content)
+    assert file.read().n_rows == 10
+
+
 def test_unfit_checkpoints_are_refused_before_any_work(data, tmp_path):
     X, y = (part[:3000] for part in data)
     model = KernelQuantileRegressor(n_components=20, random_state=0)

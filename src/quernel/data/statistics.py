@@ -248,6 +248,7 @@ class Summary:
 
     moments: Moments
     sample: HashSample
+    target: Moments  # those of y, as one column
 
 
 def map_reduce(
@@ -279,7 +280,11 @@ def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
 
     def step(piece: Piece) -> Summary:
         assert piece.X is not None
-        return Summary(compute_moments(piece.X, piece.weight), hash_sample(piece.X, piece.y, piece.weight, limit))
+        return Summary(
+            compute_moments(piece.X, piece.weight),
+            hash_sample(piece.X, piece.y, piece.weight, limit),
+            compute_moments(piece.y[:, None], piece.weight),
+        )
 
     found = map_reduce(source, step, join_summaries)
     require_weight(found.moments)
@@ -288,7 +293,11 @@ def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
 
 def join_summaries(parts: Sequence[Summary]) -> Summary:
     """Merge the summaries of disjoint sets of rows."""
-    return Summary(join_moments([part.moments for part in parts]), join_samples([part.sample for part in parts]))
+    return Summary(
+        join_moments([part.moments for part in parts]),
+        join_samples([part.sample for part in parts]),
+        join_moments([part.target for part in parts]),
+    )
 
 
 def streamed_quantiles(source: RowSource | DaskRows, levels: Array, total: float) -> Array:

@@ -1,12 +1,15 @@
 """Checkpoints and warm starts: begin a fit from coefficients that were found before.
 
 A checkpoint file holds one initial point for the solver (`solvers.result.InitialPoint`) and a fingerprint of data and
-parameters. The solution is certified by its duality gap whatever the initial point was, so that a wrong file could cost
+parameters: an archive of arrays, preceded by `MAGIC` and by the SHA-256 of the archive, so that a damaged file is
+refused. The solution is certified by its duality gap whatever the initial point was, so that a wrong file could cost
 time but not accuracy: the fingerprint only keeps users from mixing up files.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import zipfile
@@ -25,7 +28,11 @@ from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.plan import FitPlan
 
 # Version of the file format: raise it when an older quernel would misread the new files.
-FORMAT = 1
+FORMAT = 2
+# First bytes of a checkpoint file.
+MAGIC = b"quernel checkpoint\n"
+# Relative tolerance of numbers in fingerprints: the same rows, summed in other blocks, differ by rounding.
+ROUNDING = 1e-9
 # Parameters left out of the fingerprint: they change how far or how fast a fit goes, not its solution.
 NOT_COMPARED = ("max_iter", "max_seconds", "max_memory", "verbose", "tol", "warm_start")
 
@@ -44,7 +51,7 @@ class Checkpoint:
         known, written_by = header["fingerprint"], header["format"]
         if written_by != FORMAT:
             raise ValueError(f"{self.path} has format {written_by}, and this quernel writes {FORMAT}. Remove the file.")
-        other = [name for name, value in self.fingerprint.items() if known.get(name) != value]
+        other = [name for name, value in self.fingerprint.items() if not _agree(known.get(name), value)]
         if other:
             raise ValueError(
                 f"{self.path} is a checkpoint of another fit: it differs in {', '.join(other)}. Give another path, or "
@@ -60,17 +67,24 @@ class Checkpoint:
             "n_rows": guess.n_rows,
             "parameters": guess.parameters,
         }
-        with write_atomically(self.path, overwrite=True) as part, part.open("wb") as file:
-            np.savez(
-                file, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
-                band=np.empty(0) if guess.band is None else guess.band,
-            )  # fmt: skip
+        archive = io.BytesIO()
+        np.savez(
+            archive, header=json.dumps(header), coef=guess.coef, intercept=guess.intercept,
+            band=np.empty(0) if guess.band is None else guess.band,
+        )  # fmt: skip
+        content = archive.getvalue()
+        with write_atomically(self.path, overwrite=True) as part:
+            part.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
 
 
 def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
     """Read a checkpoint file: the initial point, and a dict with `fingerprint` and `format`; ValueError if invalid."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        content = path.read_bytes()
+        start = len(MAGIC) + hashlib.sha256().digest_size
+        if content[:start] != MAGIC + hashlib.sha256(content[start:]).digest():
+            raise ValueError("The checksum differs.")
+        with np.load(io.BytesIO(content[start:]), allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
             band = file["band"] if len(file["band"]) else None
             guess = InitialPoint(
@@ -78,7 +92,9 @@ def read_checkpoint(path: Path) -> tuple[InitialPoint, dict[str, Any]]:
             )
             return guess, {"fingerprint": dict(header["fingerprint"]), "format": int(header["format"])}
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a checkpoint of a fit. Give another path.") from error
+        raise ValueError(
+            f"{path} is not a checkpoint of a fit, or it is damaged. Give another path, or remove the file."
+        ) from error
 
 
 def check_checkpoint(estimator: Any, path: Any) -> None:
@@ -99,12 +115,13 @@ def check_checkpoint(estimator: Any, path: Any) -> None:
 
 
 def fingerprint(estimator: Any, data: FitData, plan: FitPlan, feature_map: Any) -> dict[str, Any]:
-    """Identify a fit by its data (numbers of rows and columns, means, ranges) and by its parameters.
+    """Identify a fit by its data (numbers of rows and columns, ranges, means) and by its parameters.
 
-    The keys appear in the error message that lists how two fits differ.
+    The keys appear in the error message that lists how two fits differ. Data are described by statistics of all rows
+    that are the same, up to rounding, in memory and out of core: `max_memory` may change between two fits.
     """
     summary = data.summary
-    sample = summary.sample
+    target = summary.target_moments
     settings = {
         name: _format_param(value)
         for name, value in estimator.get_params(deep=False).items()
@@ -114,12 +131,26 @@ def fingerprint(estimator: Any, data: FitData, plan: FitPlan, feature_map: Any) 
         "number of rows": summary.n_rows,
         "number of columns": summary.n_columns,
         "names of columns": [] if data.names is None else [str(name) for name in data.names],
-        "inputs": [_format_digits(summary.mean), _format_digits(summary.range)],
-        "target": _format_digits(sample.share() @ sample.y),
-        "alpha_": _format_digits(plan.alpha),
-        "features": [feature_map.n_components_, _format_param(plan.bandwidth)],
+        "inputs": np.vstack([summary.range, summary.mean]).T.tolist(),
+        "target": np.vstack([target.range, target.mean]).T.tolist(),
+        "alpha_": _floats(plan.alpha),
+        "features": [feature_map.n_components_, [] if plan.bandwidth is None else _floats(plan.bandwidth)],
         **settings,
     }
+
+
+def _agree(known: Any, value: Any) -> bool:
+    """Whether two entries of fingerprints are equal; lists of numbers up to rounding, relative to their largest."""
+    if not isinstance(value, list) or not isinstance(known, list) or len(known) != len(value):
+        return bool(known == value)
+    if not all(isinstance(one, float) for one in [*known, *value]):
+        return all(map(_agree, known, value))
+    return np.allclose(known, value, rtol=0, atol=ROUNDING * np.max(np.abs(value), initial=0))
+
+
+def _floats(values: Any) -> list[float]:
+    """Numbers as a list that JSON can hold."""
+    return [float(value) for value in np.ravel(values)]
 
 
 def _format_digits(values: Any) -> list[str]:

@@ -172,6 +172,11 @@ class DataSummary:
         return robust_scale(self.source.y, self.source.share())
 
     @cached_property
+    def target_moments(self) -> Moments:
+        """Moments of y, as one column."""
+        return compute_moments(self.source.y[:, None], self.source.weight)
+
+    @cached_property
     def n_distinct(self) -> int:
         """Approximate number of distinct rows (x, y)."""
         return hash_sample(self.source.X, self.source.y, self.source.weight, SAMPLE).n_pairs
@@ -205,7 +210,7 @@ class StreamedSummary(DataSummary):
         self.n_rows, self.n_columns = self.source.n_rows, self.source.n_columns
         self.total, self.largest = found.total, found.largest
         self.mean, self.range = found.mean, found.range
-        self.scales = scales_from(found)
+        self.scales, self.target_moments = scales_from(found), self._found.target
         self.n_distinct = self._found.sample.n_pairs
 
     @cached_property
