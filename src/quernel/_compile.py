@@ -1,20 +1,43 @@
-"""The one way to compile a function: `compiled`, numba's `njit` with a cache on disk that may fail.
+"""The one way to compile a function: `compiled`, numba's `njit`, with a cache on disk that may fail.
 
-The cache saves seconds in the next process, and nothing depends on it. Installations without a directory to write to
-(read-only containers, functions as a service), full disks and damaged cache files cost these seconds again, no more.
+*The cache is optional.* It saves seconds in the next process, and nothing depends on it. Installations without a
+directory to write to (read-only containers, functions as a service), full disks and damaged cache files cost these
+seconds again, no more.
+
+*Ctrl-C does not interrupt numba.* Half imported, or interrupted within its first compilation, it is broken for the rest
+of the process. Signals raise exceptions in the main thread only, so another one imports and compiles while the main
+thread waits: an interrupt is raised there at once, and the work goes on in the background to be found done by the next
+call.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar
 
-from numba import njit
-from numba.core.caching import FunctionCache
+Answer = TypeVar("Answer")
 
 
-class _OptionalCache(FunctionCache):
+def run_to_the_end(function: Callable[..., Answer], *args: Any) -> Answer:
+    """function(*args), which a signal that raises an exception here leaves running in a thread of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        return function(*args)
+    executor = ThreadPoolExecutor(1)
+    try:
+        return executor.submit(function, *args).result()
+    finally:
+        executor.shutdown(wait=False)
+
+
+numba = run_to_the_end(import_module, "numba")
+
+
+class _OptionalCache(numba.core.caching.FunctionCache):  # type: ignore[name-defined]
     """numba's cache of one function, for which an entry that cannot be read or written is one that is not there."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -40,12 +63,14 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     **options
         Options of `numba.njit`, such as fastmath.
     """
+    return lambda function: run_to_the_end(_declare, function, options)
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, **options)(function)
-        if hasattr(dispatcher, "enable_caching"):  # not where NUMBA_DISABLE_JIT leaves functions as they are
-            with suppress(RuntimeError, OSError):  # no directory that can be written to
-                dispatcher._cache = _OptionalCache(function)
-        return dispatcher
 
-    return decorate
+def _declare(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """numba's dispatcher for the function, which compiles it for the types of its arguments when it is first called."""
+    dispatcher = numba.njit(nogil=True, **options)(function)
+    if hasattr(dispatcher, "compile"):  # not where NUMBA_DISABLE_JIT leaves functions as they are
+        dispatcher.compile = partial(run_to_the_end, dispatcher.compile)
+        with suppress(RuntimeError, OSError):  # no directory that can be written to
+            dispatcher._cache = _OptionalCache(function)
+    return dispatcher

@@ -1,4 +1,4 @@
-"""Compiled functions need no directory to write to."""
+"""Compiled functions need no directory to write to, and Ctrl-C does not break numba."""
 
 import os
 import shutil
@@ -77,3 +77,57 @@ def test_damaged_cache_files_are_compiled_again(ending, tmp_path):
     for path in files:
         path.write_bytes(path.read_bytes()[:20])
     run(COSINE.format(change=""), NUMBA_CACHE_DIR=str(tmp_path))
+
+
+# Ctrl-C at the {point}-th module that is looked for while numba is imported, or registry that its compiler installs.
+# The signal goes to the process; what was interrupted must work when it is tried again.
+INTERRUPTED = """
+import os, signal, sys
+import numpy as np
+from quernel import KernelQuantileRegressor
+from quernel.features.random import COMPILE_FROM, RandomFeatures
+
+class Interrupt:
+    count = 0
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numba", "llvmlite"):
+            Interrupt.count += 1
+            if Interrupt.count == {point}:
+                os.kill(os.getpid(), signal.SIGINT)
+
+def install_and_interrupt(self, registry, install):
+    Interrupt().find_spec("numba")
+    return install(self, registry)
+
+rng = np.random.default_rng(0)
+X = rng.random((COMPILE_FROM // 20 + 1, 2))
+y = X[:, 0] + rng.standard_normal(len(X))
+
+def use():
+    Phi = RandomFeatures("gaussian", 20, random_state=0).fit(X).transform(X)
+    model = KernelQuantileRegressor([0.3, 0.7], n_components=20, alpha=1e-3, random_state=0).fit(X[:3000], y[:3000])
+    assert model.duality_gap_.max() <= 1e-6
+    return Phi
+
+if {compiling}:
+    import numba.core.base, quernel.objective.numba_kernels
+    install = numba.core.base.BaseContext.install_registry
+    numba.core.base.BaseContext.install_registry = lambda self, new: install_and_interrupt(self, new, install)
+else:
+    assert "numba" not in sys.modules
+    sys.meta_path.insert(0, Interrupt())
+try:
+    use()
+except KeyboardInterrupt:
+    pass
+else:
+    raise AssertionError("not interrupted")
+use()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="os.kill ends the process there")
+@pytest.mark.parametrize(("point", "compiling"), [(2, 0), (20, 0), (60, 0), (120, 0), (200, 0), (1, 1), (12, 1)])
+def test_an_interrupt_while_numba_is_imported_or_compiles_leaves_it_whole(point, compiling):
+    run(INTERRUPTED.format(point=point, compiling=compiling))
