@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from quernel import __version__
+from quernel._files import exit_on_termination
 from quernel.cli.console import fail
 from quernel.cli.demo import demo
 from quernel.cli.experiments import bench, reproduce
@@ -64,7 +65,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # column names may not be encodable in the terminal
             stream.reconfigure(errors="replace")
     try:
-        app()
+        with exit_on_termination():
+            app()
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error))
     except (ValueError, ImportError) as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from quernel._files import write_atomically
+from quernel._files import follow_link, write_atomically
 from quernel.estimators.inputs import FitData
 from quernel.losses import Loss
 from quernel.solvers import Result
@@ -209,7 +209,7 @@ class WarmStart:
     def remove_checkpoint(self) -> None:
         """Delete the checkpoint file of a fit that is done; one that was stopped may resume from it."""
         if self.path is not None:
-            Path(self.path).unlink(missing_ok=True)
+            follow_link(Path(self.path)).unlink(missing_ok=True)
 
 
 def warm_start_state(model: Any, summary: DataSummary, result: Result) -> dict[str, Any]:

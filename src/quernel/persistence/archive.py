@@ -74,7 +74,7 @@ def write_archive(path: Path, document: Any, arrays: list[NDArray[Any]], *, over
             npy.write_array(member, array, allow_pickle=False)
             members.writestr(zipfile.ZipInfo(f"{number}.npy", ZIP_DATE), member.getvalue())
     archive = content.getvalue()
-    with write_atomically(path, overwrite=overwrite) as part, part.open("xb") as file:
+    with write_atomically(path, overwrite=overwrite) as part, part.open("wb") as file:
         file.write(MAGIC + hashlib.sha256(archive).digest() + archive)
 
 

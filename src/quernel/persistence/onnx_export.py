@@ -69,7 +69,7 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     check_writable(path, overwrite=overwrite)
     EXPORTERS[type(model)](graph, model)
     content = graph.model(f"{type(model).__name__} of quernel").SerializeToString()
-    with write_atomically(path, overwrite=overwrite) as part, part.open("xb") as file:
+    with write_atomically(path, overwrite=overwrite) as part, part.open("wb") as file:
         file.write(content)
 
 
