@@ -22,13 +22,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -45,35 +45,84 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+def _is_per_thread(library: LibController) -> bool:
+    """Whether every thread has a setting of its own, as with OpenMP; otherwise there is one for the whole process."""
+    return getattr(library, "threading_layer", None) == "openmp"
+
+
+def _set_threads(library: LibController, n_threads: int) -> None:
+    """Set the number of threads of a BLAS library, from any thread.
+
+    From version 3.8 on, threadpoolctl ignores settings of OpenBLAS by all threads but the one that came first. Here a
+    reference count keeps threads out of each other's way, so whoever controls the library gives it up.
+    """
+    give_up_control = getattr(library, "clear_controlling_thread", None)
+    if give_up_control is not None:
+        give_up_control(force=True)
+    library.set_num_threads(n_threads)
+    if give_up_control is not None:
+        give_up_control(force=True)
+
+
 class _BlasLimit:
     """Reference-counted limit of BLAS to one thread: the first user sets it, the last restores the setting before.
 
-    The count is one for the whole process. If two fits that overlap in time each saved and restored the setting, the
-    later one would save, and finally restore, the limit of the earlier.
+    The count is one for the whole process, or one per thread for libraries that have a setting per thread. If two fits
+    that overlap in time each saved and restored the setting, the later one would save, and finally restore, the limit
+    of the earlier.
     """
 
-    def __init__(self) -> None:
-        self._lock, self._n_users = threading.Lock(), 0
+    def __init__(self, per_thread: bool) -> None:
+        self._per_thread, self._lock = per_thread, threading.Lock()
+        self._users: list[int] = []  # the thread of each
+        self._before: list[tuple[LibController, int]] = []
 
     def acquire(self) -> int:
         """Limit BLAS if it is not limited yet; return the number of threads that the user allows."""
         with self._lock:
-            if self._n_users == 0:
-                pools = [pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"]
-                self._allowed = min([_n_cores(), *pools])
-                self._limiter = _controller().limit(limits=1, user_api="blas")
-            self._n_users += 1
-            return self._allowed
+            if not self._users:
+                libraries = [library for library in _controller().lib_controllers if library.user_api == "blas"]
+                chosen = [library for library in libraries if _is_per_thread(library) == self._per_thread]
+                self._before = [(library, library.num_threads) for library in chosen if library.num_threads]
+                try:
+                    for library, _ in self._before:
+                        _set_threads(library, 1)
+                except BaseException:
+                    self._restore()
+                    raise
+            self._users.append(threading.get_ident())
+            return min([_n_cores(), *(n_threads for _, n_threads in self._before)])
 
     def release(self) -> None:
         """Restore the user's setting if this was the last user of the limit."""
         with self._lock:
-            self._n_users -= 1
-            if self._n_users == 0:
-                self._limiter.restore_original_limits()
+            self._users.remove(threading.get_ident())
+            if not self._users:
+                self._restore()
+
+    def keep_own_after_fork(self) -> None:
+        """In a forked child: forget the users in other threads, which are not there, and what they held."""
+        self._lock, users = threading.Lock(), self._users
+        self._users = [user for user in users if user == threading.get_ident()]
+        if users and not self._users:
+            self._restore()
+
+    def _restore(self) -> None:
+        for library, n_threads in self._before:
+            _set_threads(library, n_threads)
 
 
-_blas_limit = _BlasLimit()
+_blas_limit = _BlasLimit(per_thread=False)
+
+
+class _ThreadLimit(threading.local):
+    """The limit of this thread, for BLAS libraries with a setting per thread."""
+
+    def __init__(self) -> None:
+        self.limit = _BlasLimit(per_thread=True)
+
+
+_thread_limit = _ThreadLimit()
 
 
 def _n_cores() -> int:
@@ -90,11 +139,12 @@ def single_threaded_blas(n_rows: int, n_features: int) -> Iterator[int]:
     n_rows, n_features : int
         Shape of the feature matrix: a small one is not worth several threads, and yields 1.
     """
-    allowed = _blas_limit.acquire()
-    try:
-        yield 1 if n_rows * n_features <= MIN_PARALLEL_SIZE or _in_pool_thread() else max(1, allowed)
-    finally:
-        _blas_limit.release()
+    with ExitStack() as held:
+        allowed = []
+        for limit in (_blas_limit, _thread_limit.limit):
+            allowed.append(limit.acquire())
+            held.callback(limit.release)
+        yield 1 if n_rows * n_features <= MIN_PARALLEL_SIZE or _in_pool_thread() else max(1, min(allowed))
 
 
 def parallel_map(function: Callable[[Item], Answer], items: Iterable[Item], threads: int) -> list[Answer]:
@@ -146,7 +196,7 @@ def _run_worker(
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """The process-wide pool of so many threads, created on first use."""
-    return ThreadPoolExecutor(threads, thread_name_prefix=POOL_NAME)
+    return ThreadPoolExecutor(threads, POOL_NAME, initializer=lambda: _thread_limit.limit.acquire())
 
 
 def _in_pool_thread() -> bool:
@@ -156,9 +206,8 @@ def _in_pool_thread() -> bool:
 
 def _reset_after_fork() -> None:
     """Start afresh in a forked child, which has neither the pool's threads nor those that may have held the lock."""
-    global _blas_limit
     _pool.cache_clear()
-    _blas_limit = _BlasLimit()
+    _blas_limit.keep_own_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
