@@ -19,6 +19,8 @@ from typing import TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel._validation import check_weight_sum
+
 __all__ = ["coverage", "crossing_rate", "crps", "interval_score", "pinball_loss"]
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -262,6 +264,9 @@ def _weights(sample_weight: ArrayLike | None, n: int) -> Floats:
         )
     if not np.any(weight > 0):
         raise ValueError(f"sample_weight is zero on all {n} rows, so no mean exists. Give some row a positive weight.")
+    with np.errstate(over="ignore"):
+        total = float(weight.sum())
+    check_weight_sum("sample_weight", total, float(weight.max()))
     return weight
 
 

@@ -17,6 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.validation import _num_samples, has_fit_parameter
 
+from quernel._validation import check_weight_sum
 from quernel.conformal.methods import Index, Mask
 from quernel.data import ArrayRows, DaskRows, RowSource
 from quernel.data.sources import positive_weight_mask
@@ -247,6 +248,9 @@ def resolve_density_ratio(density_ratio: Any, X: Any) -> Array:
             f"density_ratio must be finite and not negative; {bad.sum()} of {len(ratio)} entries are not, such as "
             f"{ratio[bad][0]:g}. Estimate it as a ratio of densities, for example p / (1 - p) of a classifier."
         )
+    with np.errstate(over="ignore"):
+        total = float(ratio.sum())
+    check_weight_sum("density_ratio", total, float(ratio.max(initial=0)))
     return ratio
 
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel._validation import check_weight_ratio, check_weight_sum
 from quernel.data.dask import DaskRows
 from quernel.data.passes import begin_pass
 from quernel.data.sources import Array, ArrayRows, Piece, RowsError, RowSource
@@ -46,6 +47,8 @@ Answer = TypeVar("Answer")
 FOLDED_ROW = 1024
 # At most PAIRS * limit pairs (x, y) are held.
 PAIRS = 64
+# Weights from which a sum of squares that overflows is their fault, not that of the columns.
+LARGE_WEIGHT = 1e150
 # Results of Dask chunks are reduced so many at a time: the width of the reduction tree.
 FAN_IN = 8
 # Results of streamed blocks are reduced so many at a time: a bound on memory.
@@ -63,6 +66,7 @@ class Moments:
     n_rows: int  # rows of positive weight
     total: float  # sum of the weights
     largest: float  # largest weight
+    smallest: float  # smallest positive weight
     origin: Array  # (d,), the first row of the first block
     offset: Array  # (d,), weighted mean of x_i - origin
     scatter: Array  # (d,), sum_i w_i (x_i - mean)^2
@@ -92,13 +96,17 @@ def compute_moments(X: Array, weight: Array | None) -> Moments:
     n, d = X.shape
     if n == 0:
         zeros = np.zeros(d)
-        return Moments(0, 0.0, 0.0, zeros, zeros, zeros, np.full(d, np.inf), np.full(d, -np.inf))
-    share = np.full(n, 1 / n) if weight is None else weight / weight.sum()
-    total, largest = (float(n), 1.0) if weight is None else (float(weight.sum()), float(weight.max()))
+        return Moments(0, 0.0, 0.0, np.inf, zeros, zeros, zeros, np.full(d, np.inf), np.full(d, -np.inf))
+    share, total, largest, smallest = np.full(n, 1 / n), float(n), 1.0, 1.0
+    if weight is not None:
+        with np.errstate(over="ignore"):  # `require_weight` explains it
+            total, largest, smallest = float(weight.sum()), float(weight.max()), float(weight.min())
+        share = weight / total
     shifted = X - X[0]
     offset = share @ shifted
-    scatter = total * (share @ (shifted - offset) ** 2)
-    return Moments(n, total, largest, X[0].copy(), offset, scatter, *column_range(X))
+    with np.errstate(over="ignore", invalid="ignore"):
+        scatter = total * (share @ (shifted - offset) ** 2)
+    return Moments(n, total, largest, smallest, X[0].copy(), offset, scatter, *column_range(X))
 
 
 def column_range(X: Array) -> Array:
@@ -124,13 +132,17 @@ def join_moments(parts: Sequence[Moments]) -> Moments:
     if not some:
         return parts[0]
     weight = np.array([part.total for part in some])
-    total, origin = float(weight.sum()), some[0].origin
+    with np.errstate(over="ignore"):  # `require_weight` explains it
+        total, origin = float(weight.sum()), some[0].origin
+    if not np.isfinite(total):
+        return replace(some[0], total=total, largest=max(part.largest for part in some))
     offsets = np.array([(part.origin - origin) + part.offset for part in some])
     offset = weight @ offsets / total
     return Moments(
         n_rows=sum(part.n_rows for part in some),
         total=total,
         largest=max(part.largest for part in some),
+        smallest=min(part.smallest for part in some),
         origin=origin,
         offset=offset,
         scatter=np.sum([part.scatter for part in some], axis=0) + weight @ (offsets - offset) ** 2,
@@ -140,9 +152,16 @@ def join_moments(parts: Sequence[Moments]) -> Moments:
 
 
 def require_weight(found: Moments) -> Moments:
-    """Return the moments, or raise a `RowsError` if no row has a positive weight."""
+    """Return the moments, or raise a `RowsError` if no row has a positive weight, or weights are too large."""
     if found.n_rows == 0:
         raise RowsError("The weight is zero for every row: there is nothing to fit. Give some rows a weight.")
+    try:
+        # The sum of squares overflows with the weights, too, unless the columns are as large as that.
+        total = found.total if found.largest < LARGE_WEIGHT else found.total + float(found.scatter.sum())
+        check_weight_sum("the weights", total, found.largest)
+        check_weight_ratio("the weights", found.largest, found.smallest)
+    except ValueError as error:
+        raise RowsError(str(error)) from error
     return found
 
 

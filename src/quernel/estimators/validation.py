@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from quernel._threads import parallel_map, single_threaded_blas
+from quernel._validation import check_weight_ratio, check_weight_sum
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
 
@@ -189,6 +190,8 @@ def check_weight(sample_weight: Any, n_rows: int) -> Array:
         raise ValueError(f"sample_weight contains {np.sum(weight < 0)} negative entries; weights must be >= 0.")
     if not (weight > 0).any():
         raise ValueError("sample_weight is zero for every row: there is nothing to fit. Give some rows a weight.")
+    check_weight_sum("sample_weight", _sum(weight), float(weight.max()))
+    check_weight_ratio("sample_weight", float(weight.max()), float(weight[weight > 0].min()))
     return weight
 
 
