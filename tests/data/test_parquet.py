@@ -1,5 +1,6 @@
 """Parquet row source: the same numbers for any division into files and row groups; errors name the place."""
 
+import os
 import pickle
 import threading
 import tracemalloc
@@ -352,6 +353,28 @@ def test_a_file_that_changed_meanwhile(tmp_path, table, now, first_changed):
     write(folder, table, **now)
     with pytest.raises(RowsError, match=rf"00\.parquet, row group {first_changed} has other rows than before"):
         list(rows.stream(range(len(rows.spans))))
+
+
+@pytest.mark.parametrize("how", ["in place", "swapped", "swapped with its time", "during a pass", "dataset"])
+def test_a_file_of_as_many_rows_that_changed_meanwhile(tmp_path, table, how, small_blocks):
+    """Other numbers in row groups of the same sizes are other rows, too."""
+    folder = write(tmp_path / "rows", table)
+    path = sorted(folder.iterdir())[0]
+    rows = ParquetRows(ds.dataset(folder) if how == "dataset" else folder, "y", columns=["a"])
+    before = path.stat()
+    other = write(tmp_path / "other", table.set_column(0, "a", pa.array(table["a"].to_numpy() + 1)))
+    if how == "swapped with its time":
+        os.utime(other / path.name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    stream = rows.stream(range(len(rows.spans)))
+    if how == "during a pass":
+        next(stream)
+    if how in ("in place", "dataset"):
+        path.write_bytes((other / path.name).read_bytes())
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    else:
+        (other / path.name).replace(path)
+    with pytest.raises(RowsError, match=rf"{path.name} has another size or time than before: the file was changed"):
+        list(stream)
 
 
 # Cost

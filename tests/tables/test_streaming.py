@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
+from quernel.data import RowsError
 from quernel.tables import ReadOptions, TableError, column_stats, in_batches, prepare, read, streaming_training
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.streaming_training import prepare_streamed
@@ -191,3 +192,13 @@ def test_numbers_of_other_types_agree(tmp_path):
     streamed = prepare_streamed(open_parquet(tmp_path), ReadOptions("y"))
     assert streamed.encoder == prepare(both, ReadOptions("y")).encoder
     np.testing.assert_array_equal(collect_rows(streamed.rows)[0], prepare(both, ReadOptions("y")).X)
+
+
+def test_a_file_of_as_many_rows_that_is_swapped_between_passes_is_noticed(tmp_path):
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        pq.write_table(pa.table({"x": np.full(100, value)}), tmp_path / f"{name}.parquet")
+    table = open_parquet(tmp_path / "a.parquet")
+    assert sum(len(batch.table) for batch in table.iter_batches(["x"])) == 100
+    (tmp_path / "b.parquet").replace(tmp_path / "a.parquet")
+    with pytest.raises(RowsError, match=r"a\.parquet has another size or time than before"):
+        list(table.iter_batches(["x"]))

@@ -26,6 +26,8 @@ from quernel.data.sources import Array, Piece, RowsError, check_piece, check_pol
 STRIP = 2048
 # Column added to rows before they are filtered: their indices in the file, for error messages.
 NUMBER = "number of the row (quernel)"
+# Size, time of the last change and identity of a file.
+Stamp = tuple[Any, ...]
 ENDINGS = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
@@ -78,8 +80,9 @@ class ParquetRows:
     """Rows of Parquet files, which may be larger than memory.
 
     The constructor reads metadata only (and the columns that `filters` name); rows are read and validated when they are
-    streamed. Files without rows are skipped. Corrupt bytes are detected for certain only in files with page checksums,
-    which pyarrow writes with write_page_checksum=True.
+    streamed. A file that changes between two passes, by its size or time, is an error. Files without rows are skipped.
+    Corrupt bytes are detected for certain only in files with page checksums, which pyarrow writes with
+    write_page_checksum=True.
 
     Parameters
     ----------
@@ -117,6 +120,7 @@ class ParquetRows:
         self.target, self.weight, self._filter = target, weight, as_expression(filters)
         self._found = find_files(paths)
         footers = [read_footer(path, self._found.filesystem) for path in self.files]
+        self._stamps = [one.stamp for one in footers]
         self._filtered_by = () if filters is None else columns_in_filter(self._filter, footers[0].schema.names)
         self.names = self._inputs(0, footers[0]) if columns is None else tuple(columns)
         self.n_columns, self.weighted = len(self.names), weight is not None
@@ -203,8 +207,21 @@ class ParquetRows:
         """Each row group with the rows that the filters keep, as Arrow tables of any length; one file is open."""
         for i, of_file in groupby(groups, key=lambda group: group.file):
             with open_file(self.files[i], self._found.filesystem) as file:
+                self._check_unchanged(i, file)
                 for group in of_file:
                     yield group, self._tables(file, group, needed)
+                self._check_unchanged(i, file)
+
+    def _check_unchanged(self, i: int, file: Any) -> None:
+        """Raise if file i has another stamp than its metadata had; the error names the first row group that differs."""
+        try:
+            check_stamp(self.files[i], self._stamps[i], self._found.filesystem)
+        except RowsError:
+            metadata, groups = file.metadata, [group for group in self._groups if group.file == i]
+            for group in groups:
+                if group.number >= metadata.num_row_groups or metadata.row_group(group.number).num_rows != group.n_rows:
+                    raise self._changed(group) from None
+            raise
 
     def _tables(self, file: Any, group: Group, needed: Sequence[str]) -> Iterator[Any]:
         """Read a row group in batches and filter them; raises if the file has changed since its metadata were read."""
@@ -375,13 +392,39 @@ class Footer:
 
     schema: Any  # Arrow schema
     sizes: tuple[int, ...]  # number of rows of each row group
+    stamp: Stamp  # that of the file before it was opened
 
 
 def read_footer(path: str, filesystem: Any = None) -> Footer:
     """Read the metadata of a file, which stand at its end."""
+    with explain_errors(path):
+        stamp = read_stamp(path, filesystem)
     with open_file(path, filesystem) as file, explain_errors(path):
         groups = range(file.metadata.num_row_groups)
-        return Footer(file.schema_arrow, tuple(file.metadata.row_group(g).num_rows for g in groups))
+        return Footer(file.schema_arrow, tuple(file.metadata.row_group(g).num_rows for g in groups), stamp)
+
+
+def read_stamp(path: str, filesystem: Any = None) -> Stamp:
+    """Size, time of the last change and, of a local file, its identity, which tell that a file was changed."""
+    if filesystem is None:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns, found.st_ino
+    info = filesystem.get_file_info(path)
+    return info.size, info.mtime_ns, None
+
+
+def check_stamp(path: str, stamp: Stamp, filesystem: Any = None) -> None:
+    """Raise a `RowsError` if a file changed since its stamp was read.
+
+    Called after the file was opened for a pass, so that a swap before is seen, and again after the pass.
+    """
+    with explain_errors(path):
+        found = read_stamp(path, filesystem)
+    if found != stamp:
+        raise RowsError(
+            f"{path} has another size or time than before: the file was changed while it was in use. Start "
+            "again with files that stay as they are."
+        )
 
 
 @contextmanager

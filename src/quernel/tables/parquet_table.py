@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from quernel.data.parquet import explain_errors, open_file, read_footer
+from quernel.data.parquet import Stamp, check_stamp, explain_errors, open_file, read_footer
 from quernel.data.passes import read_ahead
 from quernel.data.sources import BLOCK_ROWS, RowsError
 from quernel.tables import reading
@@ -112,11 +112,13 @@ class ParquetTable:
     groups : row groups that have rows, in the order of the files
     schema : common Arrow schema of the files
     n_bytes : uncompressed size of all values
+    stamps : by path, what tells that a file was changed between two passes
     """
 
     groups: tuple[RowGroup, ...]
     schema: pa.Schema
     n_bytes: int
+    stamps: Mapping[str, Stamp]
 
     @property
     def n_rows(self) -> int:
@@ -134,6 +136,7 @@ class ParquetTable:
         schema = pa.schema([self.schema.field(name) for name in columns])
         for path, some in groupby(self.groups if groups is None else groups, key=lambda group: group.path):
             with open_file(path) as file:
+                check_stamp(path, self.stamps[path])
                 for group in some:
                     with explain_errors(str(group)):
                         batches = file.iter_batches(size, [group.number], list(columns), use_threads=False)
@@ -143,6 +146,7 @@ class ParquetTable:
                         if batch is None or len(batch) != min(size, group.n_rows - start):
                             raise RowsError(f"{group} has other rows than before: the file was changed while in use.")
                         yield RowBatch(group, start, cast_to_schema(batch, schema, str(group)))
+                check_stamp(path, self.stamps[path])
 
     def map_reduce(self, step: Map, reduce: Reduce, columns: Sequence[str]) -> Any:
         """Apply `step` to every batch, prefetched by a thread, and merge the results by `reduce`."""
@@ -189,7 +193,8 @@ def open_parquet(data: Path, labels: dict[str, str] | None = None, needed: Colum
     groups = tuple(RowGroup(*size, first, labels.get(size[0], "")) for size, first in zip(sizes, firsts, strict=False))
     named = (Path(labels.get(str(path), path)) for path in files)
     schema = unify_schema(zip(named, (one.schema for one in footers), strict=True), needed)
-    return ParquetTable(groups, schema, sum(map(_uncompressed_bytes, map(str, files))))
+    stamps = {str(path): one.stamp for path, one in zip(files, footers, strict=True)}
+    return ParquetTable(groups, schema, sum(map(_uncompressed_bytes, map(str, files))), stamps)
 
 
 def _uncompressed_bytes(path: str) -> int:
