@@ -5,13 +5,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= auto
 
-.PHONY: demo test quick lint types layers format bench clean
+.PHONY: demo test test-lowest quick lint types layers format bench clean
 
 demo: $(READY)
 	$(BIN)/quernel demo --out demo --force
 
 test: lint types layers
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# An environment of its own with exactly the lower bounds that pyproject.toml declares.
+test-lowest: $(READY)
+	$(PYTHON) -m venv --clear $(VENV)-lowest
+	$(BIN)/python tools/lowest.py plots > $(VENV)-lowest/pins.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable . --requirement $(VENV)-lowest/pins.txt
+	$(VENV)-lowest/bin/python -W ignore tools/smoke.py
 
 quick: lint types layers
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
@@ -35,7 +42,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-lowest demo build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quernel needs Python 3.11 or newer; call make PYTHON=python3.11")'

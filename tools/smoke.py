@@ -1,0 +1,70 @@
+"""Check an installation, with no more than the declared dependencies: `make test-lowest`.
+
+Scikit-learn's `check_estimator` for every public estimator with its default constructor, and each command once. Exits
+with 1 and says what failed. `--quick` leaves out the search, which takes longest.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from sklearn.utils.estimator_checks import check_estimator
+
+import quernel
+
+# Rows, not weights, are divided into those that train and those that calibrate: weighting is not repeating there.
+EXPECTED = {"ConformalQuantileRegressor": {"check_sample_weight_equivalence_on_dense_data": "not weighted"}}
+COMMANDS = [
+    "--version",
+    "fit data.csv --target y --model m.quernel --components 20 --conformal",
+    "fit data.csv --target y --model m.quernel --components 20 --force --json",
+    "tune data.csv --target y --model t.quernel --components 20",
+    "predict m.quernel data.csv --out p.parquet",
+    "report m.quernel data.csv --out report.html",
+    "plan data.csv --target y",
+    "demo --help",
+    "bench --help",
+    "reproduce --help",
+]
+
+
+def failed_checks(name: str) -> list[str]:
+    """Names of scikit-learn's checks that the estimator fails, with the beginning of their errors."""
+    results = check_estimator(getattr(quernel, name)(), expected_failed_checks=EXPECTED.get(name), on_fail=None)
+    return [f"{one['check_name']}: {str(one['exception'])[:200]}" for one in results if one["status"] == "failed"]
+
+
+def failed_command(command: str, folder: Path) -> list[str]:
+    """The last line that a command wrote to stderr if it failed."""
+    call = [sys.executable, "-m", "quernel", *command.split()]
+    ran = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
+    return [] if ran.returncode == 0 else [(ran.stderr.strip() or "no message").splitlines()[-1]]
+
+
+def main() -> int:
+    """Run all checks; the number of what failed."""
+    failed = 0
+    names = [name for name in quernel.__all__ if hasattr(getattr(quernel, name), "fit")]
+    with tempfile.TemporaryDirectory() as folder:
+        draw = random.Random(0)
+        rows = [f"{draw.random()},{draw.random()},{draw.random()}" for _ in range(300)]
+        Path(folder, "data.csv").write_text("\n".join(["a,b,y", *rows]))
+        for command in COMMANDS:
+            found = failed_command(command, Path(folder))
+            print(f"quernel {command}: {'; '.join(found) or 'fine'}", flush=True)
+            failed += bool(found)
+    for name in names:
+        if name.endswith("CV") and "--quick" in sys.argv:
+            continue
+        found = failed_checks(name)
+        print(f"check_estimator({name}()): {'; '.join(found) or 'fine'}", flush=True)
+        failed += bool(found)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main() > 0)
