@@ -302,7 +302,7 @@ def summarise(source: RowSource | DaskRows, limit: int) -> Summary:
         return Summary(
             compute_moments(piece.X, piece.weight),
             hash_sample(piece.X, piece.y, piece.weight, limit),
-            compute_moments(piece.y[:, None], piece.weight),
+            compute_moments(piece.y if piece.y.ndim == 2 else piece.y[:, None], piece.weight),
         )
 
     found = map_reduce(source, step, join_summaries)

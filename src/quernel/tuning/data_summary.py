@@ -173,8 +173,9 @@ class DataSummary:
 
     @cached_property
     def target_moments(self) -> Moments:
-        """Moments of y, as one column."""
-        return compute_moments(self.source.y[:, None], self.source.weight)
+        """Moments of y, one column per output where each has its own target."""
+        y = self.source.y
+        return compute_moments(y if y.ndim == 2 else y[:, None], self.source.weight)
 
     @cached_property
     def n_distinct(self) -> int:
