@@ -10,7 +10,6 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-import quernel
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelQuantileRegressorCV, KernelRegressor
 from quernel.estimators import base
 from quernel.losses import Pinball
@@ -139,7 +138,8 @@ def test_choices_end_with_the_time(name):
     with pytest.warns(ConvergenceWarning, match="time limit"):
         model.fit(X, target(model, y))
     assert np.isfinite(model.alpha_)
-    assert model.predict(X).shape == y.shape or name == "quantiles"
+    assert model.stopped_by_ == "time limit"
+    assert len(model.predict(X)) == len(y)
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, np.inf, "long", True])
@@ -178,13 +178,15 @@ def test_ctrl_c_ends_a_fit_at_its_best_solution_and_a_second_one_raises(monkeypa
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_stopped_fit_keeps_its_checkpoint(tmp_path):
-    X, y = data(500)
-    path = tmp_path / "fit.ckpt"
-    path.touch()
-    path.unlink()
-    model = quernel.KernelQuantileRegressor(0.5, n_components=50, random_state=0, max_seconds=1e-6)
-    with pytest.warns(ConvergenceWarning, match="time limit"):
+def test_a_stopped_fit_keeps_its_checkpoint(tmp_path, monkeypatch):
+    X, y = data(30_000)
+    path, kwargs = tmp_path / "fit.ckpt", {"n_components": 100, "alpha": 1e-6, "bandwidth": 0.5, "random_state": 0}
+    monkeypatch.setattr(base, "print_progress", lambda _: path.exists())  # True asks for a stop
+    model = KernelQuantileRegressor(0.5, tol=1e-20, verbose=1, **kwargs)
+    with pytest.warns(ConvergenceWarning, match="stopped by a callback"):
         model.fit(X, y, checkpoint=path)
-    model.set_params(max_seconds=None).fit(X, y, checkpoint=path)
+    assert model.stopped_by_ == "callback"
+    assert path.exists()
+    model.set_params(tol=1e-6, verbose=0).fit(X, y, checkpoint=path)
+    assert model.stopped_by_ is None
     assert not path.exists()
