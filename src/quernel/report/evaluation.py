@@ -60,8 +60,10 @@ def predict_lightgbm(X: Array, y: Array, X_new: Array, levels: Array) -> Array:
     """LightGBM with default hyperparameters, one model per level, predictions sorted in each row."""
     import lightgbm
 
-    settings = {"objective": "quantile", "n_estimators": OPTIONS.n_trees, "verbose": -1, "random_state": 0, "n_jobs": 1}
-    curves = [lightgbm.LGBMRegressor(alpha=level, **settings).fit(X, y).predict(X_new) for level in levels.tolist()]
+    trees = lightgbm.LGBMRegressor(
+        objective="quantile", n_estimators=OPTIONS.n_trees, verbose=-1, random_state=0, n_jobs=1
+    )
+    curves = [clone(trees).set_params(alpha=level).fit(X, y).predict(X_new) for level in levels.tolist()]
     return np.sort(np.column_stack(curves), axis=1)
 
 
