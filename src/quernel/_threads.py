@@ -1,4 +1,4 @@
-"""What a fit uses of this machine: row blocks of convenient size, the threads that share them, and free memory.
+"""What a fit uses of this machine: row blocks of convenient size, and the threads that share them.
 
 BLAS threads that spin over small matrices cost more than they gain, and numpy and scipy bring a pool each. So BLAS runs
 on one thread while quernel solves, and large problems are parallelised over row blocks instead, on as many threads as
@@ -7,8 +7,7 @@ the user allows BLAS (OMP_NUM_THREADS, threadpoolctl), but no more than there ar
 - `blocks`, `strips`      divide rows into slices whose features have a convenient size;
 - `single_threaded_blas`  limits BLAS for the duration of a `with` block, and says how many threads to use instead;
 - `parallel_map`          is a parallel map over blocks;
-- `submit`                starts one call in the background;
-- `available_memory`      is what machine and container have left.
+- `submit`                starts one call in the background.
 
 The threads run numpy and nogil numba code, so the interpreter lock is no bottleneck. One pool per thread count lives
 for the whole process. Calls from one of its own threads run serially: waiting there for others could deadlock. Its
@@ -25,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from threadpoolctl import LibController, ThreadpoolController
@@ -248,41 +246,3 @@ def _slices(n_rows: int, size: int) -> Iterator[slice]:
     """Slices of `size` rows; the last may be shorter."""
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
-
-
-# Bytes of free memory assumed where the system reports nothing.
-FALLBACK_MEMORY = 4 * 2**30
-
-
-def available_memory() -> int:
-    """Bytes that can be allocated now without swapping: the lesser of what machine and container have left."""
-    return min(_machine_memory(), _container_memory())
-
-
-def _machine_memory() -> int:
-    """MemAvailable on Linux; half of the physical memory elsewhere."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return FALLBACK_MEMORY
-
-
-def _container_memory() -> int:
-    """Limit minus usage of the control group (v2, then v1), its file cache counted as free; 2^62 without a limit."""
-    group = Path("/sys/fs/cgroup")
-    for limit, used, stat in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        try:
-            spare = int((group / limit).read_text()) - int((group / used).read_text())
-            counts = dict(line.split()[:2] for line in (group / stat).read_text().splitlines())
-            return max(0, spare + int(counts.get("inactive_file", 0)))
-        except (OSError, ValueError):
-            continue
-    return 2**62

@@ -1,0 +1,137 @@
+"""Free memory: the least of what the machine, the control groups and the resource limits of this process have left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+# Bytes of free memory assumed where the system reports nothing, and what stands for no limit.
+FALLBACK = 4 * 2**30
+UNLIMITED = 2**62
+
+
+@dataclass(frozen=True)
+class _GroupFiles:
+    """Names of the files of a memory control group, and of the entries of its memory.stat that are page cache.
+
+    Page cache counts as used memory there, but the kernel gives it up when memory is needed. The files of a tmpfs,
+    which it cannot give up, are in neither entry.
+    """
+
+    limits: tuple[str, ...]
+    used: str
+    caches: tuple[str, ...]
+
+
+V1 = _GroupFiles(("memory.limit_in_bytes",), "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
+# Beyond memory.high a group is slowed down until it gives memory back, which a fit cannot.
+V2 = _GroupFiles(("memory.max", "memory.high"), "memory.current", ("active_file", "inactive_file"))
+
+
+def available_memory() -> int:
+    """Bytes that this process can allocate now without swapping, being killed or a MemoryError."""
+    return min(_machine_memory(), _control_group_memory(Path("/")), _resource_limit_memory())
+
+
+def _machine_memory() -> int:
+    """MemAvailable on Linux; half of the physical memory elsewhere."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return FALLBACK
+
+
+def _resource_limit_memory() -> int:
+    """What RLIMIT_AS and RLIMIT_DATA (ulimit -v and -d) leave of address space and data; UNLIMITED without them."""
+    left = [UNLIMITED]
+    for name, entry in (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5)):  # entry of /proc/self/statm: pages in use
+        limit = resource.getrlimit(getattr(resource, name))[0] if hasattr(resource, name) else -1
+        if limit not in (-1, getattr(resource, "RLIM_INFINITY", -1)):
+            try:
+                pages = int(Path("/proc/self/statm").read_text().split()[entry])
+            except (OSError, IndexError):  # not Linux: how much is in use is not known
+                pages = 0
+            left.append(limit - pages * os.sysconf("SC_PAGE_SIZE"))
+    return max(0, min(left))
+
+
+def _control_group_memory(root: Path) -> int:
+    """Limit minus usage of the control groups around this process, the least; UNLIMITED where none has a limit.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that holds proc/self and sys: "/", except in tests.
+    """
+    left = [UNLIMITED]
+    for group, files in _control_groups(root):
+        try:
+            limit = min(_read_limit(group / name) for name in files.limits)
+            if (
+                limit >= UNLIMITED
+            ):  # most groups: what they use, which takes the kernel some time to add up, is not read
+                continue
+            stat = dict(line.split()[:2] for line in (group / "memory.stat").read_text().splitlines())
+            used = int((group / files.used).read_text()) - sum(int(stat.get(name, 0)) for name in files.caches)
+        except (OSError, ValueError):  # not a group that limits memory
+            continue
+        left.append(limit - max(used, 0))
+    return max(0, min(left))
+
+
+def _read_limit(path: Path) -> int:
+    """The limit in bytes that the file holds; UNLIMITED if it says "max" or does not exist."""
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        return UNLIMITED
+    return UNLIMITED if text == "max" else int(text)
+
+
+def _control_groups(root: Path) -> Iterator[tuple[Path, _GroupFiles]]:
+    """Folders of the memory control groups that this process is in, from its own to the outermost that it sees."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        for is_v1, top, mount_point in _control_group_mounts(root):
+            if is_v1 != bool(controllers):
+                continue
+            inside = (
+                PurePosixPath(path).relative_to(top) if PurePosixPath(path).is_relative_to(top) else PurePosixPath()
+            )
+            for group in (inside, *inside.parents):
+                yield mount_point / group, V1 if is_v1 else V2
+
+
+@cache
+def _control_group_mounts(root: Path) -> list[tuple[bool, str, Path]]:
+    """Where control groups of memory are mounted: whether version 1, the group that is on top there, and the folder."""
+    mounts = []
+    try:
+        lines = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        mount, _, file_system = line.partition(" - ")
+        kind, _, options = file_system.split()[:3]
+        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
+            top, folder = mount.split()[3:5]
+            mounts.append((kind == "cgroup", top, root / folder.lstrip("/")))
+    return mounts
