@@ -438,6 +438,40 @@ def test_mapped_arrays_give_their_rows(tmp_path, small_blocks, kind, given):
     assert rows.place(1) == f"{'X' if given == 'arrays' else paths[0]}, rows 300 to 599"
 
 
+@pytest.mark.parametrize("which", ["X", "y", "w"])
+@pytest.mark.parametrize("how", ["in place", "swapped", "during a pass", "gone"])
+@pytest.mark.parametrize("given", ["maps", "paths"])
+def test_mapped_files_that_changed_meanwhile(tmp_path, small_blocks, which, how, given):
+    paths = {name: tmp_path / f"{name}.npy" for name in "Xyw"}
+    for name, path in paths.items():
+        np.save(path, np.ones((1000, 2) if name == "X" else 1000))
+    rows = MemmapRows(*(np.load(path, mmap_mode="r") if given == "maps" else path for path in paths.values()))
+    assert len(list(rows.stream(range(4)))) == 4
+    stream = rows.stream(range(4))
+    if how == "during a pass":
+        next(stream)
+    changed = paths[which]
+    if how == "gone":
+        changed.unlink()
+    elif how == "swapped":
+        np.save(tmp_path / "other.npy", np.load(changed))
+        (tmp_path / "other.npy").replace(changed)
+    else:
+        before = changed.stat()
+        np.lib.format.open_memmap(changed, "r+")[-1] = 2
+        os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    text = "cannot be read: .*No such file" if how == "gone" else "has another size or time than before: the file was"
+    with pytest.raises(RowsError, match=rf"{which}\.npy {text}"):
+        list(stream)
+
+
+def test_mapped_files_that_were_removed_before_are_read_from_their_maps(tmp_path):
+    np.save(tmp_path / "X.npy", np.ones((10, 2)))
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    (tmp_path / "X.npy").unlink()
+    assert len(gathered(MemmapRows(X, np.ones(10)))[0]) == 10
+
+
 def test_mapped_arrays_that_cannot_be(tmp_path):
     X, y = np.ones((10, 2)), np.ones(10)
     np.save(tmp_path / "short.npy", X)

@@ -20,14 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data.passes import read_ahead
-from quernel.data.sources import Array, Piece, RowsError, check_piece, check_policy, split_blocks
+from quernel.data.sources import (
+    Array,
+    Piece,
+    RowsError,
+    Stamp,
+    check_piece,
+    check_policy,
+    check_stamp,
+    read_stamp,
+    split_blocks,
+)
 
 # Rows that are transposed from columns at a time: few enough to stay in the processor's cache.
 STRIP = 2048
 # Column added to rows before they are filtered: their indices in the file, for error messages.
 NUMBER = "number of the row (quernel)"
-# Size, time of the last change and identity of a file.
-Stamp = tuple[Any, ...]
 ENDINGS = (".parquet", ".pq")
 # Bytes of a column that are buffered at a time; without a limit, a whole row group would be in memory.
 BUFFER = 2**20
@@ -402,29 +410,6 @@ def read_footer(path: str, filesystem: Any = None) -> Footer:
     with open_file(path, filesystem) as file, explain_errors(path):
         groups = range(file.metadata.num_row_groups)
         return Footer(file.schema_arrow, tuple(file.metadata.row_group(g).num_rows for g in groups), stamp)
-
-
-def read_stamp(path: str, filesystem: Any = None) -> Stamp:
-    """Size, time of the last change and, of a local file, its identity, which tell that a file was changed."""
-    if filesystem is None:
-        found = os.stat(path)
-        return found.st_size, found.st_mtime_ns, found.st_ino
-    info = filesystem.get_file_info(path)
-    return info.size, info.mtime_ns, None
-
-
-def check_stamp(path: str, stamp: Stamp, filesystem: Any = None) -> None:
-    """Raise a `RowsError` if a file changed since its stamp was read.
-
-    Called after the file was opened for a pass, so that a swap before is seen, and again after the pass.
-    """
-    with explain_errors(path):
-        found = read_stamp(path, filesystem)
-    if found != stamp:
-        raise RowsError(
-            f"{path} has another size or time than before: the file was changed while it was in use. Start "
-            "again with files that stay as they are."
-        )
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from quernel.data.passes import read_ahead
 
 Array = NDArray[np.floating]
 Mask = NDArray[np.bool_]
+# Size, time of the last change and, of a local file, its identity: what tells that a file was changed.
+Stamp = tuple[Any, ...]
 
 # Size of a block of raw rows: at most so many rows, and at most so many bytes where rows are wide. The overhead per
 # block is then negligible beside reading it, and a few blocks in flight take little memory on any machine.
@@ -207,8 +209,35 @@ def check_policy(cache: Any) -> Any:
     return cache
 
 
+def read_stamp(path: str, filesystem: Any = None) -> Stamp:
+    """The stamp of a file, local or of an Arrow file system."""
+    if filesystem is None:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns, found.st_ino
+    info = filesystem.get_file_info(path)
+    return info.size, info.mtime_ns, None
+
+
+def check_stamp(path: str, stamp: Stamp, filesystem: Any = None) -> None:
+    """Raise a `RowsError` if a file changed since its stamp was read.
+
+    Called after the file was opened for a pass, so that a swap before is seen, and again after the pass.
+    """
+    try:
+        found = read_stamp(path, filesystem)
+    except OSError as error:
+        raise RowsError(f"{path} cannot be read: {error}. Write the file again, or leave it out.") from error
+    if found != stamp:
+        raise RowsError(
+            f"{path} has another size or time than before: the file was changed while it was in use. Start "
+            "again with files that stay as they are."
+        )
+
+
 class MemmapRows:
     """Rows of memory-mapped arrays, read block by block.
+
+    A mapped file that changes between two passes, by its size or time, is an error.
 
     Parameters
     ----------
@@ -239,6 +268,7 @@ class MemmapRows:
         if 0 in self._X.shape:
             raise RowsError(f"{self._labels[0]} has shape {self._X.shape}: there is nothing to read.")
         self.spans = split_blocks(self.n_rows, self.n_columns)
+        self._stamps = {path: read_stamp(path) for path in self._files() if os.path.exists(path)}
 
     def stream(self, blocks: range, *, X: bool = True) -> Iterator[Piece]:
         """Iterate over these blocks in order, prefetched by a thread; X=False reads target and weight only."""
@@ -249,8 +279,18 @@ class MemmapRows:
         span = self.spans[k]
         return f"{self._labels[0]}, rows {span.start:,} to {span.stop - 1:,}"
 
+    def _files(self) -> list[str]:
+        """Paths of the files that are mapped; a copy of the rows in another process has none."""
+        paths = [getattr(values, "filename", None) for values in (self._X, self._y, self._weight)]
+        return [os.fspath(path) for path in paths if path is not None]
+
+    def _check_unchanged(self) -> None:
+        for path in set(self._files()) & set(self._stamps):
+            check_stamp(path, self._stamps[path])
+
     def _pieces(self, blocks: range, X: bool) -> Generator[Piece, None, None]:
         """Read and validate these blocks; runs in the prefetching thread."""
+        self._check_unchanged()
         labels = [*(f"column {j} of {self._labels[0]}" for j in range(self.n_columns)), *self._labels[1:]]
         for k in blocks:
             span = self.spans[k]
@@ -261,6 +301,7 @@ class MemmapRows:
                 return f"Row {start + row:,} (counted from 0)"
 
             yield check_piece(piece, labels, where)
+        self._check_unchanged()
 
 
 def _label(given: Any, name: str) -> str:

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from quernel.data.parquet import Stamp, check_stamp, explain_errors, open_file, read_footer
+from quernel.data.parquet import explain_errors, open_file, read_footer
 from quernel.data.passes import read_ahead
-from quernel.data.sources import BLOCK_ROWS, RowsError
+from quernel.data.sources import BLOCK_ROWS, RowsError, Stamp, check_stamp
 from quernel.tables import reading
 from quernel.tables.multi_file import ColumnFilter, any_column, cast_to_schema, find_files, unify_schema
 from quernel.tables.reading import (
