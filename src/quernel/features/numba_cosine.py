@@ -1,8 +1,8 @@
 """The cosine of random Fourier features as a compiled loop; `cosine` says how it works and has the same with numpy.
 
-The loop has no branches, so the compiler turns it into vector instructions. It may not contract products and sums to
-fused operations (no fastmath): its bits are those of `cosine`, for which it takes a tenth longer. (numba's cache on
-disk notices changes of this file only: whoever changes the constants in `cosine` changes something here, too.)
+The loops have no branches, so the compiler turns them into vector instructions. It may not contract products and sums
+to fused operations (no fastmath): the bits are those of `cosine`. (numba's cache on disk notices changes of this file
+only: whoever changes the constants in `cosine` changes something here, too.)
 """
 
 from __future__ import annotations
@@ -13,37 +13,25 @@ from typing import Any
 import numpy as np
 
 from quernel._compile import compiled
-from quernel.features.cosine import (
-    C0,
-    C1,
-    C2,
-    C3,
-    C4,
-    C5,
-    C6,
-    C7,
-    INVERSE_PI,
-    MAX_ARGUMENT,
-    PI_1,
-    PI_2,
-    PI_3,
-)
+from quernel.features.cosine import C0, C1, C2, C3, C4, C5, C6, C7, INVERSE_PI, MAX_ARGUMENT, PI_1, PI_2
+
+# Adding it rounds a number below 2^51 to an integer, whose parity is then the last bit: rint and (-1)^k for the price
+# of an addition.
+ROUNDING = 1.5 * 2**52
 
 
 @compiled(inline="always")
-def _write(line: Any, scale: Any, out: Any, i: int) -> None:
-    """out[i] = scale * cos(line), for one row of angles."""
-    too_large = 0  # a count is vectorised; a maximum would not be
-    for j in range(len(line)):
-        too_large += abs(line[j]) > MAX_ARGUMENT
-    if too_large == 0:
+def _write(line: Any, n_too_large: int, scale: Any, out: Any, i: int) -> None:
+    """out[i] = scale * cos(line), for one row of angles, so many of which are beyond MAX_ARGUMENT."""
+    if n_too_large == 0:
         for j in range(len(line)):
-            k = np.rint(line[j] * INVERSE_PI)
-            r = ((line[j] - k * PI_1) - k * PI_2) - k * PI_3
+            shifted = line[j] * INVERSE_PI + ROUNDING
+            k = shifted - ROUNDING
+            r = (line[j] - k * PI_1) - k * PI_2
             s = r * r
             cosine = C0 + s * (C1 + s * (C2 + s * (C3 + s * (C4 + s * (C5 + s * (C6 + s * C7))))))
-            half = 0.5 * k
-            out[i, j] = scale[j] * (1.0 - 4.0 * (half - np.floor(half))) * cosine  # (-1)^k without a branch
+            sign = np.float64(shifted).view(np.int64) << 63
+            out[i, j] = np.int64(np.float64(scale[j] * cosine).view(np.int64) ^ sign).view(np.float64)
     else:
         for j in range(len(line)):
             out[i, j] = scale[j] * math.cos(line[j])
@@ -54,9 +42,12 @@ def scaled_cosine(z: Any, phase: Any, scale: Any, out: Any) -> None:
     """out[i, j] = scale[j] * cos(z[i, j] + phase[j]); `out` may be `z` itself, or of another floating type."""
     line = np.empty(z.shape[1])
     for i in range(len(z)):
+        n_too_large = 0  # a count is vectorised; a maximum would not be
         for j in range(len(line)):
-            line[j] = z[i, j] + phase[j]
-        _write(line, scale, out, i)
+            angle = z[i, j] + phase[j]
+            line[j] = angle
+            n_too_large += abs(angle) > MAX_ARGUMENT
+        _write(line, n_too_large, scale, out, i)
 
 
 @compiled()
@@ -67,9 +58,13 @@ def scaled_cosine_fused(X: Any, frequencies: Any, phase: Any, scale: Any, out: A
     """
     line = np.empty(frequencies.shape[1])
     for i in range(len(X)):
-        line[:] = phase
-        for a in range(X.shape[1]):
+        for j in range(len(line)):
+            line[j] = phase[j] + X[i, 0] * frequencies[0, j]
+        for a in range(1, X.shape[1]):
             x = X[i, a]
             for j in range(len(line)):
                 line[j] += x * frequencies[a, j]
-        _write(line, scale, out, i)
+        n_too_large = 0
+        for j in range(len(line)):
+            n_too_large += abs(line[j]) > MAX_ARGUMENT
+        _write(line, n_too_large, scale, out, i)
