@@ -26,7 +26,7 @@ from quernel.objective import InMemoryProblem, Problem
 from quernel.objective.duality_gap import null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
-from quernel.solvers.result import Limits, Result, or_null, recertify
+from quernel.solvers.result import Limits, Result, recertify
 from quernel.solvers.screening import driver
 from quernel.solvers.screening.sampling import directions
 
@@ -210,9 +210,7 @@ class _RotatedRows:
         reduced_fit = newton.solve(reduced, tol=tol / 2, max_iter=max_iter, start=start, polish=False)
         result = recertify(problem, replace(reduced_fit, coef=basis @ reduced_fit.coef), tol)
         sweeps = reduced_fit.sweeps * k / self._rows.n_features
-        if stop_requested():
-            result = or_null(result, null, tol)
-        elif np.any(result.relative_gap > tol) and reduced_fit.converged:
+        if not stop_requested() and np.any(result.relative_gap > tol) and reduced_fit.converged:
             widths = _smoothing_widths(problem, result)
             full_start = newton.Start(result.coef, result.intercept, result.dual, widths, null)
             result = newton.solve(problem, tol=tol, max_iter=max_iter, start=full_start, polish=False)

@@ -158,7 +158,7 @@ class BlockTridiagonal:
                 coupling = _compress_rows(_weighted_rows(features, fit_intercept, constraints[:, k]))
                 rows.append(coupling)
                 self._couplings.append(coupling)
-            self._factors.append(factor := _cholesky(_block(np.vstack(rows), alpha, fallback)))
+            self._factors.append(factor := cholesky(_block(np.vstack(rows), alpha, fallback)))
             if k < constraints.shape[1]:
                 carried = _eliminate(factor, coupling)
 
@@ -205,10 +205,10 @@ def _eliminate(factor: Array, coupling: Array) -> Array:
         return coupling
     inner = dtrsm(1.0, factor, coupling.T, lower=1)
     rest = dsyrk(-1.0, inner, trans=1, lower=1, beta=1.0, c=np.eye(len(coupling)))
-    return dtrmm(1.0, _cholesky(rest), coupling.T, side=1, lower=1).T
+    return dtrmm(1.0, cholesky(rest), coupling.T, side=1, lower=1).T
 
 
-def _cholesky(block: Array) -> Array:
+def cholesky(block: Array) -> Array:
     """Cholesky factor, with jitter on the diagonal where rounding has made the block indefinite."""
     more = 0.0
     for _ in range(20):
@@ -216,7 +216,7 @@ def _cholesky(block: Array) -> Array:
         if not failed:
             return factor
         more = max(10 * more, 1e-15 * float(np.trace(block)) / len(block))
-    raise np.linalg.LinAlgError("The Newton system of the joint levels cannot be factored.")
+    raise np.linalg.LinAlgError("A Newton system cannot be factored: it has numbers that are not finite.")
 
 
 def _solve_block(factor: Array, right: Array) -> Array:

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrs
 from scipy.special import logsumexp, softmax, xlogy
 
 from quernel.data import Block, BlockState, InMemoryDesign, RowState, discard, sum_tuples
 from quernel.losses import Logistic
 from quernel.objective import Problem
 from quernel.objective.duality_gap import NullModel, null_model, relative
+from quernel.solvers.linear_system import cholesky
 from quernel.solvers.newton import exact_step
 from quernel.solvers.progress import Progress, report, stop_requested
 from quernel.solvers.result import Result, or_null, statuses
@@ -160,10 +161,10 @@ def _preconditioner(gram: Array, curvature: float, problem: MultinomialProblem) 
     matrix.flat[:: M + 2] += np.append(np.full(M, 2 * problem.alpha), 1e-12 * curvature)
     if not problem.fit_intercept:
         matrix[M, :M] = matrix[:M, M] = 0
-    factor = cho_factor(matrix)
+    factor = cholesky(matrix)
 
     def solve(right: Point) -> Point:
-        answer = cho_solve(factor, np.vstack(right))
+        answer = dpotrs(factor, np.vstack(right), lower=1)[0]
         return answer[:M], answer[M] * problem.fit_intercept
 
     return solve

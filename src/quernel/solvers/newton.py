@@ -31,7 +31,7 @@ from quernel.objective import DualSums, Problem, take_columns
 from quernel.objective.duality_gap import NullModel, certify, dual_residual, dual_variance, null_model, relative
 from quernel.solvers.linear_system import NewtonSystem
 from quernel.solvers.progress import stop_requested
-from quernel.solvers.result import BestIterate, Limits, Result, after, or_null, statuses
+from quernel.solvers.result import BestIterate, Limits, Result, after
 
 Array = NDArray[np.floating]
 
@@ -155,6 +155,7 @@ def solve(
     start: Start | None = None,
     polish: bool = True,
     callback: Callable[[Array, Array], None] | None = None,
+    best: BestIterate | None = None,
 ) -> Result:
     """Minimise F for every column to a relative duality gap of at most `tol`.
 
@@ -170,10 +171,11 @@ def solve(
         Whether small problems continue below `tol` down to rounding error.
     callback : callable or None
         Called with (coef, intercept) after every step.
+    best : BestIterate or None
+        What is known of the problem already; None knows the null model only.
     """
-    start = start if start is not None else _cold_start(problem)
-    null = start.null
-    best = BestIterate(problem, null, tol)
+    start = start if start is not None else cold_start(problem)
+    best = BestIterate(problem, start.null, tol) if best is None else best
     columns, iteration = _initialize(problem, start, tol, polish), 0
     for iteration in range(max_iter):
         if len(columns.index) == 0 or stop_requested():
@@ -215,15 +217,17 @@ def solve_in_basis(
     start: Start,
     limits: Limits,
     callback: Callable[[Array, Array], None] | None = None,
+    *,
+    from_null: bool = True,
 ) -> Result:
     """Newton on all rows within a basis (M, k), certified over all features; continued without basis where needed.
 
-    `callback` is called with (coef, intercept) after every step over all features.
+    `callback` is called with (coef, intercept) after every step over all features; `from_null` as in `BestIterate`.
     """
-    tol, max_iter = limits.tol, limits.max_iter
+    tol, max_iter, best = limits.tol, limits.max_iter, BestIterate(problem, start.null, limits.tol, from_null=from_null)
     # Projected features need memory of their own, and out of core the duals cannot be handed on.
     if basis is None or not problem.rows.random_access:
-        return solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, callback=callback)
+        return solve(problem, tol=tol, max_iter=max_iter, start=start, polish=False, callback=callback, best=best)
     inner = problem.in_memory("Projected features").project(basis)
     result = solve(inner, tol=tol / 2, max_iter=max_iter, start=start.project(basis), polish=False)
     share, coef = basis.shape[1] / basis.shape[0], basis @ result.coef
@@ -231,15 +235,14 @@ def solve_in_basis(
     inner.set_coefficients(state, result.coef, result.intercept)  # residuals are the same, and cheaper in the basis
     state = problem.rows.new_state(anchor=result.dual, residual=state.collect("residual"))
     found = certify(problem, state, coef, result.intercept, start.null)
-    whole = replace(
-        result, coef=coef, objective=found.objective, gap=found.gap, relative_gap=found.relative,
-        status=statuses(found.relative, tol), sweeps=share * result.sweeps + 1 + state.sweeps,
-    )  # fmt: skip
+    best.update(np.arange(problem.n_columns), coef, result.intercept, state, found, 0)
+    sweeps = share * result.sweeps + 1 + state.sweeps
+    whole = replace(best.result(), iterations=result.iterations, sweeps=sweeps, hessian_rows=result.hessian_rows)
     if whole.converged or stop_requested():
-        return or_null(whole, start.null, tol)
+        return whole
     width = OPTIONS.width_after_basis * start.width
     again = Start(coef, result.intercept, result.dual, width, start.null)
-    return after(whole, solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False))
+    return after(whole, solve(problem, tol=tol, max_iter=max_iter, start=again, polish=False, best=best))
 
 
 def _all_columns(columns: _Columns, best: BestIterate) -> tuple[Array, Array]:
@@ -249,7 +252,7 @@ def _all_columns(columns: _Columns, best: BestIterate) -> tuple[Array, Array]:
     return coef, intercept
 
 
-def _cold_start(problem: Problem) -> Start:
+def cold_start(problem: Problem) -> Start:
     """The best constant, multipliers 0, and a width so large that the first step is close to a ridge regression."""
     null = null_model(problem)
     coef = np.zeros((problem.rows.n_features, problem.n_columns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ class InitialPoint:
         return cls(coef, intercept, max(n_rows, int(parameters / tol)), parameters, solved=True)
 
 
+# copy_duals(columns, out, places): see `BestIterate.record`.
+CopyDuals = Callable[[NDArray[np.intp], Array, NDArray[np.intp]], None]
 # Called with intermediate fits from which a solve can be continued.
 Callback = Callable[[InitialPoint], None]
 
@@ -185,19 +188,16 @@ def statuses(relative_gap: Array, tol: float) -> tuple[Status, ...]:
 
 
 def or_null(result: Result, null: NullModel, tol: float) -> Result:
-    """The result of a solve that was stopped: in columns where the null model is better, the null model.
+    """The result or, in columns where it is better, the null model; the better lower bound on min F is kept, too.
 
-    Any certificate bounds min F from below by  F - gap,  and duals of zero by 0, since losses are not negative: the gap
-    of the null model is F0 minus the better of the two. Results of solves that were not stopped stay as they are.
+    Any certificate bounds min F from below by  F - gap,  and duals of zero by 0, since losses are not negative.
     """
-    if not stop_requested() or result.converged:
-        return result
-    unfinished, known = ~(result.relative_gap <= tol), np.isfinite(result.gap)
-    bound = np.where(known, result.objective - np.where(known, result.gap, 0), -np.inf)
-    worse = unfinished & (~known | (result.objective > null.objective))
+    known = np.isfinite(result.objective) & np.isfinite(result.gap)
+    worse = ~(result.objective <= null.objective)
     objective = np.where(worse, null.objective, result.objective)
-    no_bound = unfinished & (bound <= 0)
-    gap = np.where(no_bound, objective, np.where(worse, objective - bound, result.gap))
+    proved = np.where(known, result.gap - np.where(known, result.objective - objective, 0), np.inf)
+    no_bound = ~(proved <= objective)
+    gap = np.where(no_bound, objective, np.maximum(proved, np.finfo(float).eps * objective))
     rel = relative(gap, objective, null.objective)
     return replace(
         result,
@@ -212,18 +212,13 @@ def or_null(result: Result, null: NullModel, tol: float) -> Result:
 
 
 def recertify(problem: Problem, result: Result, tol: float) -> Result:
-    """The same fits and duals, with their duality gap in this problem."""
-    state = problem.rows.new_state(anchor=result.dual)
+    """The same fits and duals, with their duality gap in this problem; the null model where that is better."""
+    state, null = problem.rows.new_state(anchor=result.dual), null_model(problem)
     problem.set_coefficients(state, result.coef, result.intercept)
-    known = certify(problem, state, result.coef, result.intercept, null_model(problem))
-    return replace(
-        result,
-        objective=known.objective,
-        gap=known.gap,
-        relative_gap=known.relative,
-        status=statuses(known.relative, tol),
-        sweeps=result.sweeps + state.sweeps,
-    )
+    known = certify(problem, state, result.coef, result.intercept, null)
+    sweeps = result.sweeps + state.sweeps
+    found = replace(result, objective=known.objective, gap=known.gap, null_objective=null.objective, sweeps=sweeps)
+    return or_null(found, null, tol)
 
 
 def certify_point(problem: Problem, coef: Array, intercept: Array, null: NullModel, tol: float) -> Result:
@@ -247,22 +242,57 @@ def after(first: Result | None, then: Result) -> Result:
 
 
 class BestIterate:
-    """The best certified iterate of every column so far; at first the constant, final only where it is the minimum."""
+    """The lowest objective and the highest lower bound of every column so far; at first those of the null model.
 
-    def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
+    The bound need not be that of the fit: duals of one iterate prove  min F >= F - gap  whatever the coefficients, so
+    that the gap of the lowest F is its distance from the highest bound. No fit is ever worse than the null model,
+    unless `from_null` is False: then the first certificate is taken, whatever it is.
+    """
+
+    def __init__(self, problem: Problem, null: NullModel, tol: float, *, from_null: bool = True) -> None:
         q = problem.n_columns
         self.tol = tol
         self.null = null
-        self.partial = problem.screened is not None  # then F0, of all rows, is no measure of these
         self.coef = np.zeros((problem.rows.n_features, q))
         self.intercept = null.constant.copy()
-        self.dual = np.zeros((problem.rows.n_duals, q))
-        self.objective = null.objective.copy()
-        self.gap = null.objective.copy()
-        self.relative_gap = np.where(null.objective > 0, np.inf, 0.0)
+        self.dual = np.zeros((problem.rows.n_duals, q), order="F")
+        # Losses are not negative, so that duals of zero bound min F by 0. A problem with screened rows is only a model
+        # of F, of which the null model says nothing.
+        first = null.objective if from_null and problem.screened is None else np.full(q, np.inf)
+        self.objective, self.gap = first.copy(), first.copy()
         self.iterations = np.zeros(q, dtype=np.intp)
         self.sweeps = 0.0
         self.hessian_rows = 0
+
+    @property
+    def relative_gap(self) -> Array:
+        """The gap relative to max(F, F0 / 1000), (q,)."""
+        with np.errstate(invalid="ignore"):  # inf / inf before the first certificate
+            rel = relative(self.gap, self.objective, self.null.objective)
+        return np.where(np.isnan(rel), np.inf, rel)
+
+    def record(
+        self, index: NDArray[np.intp], fit: tuple[Array, Array], certificate: Certificate, copy_duals: CopyDuals
+    ) -> NDArray[np.bool_]:
+        """Record a certified fit (coef, intercept) of the columns `index`; returns where F or its bound has improved.
+
+        copy_duals(columns, out, places) copies the duals of the fit: those at the positions `columns` of `index` to
+        the columns `places` of `out` (n, q).
+        """
+        (coef, intercept), objective, gap = fit, certificate.objective, certificate.gap
+        lower = objective < self.objective[index]
+        least = np.where(lower, objective, self.objective[index])
+        with np.errstate(invalid="ignore"):  # inf - inf
+            before = np.where(lower, self.gap[index] - (self.objective[index] - objective), self.gap[index])
+            proved = np.where(lower, gap, gap - (objective - least))
+        tighter = proved < np.where(np.isnan(before), np.inf, before)
+        place = index[lower]
+        self.coef[:, place], self.intercept[place] = coef[:, lower], intercept[lower]
+        copy_duals(np.flatnonzero(tighter), self.dual, index[tighter])
+        smallest = np.where(tighter, proved, np.where(np.isnan(before), np.inf, before))
+        # Both F have rounding error, which their difference must not turn into precision.
+        self.objective[index], self.gap[index] = least, np.maximum(smallest, np.finfo(float).eps * least)
+        return lower | tighter
 
     def update(
         self,
@@ -273,26 +303,16 @@ class BestIterate:
         certificate: Certificate,
         iteration: int,
     ) -> None:
-        """Record those of the columns `index` whose relative gap has improved."""
-        better = np.flatnonzero(certificate.relative < self.relative_gap[index])
-        place = index[better]
-        self.coef[:, place] = coef[:, better]
-        self.intercept[place] = intercept[better]
-        state.copy_columns("anchor", better, self.dual, place)
-        self.objective[place] = certificate.objective[better]
-        self.gap[place] = certificate.gap[better]
-        self.relative_gap[place] = certificate.relative[better]
+        """Record a fit of the columns `index` that was certified with the multipliers of `state`."""
+        better = self.record(index, (coef, intercept), certificate, partial(state.copy_columns, "anchor"))
         self.iterations[index] = iteration
-        if len(better):
+        if better.any():
             report(Progress(iteration, len(index), float(np.max(self.relative_gap))))
 
     def result(self) -> Result:
-        """The result so far; gaps are reported as no smaller than the rounding error of the objective."""
-        rounding = np.finfo(float).eps
-        gap = np.maximum(self.gap, rounding * self.objective)
-        rel = np.where(self.null.objective > 0, np.maximum(self.relative_gap, rounding), 0.0)
-        result = Result(
-            self.coef, self.intercept, self.dual, self.objective, gap, rel, self.null.objective,
+        """The result so far."""
+        rel = self.relative_gap
+        return Result(
+            self.coef, self.intercept, self.dual, self.objective, self.gap, rel, self.null.objective,
             statuses(rel, self.tol), self.iterations, self.sweeps, self.hessian_rows,
         )  # fmt: skip
-        return result if self.partial else or_null(result, self.null, self.tol)

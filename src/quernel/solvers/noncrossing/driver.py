@@ -58,8 +58,8 @@ def solve(problem: Problem, *, tol: float = 1e-6, max_iter: int = 1000, points: 
         return apart
     basis = principal_basis(problem, len(rows), tol, apart.null_objective)
     found = _solve_runs(whole, basis, start, tol, max_iter)
-    if stop_requested():
-        found = _stopped(whole, found, null_model(problem).constant[order])
+    if not found.gap.sum() <= tol * whole.scale(found.objective).sum():
+        found = _best_of(whole, found, start, null_model(problem).constant[order])
     dual, share = np.zeros_like(apart.dual), problem.rows.share[rows, None]
     dual[np.ix_(rows, order)] = whole.weighted_dual(found.duals)[: len(rows)] / share
     back, rel = np.argsort(order), relative(found.gap, found.objective, whole.null)
@@ -113,11 +113,15 @@ def _solve_runs(whole: NoncrossingProblem, basis: Array | None, start: Point, to
     return point
 
 
-def _stopped(whole: NoncrossingProblem, point: Point, constants: Array) -> Point:
-    """The fit with its levels moved apart or, where they are better, the best constants (q,); with the smaller gap."""
-    fits = (point.coef, point.intercept), (np.zeros_like(point.coef), constants)
+def _best_of(whole: NoncrossingProblem, point: Point, start: Point, constants: Array) -> Point:
+    """The best of an unfinished fit, the separate ones and the best constants (q,), with the duals that prove most.
+
+    Levels of the first two are moved apart where they cross; constants never do.
+    """
+    fits = (point.coef, point.intercept), (start.coef, start.intercept), (np.zeros_like(point.coef), constants)
     zero = Duals(np.zeros_like(point.duals.v), np.zeros_like(point.duals.m))
-    found = [certify(whole, *fit, duals, point.steps) for fit in fits for duals in (point.duals, zero)]
+    duals = (point.duals, start.duals, zero)
+    found = [certify(whole, *fit, dual, point.steps) for fit in fits for dual in duals]
     feasible = [one for one in found if np.isfinite(one.gap).all()]
     return min(feasible, key=lambda one: (one.objective.sum(), one.gap.sum()))
 

@@ -36,7 +36,7 @@ from quernel.objective import InMemoryProblem, Problem, require_finite
 from quernel.objective.duality_gap import NullModel, null_model
 from quernel.solvers import newton
 from quernel.solvers.progress import stop_requested
-from quernel.solvers.result import Callback, InitialPoint, Limits, Result, certify_point
+from quernel.solvers.result import BestIterate, Callback, InitialPoint, Limits, Result, certify_point
 from quernel.solvers.screening import rounds, subsampled_newton
 from quernel.solvers.screening.rounds import RoundCallback, RoundStart, central_duals, solve_in_rounds
 from quernel.solvers.screening.sampling import FeatureMoments, SamplingError, principal_basis
@@ -269,7 +269,7 @@ def _solve_rows(
     small = problem.rows.n_rows * problem.rows.n_features <= OPTIONS.small
     if small or active_share.max() > OPTIONS.max_active_share:
         warm = warm_start(problem, start, start.band, start.null)
-        return newton.solve_in_basis(problem, start.basis, warm, limits)
+        return newton.solve_in_basis(problem, start.basis, warm, limits, from_null=not start.is_sample)
     return solve_in_rounds(problem, start, limits, callback)
 
 
@@ -300,8 +300,9 @@ def _first_stage(
     if initial is not None:
         return features, _Stage.from_initial(sample, initial, features, tol)
     sample = sample.project(features.basis)
-    tol_of_sample = max(tol, OPTIONS.first_accuracy)
-    result = newton.solve(sample, tol=tol_of_sample, max_iter=limits.max_iter, polish=False)
+    tol_of_sample, start = max(tol, OPTIONS.first_accuracy), newton.cold_start(sample)
+    best = BestIterate(sample, start.null, tol_of_sample, from_null=False)
+    result = newton.solve(sample, tol=tol_of_sample, max_iter=limits.max_iter, start=start, polish=False, best=best)
     return features, _Stage.from_solution(sample, result, features, tol)
 
 
@@ -319,7 +320,7 @@ def _next_stage(
         newton_steps = SubsampledNewton(sample, basis, before.parameters)
         stage = _Stage.from_steps(sample, initial, newton_steps, features, tol)
     if stage is None:
-        start = RoundStart(initial.coef, initial.intercept, initial.error.band)
+        start = RoundStart(initial.coef, initial.intercept, initial.error.band, is_sample=True)
         stage = _Stage.from_solution(
             sample, _solve_rows(sample, start, initial.error.active_share, goal), features, tol
         )

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from quernel.data import RowStateLike
 from quernel.objective import InMemoryProblem, Problem, ScreenedRows
-from quernel.objective.duality_gap import NullModel, balanced, certify, dual_residual, null_model, relative
+from quernel.objective.duality_gap import Certificate, NullModel, balanced, certify, dual_residual, null_model, relative
 from quernel.solvers import newton
 from quernel.solvers.progress import Progress, report, stop_requested
-from quernel.solvers.result import Limits, Result, certify_point, or_null, statuses
+from quernel.solvers.result import BestIterate, Limits, Result, certify_point
 from quernel.solvers.screening.active_set import (
     ActiveRows,
     ActiveSet,
@@ -102,6 +102,9 @@ class RoundStart:
         Newton steps to take before the first round.
     null : callable or None
         Returns the null model, if its computation has been started.
+    is_sample : bool
+        Whether the rows are a sample, whose null model, with many residuals at a kink, would say nothing about the fit
+        to all rows: it is not returned, even if no other fit is better.
     """
 
     coef: Array
@@ -111,6 +114,7 @@ class RoundStart:
     solved: bool = False
     steps: NewtonSteps | None = None
     null: Callable[[], NullModel] | None = None
+    is_sample: bool = False
 
 
 def solve_in_rounds(
@@ -125,7 +129,8 @@ def solve_in_rounds(
         rounds.certify_unknown()
     elif len(rounds.unfinished):
         rounds.solve_unscreened()
-    return rounds.best.result(rounds.state.sweeps)
+    best = rounds.best
+    return replace(best.result(), sweeps=best.sweeps + rounds.state.sweeps, active_rows=tuple(best.n_active.tolist()))
 
 
 class _Rounds:
@@ -157,7 +162,7 @@ class _Rounds:
         self.stepped = not np.array_equal(self.fit.coef, start.coef)
         self.width = OPTIONS.first_width * self.fit.band
         self.null = null_model(problem) if start.null is None else start.null()
-        self.best = _BestRound(problem, self.null, limits.tol)
+        self.best = _BestRound(problem, self.null, limits.tol, from_null=not start.is_sample)
         self.best.hessian_rows += hessian_rows
         self.unfinished: Index = np.arange(problem.n_columns)
         self.last_check: KktCheck | None = None
@@ -247,13 +252,13 @@ class _Rounds:
 
     def _record(self, coef: Array, intercept: Array, objective: Array, gap: Array) -> Mask:
         """Record what has improved; returns which columns have converged."""
-        done = self.best.update(self.unfinished, (coef, intercept, objective, gap), self.state, self.fit.active_set)
+        done = self.best.add_round(self.unfinished, (coef, intercept, objective, gap), self.state, self.fit.active_set)
         self.unfinished = np.flatnonzero(~done)
         return done
 
     def certify_unknown(self) -> None:
         """Certify the present fit, in one pass, in columns of which nothing is certified yet."""
-        unknown = np.flatnonzero(~np.isfinite(self.best.gap))
+        unknown = np.flatnonzero(~self.best.certified)
         if len(unknown):
             coef, intercept, null = self.fit.coef[:, unknown], self.fit.intercept[unknown], self.null.take(unknown)
             self.best.merge(unknown, certify_point(self.problem.take(unknown), coef, intercept, null, self.limits.tol))
@@ -354,17 +359,14 @@ def _scatter(active_rows: list[ActiveRows], starts: Index) -> tuple[list[Any], N
     return scatter_duals(active_rows, starts), None
 
 
-class _BestRound:
+class _BestRound(BestIterate):
     """The best certified fit of every column over all rounds, and the work done."""
 
-    def __init__(self, problem: Problem, null: NullModel, tol: float) -> None:
-        n, M, q = problem.rows.n_rows, problem.rows.n_features, problem.n_columns
-        self.null, self.tol = null, tol
-        self.coef, self.intercept = np.zeros((M, q)), np.zeros(q)
-        self.dual, self.entries = np.zeros((problem.rows.n_duals, q), order="F"), n * M
-        self.objective, self.gap = np.zeros(q), np.full(q, np.inf)
-        self.iterations, self.n_active = np.zeros(q, dtype=np.intp), np.zeros(q, dtype=np.intp)
-        self.hessian_rows, self.sweeps = 0, 0.0
+    def __init__(self, problem: Problem, null: NullModel, tol: float, *, from_null: bool) -> None:
+        super().__init__(problem, null, tol, from_null=from_null)
+        self.entries = problem.rows.n_rows * problem.rows.n_features
+        self.certified = np.zeros(problem.n_columns, dtype=bool)
+        self.n_active = np.zeros(problem.n_columns, dtype=np.intp)
 
     def count(self, answer: _ActiveSolution) -> None:
         """Add the work of one active-set solve."""
@@ -372,48 +374,37 @@ class _BestRound:
         self.hessian_rows += answer.hessian_rows
         self.sweeps += answer.entries / self.entries
 
-    def update(
+    def add_round(
         self, columns: Index, found: tuple[Array, Array, Array, Array], state: RowStateLike, active_set: ActiveSet
     ) -> Mask:
-        """Record `found` = (coef, intercept, objective, gap) where the gap of these columns has improved.
+        """Record `found` = (coef, intercept, objective, gap) of all columns for these; returns which have converged."""
+        coef, intercept, objective, gap = (part[..., columns] for part in found)
 
-        Returns which of all columns have converged.
-        """
-        coef, intercept, objective, gap = found
-        for k in columns[gap[columns] < self.gap[columns]].tolist():
-            self.coef[:, k], self.intercept[k] = coef[:, k], intercept[k]
-            self.objective[k], self.gap[k] = objective[k], gap[k]
-            state.copy_columns("dual", np.array([k]), self.dual, np.array([k]))
-            self.n_active[k] = active_set.count[k]
-        rel = relative(self.gap, self.objective, self.null.objective)
-        report(Progress(int(self.iterations.max()), len(columns), float(rel.max())))
-        return rel <= self.tol
+        def copy_duals(positions: Index, out: Array, places: Index) -> None:
+            state.copy_columns("dual", columns[positions], out, places)
+
+        certificate = Certificate(objective, gap, relative(gap, objective, self.null.objective[columns]))
+        better = self.record(columns, (coef, intercept), certificate, copy_duals)
+        self.certified[columns] |= np.isfinite(gap)
+        self.n_active[columns[better]] = active_set.count[columns[better]]
+        report(Progress(int(self.iterations.max()), len(columns), float(self.relative_gap.max())))
+        return self.relative_gap <= self.tol
 
     def merge(self, columns: Index, answer: Result) -> None:
-        """Record a result on all rows for those of these columns whose gap has improved, and add its work."""
-        better = answer.gap < self.gap[columns]
-        place = columns[better]
-        self.coef[:, place], self.intercept[place] = answer.coef[:, better], answer.intercept[better]
-        self.dual[:, place] = answer.dual[:, better]
-        self.gap[place], self.objective[place] = answer.gap[better], answer.objective[better]
+        """Record a result of these columns on all rows, and add its work."""
+
+        def copy_duals(positions: Index, out: Array, places: Index) -> None:
+            out[:, places] = answer.dual[:, positions]
+
+        certificate = Certificate(answer.objective, answer.gap, answer.relative_gap)
+        self.record(columns, (answer.coef, answer.intercept), certificate, copy_duals)
         self.iterations[columns] += answer.iterations
         self.hessian_rows += answer.hessian_rows
         self.sweeps += answer.sweeps
 
     def is_close(self, columns: Index) -> bool:
         """Whether the gaps of all of these columns are within a small multiple of the tolerance."""
-        rel = relative(self.gap, self.objective, self.null.objective)
-        return bool(np.all(rel[columns] <= OPTIONS.recheck_factor * self.tol))
-
-    def result(self, sweeps: float) -> Result:
-        """The result; `sweeps` counts the passes over all rows, to which those of active-set solves are added."""
-        rel = relative(self.gap, self.objective, self.null.objective)
-        result = Result(
-            self.coef, self.intercept, self.dual, self.objective, self.gap, rel, self.null.objective,
-            statuses(rel, self.tol), self.iterations, self.sweeps + sweeps, self.hessian_rows,
-            tuple(self.n_active.tolist()),
-        )  # fmt: skip
-        return or_null(result, self.null, self.tol)
+        return bool(np.all(self.relative_gap[columns] <= OPTIONS.recheck_factor * self.tol))
 
 
 def _too_many_active(problem: Problem, active_set: ActiveSet) -> bool:

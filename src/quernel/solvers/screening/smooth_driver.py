@@ -105,15 +105,14 @@ def _subsampled_newton(
     coef, intercept = sample_fit.coef if basis is None else basis @ sample_fit.coef, sample_fit.intercept.copy()
     state, best = problem.rows.new_state(), BestIterate(problem, null, tol)
     share = size * len(initial) / (problem.rows.n_rows * problem.rows.n_features)
-    best.hessian_rows = sample_fit.hessian_rows
+    best.hessian_rows, before = sample_fit.hessian_rows, np.full(q, np.inf)
     for iteration in range(limits.max_iter):
         # One pass: gradient and certificate, with the slopes of the loss as duals.
         found = full_gradient(problem, state, coef, intercept)
         certificate = certify_gradient(problem, state, found, coef, null)
-        before = best.relative_gap.copy()
         best.update(np.arange(q), coef, intercept, state, certificate, int(sample_fit.iterations.max()) + iteration)
         callback(coef, intercept)
-        slow = best.relative_gap > OPTIONS.max_gap_ratio * before
+        slow, before = best.relative_gap > OPTIONS.max_gap_ratio * before, best.relative_gap
         if stop_requested() or np.all((best.relative_gap <= tol) | slow):
             break
         # Newton step with the sample's Hessian, within the basis.
