@@ -246,6 +246,16 @@ def test_the_curves_of_probabilities_are_scikit_learns(moons, iris, method):
 
 
 @pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
+def test_each_class_needs_a_row_for_every_fold(moons, method):
+    X, y = moons
+    few = np.where(np.arange(len(y)) < 4, "rare", np.where(y == y[0], "one", "two"))
+    with pytest.raises(
+        ValueError, match=rf"calibration='{method}' needs at least 5 rows of each class.*'rare'\)? has 4"
+    ):
+        KernelClassifier("hinge", calibration=method, **SMALL).fit(X, few)
+
+
+@pytest.mark.parametrize("method", ["sigmoid", "isotonic"])
 def test_the_hinge_gives_probabilities_on_request(moons, iris, method):
     for X, y in (moons, iris):
         model = KernelClassifier("hinge", calibration=method, **SMALL).fit(X, y)

@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from quernel import KernelClassifier, KernelQuantileRegressor, KernelQuantileRegressorCV, KernelRegressor
 from quernel.estimators import base
+from quernel.estimators.warnings import warn_not_converged
 from quernel.losses import Pinball
 
 SMALL = {"n_components": 20, "random_state": 0}
@@ -122,6 +123,21 @@ def test_a_time_limit_keeps_the_best_certified_solution(n, seconds):
         (message,) = [str(one.message) for one in caught if issubclass(one.category, ConvergenceWarning)]
         assert "stopped by the time limit at a relative duality gap of" in message
         assert "larger max_seconds (now 1e-06)" in message
+        assert "Nothing better than a constant was found by then: predictions are the best constant" in message
+        assert not model.coef_.any()
+
+
+def test_the_message_says_which_outputs_are_constant():
+    X, y = data(200)
+    model = KernelQuantileRegressor([0.2, 0.5, 0.8], alpha=1e-3, fit_intercept=False, **SMALL).fit(X, y)
+    model.coef_[:, 1:] = 0.0
+    model.duality_gap_[:] = [1.0, 1.0, 0.0]
+    with pytest.warns(ConvergenceWarning, match=r"found by then for 0.5: predictions are zero, whatever X\. Try"):
+        warn_not_converged(model, ["0.2", "0.5", "0.8"], "interrupt")
+    model.coef_[:] = 1.0
+    with pytest.warns(ConvergenceWarning, match="Try more time or a larger alpha") as caught:
+        warn_not_converged(model, ["0.2", "0.5", "0.8"], "interrupt")
+    assert "Nothing" not in str(caught[0].message)
 
 
 def test_a_time_limit_that_is_not_reached_changes_nothing():
@@ -190,3 +206,63 @@ def test_a_stopped_fit_keeps_its_checkpoint(tmp_path, monkeypatch):
     model.set_params(tol=1e-6, verbose=0).fit(X, y, checkpoint=path)
     assert model.stopped_by_ is None
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("at", "n_fits", "rest"),
+    [
+        (1, 2, "rest on what the first fold had by then, and may be no more than the shares of the classes"),
+        (2, 2, "rest on what the first fold had by then, and may be no more than the shares of the classes"),
+        (4, 4, "rest on 2 of 5 folds"),
+        (None, 6, None),
+    ],
+)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_ctrl_c_ends_the_calibration_of_probabilities(monkeypatch, at, n_fits, rest, classes):
+    """In the fit of all rows, the first, or in one of the folds after it; none follows."""
+    X, y = data(400)
+    labels = np.digitize(y, [0.0, 0.5][: classes - 1])
+    solve, calls = base.solve_on_features, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return solve(*args, **kwargs)
+
+    monkeypatch.setattr(base, "solve_on_features", interrupted)
+    model = KernelClassifier(calibration="sigmoid", alpha=1e-3, n_components=30, bandwidth=0.5, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, labels)
+    messages = [str(one.message) for one in caught if issubclass(one.category, ConvergenceWarning)]
+    assert len(calls) == n_fits
+    assert model.stopped_by_ == (None if at is None else "interrupt")
+    assert len(messages) == {1: 2, None: 0}.get(at, 1)
+    if at is not None:
+        assert messages[-1].startswith("The calibration was stopped by the interrupt: probabilities " + rest)
+    chance = model.predict_proba(X)
+    np.testing.assert_allclose(chance.sum(axis=1), 1)
+    if at != 1:
+        plain = clone(model).set_params(calibration=None).fit(X, labels)
+        np.testing.assert_array_equal(model.decision_function(X), plain.decision_function(X))
+    if rest is None or "2 of 5" in rest:
+        assert np.mean(chance.argmax(axis=1) == labels) > 0.75
+    else:
+        np.testing.assert_allclose(chance.mean(axis=0), np.bincount(labels) / 400, atol=0.05)
+
+
+def test_folds_of_a_calibration_share_the_time(monkeypatch):
+    seconds = []
+    init = base.TimeBudget.__init__
+
+    def recorded(self, max_seconds):
+        seconds.append(max_seconds)
+        init(self, max_seconds)
+
+    monkeypatch.setattr(base.TimeBudget, "__init__", recorded)
+    X, y = data(100)
+    KernelClassifier(calibration="isotonic", max_seconds=1000.0, **SMALL).fit(X, y > 0)
+    assert seconds[0] == 1000
+    assert len(seconds) == 6
+    assert all(100 <= one <= 200 for one in seconds[1:])

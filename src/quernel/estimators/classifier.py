@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,10 +22,12 @@ from quernel.estimators.multiclass import ProbabilityCurves, class_weights, enco
 from quernel.estimators.solve import TimeBudget
 from quernel.estimators.validation import check_labels, check_loss, check_rows
 from quernel.estimators.warm_start import WarmStart, check_checkpoint
+from quernel.estimators.warnings import convergence_not_warned, warn_calibration_stopped
 from quernel.features import RandomFeatures
 from quernel.kernels import Kernel
 from quernel.losses import LOSSES, Logistic, Loss
 from quernel.solvers import MULTINOMIAL
+from quernel.solvers.progress import Stop, stopping
 from quernel.tuning.alpha import alpha_for
 from quernel.tuning.data_summary import DataSummary
 from quernel.tuning.plan import FitPlan
@@ -33,6 +36,8 @@ Array = NDArray[np.floating]
 
 # Out-of-core targets with more distinct values than this are taken for numbers, not class labels.
 MOST_CLASSES = 1000
+# Folds of the calibration.
+N_FOLDS = 5
 
 
 def _gives_probabilities(model: KernelClassifier) -> bool:
@@ -71,8 +76,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     class_weight : None, "balanced" or dict, default=None
         Factors on `sample_weight` by class. "balanced" gives all classes the same total weight.
     calibration : None, "sigmoid" or "isotonic", default=None
-        Probability calibration by `sklearn.calibration.CalibratedClassifierCV` with five folds, which provides
-        `predict_proba` for losses other than the logistic one.
+        Probability calibration as by `sklearn.calibration.CalibratedClassifierCV` with five folds, which provides
+        `predict_proba` for losses other than the logistic one. A fit that Ctrl-C ends warns how many folds there were.
 
     Attributes
     ----------
@@ -161,6 +166,8 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         budget = TimeBudget(self.max_seconds)
         labelled = self._read(kernel, X, y, sample_weight, check_labels)
         classes = _find_classes(labelled.rows)
+        if self.calibration is not None:
+            _check_folds(labelled.rows.y, self.calibration)
         n_columns = 1 if len(classes) == 2 else len(classes)
         loss = loss.take(np.zeros(n_columns, dtype=np.intp))
         together = n_columns > 1 and self._multinomial(loss)
@@ -169,13 +176,17 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
         data = replace(labelled, rows=self._encode_classes(labelled.rows, classes, n_columns))
         start = WarmStart.from_model(self, data.summary, loss, checkpoint)
         plan = self._plan(data, kernel, loss, start, budget)
-        solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
-        with budget.solving():
-            calibrated = None if self.calibration is None else self._calibrate(plan, labelled.rows)
         own = {"classes_": classes, "loss_": loss, "_together": together}
-        if calibrated is not None:
-            own["calibrated_"] = calibrated
-        return self._store(data, plan, solution, start, **own)
+        n_folds = N_FOLDS
+        with stopping(interruptible=True) as stop:  # one Ctrl-C ends the fit and its calibration
+            solution = self._solve(plan, data, loss, start, budget, solver=MULTINOMIAL if together else None)
+            if self.calibration is not None:
+                own["calibrated_"], n_folds = self._calibrate(plan, labelled.rows, budget.left(), stop)
+        if n_folds < N_FOLDS:
+            solution = replace(solution, stopped_by=stop.reason)
+        self._store(data, plan, solution, start, **own)
+        warn_calibration_stopped(self, n_folds, N_FOLDS)
+        return self
 
     def _encode_classes(self, rows: Any, classes: NDArray[Any], n_columns: int) -> Any:
         """Encode labels as signs (one-vs-rest) and multiply sample weights by class weights."""
@@ -283,16 +294,53 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
             return [f"the {type(self.loss_).__name__} loss"]
         return [f"class {label}" for label in self.classes_]
 
-    def _calibrate(self, plan: FitPlan, rows: ArrayRows) -> ProbabilityCurves:
-        """Fit the calibration curves on out-of-fold scores (cross_val_predict with five folds)."""
+    def _calibrate(
+        self, plan: FitPlan, rows: ArrayRows, seconds: float | None, stop: Stop
+    ) -> tuple[ProbabilityCurves, int]:
+        """Fit the calibration curves to out-of-fold scores; also returns how many folds were completed.
+
+        Folds share the time. After a request to stop no further one begins, and the fit that was stopped is left out,
+        unless it was the first.
+        """
         from sklearn.calibration import CalibratedClassifierCV
 
         model = clone(self).set_params(calibration=None, alpha=plan.alpha)
+        model.set_params(max_seconds=None if seconds is None else seconds / N_FOLDS)
         if plan.n_components_choice is not None:
             model.set_params(n_components=plan.n_components)
-        found = CalibratedClassifierCV(model, method=self.calibration, ensemble=False)
-        found.fit(rows.X, rows.y, sample_weight=rows.weight)
-        return ProbabilityCurves.from_calibrators(found.calibrated_classifiers_[0].calibrators)
+        scores: list[Array] = []
+        held_out: list[NDArray[np.intp]] = []
+        n_complete = 0
+        for train, test in StratifiedKFold(N_FOLDS).split(rows.X, rows.y):
+            with convergence_not_warned():  # of the five; the fit of all rows warns
+                fold = clone(model).fit(
+                    rows.X[train], rows.y[train], None if rows.weight is None else rows.weight[train]
+                )
+            stopped = stop.reason is not None
+            n_complete += not stopped
+            if not stopped or not scores:
+                scores.append(fold.decision_function(rows.X[test]))
+                held_out.append(test)
+            if stopped:
+                break
+        index = np.concatenate(held_out)
+        known, whole = np.concatenate(scores).reshape(len(index), -1), np.arange(len(index))
+        found = CalibratedClassifierCV(_KnownScores(), method=self.calibration, cv=[(whole, whole)], ensemble=True)
+        found.fit(known, rows.y[index], sample_weight=None if rows.weight is None else rows.weight[index])
+        return ProbabilityCurves.from_calibrators(found.calibrated_classifiers_[0].calibrators), n_complete
+
+
+class _KnownScores(ClassifierMixin, BaseEstimator):
+    """Classifier whose decision function is X itself, of shape (n, 1) for two classes."""
+
+    def fit(self, X: Array, y: NDArray[Any], sample_weight: Any = None) -> Self:  # noqa: ARG002
+        """Learn the classes; X has their scores already."""
+        self.classes_ = np.unique(y)
+        return self
+
+    def decision_function(self, X: Array) -> Array:
+        """The scores."""
+        return X[:, 0] if X.shape[1] == 1 else X
 
 
 def _find_classes(rows: Any) -> NDArray[Any]:
@@ -304,6 +352,16 @@ def _find_classes(rows: Any) -> NDArray[Any]:
             "Is the table sorted by class and cut?"
         )
     return classes
+
+
+def _check_folds(y: NDArray[Any], calibration: str) -> None:
+    """Raise ValueError if a class has fewer rows than the calibration has folds."""
+    labels, counts = np.unique(y, return_counts=True)
+    if counts.min() < N_FOLDS:
+        raise ValueError(
+            f"calibration={calibration!r} needs at least {N_FOLDS} rows of each class, one for each fold; "
+            f"{labels[counts.argmin()]!r} has {counts.min()}. Use calibration=None, or leave out such classes."
+        )
 
 
 def _find_streamed_classes(source: Any) -> NDArray[Any]:

@@ -95,10 +95,13 @@ class TimeBudget:
 
     def solving(self) -> AbstractContextManager[Stop]:
         """Context of a solver, which the rest of the time limits and Ctrl-C ends."""
+        return stopping(self.left(), interruptible=True)
+
+    def left(self) -> float | None:
+        """Seconds until the limit, and at least half of all; None without a limit."""
         if self._max_seconds is None:
-            return stopping(interruptible=True)
-        left = self._start + self._max_seconds - time.monotonic()
-        return stopping(max(left, self._max_seconds / 2), interruptible=True)
+            return None
+        return max(self._start + self._max_seconds - time.monotonic(), self._max_seconds / 2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,8 @@ FAR = 0.25
 _warned: WeakSet[Any] = WeakSet()
 # Inside `warning_as_one`, the models that have warned; None outside of it, where each model warns for itself.
 _warned_in_group: ContextVar[list[Any] | None] = ContextVar("_warned_in_group", default=None)
+# Whether fits short of `tol` are silent: inside `convergence_not_warned`.
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
 
 class ExtrapolationWarning(UserWarning):
@@ -91,13 +93,23 @@ def print_progress(progress: Progress) -> None:
     print(f"quernel: step {progress.iteration}, {progress.columns} active fits, relative gap {progress.gap:.1e}")
 
 
+@contextmanager
+def convergence_not_warned() -> Iterator[None]:
+    """Context of fits inside a fit, whose gaps their user does not see; other threads warn as usual."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
 def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = None) -> None:
     """Raise a ConvergenceWarning that names the outputs whose relative duality gap is above `tol`.
 
     `names` has one label per output, such as a quantile level; `stopped_by` says why the solver was stopped, if it was.
     """
     short = ~(model.duality_gap_ <= model.tol)  # negated, so that a gap of NaN also warns
-    if not short.any():
+    if not short.any() or _silent.get():
         return
     fits, gap = ", ".join(np.array(names)[short]), model.duality_gap_.max()
     accept = f", or accept the gap with tol={2 * gap:.0e}" if gap < 0.01 else ""
@@ -106,13 +118,46 @@ def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = No
     if stopped_by is not None:
         limited = stopped_by == "time limit" and model.max_seconds is not None
         more = f"a larger max_seconds (now {model.max_seconds:g})" if limited else "more time"
-        how = f"was stopped by {'a callback' if stopped_by == 'callback' else f'the {stopped_by}'}"
+        how = f"was stopped by {_name_stop(stopped_by)}"
     warnings.warn(
         f"The fit of {fits} {how} at a relative duality gap of {gap:.1e}, above tol={model.tol:g}. "
-        f"Try {more} or a larger alpha (now {model.alpha_:.2g}){accept}.",
+        f"{_name_constants(model, names, short)}Try {more} or a larger alpha (now {model.alpha_:.2g}){accept}.",
         ConvergenceWarning,
         stacklevel=_stacklevel_of_caller(),
     )
+
+
+def warn_calibration_stopped(model: Any, n_folds: int, n_wanted: int) -> None:
+    """Warn that the probabilities of a classifier rest on fewer folds than they should, if they do."""
+    if n_folds == n_wanted:
+        return
+    rest = f"rest on {n_folds} of {n_wanted} folds"
+    if n_folds == 0:
+        rest = "rest on what the first fold had by then, and may be no more than the shares of the classes"
+    warnings.warn(
+        f"The calibration was stopped by {_name_stop(model.stopped_by_)}: probabilities {rest}. predict and "
+        "decision_function do not depend on them.",
+        ConvergenceWarning,
+        stacklevel=_stacklevel_of_caller(),
+    )
+
+
+def _name_stop(reason: str) -> str:
+    """What stopped a fit, as a noun with its article."""
+    return "a callback" if reason == "callback" else f"the {reason}"
+
+
+def _name_constants(model: Any, names: list[str], short: NDArray[np.bool_]) -> str:
+    """A sentence on the outputs short of `tol` for which the solver found nothing better than a constant, if any."""
+    constant = ~model.coef_.any(axis=0)
+    if len(constant) != len(names):  # several columns are one problem
+        constant = constant.all(keepdims=True)
+    constant &= short
+    if not constant.any():
+        return ""
+    which = "" if constant.all() else f" for {', '.join(np.array(names)[constant])}"
+    what = "the best constant" if model.fit_intercept else "zero"
+    return f"Nothing better than a constant was found by then{which}: predictions are {what}, whatever X. "
 
 
 def warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
