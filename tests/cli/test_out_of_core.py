@@ -1,6 +1,7 @@
 """Commands on tables that memory does not hold: reports, plans, searches, other formats, and a cluster."""
 
 import json
+import re
 from importlib import import_module
 
 import numpy as np
@@ -45,6 +46,23 @@ def nearly_equal(one, other):
         np.testing.assert_allclose(one, other, rtol=1e-3)
     else:
         assert one == other
+
+
+@pytest.mark.parametrize(("memory", "read"), [((), "whole"), (LITTLE, "streamed")], ids=["whole", "streamed"])
+def test_the_range_of_targets_is_that_of_their_logarithms(tmp_path, memory, read):
+    """Targets whose squares overflow, or that are all but equal, are refused unless their logarithms are fitted."""
+    x = np.linspace(0, 1, 400)
+    for name, y, refused in (
+        ("large", 1e160 * np.exp(np.sin(5 * x)), "values as large as 2.72e.160, outside the supported range"),
+        ("small", 1e-160 * np.exp(np.sin(5 * x)), "that differ by .*e-160 only"),
+    ):
+        folder = write_files(tmp_path / name, pa.table({"x": x, "y": y}))
+        ran = run("fit", folder, "--target", "y", "--model", tmp_path / "m", *QUICK, *memory)
+        assert ran.returncode != 0
+        assert re.search(refused, " ".join(ran.stderr.split()))
+        made, model = fit_model(folder, "y", tmp_path / f"{name}.m", *QUICK, *memory, "--log-target")
+        assert made["read"] == read
+        assert np.abs(np.log(model.predict(pa.table({"x": x}))[:, 1] / y)).max() < 0.1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ of one batch of rows, which may run on a worker, and one that merges the results
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,7 +67,7 @@ class StreamedTrainingData:
     table : MapReduceTable, the files
     options : ReadOptions
     sizes : rows with a target in every strip, as in `TargetCounts`
-    target_range : minimum and maximum of the target, before a logarithm is taken
+    target_range : minimum and maximum of the target, or of its logarithm
     encoder : TableEncoder
     rows : a row source of X, y and weights, for estimators
     dropped, notes, infinite : as in `TrainingData`
@@ -110,8 +111,10 @@ def prepare_streamed(
     inputs, target = options.input_columns(table.schema), options.target
     found = table.map_reduce(partial(count_targets, target), merge_target_counts, [target])
     check_has_target(target, sum(found.sizes.values()), table.n_rows)
+    low, high = found.low, found.high
     if options.log_target:
         check_positive(target, found.not_positive, found.low)
+        low, high = math.log(low), math.log(high)
     fitted = assemble_encoder(*fit_columns(table, options, inputs), options.missing)
     build: Callable[..., TableRows | DaskRows] = make_rows or TableRows
     rows = build(table, fitted.encoder, options, found.sizes)
@@ -121,7 +124,7 @@ def prepare_streamed(
         labels = table.map_reduce(partial(group_labels, target, options.groups), np.concatenate, needed)
     dropped = table.n_rows - rows.n_rows
     return StreamedTrainingData(
-        table, options, found.sizes, (found.low, found.high), fitted.encoder, rows, dropped, fitted.notes, labels,
+        table, options, found.sizes, (low, high), fitted.encoder, rows, dropped, fitted.notes, labels,
         found.infinite,
     )  # fmt: skip
 
