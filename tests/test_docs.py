@@ -250,7 +250,7 @@ def test_the_command_line_page_states_which_categories_get_a_column():
     text = [category for category, count in counts.items() for _ in range(count)]
     for categories, expected in ((text, set(counts) - {"rare", "known"}), (text[: 3 * few], {"known", "w000"})):
         table = pa.table({"text": categories, "y": np.arange(float(len(categories)))})
-        (column,) = tables.prepare(table, tables.ReadOptions("y")).encoder.columns
+        (column,) = tables.prepare(table, tables.ReadOptions("y")).encoder.columns_
         assert set(column.categories) == expected
 
 

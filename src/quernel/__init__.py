@@ -10,6 +10,7 @@ from quernel.estimators import (
 )
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.persistence import load, onnx_inputs, save, to_onnx
+from quernel.tables import TableEncoder
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "KernelQuantileRegressor",
     "KernelQuantileRegressorCV",
     "KernelRegressor",
+    "TableEncoder",
     "__version__",
     "estimate_cost",
     "load",

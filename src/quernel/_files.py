@@ -136,3 +136,11 @@ def exit_on_termination() -> Iterator[None]:
     finally:
         for one in ours:
             signal.signal(one, signal.SIG_DFL)
+
+
+def as_size(n_bytes: float) -> str:
+    """Format bytes for display, such as 2.4 GB."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if n_bytes >= size or unit == "MB":
+            return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
+    raise AssertionError

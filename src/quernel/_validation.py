@@ -10,6 +10,8 @@ import numpy as np
 
 # Largest ratio of two positive weights of a fit: squares of their shares must not underflow.
 MAX_WEIGHT_RATIO = 1e150
+# Squares of larger numbers overflow, and squares of smaller differences underflow.
+LARGEST, SMALLEST = 1e150, 1e-150
 
 
 def check_choice(name: str, value: Any, known: Collection[Any]) -> None:

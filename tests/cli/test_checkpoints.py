@@ -120,7 +120,7 @@ def test_a_fit_goes_on_where_it_ended(folder, tmp_path, written, monkeypatch, mo
     assert min(written, default=MANY) >= MANY  # it did not begin anew, with samples
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.quernel", "whole.quernel"]
     one, other = (quernel.load(tmp_path / name) for name in ("whole.quernel", "m.quernel"))
-    assert other.encoder == one.encoder
+    assert other.encoder.columns_ == one.encoder.columns_
     assert max(json.loads(again.stdout)["duality_gap"]) <= 1e-6
     np.testing.assert_allclose(other.model.objective_, one.model.objective_, rtol=2e-6)
     rows = pa.table({"hour": [-1.0, 0.0, 1.5], "load": [0.0, 1.0, -1.0], "kind": ["odd", "even", "odd"]})

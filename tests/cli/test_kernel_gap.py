@@ -36,7 +36,7 @@ def test_the_page_and_the_terminal_say_what_the_features_cost(fitted):
     report = json.loads(ran.stdout)["kernel_gap"]
     model = quernel.load(fitted / "m")
     table = csv.read_csv(fitted / "t.csv")
-    gap = model.model.kernel_gap(model.encoder.encode(table), np.log(table["y"].to_numpy()))
+    gap = model.model.kernel_gap(model.encoder.transform(table), np.log(table["y"].to_numpy()))
     ends = ("lower", "upper", "similarity_bound")
     assert report == {end: getattr(gap, end).tolist() for end in ends}
     assert max(report["upper"]) > 0.01, "20 features do cost something"

@@ -12,7 +12,8 @@ from sklearn.frozen import FrozenEstimator
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
-from quernel.tables import ReadOptions, TableModel, prepare
+from quernel.conformal.table_model import TableModel
+from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import sales
 
 
@@ -84,7 +85,7 @@ def test_a_model_that_takes_any_word_is_told_the_coverage():
 
 
 def test_intervals_of_tables_that_are_calibrated_are_not_asked_for_another_coverage(fitted, new):
-    X = fitted.encoder.encode(new)
+    X = fitted.encoder.transform(new)
     interval = ConformalQuantileRegressor(fitted.model, 0.6, method="prefit").fit(X, np.log(new["price"]))
     calibrated = replace(fitted, interval=interval)
     for given in (calibrated, FrozenEstimator(calibrated)):

@@ -12,9 +12,10 @@ from sklearn.linear_model import LinearRegression
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelClassifier, KernelQuantileRegressor, KernelRegressor
+from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves
 from quernel.kernels import Gaussian, RandomFeatureKernel, SpectralKernel
-from quernel.tables import ReadOptions, TableModel, prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales, with_times
 
@@ -163,8 +164,9 @@ def test_a_column_with_the_name_of_an_output_is_refused(tmp_path, name):
 def test_a_column_whose_name_no_input_can_have_is_refused(tmp_path, name):
     training = prepare(sales(60), ReadOptions("price"))
     model = KernelQuantileRegressor(LEVELS, n_components=5).fit(training.X, training.y)
-    first, *others = training.encoder.columns
-    encoder = dataclasses.replace(training.encoder, columns=(dataclasses.replace(first, name=name), *others))
+    first, *others = training.encoder.columns_
+    encoder = training.encoder
+    encoder.columns_ = (dataclasses.replace(first, name=name), *others)
     with pytest.raises(ValueError, match=f"The input {name!r} cannot be one of a graph.*Rename"):
         quernel.to_onnx(TableModel(encoder, model, "price"), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -304,7 +306,7 @@ def test_a_model_of_tables_takes_its_columns_by_name(tmp_path):
         interval = ConformalQuantileRegressor(model, 0.75, random_state=0).fit(training.X, training.y)
         fitted_table = TableModel(training.encoder, interval.estimators_[0], "price", log_target, interval)
         quernel.to_onnx(fitted_table, tmp_path / "m.onnx", overwrite=True)
-        kinds = {column.kind for column in training.encoder.columns}
+        kinds = {column.kind for column in training.encoder.columns_}
         assert kinds == {"number", "boolean", "text", "date", "time"}
         outputs = run(tmp_path / "m.onnx", **quernel.onnx_inputs(fitted_table, new))
         expected, ends = fitted_table.predict(new), fitted_table.predict_interval(new)

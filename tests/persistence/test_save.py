@@ -27,12 +27,14 @@ from quernel import (
     KernelQuantileRegressorCV,
     KernelRegressor,
 )
+from quernel.conformal.table_model import TableModel
 from quernel.estimators.multiclass import Isotonic
 from quernel.features import RandomFeatures
 from quernel.kernels import Gaussian, SpectralKernel
 from quernel.persistence import ModelFileError
 from quernel.persistence.models import SPLITTERS
-from quernel.tables import ReadOptions, TableEncoder, TableModel, prepare
+from quernel.tables import TableEncoder
+from quernel.tables.training_data import ReadOptions, prepare
 from support.model_files import assert_refused, read_archive, tamper, write_archive
 from support.models import LEVELS, MAKERS, SMALL, conformal_by_group, fitted, rows
 from support.tables import sales
@@ -234,10 +236,11 @@ def test_a_model_of_tables_is_kept_with_its_columns(tmp_path):
     saved = TableModel(training.encoder, model, "price", log_target=True)
     quernel.save(saved, tmp_path / "m.quernel")
     loaded = quernel.load(tmp_path / "m.quernel")
-    assert (loaded.encoder, loaded.target, loaded.log_target) == (saved.encoder, "price", True)
+    assert (loaded.encoder.columns_, loaded.target, loaded.log_target) == (saved.encoder.columns_, "price", True)
     np.testing.assert_array_equal(loaded.predict(new), saved.predict(new))
     np.testing.assert_array_equal(loaded.predict(new.to_pandas(), quantiles=0.3), saved.predict(new, quantiles=0.3))
-    wrong = TableModel(TableEncoder(training.encoder.columns[1:]), model, "price", log_target=True)
+    fewer = TableEncoder.from_encodings({column.name: column for column in saved.encoder.columns_[1:]}, {})
+    wrong = TableModel(fewer, model, "price", log_target=True)
     quernel.save(wrong, tmp_path / "wrong.quernel")
     with pytest.raises(ModelFileError, match="its table has"):
         quernel.load(tmp_path / "wrong.quernel")

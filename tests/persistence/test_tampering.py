@@ -6,8 +6,9 @@ import pytest
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel.conformal.table_model import TableModel
 from quernel.persistence.archive import HEADER_SIZE, MAGIC
-from quernel.tables import ReadOptions, TableModel, prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.model_files import assert_refused, tamper
 from support.models import LEVELS, fitted
 from support.tables import sales, with_times

@@ -20,6 +20,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
+from quernel.conformal.table_model import TableModel
 from quernel.plots import (
     CalibrationDisplay,
     FeatureCountDisplay,
@@ -31,7 +32,7 @@ from quernel.plots import (
     ResidualQuantileDisplay,
 )
 from quernel.plots.fans import sample_rows
-from quernel.tables import ReadOptions, TableModel, prepare
+from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import sales
 
 BASE = KernelQuantileRegressor([0.1, 0.5, 0.9], n_components=40, random_state=0)

@@ -255,7 +255,7 @@ def test_rows_outside_the_range_are_counted_and_shown():
     size = table["size"].to_numpy().copy()
     size[[4, 30]] = 5000.0
     table = table.set_column(0, "size", pa.array(size))
-    X, y = model.encoder.encode(table), table["price"].to_numpy()
+    X, y = model.encoder.transform(table), table["price"].to_numpy()
     evaluation = evaluate_on(model, X, y)
     assert set(np.flatnonzero(evaluation.outside)) >= {4, 30}
     reader = read(report_page(model, table, evaluation, data="d.csv", model_file="m.quernel"))
@@ -265,7 +265,7 @@ def test_rows_outside_the_range_are_counted_and_shown():
     assert "the results are too optimistic" in reader.texts["loss"]
     inside = sales(200)
     inside = inside.filter(np.isfinite(inside["price"].to_numpy(zero_copy_only=False)))
-    seen = evaluate_on(model, model.encoder.encode(inside), inside["price"].to_numpy())
+    seen = evaluate_on(model, model.encoder.transform(inside), inside["price"].to_numpy())
     page = read(report_page(model, inside, seen, data="d.csv", model_file="m.quernel"))
     assert "None of the" in page.texts["outside"]
 

@@ -66,7 +66,7 @@ def fit_model(data, target, model, *options):
 def assert_same_model(expected, found, table, target):
     """Two results of `fit_model` on the same rows agree up to what their duality gaps allow."""
     (expected_report, expected), (report, found) = expected, found
-    assert found.encoder == expected.encoder
+    assert found.encoder.columns_ == expected.encoder.columns_
     for name in ("rows", "rows_without_target", "columns", "encoded_columns", "notes", "n_components"):
         assert report[name] == expected_report[name], name
     np.testing.assert_allclose(found.model.alpha_, expected.model.alpha_, rtol=1e-12)

@@ -6,7 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from quernel.tables import TableEncoder
+
 LEVELS = [0.1, 0.5, 0.9]
+
+
+def fit_encoder(table, inputs, missing=(), categorical=()):
+    """An encoder of these columns of an Arrow table."""
+    return TableEncoder(categorical=categorical, missing=missing).fit(table.select(inputs))
 
 
 def with_times(table, seed=0):

@@ -14,8 +14,8 @@ import pyarrow.feather
 import pytest
 from pyarrow import csv
 
-from quernel.tables import TableError, parquet_table, read, reading
-from quernel.tables.multi_file import find_files
+from quernel.tables import TableError, parquet_table, reading
+from quernel.tables.multi_file import find_files, read
 from quernel.tables.parquet_table import copy_to_parquet
 from quernel.tables.reading import CsvOptions
 from support.tables import sales

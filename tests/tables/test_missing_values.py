@@ -9,23 +9,15 @@ import pyarrow as pa
 import pytest
 
 from quernel import KernelQuantileRegressor
-from quernel.tables import (
-    ReadOptions,
-    TableError,
-    TableModel,
-    TextColumn,
-    UnseenCategoriesWarning,
-    fit_encoder,
-    multi_file,
-    prepare,
-    reading,
-)
+from quernel.conformal.table_model import TableModel, UnseenCategories, UnseenCategoriesWarning
+from quernel.tables import TableError, TextColumn, multi_file, reading
 from quernel.tables.missing_values import MISSING_MARKERS, equivalent_spellings
-from quernel.tables.model import UnseenCategories
+from quernel.tables.training_data import ReadOptions, prepare
+from support.tables import fit_encoder
 
 
 def learnt(categorical=(), missing=(), **columns):
-    return fit_encoder(pa.table(columns), list(columns), missing, categorical).encoder
+    return fit_encoder(pa.table(columns), list(columns), missing, categorical)
 
 
 @pytest.mark.parametrize(
@@ -50,20 +42,20 @@ def test_spellings_are_those_of_programs(word, ways):
 
 def test_categories_are_the_same_in_other_spellings():
     table = pa.table({"flag": [True, False] * 9, "code": [500.0, None, 20.0] * 6, "size": [1e-5, 2.5] * 9})
-    encoder = fit_encoder(table, table.column_names, categorical=table.column_names).encoder
+    encoder = fit_encoder(table, table.column_names, categorical=table.column_names)
     text = table.to_pandas().astype(str).replace("nan", None)
     assert text["flag"][0] == "True"
     assert text["code"][0] == "500.0"
     assert text["size"][0] == "1e-05"
-    np.testing.assert_array_equal(encoder.encode(text), encoder.encode(table))
-    again = fit_encoder(pa.Table.from_pandas(text), table.column_names, categorical=table.column_names).encoder
-    assert [column.categories for column in again.columns] == [("False", "True"), ("20.0", "500.0"), ("1e-05", "2.5")]
+    np.testing.assert_array_equal(encoder.transform(text), encoder.transform(table))
+    again = fit_encoder(pa.Table.from_pandas(text), table.column_names, categorical=table.column_names)
+    assert [column.categories for column in again.columns_] == [("False", "True"), ("20.0", "500.0"), ("1e-05", "2.5")]
     for other in (table, table.set_column(1, "code", pa.array([500, None, 20] * 6))):
-        np.testing.assert_array_equal(again.encode(other), again.encode(text))
+        np.testing.assert_array_equal(again.transform(other), again.transform(text))
 
 
 def test_a_level_that_is_written_so_is_not_another():
-    both = learnt(w=["500", "500.0", "1", "2.0"] * 6).columns[0]
+    both = learnt(w=["500", "500.0", "1", "2.0", "x"] * 6).columns_[0]
     assert both.places["500"] != both.places["500.0"]
     assert both.categories[both.places["1.0"]] == "1"
     truths = TextColumn("w", ("TRUE", "true"), other=False, missing=False)
@@ -72,19 +64,19 @@ def test_a_level_that_is_written_so_is_not_another():
 
 def test_words_that_are_often_there_are_words_and_the_same_ones_are_gaps_elsewhere():
     encoder = learnt(place=["NA", "EU", None] * 6, kind=["a", "b", "NA"] + ["a", "b", "c"] * 5)
-    place, kind = encoder.columns
+    place, kind = encoder.columns_
     assert place == TextColumn("place", ("EU", "NA"), other=False, missing=True)
     assert kind == TextColumn("kind", ("a", "b", "c"), other=False, missing=True)
-    found = encoder.encode({"place": ["NA", "NULL", ""], "kind": ["NA", "a", "nan"]})
-    np.testing.assert_array_equal(found, encoder.encode({"place": ["NA", None, None], "kind": [None, "a", None]}))
+    found = encoder.transform({"place": ["NA", "NULL", ""], "kind": ["NA", "a", "nan"]})
+    np.testing.assert_array_equal(found, encoder.transform({"place": ["NA", None, None], "kind": [None, "a", None]}))
     assert found[0, 1] == 1
 
 
 def test_missing_markers_that_are_no_categories_are_missing_at_the_fit():
     texts = [f"w{i:02}" for i in range(50) for _ in range(9)] + ["NA"] * 6
-    (column,) = learnt(w=texts).columns
+    (column,) = learnt(w=texts).columns_
     assert column == TextColumn("w", tuple(sorted(set(texts) - {"NA"})), other=False, missing=True)
-    with pytest.raises(TableError, match="'w' holds no values"):
+    with pytest.raises(TableError, match=r"no usable input column. Column 'w' is left out: it holds no values"):
         learnt(w=["NA", None, "NULL"] * 3)
 
 
@@ -92,7 +84,7 @@ def test_csv_files_have_the_words_of_the_model(tmp_path):
     encoder = learnt(place=["NA", "EU", None] * 6, n=[1.0, None, 3.0] * 6)
     path = tmp_path / "x.csv"
     path.write_text('place,n,more\nNA,NA,NA\nEU,1,x\n"",2,\nNULL,3,null\n')
-    how = encoder.csv_options()
+    how = reading.encoder_csv_options(encoder)
     with reading.in_batches(path, None, how) as batches:
         pieces = pa.Table.from_batches(batches.pieces)
     for table in (reading.read(path, how), pieces):
@@ -119,13 +111,13 @@ def test_numeric_missing_markers_are_missing_in_any_table(tmp_path):
         "n": [1, None, 3.5, None], "k": [None, 2, 3, 4], "code": [None, "a", "b", "b"], "y": [1, 2, None, 4],
     }  # fmt: skip
     encoder = prepare(table, ReadOptions("y", missing=["-999"])).encoder
-    expected = encoder.encode({"n": [None, 2.0], "k": [1, None], "code": ["a", None]})
+    expected = encoder.transform({"n": [None, 2.0], "k": [1, None], "code": ["a", None]})
     for n, k, code in (
         ([-999.0, 2], [1, -999], ["a", "-999"]),
         (["-999.0", "2"], [1.0, -999.0], ["a", "-999.0"]),
         (pa.array([-999, 2], pa.int16()), pa.array(["1", "-999"]).dictionary_encode(), ["a", None]),
     ):
-        np.testing.assert_array_equal(encoder.encode({"n": n, "k": k, "code": code}), expected)
+        np.testing.assert_array_equal(encoder.transform({"n": n, "k": k, "code": code}), expected)
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
@@ -193,8 +185,11 @@ def test_columns_of_a_frame_that_are_not_needed_do_not_matter(model, frame):
     [
         (pl.LazyFrame({"w": ["a"], "x": [1.0]}), r"LazyFrame. Call .collect\(\) first"),
         (pl.Series("x", [1.0]), "A table is needed.*got Series"),
-        (pd.DataFrame({"w": ["a", "b"], "x": [1.0, "b"]}), "cannot be read:.*column x.*one kind"),
-        (pd.DataFrame([["a", 1.0, 2.0]], columns=["w", "x", "x"]), "more than one column named 'x'"),
+        (
+            pd.DataFrame({"w": ["a", "b"], "x": [1.0, "b"]}),
+            "'x' holds strings such as 'b', but the model was fitted to numbers",
+        ),
+        (pd.DataFrame([["a", 1.0, 2.0]], columns=["w", "x", "x"]), "several columns of one name: 'x'"),
         (pd.DataFrame({"w": ["a"], "X": [1.0], "more": [object()]}), "'x' is missing. Did you mean 'X'"),
     ],
 )

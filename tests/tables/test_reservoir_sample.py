@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from scipy.stats import chisquare
 
-from quernel.tables import ReadOptions, prepare
 from quernel.tables.parquet_table import open_parquet
 from quernel.tables.reservoir_sample import choose_sample_size, merge_samples, sample_batch
 from quernel.tables.streaming_training import prepare_streamed, sample_rows
+from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import collect_rows, sales, write_files
 
 

@@ -11,26 +11,20 @@ from pathlib import Path
 import pyarrow as pa
 
 from quernel._files import check_writable
+from quernel._validation import LARGEST, SMALLEST
 from quernel.cli.console import note, working
 from quernel.data import DaskRows, memory_budget
-from quernel.estimators.validation import LARGEST, SMALLEST
 from quernel.estimators.warm_start import read_checkpoint
 from quernel.report.formatting import format_count
-from quernel.tables import (
-    AnyTrainingData,
-    ReadOptions,
-    TableError,
-    TrainingData,
-    prepare,
-    prepare_streamed,
-    read,
-)
+from quernel.tables import TableError
 from quernel.tables.arrow_casts import column_kind
 from quernel.tables.column_stats import MAX_CATEGORIES
 from quernel.tables.dask_tables import DaskTable, connect, dask_rows
-from quernel.tables.multi_file import find_files, find_unused_markers, is_data_file
+from quernel.tables.multi_file import find_files, find_unused_markers, is_data_file, read
 from quernel.tables.parquet_table import ParquetTable, copy_to_parquet, estimate_bytes, open_parquet
 from quernel.tables.reading import CSV, PARQUET, split_extension
+from quernel.tables.streaming_training import AnyTrainingData, prepare_streamed
+from quernel.tables.training_data import ReadOptions, TrainingData, prepare
 
 # Fewer rows with a target are an error.
 MIN_ROWS = 20

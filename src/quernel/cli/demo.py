@@ -18,13 +18,14 @@ from quernel.cli.data import check_folder
 from quernel.cli.options import flag
 from quernel.cli.report import write_report
 from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.table_model import TableModel
 from quernel.datasets import load_wind
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.metrics import coverage, pinball_loss
 from quernel.persistence import save
 from quernel.plots.style import require_matplotlib
 from quernel.report import evaluate_on, report_page
-from quernel.tables import ReadOptions, TableModel, prepare
+from quernel.tables.training_data import ReadOptions, prepare
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -46,10 +46,12 @@ from quernel.cli.report import (
     write_report,
 )
 from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.table_model import TableModel
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables import AnyTrainingData, StreamedTrainingData, TableModel, TrainingData
+from quernel.tables.streaming_training import AnyTrainingData, StreamedTrainingData
+from quernel.tables.training_data import TrainingData
 
 # Ratio of upper to lower tail, (q95 - q50) / (q50 - q05), above which --log-target is suggested; a log-normal target
 # with sigma = 0.7 has 3.2.
@@ -165,7 +167,7 @@ def _summarize(model: TableModel, training: AnyTrainingData, data: Path, path: P
     summary = summarize_model(estimator, training, path, seconds) | {
         "data": str(data),
         "target": model.target,
-        "columns": {column.name: column.kind for column in training.encoder.columns},
+        "columns": {column.name: column.kind for column in training.encoder.columns_},
         "encoded_columns": len(training.encoder.names),
         "bandwidth": None if bandwidth is None else np.ravel(bandwidth).tolist(),
         "crossing_rate": float(estimator.crossing_rate_),
@@ -202,7 +204,7 @@ def columns_table(training: AnyTrainingData) -> RichTable:
     table = RichTable(title="Input columns")
     for heading in ("column", "type", "encoded as"):
         table.add_column(heading)
-    columns, unchanged = training.encoder.columns, Counter[str]()
+    columns, unchanged = training.encoder.columns_, Counter[str]()
     if len(columns) > MAX_SHOWN:
         unchanged.update(column.kind for column in columns if column.names == [column.name])
     for column in columns:

@@ -23,10 +23,10 @@ from quernel.data import ArrayRows, memory_budget
 from quernel.estimators import estimate_cost
 from quernel.kernels import KERNELS, ShiftInvariantKernel, resolve
 from quernel.plots.style import require_matplotlib
-from quernel.tables import AnyTrainingData, TrainingData
 from quernel.tables.arrow_casts import to_float64
 from quernel.tables.reservoir_sample import choose_sample_size
-from quernel.tables.streaming_training import sample_rows
+from quernel.tables.streaming_training import AnyTrainingData, sample_rows
+from quernel.tables.training_data import TrainingData
 from quernel.theory import Exponent, OutsideTheoryWarning, Plan, estimate_exponents
 from quernel.theory import plan as recommend
 from quernel.theory.planning import FeatureConstant, calibrate_features
@@ -302,7 +302,7 @@ def _sample_rows(training: AnyTrainingData, max_memory: int | None, pilot: Pilot
         sample = sample_rows(training, most, pilot.seed).table
     y = to_float64(sample[training.options.target])
     finite = np.isfinite(y)
-    return training.encoder.encode(sample.filter(finite)), y[finite]
+    return training.encoder.transform(sample.filter(finite)), y[finite]
 
 
 def _plan_from_data(sample: Sample, given: ExponentOptions, pilot: PilotOptions, rows: int, width: int) -> PlanReport:

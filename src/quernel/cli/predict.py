@@ -26,14 +26,22 @@ from quernel._files import write_atomically
 from quernel.cli.console import console, counting, note
 from quernel.cli.data import check_new_files, check_outputs
 from quernel.cli.options import DATA, flag, parse_levels, split_list
+from quernel.conformal.table_model import TableModel, UnseenCategories
 from quernel.estimators import ExtrapolationWarning
 from quernel.persistence import load
 from quernel.report.formatting import format_count
-from quernel.tables import NumberColumn, TableEncoder, TableError, TableModel, in_batches
-from quernel.tables.arrow_casts import ArrowColumn, column_kind, decode_dictionary, parse_text
-from quernel.tables.model import UnseenCategories
-from quernel.tables.multi_file import find_files
-from quernel.tables.reading import ARROW, CSV, Batches, CsvOptions, split_extension, suggest_name
+from quernel.tables import NumberColumn, TableEncoder, TableError
+from quernel.tables.arrow_casts import (
+    ArrowColumn,
+    column_kind,
+    decode_dictionary,
+    has_infinite,
+    parse_text,
+    replace_missing_markers,
+)
+from quernel.tables.frames import suggest_name
+from quernel.tables.multi_file import find_files, in_batches
+from quernel.tables.reading import ARROW, CSV, Batches, CsvOptions, encoder_csv_options, split_extension
 
 TableWriter: TypeAlias = csv.CSVWriter | pa.ipc.RecordBatchFileWriter | pq.ParquetWriter
 
@@ -126,7 +134,7 @@ class _Predictor:
     def check_columns(self, schema: pa.Schema) -> None:
         """Raise, before any work, if the data lack a column, or one cannot be copied."""
         data = self.kept.data
-        self.model.encoder.check(schema, of=str(data))
+        self.model.encoder.check_frame(schema.empty_table(), of=str(data))
         for name in self.kept.names:
             if name not in schema.names:
                 raise TableError(f"{data} has no column {name!r} to keep. {suggest_name(name, schema.names)}")
@@ -157,13 +165,13 @@ class _Predictor:
         """Return a column per level, then those of the interval, and count the rows of a batch."""
         inputs = self.kept.inputs(batch)
         self.unseen.check(inputs)
-        X = self.model.encoder.encode(inputs)
+        X = self.model.encoder.transform(inputs)
         answers = [*self.model.predict_encoded(X, self.levels).T]
         if self.model.interval is not None:
             answers += [*self.model.predict_interval_encoded(X).T]
         beyond = self.model.extrapolates(X)
         self.rows += len(X)
-        self.infinite += int(self.model.encoder.has_infinite(inputs).sum())
+        self.infinite += int(has_infinite(self.model.encoder, inputs).sum())
         self.outside += int(beyond.any(axis=1).sum())
         self.beyond.update(dict(zip(self.model.encoder.names, beyond.sum(axis=0).tolist(), strict=True)))
         return [pa.array(answer) for answer in answers]
@@ -242,7 +250,7 @@ class PassthroughColumns:
 
     def csv_options(self) -> CsvOptions:
         """Return how to read CSV files: copied columns as text, in which missing-value markers stay."""
-        options = self.encoder.csv_options()
+        options = encoder_csv_options(self.encoder)
         if not self.as_text:
             return options
         types = options.types | dict.fromkeys(self.names, pa.string())
@@ -252,8 +260,8 @@ class PassthroughColumns:
         """Convert a batch to what the encoder expects: missing values as null, numbers and booleans parsed."""
         if not self.as_text:
             return batch
-        table = self.encoder.replace_missing_markers(batch)
-        for column in self.encoder.columns:
+        table = replace_missing_markers(self.encoder, batch)
+        for column in self.encoder.columns_:
             if isinstance(column, NumberColumn) and column_kind(table[column.name].type) == "text":
                 text = pc.utf8_trim_whitespace(table[column.name])  # as Arrow does where it reads numbers itself
                 values = parse_text(text, column.name, column.kind)

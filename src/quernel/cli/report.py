@@ -19,17 +19,20 @@ from quernel.cli.console import console, counting, fitting, note, working
 from quernel.cli.data import MIN_ROWS, check_new_files, check_outputs
 from quernel.cli.options import MAX_MEMORY, flag, parse_bytes
 from quernel.cli.predict import load_table_model
+from quernel.conformal.table_model import TableModel, describe_unseen
 from quernel.data import memory_budget
 from quernel.report import Evaluation, evaluate_by_refitting, evaluate_on, evaluate_streamed, report_page
 from quernel.report.evaluation import check_target
 from quernel.report.formatting import format_count, format_number
-from quernel.tables import AnyTrainingData, TableError, TableModel, TrainingData, in_batches
-from quernel.tables.arrow_casts import column_kind, to_float64
-from quernel.tables.model import describe_unseen
+from quernel.tables import TableError
+from quernel.tables.arrow_casts import column_kind, has_infinite, replace_missing_markers, to_float64
+from quernel.tables.frames import suggest_name
+from quernel.tables.multi_file import in_batches
 from quernel.tables.parquet_table import REDUCE_SIZE
-from quernel.tables.reading import CONVERSION_ERROR, suggest_name
+from quernel.tables.reading import CONVERSION_ERROR, encoder_csv_options
 from quernel.tables.reservoir_sample import RowSample, choose_sample_size, merge_samples, sample_batch
-from quernel.tables.streaming_training import sample_rows
+from quernel.tables.streaming_training import AnyTrainingData, sample_rows
+from quernel.tables.training_data import TrainingData
 from quernel.theory import KernelGap
 
 Array = NDArray[np.floating]
@@ -71,7 +74,7 @@ def report(
     for sentence in describe_unseen(fitted.encoder, sample.table):
         note(sentence)
     y = check_target(fitted, target[finite])
-    X = fitted.encoder.encode(sample.table.filter(finite))
+    X = fitted.encoder.transform(sample.table.filter(finite))
     gap = _kernel_gap(fitted, X, y, data, whole=sample.whole) if kernel_gap else None
     with working(f"Evaluating the model on {finite.sum():,} rows"):
         evaluation = evaluate_on(fitted, X, y, None if sample.whole else sample.n_counted)
@@ -124,7 +127,7 @@ def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_targ
     """Do the same; with `boolean_target`, the target of a CSV file is read as boolean whatever its first rows hold."""
     parts: list[RowSample] = []
     limit, size, n_rows, n_counted = sys.maxsize, 0, 0, 0
-    needed, options = [*fitted.encoder.inputs, fitted.target], fitted.encoder.csv_options()
+    needed, options = [*fitted.encoder.inputs, fitted.target], encoder_csv_options(fitted.encoder)
     with in_batches(data, needed, options) as batches:
         _check_columns(fitted, batches.schema, data)
         # A target that begins with integers may go on with decimals: read numbers as float64.
@@ -133,7 +136,7 @@ def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_targ
             options = replace(options, types=options.types | types)
     with in_batches(data, needed, options) as batches, counting("Reading", batches.n_rows) as advance:
         for batch in batches.pieces:
-            table = fitted.encoder.replace_missing_markers(batch, fitted.target)
+            table = replace_missing_markers(fitted.encoder, batch, fitted.target)
             finite = np.isfinite(to_float64(table[fitted.target]))
             parts.append(sample_batch(table, finite, limit=limit, seed=SEED, row=n_rows, target_row=n_counted))
             n_rows, n_counted = n_rows + len(table), n_counted + int(finite.sum())
@@ -149,13 +152,13 @@ def _draw_sample(fitted: TableModel, data: Path, allowed: float, *, boolean_targ
 
 def _note_infinite(fitted: TableModel, table: pa.Table, target: Array) -> None:
     """Print how many rows have infinite values, which are treated as missing."""
-    for what, count in (("target", np.isinf(target).sum()), ("input", fitted.encoder.has_infinite(table).sum())):
+    for what, count in (("target", np.isinf(target).sum()), ("input", has_infinite(fitted.encoder, table).sum())):
         if count:
             note(f"{format_count(int(count), 'row')} with an infinite {what}, treated as missing.")
 
 
 def _check_columns(fitted: TableModel, schema: pa.Schema, data: Path) -> None:
-    fitted.encoder.check(schema, of=str(data))
+    fitted.encoder.check_frame(schema.empty_table(), of=str(data))
     if fitted.target not in schema.names:
         raise TableError(
             f"{data} has no column {fitted.target!r}, the target, which the evaluation needs. "

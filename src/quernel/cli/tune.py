@@ -24,10 +24,11 @@ from quernel.cli.options import (
     parse_bandwidth,
     split_list,
 )
+from quernel.conformal.table_model import TableModel
 from quernel.estimators.quantile_cv import FACTORS, KernelQuantileRegressorCV
 from quernel.persistence import save
 from quernel.report.formatting import format_count
-from quernel.tables import AnyTrainingData, TableModel
+from quernel.tables.streaming_training import AnyTrainingData
 
 
 @expand_options

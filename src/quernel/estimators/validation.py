@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel._validation import check_weight_ratio, check_weight_sum
+from quernel._validation import LARGEST, SMALLEST, check_weight_ratio, check_weight_sum
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
 
@@ -20,8 +20,6 @@ Array = NDArray[np.floating]
 
 # Up to this many entries, X is checked for NaN immediately, even if a later pass would find them.
 QUICK_TO_READ = 2_000_000
-# Squares of larger numbers overflow, and squares of smaller differences underflow.
-LARGEST, SMALLEST = 1e150, 1e-150
 
 
 def check_levels(quantiles: Any) -> tuple[Array, bool]:

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scores
+from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.base import KernelEstimator
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
@@ -31,7 +32,7 @@ from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, Preco
 from quernel.kernels import KERNELS, Sum
 from quernel.losses import LOSSES, Pinball
 from quernel.persistence.archive import Decoder, Encoder, ModelFileError, read_archive, write_archive
-from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn
+from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TextColumn, TimeColumn
 from quernel.tuning.alpha import AlphaChoice
 from quernel.tuning.bandwidth import BandwidthChoice, Round
 from quernel.tuning.n_components import ComponentsChoice, Trial
@@ -230,7 +231,7 @@ def _check_random_features(features: Any) -> None:
 
 def _check_text(model: TableModel) -> None:
     """Raise unless column names, missing-value markers and categories are text."""
-    categories = [level for column in model.encoder.columns for level in getattr(column, "categories", ())]
+    categories = [level for column in model.encoder.columns_ for level in getattr(column, "categories", ())]
     for text in (model.target, *model.encoder.inputs, *model.encoder.missing, *categories):
         if not isinstance(text, str):
             raise TypeError(f"its table has {text!r} where text is needed")
@@ -271,7 +272,7 @@ def _(model: TableModel) -> Any:
     import pyarrow as pa
 
     columns = {}
-    for column in model.encoder.columns:
+    for column in model.encoder.columns_:
         if isinstance(column, TextColumn):
             columns[column.name] = pa.array(["some text", None])
         elif isinstance(column, NumberColumn):

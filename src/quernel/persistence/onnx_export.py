@@ -20,6 +20,7 @@ from quernel._files import check_writable, write_atomically
 from quernel.conformal import ConformalQuantileRegressor
 from quernel.conformal.adapters import unwrap_frozen
 from quernel.conformal.methods import METHODS, Scale, Scores, conformal_quantile
+from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
 from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
@@ -28,7 +29,6 @@ from quernel.losses import Logistic
 from quernel.persistence.models import check_model_type
 from quernel.persistence.onnx_features import feature_map_dot, table_inputs
 from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, absolute, add_all, exp, hstack, where
-from quernel.tables import TableModel
 
 Array = NDArray[np.floating]
 # Interpolated quantiles are snapped to point masses within this part of the distance that is used for fitted ones: they

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 
+from quernel.conformal.table_model import TableModel
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.kernels import (
     ArcCosine,
@@ -44,10 +45,10 @@ from quernel.persistence.onnx_graph import (
     sqrt,
     where,
 )
-from quernel.tables import DateColumn, NumberColumn, TableEncoder, TableModel, TextColumn, TimeColumn, as_arrow
-from quernel.tables.arrow_casts import factorize
+from quernel.tables import DateColumn, NumberColumn, TableEncoder, TextColumn, TimeColumn
 from quernel.tables.columns import CYCLES, DAY, Column
-from quernel.tables.missing_values import number_markers
+from quernel.tables.frames import factorize, open_frame
+from quernel.tables.missing_values import Markers, number_markers
 
 Array = NDArray[np.floating]
 FeatureMap = RandomFeatures | PivotedCholesky | Nystroem | LandmarkPredictor | PrecomputedFeatures
@@ -76,22 +77,26 @@ def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
             f"quernel.onnx_inputs takes a model of tables, as quernel fit makes them; got {type(model).__name__}. The "
             'graph of a model of arrays is fed {"X": X}, of type float64.'
         )
-    table = model.encoder.replace_missing_markers(as_arrow(table, model.encoder.inputs))
-    model.encoder.check(table.schema)
-    return {column.name: _input_values(column, table[column.name])[:, None] for column in model.encoder.columns}
+    frame, encoder = open_frame(table), model.encoder
+    encoder.check_frame(frame)
+    values = {
+        column.name: _input_values(column, frame.get(column.name), encoder.markers) for column in encoder.columns_
+    }
+    return {name: column[:, None] for name, column in values.items()}
 
 
-def _input_values(column: Column, values: Any) -> NDArray[Any]:
+def _input_values(column: Column, entries: Any, markers: Markers) -> NDArray[Any]:
     """Return the values of a column, shape (n,), in the type of the graph's input."""
     if not isinstance(column, TextColumn):
-        return column.read(values)
-    categories, index = factorize(values)
+        return column.read(entries, markers)
+    labels, index = factorize(entries)
+    categories = ["" if label in markers.texts and label not in column.categories else label for label in labels]
     return np.array([*categories, ""], dtype=object)[index]  # missing values have index -1, and so the empty string
 
 
 def table_inputs(graph: Graph, encoder: TableEncoder) -> Tensor:
     """Return the encoded matrix (n, width), as `TableEncoder` computes it; adds one input per column."""
-    return hstack([part for column in encoder.columns for part in _encode_column(graph, column, encoder)])
+    return hstack([part for column in encoder.columns_ for part in _encode_column(graph, column, encoder)])
 
 
 def _encode_column(graph: Graph, column: Column, encoder: TableEncoder) -> list[Tensor]:

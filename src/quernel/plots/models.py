@@ -10,7 +10,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from quernel.conformal import ConformalQuantileRegressor
-from quernel.tables import TableModel
+from quernel.conformal.table_model import TableModel
 
 Floats = NDArray[np.floating]
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quernel.conformal.table_model import TableModel
 from quernel.plots.models import Floats
-from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
+from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
+from quernel.tables.arrow_casts import as_arrow, replace_missing_markers
 from quernel.tables.columns import CYCLES, Column
-from quernel.tables.encoder import as_arrow
 
 # Names of the categories that a model of tables does not know, and of missing ones.
 OTHER, MISSING = "(other)", "(missing)"
@@ -73,7 +74,7 @@ def split_columns(model: Any, X: Any, *, pooled: bool = False) -> Columns:
     if isinstance(X, Columns):
         return X
     if isinstance(model, TableModel):
-        return _split_table(model, model.encoder.replace_missing_markers(as_arrow(X)), pooled=pooled)
+        return _split_table(model, replace_missing_markers(model.encoder, as_arrow(X)), pooled=pooled)
     if not hasattr(X, "columns"):
         return _split_array(model, X)
     labels = list(X.columns)
@@ -209,11 +210,11 @@ def _most_frequent(categories: NDArray[Any]) -> NDArray[Any]:
 def _split_table(model: TableModel, table: Any, *, pooled: bool) -> Columns:
     """Split an Arrow table into the columns that a model of tables uses, converted as for its encoder."""
     encoder = model.encoder
-    encoder.check(table.schema)
-    values = [_read_column(column, table[column.name], pooled=pooled) for column in encoder.columns]
+    encoder.check_frame(table.schema.empty_table())
+    values = [_read_column(column, table[column.name], pooled=pooled) for column in encoder.columns_]
 
     def assemble(arrays: Sequence[NDArray[Any]]) -> Any:
-        columns = zip(encoder.columns, arrays, strict=True)
+        columns = zip(encoder.columns_, arrays, strict=True)
         return as_arrow({column.name: _to_arrow(column, array, pooled=pooled) for column, array in columns})
 
     return _check_shape(Columns(encoder.inputs, values, assemble), (table.num_rows, len(encoder.inputs)))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.conformal.table_model import TableModel
 from quernel.estimators import KernelQuantileRegressor
 from quernel.features import LandmarkPredictor
 from quernel.plots import CalibrationDisplay, PermutationImportanceDisplay, QuantileFanDisplay
@@ -19,7 +20,7 @@ from quernel.plots.table_access import drop_missing, make_grid, split_columns, t
 from quernel.report.charts import ColumnFan
 from quernel.report.evaluation import Evaluation
 from quernel.report.formatting import format_date, format_number, format_share, format_time
-from quernel.tables import BooleanColumn, DateColumn, TableModel, TextColumn, TimeColumn
+from quernel.tables import BooleanColumn, DateColumn, TextColumn, TimeColumn
 from quernel.tables.arrow_casts import factorize, to_float64
 from quernel.tables.columns import Column
 from quernel.tables.reservoir_sample import RowSample
@@ -121,7 +122,7 @@ def compute_page(
     positions = np.flatnonzero(np.isfinite(target))
     with_target = table.filter(np.isfinite(target))
     y = target[positions]
-    X = model.encoder.encode(with_target)
+    X = model.encoder.transform(with_target)
     importance = _compute_importance(evaluation)
     most_important = [importance.names[j] for j in importance.order[: OPTIONS.max_fans]]
     return Page(
@@ -146,7 +147,7 @@ def compute_page(
 def _compute_importance(evaluation: Evaluation) -> PermutationImportanceDisplay:
     """Compute the permutation importance of each input column; its encoded columns are shuffled together."""
     together, start = {}, 0
-    for column in evaluation.model.encoder.columns:
+    for column in evaluation.model.encoder.columns_:
         together[column.name] = list(range(start, start + len(column.names)))
         start += len(column.names)
     some = np.sort(np.random.default_rng(0).permutation(len(evaluation.y))[: OPTIONS.importance_rows])
@@ -166,7 +167,7 @@ def compute_fans(model: TableModel, table: Any, y: Array, names: Sequence[str]) 
     columns = split_columns(model, table, pooled=True)
     grids = {
         column.name: _make_grid(column, values)
-        for column, values in zip(model.encoder.columns, columns.values, strict=True)
+        for column, values in zip(model.encoder.columns_, columns.values, strict=True)
         if column.name in names
     }
     with warnings.catch_warnings():
@@ -190,7 +191,7 @@ def summarize_columns(model: TableModel, table: Any) -> list[ColumnSummary]:
     """Summarize the target, then the inputs of the model, from an Arrow table."""
     target = to_float64(table[model.target])
     lines = [ColumnSummary(model.target, "target", int(np.sum(~np.isfinite(target))), _describe_range(target))]
-    return lines + [_summarize_column(column, table[column.name]) for column in model.encoder.columns]
+    return lines + [_summarize_column(column, table[column.name]) for column in model.encoder.columns_]
 
 
 def _summarize_column(column: Column, entries: Any) -> ColumnSummary:

@@ -12,15 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
+from quernel.conformal.table_model import TableModel
 from quernel.estimators import ExtrapolationWarning, KernelQuantileRegressor
 from quernel.estimators.inputs import subset
 from quernel.metrics import pinball_loss
 from quernel.plots.calibration import binomial_band, find_ties
 from quernel.plots.fans import pair_levels
 from quernel.report.formatting import format_share
-from quernel.tables import StreamedTrainingData, TableError, TableModel, TrainingData
+from quernel.tables import TableError
 from quernel.tables.arrow_casts import to_float64
 from quernel.tables.reservoir_sample import RowSample
+from quernel.tables.streaming_training import StreamedTrainingData
+from quernel.tables.training_data import TrainingData
 from quernel.tuning.data_summary import column_scales
 
 Array = NDArray[np.floating]
@@ -286,7 +289,7 @@ def _with_target(model: TableModel, sample: RowSample) -> tuple[Array, Array, In
     target = to_float64(sample.table[model.target])
     there = np.isfinite(target)
     y = check_target(model, target[there])
-    return model.encoder.encode(sample.table.filter(there)), y, sample.target_row[there]
+    return model.encoder.transform(sample.table.filter(there)), y, sample.target_row[there]
 
 
 def _evaluate(

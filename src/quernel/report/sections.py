@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quernel.conformal.table_model import TableModel
 from quernel.plots import ResidualQuantileDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
@@ -33,7 +34,7 @@ from quernel.report.formatting import (
     row_header,
     verdict_cell,
 )
-from quernel.tables import DateColumn, TableModel, TimeColumn
+from quernel.tables import DateColumn, TimeColumn
 from quernel.tables.columns import Column, NumberColumn
 from quernel.tables.reservoir_sample import RowSample
 from quernel.theory import KernelGap
@@ -282,7 +283,7 @@ def _share_cells(without_ties: float, with_ties: float, low: float, high: float,
 
 def render_columns(page: Page) -> str:
     """Return the section on the permutation importance of the columns, with a fan chart along each."""
-    levels, target, n_columns = page.evaluation.levels, page.model.target, len(page.model.encoder.columns)
+    levels, target, n_columns = page.evaluation.levels, page.model.target, len(page.model.encoder.columns_)
     increase = page.importance.increase.mean(axis=1)
     longest = max(float(increase.max()), 1e-12)
     lines = [
@@ -373,7 +374,7 @@ def _row_table(page: Page, some: NDArray[np.intp], loss: Array) -> str:
     evaluation = page.evaluation
     names = [page.importance.names[j] for j in page.importance.order[:SHOWN_INPUTS]]
     entries = page.entries.take(some)
-    columns = {column.name: column for column in page.model.encoder.columns}
+    columns = {column.name: column for column in page.model.encoder.columns_}
     inputs = [_format_entries(columns[name], entries[name]) for name in names]
     titles = [numeric_cell(name) if isinstance(columns[name], NumberColumn) else name for name in names]
     lines = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 from numpy.typing import NDArray
 
-from quernel.tables.reading import TableError
+from quernel.tables.columns import NumberColumn
+from quernel.tables.encoder import TableEncoder
+from quernel.tables.frames import TableError, refuse_repeated_names, suggest_name
+from quernel.tables.missing_values import number_markers
 
 Array = NDArray[np.floating]
 ArrowColumn: TypeAlias = pa.Array | pa.ChunkedArray
@@ -153,3 +157,71 @@ def _parse_timestamps(text: ArrowColumn, zone: str | None) -> ArrowColumn | None
     """Parse timestamps in microseconds or, if they have more digits, nanoseconds; None if some text is not one."""
     coarse = _cast_or_none(text, pa.timestamp("us", zone))
     return _cast_or_none(text, pa.timestamp("ns", zone)) if coarse is None else coarse
+
+
+# Tables
+
+
+def as_arrow(table: Any, needed: Sequence[str] = ()) -> pa.Table | pa.RecordBatch:
+    """Convert Arrow, pandas or polars tables, or a dict of arrays, to an Arrow table.
+
+    Of a data frame only the `needed` columns are converted, if some are named: Arrow may not support others.
+    """
+    from quernel.tables.reading import without_views
+
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        return without_views(table)
+    try:
+        if not (hasattr(table, "columns") and hasattr(table, "dtypes")):
+            return without_views(pa.table(table))
+        names = [str(name) for name in table.columns]
+        refuse_repeated_names(names)
+        for name in needed:
+            if name not in names:
+                raise TableError(
+                    f"The table does not fit the model: column {name!r} is missing. {suggest_name(name, names)}"
+                )
+        frame = table[[*needed]] if needed else table
+        return (
+            frame.to_arrow()
+            if hasattr(frame, "to_arrow")
+            else pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
+        )
+    except (TypeError, AttributeError, pa.ArrowException) as error:
+        reason = "; ".join(map(str, error.args)).strip().rstrip(".")
+        raise TableError(f"The table cannot be read: {reason}. Give every column values of one kind.") from error
+
+
+def replace_missing_markers(encoder: TableEncoder, table: pa.Table | pa.RecordBatch, *others: str) -> pa.Table:
+    """Return a table or batch with an encoder's missing-value markers replaced by null, as in a CSV file.
+
+    `others` are numeric columns, besides the inputs, that are treated in the same way.
+    """
+    table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    numbers = number_markers(encoder.missing)
+    texts = {column.name: encoder.missing_markers(column) for column in encoder.columns_} | dict.fromkeys(others, ())
+    for name in [name for name in texts if name in table.schema.names]:
+        column = markers_to_null(decode_dictionary(table[name]), texts[name], numbers)
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+def markers_to_null(column: ArrowColumn, texts: Sequence[str], numbers: Sequence[float]) -> ArrowColumn:
+    """Replace missing-value markers of an Arrow column, text or numbers, by null."""
+    kind = column.type
+    if texts and (types.is_string(kind) or types.is_large_string(kind)):
+        marked = pc.is_in(column, value_set=pa.array(texts, kind))
+    elif numbers and (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
+        marked = pc.is_in(column.cast(pa.float64(), safe=False), value_set=pa.array(numbers, pa.float64()))
+    else:
+        return column
+    return pc.if_else(marked, pa.scalar(None, kind), column) if pc.any(marked).as_py() else column
+
+
+def has_infinite(encoder: TableEncoder, table: pa.Table | pa.RecordBatch) -> NDArray[np.bool_]:
+    """Which rows of a table or batch have an infinite input, treated as missing; shape (n,)."""
+    found = np.zeros(len(table), dtype=bool)
+    for column in encoder.columns_:
+        if isinstance(column, NumberColumn) and column_kind(table[column.name].type) == "number":
+            found |= np.isinf(to_float64(table[column.name]))
+    return found

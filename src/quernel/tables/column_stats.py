@@ -1,7 +1,7 @@
 """Statistics of a column that determine its encoding, accumulated batch by batch.
 
 `compute_stats` summarises a batch, `merge_stats` merges batches, and `choose_encoding` decides: in the same way for a
-table in memory, which is one batch, and for files larger than memory. Medians are filled in afterwards.
+table in memory, which is one batch, and for files larger than memory, whose medians are filled in afterwards.
 """
 
 from __future__ import annotations
@@ -9,37 +9,60 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from quernel.estimators.validation import LARGEST
-from quernel.tables.arrow_casts import (
-    ArrowColumn,
+from quernel._validation import LARGEST
+from quernel.tables.columns import (
+    CYCLES,
+    DAY,
+    TEXTS,
+    BooleanColumn,
+    Column,
+    DateColumn,
+    NumberColumn,
+    TextColumn,
+    TimeColumn,
+)
+from quernel.tables.frames import (
+    NUMBER,
+    Entries,
+    TableError,
     column_kind,
     factorize,
-    is_duration,
-    parse_dates,
-    parse_times,
+    has_zone,
+    parse_date,
+    parse_number,
+    parse_time,
     to_epoch_seconds,
-    to_float64,
+    to_numbers,
     to_seconds_of_day,
+    type_name,
 )
-from quernel.tables.columns import CYCLES, DAY, BooleanColumn, Column, DateColumn, NumberColumn, TextColumn, TimeColumn
-from quernel.tables.missing_values import MISSING_MARKERS, NUMBER
-from quernel.tables.reading import TableError
+from quernel.tables.missing_values import MISSING_MARKERS, Markers
 
 Array = NDArray[np.floating]
 
-# Rows from which a category has an encoded column of its own, and how many categories have one at most.
-MIN_CATEGORY_ROWS, MAX_CATEGORIES = 5, 50
-# Distinct values that are counted; a text column with more identifies rows rather than describing them.
-MAX_DISTINCT = 200_000
-NO_FORMATS: frozenset[str] = frozenset()
+
+@dataclass(frozen=True)
+class EncodingOptions:
+    """Constants of the choice of encodings."""
+
+    min_category_rows: int = 5  # rows from which a category has an encoded column of its own
+    max_categories: int = 50  # how many categories have one at most
+    max_distinct: int = 200_000  # distinct values that are merged; text with more identifies rows
+    min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
+
+
+OPTIONS = EncodingOptions()
+NO_VALUES = "it holds no values at all"
+MAX_CATEGORIES = OPTIONS.max_categories
+# Names of columns of whole numbers that identify rows, if no number is repeated.
+IDENTIFIER = re.compile(r"(^|.*[_\W])(id|key|uuid|guid|index|idx|row|nr|no|number)|.*[a-z](ID|Id|Key|Nr|No)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -51,6 +74,8 @@ class NumberStats:
     n_rows, n_null, n_finite, n_infinite : counts of entries
     low, high : range of the finite values; of dates in seconds since 1970
     earliest, latest : range of the finite values modulo a day, which tells dates from dates with times
+    median : of the finite values, NaN in merged statistics
+    distinct : whether the values are whole numbers, all different; False in merged statistics
     """
 
     n_rows: int
@@ -61,6 +86,8 @@ class NumberStats:
     high: float = -np.inf
     earliest: float = np.inf
     latest: float = -np.inf
+    median: float = np.nan
+    distinct: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,64 +97,59 @@ class TextStats:
     Attributes
     ----------
     n_rows, n_null, n_missing : counts of entries; missing ones are null or empty
-    counts : rows per distinct value, None if there are more than MAX_DISTINCT
-    formats : what the text looks like
-    parsed_as : ways in which all text can be read as dates ("local", "zoned") or times of day ("clock")
-    dates : statistics of these dates or times, None if there is no such way
+    counts : rows per distinct value, None if there are too many to merge
+    kind : text, category or mixed, as `column_kind` found
     """
 
     n_rows: int
     n_null: int
     n_missing: int
     counts: dict[str, int] | None
-    formats: TextFormats
-    parsed_as: frozenset[str] = NO_FORMATS
-    dates: NumberStats | None = None
+    kind: str = "text"
 
 
 ColumnStats: TypeAlias = NumberStats | TextStats
 
 
-def compute_stats(name: str, column: ArrowColumn, kind: str) -> ColumnStats:
-    """Return the statistics of a batch of a number, duration, boolean, date, time, text or category column."""
-    if kind in ("text", "category"):
-        return _text_stats(column, categorical=kind == "category")
-    read = {"date": to_epoch_seconds, "time": to_seconds_of_day}.get(kind)
-    return _number_stats(to_float64(column) if read is None else read(column, name), column.null_count)
+def compute_stats(entries: Entries, kind: str, markers: Markers) -> ColumnStats:
+    """Return the statistics of a batch of a column of this kind, missing-value markers not counted as values."""
+    if kind in TEXTS:
+        return _text_stats(entries, kind, markers)
+    read = {"date": to_epoch_seconds, "time": to_seconds_of_day}.get(kind, to_numbers)
+    values = read(entries)
+    if markers.numbers and kind == "number":
+        values = np.where(np.isin(values, markers.numbers), np.nan, values)
+    return _number_stats(values)
 
 
-def _number_stats(values: Array, n_null: int) -> NumberStats:
+def _number_stats(values: Array) -> NumberStats:
     """Return the statistics of numbers, or of dates in seconds."""
     finite, n_infinite = values[np.isfinite(values)], int(np.isinf(values).sum())
+    n_null = len(values) - len(finite) - n_infinite
     if len(finite) == 0:
         return NumberStats(len(values), n_null, 0, n_infinite)
     times = finite % DAY
     low, high, earliest, latest = map(float, (finite.min(), finite.max(), times.min(), times.max()))
-    return NumberStats(len(values), n_null, len(finite), n_infinite, low, high, earliest, latest)
+    middle, distinct = float(np.median(finite)), _all_different(finite, low, high)
+    return NumberStats(len(values), n_null, len(finite), n_infinite, low, high, earliest, latest, middle, distinct)
 
 
-def _text_stats(column: ArrowColumn, categorical: bool) -> TextStats:
-    """Return the statistics of text; with `categorical`, it is categories even if it looks like dates."""
-    labels, index = factorize(column)
+def _all_different(values: Array, low: float, high: float) -> bool:
+    """Whether these are whole numbers, each one different."""
+    if high - low < len(values) - 1 or np.any(values != np.floor(values)):
+        return False
+    ascending = np.sort(values)
+    return len(values) > 1 and bool(np.all(ascending[1:] > ascending[:-1]))
+
+
+def _text_stats(entries: Entries, kind: str, markers: Markers) -> TextStats:
+    labels, index = factorize(entries)
     each = np.bincount(index[index >= 0], minlength=len(labels)).tolist()
     counts = dict(zip(labels, each, strict=True))
-    n_missing = int(np.sum(index < 0)) + counts.pop("", 0)
-    parsed, parsed_as = (None, NO_FORMATS) if categorical else _parse_as_dates(column)
-    dates = None if parsed is None else _number_stats(to_epoch_seconds(parsed, ""), parsed.null_count)
-    formats = classify_text({} if categorical else counts)
-    few = counts if len(counts) <= MAX_DISTINCT else None
-    return TextStats(len(index), column.null_count, n_missing, few, formats, parsed_as, dates)
-
-
-def _parse_as_dates(column: ArrowColumn) -> tuple[ArrowColumn | None, frozenset[str]]:
-    """Parse text as dates or times, None if it is neither, and say in which ways it can be: all, if it is empty."""
-    parsed = parse_dates(column)
-    if parsed is None:
-        times = parse_times(column)
-        return times, NO_FORMATS if times is None else frozenset({"clock"})
-    if parsed.null_count == len(parsed):
-        return parsed, frozenset({"local", "zoned", "clock"})
-    return parsed, frozenset({"zoned" if parsed.type.tz else "local"})
+    n_null = int(np.sum(index < 0))
+    given = markers.texts.difference(MISSING_MARKERS)  # the user's: never categories
+    n_missing = n_null + sum(counts.pop(text, 0) for text in ("", *given))
+    return TextStats(len(index), n_null, n_missing, counts, kind)
 
 
 def merge_stats(parts: Sequence[ColumnStats]) -> ColumnStats:
@@ -158,116 +180,166 @@ def _merge_text_stats(parts: Sequence[TextStats]) -> TextStats:
             counts = None
             break
         counts.update(part.counts)
-        counts = counts if len(counts) <= MAX_DISTINCT else None
-    parsed_as = frozenset.intersection(*(part.parsed_as for part in parts))
-    dates = _merge_number_stats([part.dates for part in parts if part.dates is not None]) if parsed_as else None
+        counts = counts if len(counts) <= OPTIONS.max_distinct else None
     n_rows, n_null, n_missing = (
         sum(getattr(part, name) for part in parts) for name in ("n_rows", "n_null", "n_missing")
     )
-    formats = merge_formats([part.formats for part in parts])
-    return TextStats(n_rows, n_null, n_missing, None if counts is None else dict(counts), formats, parsed_as, dates)
+    kind = next((part.kind for part in parts if part.kind != "text"), "text")
+    return TextStats(n_rows, n_null, n_missing, None if counts is None else dict(counts), kind)
 
 
-def choose_encoding(name: str, kind: str, stats: ColumnStats) -> Column | str:
-    """Return the encoding of a column, its median still to be filled in, or the reason to leave it out."""
+def choose_encoding(name: str, kind: str, stats: ColumnStats, *, keep: bool = False) -> Column | str:
+    """Return the encoding of a column, or the reason to leave it out; `keep` is for identifiers that are wanted."""
     if stats.n_null == stats.n_rows:
-        raise _no_values_error(name)
+        return NO_VALUES
     if isinstance(stats, TextStats):
-        if stats.dates is None:
-            return _encode_text(name, stats)
-        return _encode_time(name, stats.dates) if stats.parsed_as == {"clock"} else _encode_date(name, stats.dates)
+        found = parse_counts(stats)
+        if found is None:
+            return _encode_text(name, stats, keep)
+        kind, stats = found
     if kind == "time":
         return _encode_time(name, stats)
-    return _encode_date(name, stats) if kind == "date" else _encode_number(name, stats, kind)
+    return _encode_date(name, stats) if kind == "date" else _encode_number(name, stats, kind, keep)
+
+
+def parse_counts(stats: TextStats) -> tuple[str, NumberStats] | None:
+    """Return the kind and the statistics of dates, times or numbers that all of the text holds; None for categories."""
+    if stats.kind != "text" or not stats.counts:
+        return None
+    texts = [text for text in stats.counts if text not in MISSING_MARKERS]
+    for kind, parse in (("date", parse_date), ("time", parse_time), ("number", _parse_plain_number)):
+        values = _parse_all(texts, parse)
+        if values is not None and (kind != "date" or len({has_zone(text) for text in texts}) == 1):
+            found = np.repeat(values, [stats.counts[text] for text in texts])
+            gaps = np.full(stats.n_rows - len(found), np.nan)
+            return kind, _number_stats(np.append(found, gaps))
+    return None
+
+
+def _parse_all(texts: Sequence[str], parse: Callable[[str], float | None]) -> list[float] | None:
+    values = []
+    for text in texts:
+        value = parse(text)
+        if value is None:
+            return None
+        values.append(value)
+    return values or None
+
+
+def _parse_plain_number(text: str) -> float | None:
+    """Parse a number; not one with leading zeros, such as 01234, which is a label."""
+    return None if text.lstrip("+-")[:1] == "0" and text.lstrip("+-")[1:2].isdigit() else parse_number(text)
 
 
 def list_remarks(stats: ColumnStats) -> list[str]:
     """Return remarks on a column for the user, each to follow its name."""
     if isinstance(stats, NumberStats):
         return [f"is infinite in {format_rows(stats.n_infinite)}, treated as missing"] if stats.n_infinite else []
-    hint = None if stats.dates is not None else suggest_type(stats.formats)
+    found = parse_counts(stats)
+    if found is not None:
+        example = next(text for text in stats.counts or () if text not in MISSING_MARKERS)
+        return [f"is text that holds {found[0]}s, such as {example!r}, and is read as these"]
+    if stats.kind == "mixed":
+        return ["mixes text with numbers or other values, and is read as categories"]
+    hint = suggest_type(classify_text(stats.counts or {})) if stats.kind == "text" else None
     return [] if hint is None else [f"is read as categories, but {hint}"]
 
 
-def _encode_number(name: str, stats: NumberStats, kind: str) -> Column | str:
+def _encode_number(name: str, stats: NumberStats, kind: str, keep: bool) -> Column | str:
     if stats.n_finite == 0:
-        raise _no_values_error(name, "finite number")
+        return NO_VALUES
     if max(-stats.low, stats.high) > LARGEST:
         raise TableError(
             f"Column {name!r} holds numbers as large as {max(-stats.low, stats.high):.3g}, beyond the supported "
-            f"{LARGEST:g}. Rescale it, or leave it out with --exclude {shlex.quote(name)}."
+            f"{LARGEST:g}. Rescale it, or leave it out (on the command line, --exclude {shlex.quote(name)})."
         )
     flagged = stats.n_finite < stats.n_rows
     if stats.low == stats.high and not flagged:
         return f"it is {stats.low:g} everywhere"
+    if kind == "number" and not keep and is_identifier(name, stats):
+        counts = stats.high - stats.low == stats.n_finite - 1
+        what = (
+            f"it counts the rows from {stats.low:.0f} to {stats.high:.0f}" if counts else "no number is repeated in it"
+        )
+        return f"{what}, like an identifier of the row"
     if kind == "boolean":
-        return BooleanColumn(name, np.nan, flagged)
-    return NumberColumn(name, np.nan, flagged, duration=kind == "duration")
+        return BooleanColumn(name, stats.median, flagged)
+    return NumberColumn(name, stats.median, flagged, duration=kind == "duration")
 
 
-def _encode_text(name: str, stats: TextStats) -> Column | str:
+def is_identifier(name: str, stats: NumberStats) -> bool:
+    """Whether whole numbers identify rows: none is repeated, although chance would repeat some, or by their name.
+
+    n whole numbers from a range of R have about n^2 / (2 R) repetitions if they are drawn from it, and more if some
+    values are more frequent. Weights in grams of a few hundred parcels may all differ; numbers of rows must.
+    """
+    if not stats.distinct or stats.n_finite < stats.n_rows:
+        return False
+    repeats = stats.n_finite**2 / (2 * (stats.high - stats.low + 1))
+    return repeats >= OPTIONS.min_repeats or (stats.n_finite > 20 and IDENTIFIER.fullmatch(name) is not None)
+
+
+def _encode_text(name: str, stats: TextStats, keep: bool) -> Column | str:
     if stats.counts is None:
-        return f"it has more than {MAX_DISTINCT:,} different values, like a name or another identifier of the row"
+        return (
+            f"it has more than {OPTIONS.max_distinct:,} different values, like a name or another identifier of the row"
+        )
     ranked = sorted(stats.counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    categories = tuple(sorted([text for text, n in ranked if n >= MIN_CATEGORY_ROWS][:MAX_CATEGORIES]))
+    frequent = [text for text, n in ranked if n >= OPTIONS.min_category_rows]
+    categories = tuple(sorted(frequent[: OPTIONS.max_categories]))
     # NA and the like are text only where they are frequent enough to be categories; elsewhere they are missing values.
     markers = {text: n for text, n in ranked if text in MISSING_MARKERS and text not in categories}
     counts = {text: n for text, n in ranked if text not in markers}
     missing = stats.n_missing + sum(markers.values())
     if not counts:
-        raise _no_values_error(name)
-    if len(counts) > MAX_CATEGORIES and len(counts) > (stats.n_rows - missing) / 2:
+        return NO_VALUES
+    if not keep and len(counts) > OPTIONS.max_categories and len(counts) > (stats.n_rows - missing) / 2:
         return f"it has {len(counts):,} different values, like a name or another identifier of the row"
     if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
     if not categories:
-        return f"none of its {len(counts)} categories appears in {MIN_CATEGORY_ROWS} rows"
+        return f"none of its {len(counts)} categories appears in {OPTIONS.min_category_rows} rows"
     return TextColumn(name, categories, other=len(categories) < len(counts), missing=missing > 0)
 
 
 def _encode_date(name: str, stats: NumberStats) -> Column | str:
     if stats.n_finite == 0:
-        raise _no_values_error(name)
+        return NO_VALUES
     flagged, span = stats.n_finite < stats.n_rows, stats.high - stats.low
     if span == 0 and not flagged:
         return "it is the same date everywhere"
     shown = {"day": stats.latest > stats.earliest}
     shown |= {cycle: span >= CYCLES[cycle] for cycle in ("week", "year")}
     cycles = tuple(cycle for cycle in CYCLES if shown[cycle])
-    return DateColumn(name, np.nan, flagged, stats.low, cycles)
+    return DateColumn(name, stats.median, flagged, stats.low, cycles)
 
 
 def _encode_time(name: str, stats: NumberStats) -> Column | str:
     if stats.n_finite == 0:
-        raise _no_values_error(name)
+        return NO_VALUES
     flagged = stats.n_finite < stats.n_rows
     if stats.low == stats.high and not flagged:
         return "it is the same time everywhere"
-    return TimeColumn(name, np.nan, flagged)
+    return TimeColumn(name, stats.median, flagged)
 
 
-def encodable_kind(name: str, kind: pa.DataType, categorical: bool = False) -> tuple[str | None, str]:
-    """Return the column kind of an Arrow type ("category" if requested), or None and the reason for leaving it out."""
-    found = column_kind(kind)
+def encodable_kind(name: str, entries: Entries, categorical: bool = False) -> tuple[str | None, str]:
+    """Return the kind of a column ("category" if requested), or None and the reason for leaving it out."""
+    found = column_kind(entries)
     if not name:  # usually row numbers
         return None, "it has no name, like the row numbers that pandas writes. Give it one in the file to use it"
     if found == "nothing":
-        raise _no_values_error(name)
+        return None, NO_VALUES
     if categorical:
-        if found not in ("number", "boolean", "text") or is_duration(kind):
+        if found not in ("number", "boolean", *TEXTS):
             raise TableError(
-                f"Column {name!r} holds {kind}, and --categorical is for text, numbers and booleans. Leave it out."
+                f"Column {name!r} holds {type_name(entries)}, and categorical is for text, numbers and booleans. Leave "
+                "it out."
             )
         return "category", ""
-    if is_duration(kind):
-        return "duration", ""
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # Arrow's type for text that is not UTF-8
+    if found is None and type_name(entries) == "binary":  # Arrow's type for text that is not UTF-8
         return found, "it holds bytes that are not UTF-8 text"
-    return found, f"it holds {kind}, which is not supported"
-
-
-def _no_values_error(name: str, what: str = "values at all") -> TableError:
-    return TableError(f"Column {name!r} holds no {what}. Leave it out with --exclude {shlex.quote(name)}.")
+    return found, f"it holds {type_name(entries)}, which is not supported"
 
 
 # What text looks like, and how to have it read as that.

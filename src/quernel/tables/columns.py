@@ -1,30 +1,38 @@
 """Fitted encodings of input columns, one class per column type.
 
-A column has a `kind`, the `names` of its encoded columns, `read` (from Arrow to plain values, missing ones included)
-and `encode` (from these to a block of the matrix). `persistence` writes the same formulas as ONNX.
+A column has a `kind`, the `names` of its encoded columns, `read` (from a column of any table to plain values, missing
+ones included) and `encode` (from these to a block of the matrix). `persistence` writes the same formulas as ONNX.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from quernel.tables.arrow_casts import (
-    ArrowColumn,
+from quernel.tables.frames import (
+    NUMBER,
+    Entries,
+    TableError,
+    as_entries,
     column_kind,
     factorize,
-    parse_text,
+    parse_boolean,
+    parse_date,
+    parse_entries,
+    parse_number,
+    parse_time,
     to_epoch_seconds,
-    to_float64,
+    to_numbers,
     to_seconds_of_day,
-    value_type,
+    type_name,
 )
-from quernel.tables.missing_values import NUMBER, equivalent_spellings
+from quernel.tables.missing_values import Markers, equivalent_spellings
 
 Array = NDArray[np.floating]
 # What `read` returns and `encode` takes: numbers, NaN where missing or, for text, rows of `TextColumn.codes`.
@@ -33,6 +41,8 @@ Values: TypeAlias = NDArray[Any]
 DAY = 86_400.0
 # Periods in seconds of the cycles of a date; a year is the mean year of the calendar.
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
+DEFAULT_MARKERS = Markers()
+TEXTS = ("text", "category", "mixed")
 
 
 @dataclass(frozen=True)
@@ -55,18 +65,33 @@ class NumberColumn:
     flagged: bool
     duration: bool = False
     kind: ClassVar[str] = "number"
+    readable: ClassVar[tuple[str, ...]] = ("number", "boolean", *TEXTS, "nothing")
 
     @property
     def names(self) -> list[str]:
         """Names of the encoded columns."""
         return [self.name, *([f"{self.name} missing"] if self.flagged else [])]
 
-    def read(self, column: ArrowColumn) -> Array:
+    def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
+        """Whether a column of this kind can be encoded. Numbers without a unit are not read from durations."""
+        return self.duration if kind == "duration" else kind in self.readable
+
+    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return the numbers, also those written as text; NaN where missing or infinite."""
-        if column_kind(column.type) == "text":
-            column = parse_text(column, self.name, self.kind)
-        values = to_float64(column)
+        values = self.parse(entries, markers)
         return np.where(np.isfinite(values), values, np.nan)
+
+    def parse(self, entries: Entries, markers: Markers) -> Array:
+        """Do the same, with infinite numbers as they are."""
+        entries = as_entries(entries)
+        kind = column_kind(entries)
+        if kind in TEXTS:
+            parse = parse_boolean if self.kind == "boolean" else parse_number
+            what = f"Column {self.name!r} holds strings such as {{text!r}}, but the model was fitted to {self.kind}s."
+            values = parse_entries(entries, parse, markers.texts, what)
+        else:
+            values = np.full(len(entries), np.nan) if kind == "nothing" else to_numbers(entries)
+        return np.where(np.isin(values, markers.numbers), np.nan, values) if markers.numbers else values
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, 1), or (n, 2) with a missing-value indicator."""
@@ -94,17 +119,19 @@ class TextColumn:
     missing: bool
     kind: ClassVar[str] = "text"
 
-    def covers(self, arrow_type: pa.DataType) -> bool:
-        """Whether values of this Arrow type can be read as these categories: each is written as some category is.
+    def can_read(self, kind: str | None, entries: Entries) -> bool:
+        """Whether a column of this kind can be read as these categories: each is written as some category is.
 
         Zip codes such as 01234 cannot be read from numbers, which have lost the leading zero.
         """
-        if column_kind(arrow_type) == "boolean":
+        if kind in (*TEXTS, "nothing"):
+            return True
+        if kind == "boolean":
             return {category.lower() for category in self.categories} <= {"true", "false"}
         numeric = [category for category in self.categories if NUMBER.fullmatch(category)]
-        if column_kind(arrow_type) != "number" or not numeric:
+        if kind != "number" or not numeric:
             return False
-        return all(_is_written_so(category, arrow_type) for category in numeric)
+        return all(_is_written_so(category, entries) for category in numeric)
 
     @property
     def names(self) -> list[str]:
@@ -125,17 +152,11 @@ class TextColumn:
     @property
     def places(self) -> dict[str, int]:
         """Map every category, and its equivalent spellings, to its row of `codes`."""
-        spellings = {category: equivalent_spellings(category) for category in self.categories}
-        counts = Counter(way for ways in spellings.values() for way in ways)
-        other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}
-        return other | {category: i for i, category in enumerate(self.categories)}
+        return find_places(self.categories)
 
-    def read(self, column: ArrowColumn) -> NDArray[np.intp]:
+    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> NDArray[np.intp]:
         """Return the row of `codes` for every entry."""
-        labels, index = factorize(column)
-        n, places = len(self.categories), self.places
-        rows = np.array([n + 1 if not label else places.get(label, n) for label in labels] + [n + 1], dtype=np.intp)
-        return rows[index]  # a missing entry has index -1, hence the last row
+        return read_categories(self.categories, entries, markers)
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, width)."""
@@ -166,9 +187,18 @@ class DateColumn:
         """Names of the cyclic (sine and cosine) columns."""
         return [f"{self.name} {wave} of {cycle}" for cycle in self.cycles for wave in ("sine", "cosine")]
 
-    def read(self, column: ArrowColumn) -> Array:
+    def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
+        """Whether a column of this kind can be read as dates."""
+        return kind in ("date", *TEXTS, "nothing")
+
+    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return seconds since 1970, NaN where missing."""
-        return to_epoch_seconds(column, self.name)
+        entries = as_entries(entries)
+        kind = column_kind(entries)
+        if kind in TEXTS:
+            what = f"Column {self.name!r} holds text that is not a date ({{text!r}}). Write dates like "
+            return parse_entries(entries, parse_date, markers.texts, what + "2026-11-16 08:30:00.")
+        return np.full(len(entries), np.nan) if kind == "nothing" else to_epoch_seconds(entries)
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, 1 + 2 cycles), and one more column with a missing-value indicator."""
@@ -198,9 +228,18 @@ class TimeColumn:
         """Names of the cyclic (sine and cosine) columns."""
         return [f"{self.name} {wave} of day" for wave in ("sine", "cosine")]
 
-    def read(self, column: ArrowColumn) -> Array:
+    def can_read(self, kind: str | None, entries: Entries) -> bool:  # noqa: ARG002
+        """Whether a column of this kind can be read as times of day."""
+        return kind in ("time", *TEXTS, "nothing")
+
+    def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return seconds since midnight, NaN where missing."""
-        return to_seconds_of_day(column, self.name)
+        entries = as_entries(entries)
+        kind = column_kind(entries)
+        if kind in TEXTS:
+            what = f"Column {self.name!r} holds text that is not a time ({{text!r}}). Write times like 08:30:00."
+            return parse_entries(entries, parse_time, markers.texts, what)
+        return np.full(len(entries), np.nan) if kind == "nothing" else to_seconds_of_day(entries)
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, 3), or (n, 4) with a missing-value indicator."""
@@ -213,16 +252,43 @@ NumericColumn: TypeAlias = NumberColumn | DateColumn | TimeColumn
 Column: TypeAlias = NumericColumn | TextColumn
 
 
+def check_readable(column: Column, entries: Entries) -> None:
+    """Raise TableError if a column of a table is not of the kind that its encoding was fitted to."""
+    kind = column_kind(entries)
+    if not column.can_read(kind, entries):
+        unit = ", without a unit. Turn it into numbers in the unit of those" if kind == "duration" else ""
+        raise TableError(
+            f"column {column.name!r} holds {type_name(entries)}, but the model was fitted to {column.kind}s{unit}."
+        )
+
+
 def _impute(values: Values, fill: float, flagged: bool) -> Array:
     missing = np.isnan(values)
     imputed = np.where(missing, fill, values)
     return np.column_stack([imputed, missing.astype(float)]) if flagged else imputed[:, None]
 
 
-def _is_written_so(category: str, arrow_type: pa.DataType) -> bool:
-    """Whether this number, stored with this type, is written like the category, or in an equivalent spelling."""
-    ways = equivalent_spellings(category)
-    try:
-        return bool(pa.scalar(ways[-1]).cast(value_type(arrow_type)).cast(pa.string()).as_py() in ways)
-    except pa.ArrowException:
-        return False
+def read_categories(categories: tuple[str, ...], entries: Entries, markers: Markers) -> NDArray[np.intp]:
+    """Return the position of every entry among n categories: n for unknown ones, n + 1 for missing values."""
+    labels, index = factorize(as_entries(entries))
+    n, places = len(categories), find_places(categories)
+    known = [places.get(label, n + 1 if not label or label in markers.texts else n) for label in labels]
+    return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
+
+
+@lru_cache(maxsize=256)
+def find_places(categories: tuple[str, ...]) -> dict[str, int]:
+    """Map every category, and its equivalent spellings, to its position."""
+    spellings = {category: equivalent_spellings(category) for category in categories}
+    counts = Counter(way for ways in spellings.values() for way in ways)
+    other = {way: i for i, ways in enumerate(spellings.values()) for way in ways if counts[way] == 1}
+    return other | {category: i for i, category in enumerate(categories)}
+
+
+def _is_written_so(category: str, entries: Entries) -> bool:
+    """Whether a column of numbers writes this number like the category, or in an equivalent spelling."""
+    dtype = entries.dtype
+    if hasattr(dtype, "scale"):  # decimal numbers have all of their digits
+        return f"{Decimal(category):.{dtype.scale}f}" == category
+    whole = dtype.kind in "iu" if isinstance(entries, np.ndarray) else dtype.is_integer()
+    return len(equivalent_spellings(category)) > 1 and (not whole or float(category).is_integer())

@@ -2,248 +2,224 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
-from quernel.tables.arrow_casts import ArrowColumn, column_kind, decode_dictionary, is_duration, to_float64
-from quernel.tables.column_stats import MAX_CATEGORIES, choose_encoding, compute_stats, encodable_kind, list_remarks
-from quernel.tables.columns import Column, NumberColumn, TextColumn
-from quernel.tables.missing_values import markers_to_null, number_markers, text_markers
-from quernel.tables.reading import CsvOptions, TableError, suggest_name, without_views
+from quernel.tables.column_stats import OPTIONS, choose_encoding, compute_stats, encodable_kind, list_remarks
+from quernel.tables.columns import Column, TextColumn, check_readable
+from quernel.tables.frames import Entries, TableError, column_kind, open_frame, suggest_name
+from quernel.tables.missing_values import Markers, text_markers
 
 Array = NDArray[np.floating]
 
-# Types of columns in CSV files, text if not named here.
-CSV_TYPES = {"number": pa.float64(), "boolean": pa.bool_()}
-# The kinds that each kind of column can be read from.
-READABLE_FROM = {
-    "number": ("number", "boolean", "text", "nothing"),
-    "boolean": ("boolean", "number", "text", "nothing"),
-    "text": ("text", "nothing"),
-    "date": ("date", "text", "nothing"),
-    "time": ("time", "text", "nothing"),
-}
 
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Encode a table of mixed columns as a numeric matrix: numbers, categories, dates, times and missing values.
 
-@dataclass(frozen=True)
-class TableEncoder:
-    """Fitted encoding of a table's input columns as a numeric matrix; `fit_encoder` fits one to a table.
+    Takes data frames of pandas and polars, Arrow tables and NumPy arrays, and encodes them alike:
+
+    - numbers, durations (in seconds) and booleans as they are, missing values by the median, with an indicator;
+    - categories by a column for each frequent one, one for all others and one for missing values;
+    - dates by a trend in years, and sine and cosine of the cycles of day, week and year that the rows span;
+    - times of day by seconds since midnight, with their sine and cosine;
+    - text that holds nothing but numbers, dates or times, as these.
+
+    Columns that say nothing (one value everywhere), that identify rows (a different text or whole number in each), or
+    that hold nothing that can be encoded are left out; `notes_` names them.
 
     Parameters
     ----------
-    columns : tuple of Column
-        The encoding of every input column, in the order of the encoded matrix.
-    missing : tuple of str
-        Missing-value markers besides NA and the like. Those that are numbers also mark numeric columns.
+    categorical : sequence of str
+        Columns whose numbers, booleans or dates in text are categories.
+    keep : sequence of str
+        Columns that look like identifiers of rows and are to be used all the same.
+    missing : sequence of str
+        Missing-value markers besides NA, NULL and the like. Those that are numbers also mark numeric columns.
+
+    Attributes
+    ----------
+    columns_ : tuple of Column
+        The encoding of every column that is used, in the order of the encoded matrix.
+    notes_ : tuple of str
+        Sentences for the user: columns that were left out, and what is unusual about others.
+    dropped_ : dict of str
+        By column that was left out, the reason.
+    n_features_in_, feature_names_in_ : as in scikit-learn
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from quernel import TableEncoder
+    >>> frame = pd.DataFrame({"size": [50.0, None, 80.0] * 5, "place": ["north", "south", "south"] * 5})
+    >>> encoder = TableEncoder().fit(frame)
+    >>> encoder.get_feature_names_out().tolist()
+    ['size', 'size missing', 'place = north', 'place = south']
+    >>> encoder.transform(frame)[1].tolist()
+    [65.0, 1.0, 0.0, 1.0]
     """
 
-    columns: tuple[Column, ...]
-    missing: tuple[str, ...] = ()
+    columns_: tuple[Column, ...]
+    notes_: tuple[str, ...]
+    dropped_: dict[str, str]
+
+    def __init__(
+        self, *, categorical: Sequence[str] = (), keep: Sequence[str] = (), missing: Sequence[str] = ()
+    ) -> None:
+        self.categorical = categorical
+        self.keep = keep
+        self.missing = missing
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Learn the encoding of every column.
+
+        Parameters
+        ----------
+        X : table of shape (n, d)
+        y : ignored
+
+        Returns
+        -------
+        self : the fitted encoder
+        """
+        frame = open_frame(X)
+        self._check_parameters(frame.names)
+        encodings: dict[str, Column | str] = {}
+        remarks: dict[str, list[str]] = {}
+        for name in frame.names:
+            encodings[name], remarks[name] = self._fit_column(name, frame.get(name), keep=name in self.keep)
+        if all(isinstance(column, str) for column in encodings.values()):  # a column that counts is better than none
+            for name in [name for name in frame.names if column_kind(frame.get(name)) == "number"]:
+                encodings[name], remarks[name] = self._fit_column(name, frame.get(name), keep=True)
+        return self._store(encodings, remarks, frame.names if frame.named else None)
+
+    @classmethod
+    def from_encodings(
+        cls, encodings: Mapping[str, Column | str], remarks: Mapping[str, list[str]], missing: Sequence[str] = ()
+    ) -> TableEncoder:
+        """Return a fitted encoder of columns that were encoded elsewhere, as those of files larger than memory.
+
+        `encodings` has, by column, the encoding or the reason to leave it out, `remarks` what to tell the user.
+        """
+        return cls(missing=tuple(missing))._store(encodings, remarks, list(encodings))
+
+    def transform(self, X: Any) -> Array:
+        """Encode a table, shape (n, width); columns are found by name, and others are ignored.
+
+        Categories that were not seen in `fit` count as other ones; infinite numbers as missing.
+        """
+        check_is_fitted(self)
+        frame = open_frame(X, self.inputs)
+        self.check_frame(frame)
+        values = [column.read(frame.get(column.name), self.markers) for column in self.columns_]
+        return np.hstack([column.encode(read) for column, read in zip(self.columns_, values, strict=True)])
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return the names of the encoded columns."""
+        check_is_fitted(self)
+        if input_features is not None and list(input_features) != self._names_in:
+            raise ValueError("input_features is not equal to feature_names_in_: leave it out, or give those names.")
+        return np.array(self.names, dtype=object)
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the columns that a table must have."""
-        return [column.name for column in self.columns]
+        """Names of the columns that are used, which a table must have."""
+        return [column.name for column in self.columns_]
 
     @property
     def names(self) -> list[str]:
         """Names of the encoded columns."""
-        return [name for column in self.columns for name in column.names]
+        return [name for column in self.columns_ for name in column.names]
 
     @property
     def cyclic(self) -> NDArray[np.bool_]:
         """Which encoded columns are cyclic (sines and cosines of times), so that no value is an extrapolation."""
-        waves = [wave for column in self.columns for wave in getattr(column, "waves", ())]
+        waves = [wave for column in self.columns_ for wave in getattr(column, "waves", ())]
         return np.isin(self.names, waves)
 
-    def check(self, schema: pa.Schema, of: str = "The table") -> None:
-        """Raise TableError if a table of this Arrow schema does not have the columns and types of the model."""
-        wrong = []
-        for column in self.columns:
-            if column.name not in schema.names:
-                wrong.append(_describe_missing_column(column.name, schema.names))
-            elif not _can_read(column, schema.field(column.name).type):
-                wrong.append(
-                    f"column {column.name!r} holds {schema.field(column.name).type}, but the model was fitted to "
-                    f"{column.kind}s{_unit_advice(schema.field(column.name).type)}."
-                )
+    @property
+    def markers(self) -> Markers:
+        """Missing-value markers."""
+        return Markers.from_given(self.missing)
+
+    def missing_markers(self, column: Column) -> tuple[str, ...]:
+        """Return the text that marks missing values of a column, without text that was a category in training."""
+        categories = column.categories if isinstance(column, TextColumn) else ()
+        return tuple(text for text in text_markers(self.missing) if text not in categories)
+
+    def check_frame(self, table: Any, of: str = "The table") -> None:
+        """Raise TableError if a table does not have the columns and types of the encoder."""
+        frame, wrong = open_frame(table, self.inputs), []
+        if not frame.named and len(frame.names) != self.n_features_in_:
+            raise TableError(
+                f"X has {len(frame.names)} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input: give the columns that it was fitted to."
+            )
+        for column in self.columns_:
+            if column.name not in frame.names:
+                wrong.append(f"column {column.name!r} is missing. {suggest_name(column.name, frame.names)}")
+                continue
+            try:
+                check_readable(column, frame.get(column.name))
+            except TableError as error:
+                wrong.append(str(error))
         if wrong:
             more = f" ({len(wrong) - 1} more columns do not fit.)" if len(wrong) > 1 else ""
             raise TableError(f"{of} does not fit the model: {wrong[0]}{more}")
 
-    def encode(self, table: Any) -> Array:
-        """Encode a table or a batch, shape (n, len(names)); other columns are ignored."""
-        table = self.replace_missing_markers(as_arrow(table, self.inputs))
-        self.check(table.schema)
-        return np.hstack([column.encode(column.read(table[column.name])) for column in self.columns])
+    def _check_parameters(self, names: Sequence[str]) -> None:
+        for parameter in ("categorical", "keep", "missing"):
+            given = getattr(self, parameter)
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise TableError(f"{parameter} must be a list of names; got {given!r}.")
+            for name in given if parameter != "missing" else ():
+                if name not in names:
+                    raise TableError(f"There is no column {name!r} for {parameter}. {suggest_name(name, names)}")
 
-    def replace_missing_markers(self, table: pa.Table | pa.RecordBatch, *others: str) -> pa.Table:
-        """Return a table or batch with missing-value markers replaced by null, as in a CSV file.
+    def _fit_column(self, name: str, entries: Entries, *, keep: bool) -> tuple[Column | str, list[str]]:
+        """Return the encoding of a column, or the reason to leave it out, and remarks."""
+        kind, reason = encodable_kind(name, entries, name in self.categorical)
+        if kind is None:
+            return reason, []
+        stats = compute_stats(entries, kind, self.markers)
+        return choose_encoding(name, kind, stats, keep=keep), list_remarks(stats)
 
-        `others` are numeric columns, besides the inputs, that are treated in the same way.
-        """
-        table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-        numbers = number_markers(self.missing)
-        texts = {column.name: self.missing_markers(column) for column in self.columns} | dict.fromkeys(others, ())
-        for name in [name for name in texts if name in table.schema.names]:
-            column = markers_to_null(decode_dictionary(table[name]), texts[name], numbers)
-            table = table.set_column(table.schema.get_field_index(name), name, column)
-        return table
+    def _store(
+        self, encodings: Mapping[str, Column | str], remarks: Mapping[str, list[str]], names: list[str] | None
+    ) -> Self:
+        """Set all fitted attributes; `names` are those of the columns, None if they have none of their own."""
+        notes, dropped = [], {}
+        for name, column in encodings.items():
+            if isinstance(column, str):
+                dropped[name] = column
+                notes.append(f"Column {name!r} is left out: {'. It '.join([column, *remarks.get(name, ())])}.")
+                continue
+            notes += [f"Column {name!r} {remark}." for remark in remarks.get(name, ())]
+            if isinstance(column, TextColumn) and len(column.categories) == OPTIONS.max_categories and column.other:
+                notes.append(
+                    f"Column {name!r} has more than {OPTIONS.max_categories} categories: all but the "
+                    f"{OPTIONS.max_categories} most frequent count as one."
+                )
+        columns = tuple(column for column in encodings.values() if not isinstance(column, str))
+        if not columns:
+            reason = " ".join(notes) if notes else "There is none besides the target."
+            raise TableError(f"The table has no usable input column. {reason}")
+        self.columns_, self.notes_, self.dropped_ = columns, tuple(notes), dropped
+        self.n_features_in_ = len(encodings)
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_: NDArray[np.object_] = np.array(names, dtype=object)
+        return self
 
-    def missing_markers(self, column: Column) -> tuple[str, ...]:
-        """Return the text that marks missing values of a column, without text that was a category in training."""
-        return tuple(text for text in text_markers(self.missing) if text not in _categories(column))
+    @property
+    def _names_in(self) -> list[str]:
+        return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))
 
-    def has_infinite(self, table: pa.Table | pa.RecordBatch) -> NDArray[np.bool_]:
-        """Which rows of a table or batch have an infinite input, treated as missing; shape (n,)."""
-        found = np.zeros(len(table), dtype=bool)
-        for column in self.columns:
-            if isinstance(column, NumberColumn) and column_kind(table[column.name].type) == "number":
-                found |= np.isinf(to_float64(table[column.name]))
-        return found
-
-    def csv_options(self) -> CsvOptions:
-        """Return how to read a CSV file: every column with its type in the training data."""
-        types = {column.name: CSV_TYPES.get(column.kind, pa.string()) for column in self.columns}
-        markers = {*text_markers(self.missing)}
-        categories = {column.name: tuple({*_categories(column)} & markers) for column in self.columns}
-        return CsvOptions(types, self.missing, {name: those for name, those in categories.items() if those})
-
-
-@dataclass(frozen=True)
-class EncoderFit:
-    """A fitted encoder, and notes on the columns that it left out."""
-
-    encoder: TableEncoder
-    notes: tuple[str, ...]
-
-
-def fit_encoder(
-    table: pa.Table, inputs: Sequence[str], missing: Sequence[str] = (), categorical: Sequence[str] = ()
-) -> EncoderFit:
-    """Fit an encoder to these columns of an Arrow table; uninformative ones are left out, with a note.
-
-    Parameters
-    ----------
-    table : Arrow table, without rows that have no target
-    inputs : names of the input columns
-    missing : missing-value markers, which the encoder will know
-    categorical : inputs whose numbers or booleans are categories
-    """
-    encodings, remarks = {}, {}
-    for name in inputs:
-        encodings[name], remarks[name] = _fit_column(name, table[name], name in categorical)
-    return assemble_encoder(encodings, remarks, missing)
-
-
-def assemble_encoder(
-    encodings: dict[str, Column | str], remarks: dict[str, list[str]], missing: Sequence[str] = ()
-) -> EncoderFit:
-    """Assemble the encoder of these columns, with a note for each one that is left out.
-
-    `encodings` has, by column, the encoding or the reason to leave it out, `remarks` what to tell the user.
-    """
-    notes = []
-    for name, column in encodings.items():
-        if isinstance(column, str):
-            notes.append(f"Column {name!r} is left out: {'. It '.join([column, *remarks[name]])}.")
-            continue
-        notes += [f"Column {name!r} {remark}." for remark in remarks[name]]
-        if isinstance(column, TextColumn) and len(column.categories) == MAX_CATEGORIES and column.other:
-            notes.append(
-                f"Column {name!r} has more than {MAX_CATEGORIES} categories: all but the {MAX_CATEGORIES} most "
-                "frequent count as one."
-            )
-    columns = tuple(column for column in encodings.values() if not isinstance(column, str))
-    if not columns:
-        reason = " ".join(notes) if notes else "There is none besides the target."
-        raise TableError(f"The table has no usable input column. {reason}")
-    return EncoderFit(TableEncoder(columns, tuple(missing)), tuple(notes))
-
-
-def as_arrow(table: Any, needed: Sequence[str] = ()) -> pa.Table | pa.RecordBatch:
-    """Convert Arrow, pandas or polars tables, or a dict of arrays, to an Arrow table.
-
-    Of a data frame only the `needed` columns are converted, if some are named: Arrow may not support others.
-    """
-    if isinstance(table, pa.Table | pa.RecordBatch):
-        return without_views(table)
-    if hasattr(table, "collect") and hasattr(table, "collect_schema"):
-        raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
-    if hasattr(table, "columns") and hasattr(table, "dtypes"):  # pandas, polars
-        return _from_frame(table, needed)
-    try:
-        return without_views(pa.table(table))
-    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        raise TableError(
-            "A table is needed: Arrow, pandas, polars or a dict whose values are columns, such as {'size': [1, 2]}; "
-            f"got {_describe_input(table)}."
-        ) from error
-
-
-def _from_frame(frame: Any, needed: Sequence[str]) -> pa.Table:
-    """Convert a pandas or polars data frame, or the needed columns of it."""
-    names = list(frame.columns)
-    for name in needed:
-        if name not in names:
-            raise TableError(f"The table does not fit the model: {_describe_missing_column(name, [*map(str, names)])}")
-        if names.count(name) > 1:
-            raise TableError(f"The table has more than one column named {name!r}. Rename them, so that each is known.")
-    frame = frame[[*needed]] if needed else frame
-    try:
-        if hasattr(frame, "to_arrow"):  # polars
-            return frame.to_arrow()
-        return pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
-    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
-        reason = "; ".join(map(str, error.args)).strip().rstrip(".")
-        raise TableError(f"The data frame cannot be read: {reason}. Give every column values of one kind.") from error
-
-
-def _describe_missing_column(name: str, names: Sequence[str]) -> str:
-    return f"column {name!r} is missing. {suggest_name(name, names)}"
-
-
-def _describe_input(table: Any) -> str:
-    """Describe what was given instead of a table: of a dict, the first entry that is no column."""
-    if isinstance(table, dict):
-        for name, values in table.items():
-            if np.ndim(values) != 1:
-                return f"{values!r} for {name!r}"
-        return "columns of different lengths or mixed types"
-    return type(table).__name__
-
-
-def _categories(column: Column) -> tuple[str, ...]:
-    return column.categories if isinstance(column, TextColumn) else ()
-
-
-def _unit_advice(kind: pa.DataType) -> str:
-    return ", without a unit. Turn it into numbers in the unit of those" if is_duration(kind) else ""
-
-
-def _can_read(column: Column, kind: pa.DataType) -> bool:
-    """Whether values of this Arrow type can be encoded by a column.
-
-    Durations, in seconds, are not read as numbers, which had an unknown unit in training.
-    """
-    if is_duration(kind):
-        return isinstance(column, NumberColumn) and column.duration
-    return column_kind(kind) in READABLE_FROM[column.kind] or (isinstance(column, TextColumn) and column.covers(kind))
-
-
-def _fit_column(name: str, values: ArrowColumn, categorical: bool) -> tuple[Column | str, list[str]]:
-    """Return the encoding of a column, or the reason to leave it out, and remarks."""
-    kind, reason = encodable_kind(name, values.type, categorical)
-    if kind is None:
-        return reason, []
-    stats = compute_stats(name, values, kind)
-    column = choose_encoding(name, kind, stats)
-    if isinstance(column, str | TextColumn):
-        return column, list_remarks(stats)
-    read = column.read(values)
-    return replace(column, fill=float(np.median(read[np.isfinite(read)]))), list_remarks(stats)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as types
+import numpy as np
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-# Text that always marks a missing value: Arrow's list for CSV files, used for text of all formats.
+from quernel.tables.frames import BOOLEANS, NUMBER
+
+# Text that marks a missing value unless it is frequent enough to be a category: Arrow's list for CSV files.
 MISSING_MARKERS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "N/A", "NA", "NULL",
     "NaN", "n/a", "nan", "null",
 )  # fmt: skip
-BOOLEANS = (("true", "True", "TRUE"), ("false", "False", "FALSE"))
 
 
 def equivalent_spellings(text: str) -> tuple[str, ...]:
@@ -29,7 +27,7 @@ def equivalent_spellings(text: str) -> tuple[str, ...]:
             return spellings
     if NUMBER.fullmatch(text):
         number = float(text)
-        ways = (repr(number), pa.scalar(number).cast(pa.string()).as_py())
+        ways = (repr(number), np.format_float_positional(number, trim="-") if 1e-6 <= abs(number) < 1e21 else text)
         if text in ways:
             return ways
     return (text,)
@@ -47,15 +45,15 @@ def number_markers(missing: Iterable[str]) -> tuple[float, ...]:
     return tuple(dict.fromkeys(float(marker) for marker in missing if NUMBER.fullmatch(marker)))
 
 
-def markers_to_null(
-    column: pa.Array | pa.ChunkedArray, texts: Sequence[str], numbers: Sequence[float]
-) -> pa.Array | pa.ChunkedArray:
-    """Replace missing-value markers of an Arrow column, text or numbers, by null."""
-    kind = column.type
-    if texts and (types.is_string(kind) or types.is_large_string(kind)):
-        marked = pc.is_in(column, value_set=pa.array(texts, kind))
-    elif numbers and (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
-        marked = pc.is_in(column.cast(pa.float64(), safe=False), value_set=pa.array(numbers, pa.float64()))
-    else:
-        return column
-    return pc.if_else(marked, pa.scalar(None, kind), column) if pc.any(marked).as_py() else column
+@dataclass(frozen=True)
+class Markers:
+    """Missing-value markers of a column: text, and numbers."""
+
+    texts: frozenset[str] = frozenset(MISSING_MARKERS)
+    numbers: tuple[float, ...] = ()
+
+    @classmethod
+    def from_given(cls, missing: Iterable[str]) -> Markers:
+        """Return the user's markers with the default ones."""
+        missing = tuple(missing)
+        return cls(frozenset(text_markers(missing)), number_markers(missing))

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from quernel._files import as_size
 from quernel.data.parquet import explain_errors, open_file, read_footer
 from quernel.data.passes import read_ahead
 from quernel.data.sources import BLOCK_ROWS, RowsError, Stamp, check_stamp
@@ -35,7 +36,6 @@ from quernel.tables.reading import (
     check_names,
     split_extension,
 )
-from quernel.tuning.cost import as_size
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock

@@ -5,7 +5,6 @@ Everything is read without Arrow's threads, which may abort the interpreter when
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from quernel.tables.missing_values import markers_to_null, number_markers, text_markers
+from quernel.tables.arrow_casts import markers_to_null
+from quernel.tables.columns import TextColumn
+from quernel.tables.encoder import TableEncoder
+from quernel.tables.frames import TableError
+from quernel.tables.missing_values import number_markers, text_markers
 
 CSV = (".csv", ".tsv", ".txt")
 PARQUET = (".parquet", ".pq")
@@ -41,10 +44,6 @@ TYPE_NAMES = {"double": "a number", "int64": "a whole number", "bool": "true or 
 
 
 ArrowRows = TypeVar("ArrowRows", pa.Table, pa.RecordBatch)
-
-
-class TableError(ValueError):
-    """A table that cannot be read, or is not what is needed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +88,17 @@ class CsvOptions:
 
 
 INFER_TYPES = CsvOptions()
+# Types of columns in CSV files, text if not named here.
+CSV_TYPES = {"number": pa.float64(), "boolean": pa.bool_()}
+
+
+def encoder_csv_options(encoder: TableEncoder) -> CsvOptions:
+    """Return how to read a CSV file for an encoder: every column with its type in the training data."""
+    types = {column.name: CSV_TYPES.get(column.kind, pa.string()) for column in encoder.columns_}
+    markers = {*text_markers(encoder.missing)}
+    texts = [column for column in encoder.columns_ if isinstance(column, TextColumn)]
+    categories = {column.name: tuple({*column.categories} & markers) for column in texts}
+    return CsvOptions(types, tuple(encoder.missing), {name: those for name, those in categories.items() if those})
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,17 +254,6 @@ def check_names(path: Path, names: Iterable[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError(f"{path} has more than one column named {twice[0]!r}. Rename them, so that each is known.")
-
-
-def suggest_name(name: str, known: Sequence[str]) -> str:
-    """Return a hint: the closest match among the known names, or the names themselves."""
-    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
-    if close:
-        meant = next(k for k in known if k.lower() == close[0])
-        quoted = f" In a list, put a name with a comma in quotes: '\"{meant}\"'." if "," in meant else ""
-        return f"Did you mean {meant!r}?{quoted}"
-    shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
-    return f"Its columns: {shown}."
 
 
 def _check_file(path: Path) -> str:

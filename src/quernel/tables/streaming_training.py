@@ -41,9 +41,12 @@ from quernel.tables.column_stats import (
     encodable_kind,
     list_remarks,
     merge_stats,
+    parse_counts,
 )
 from quernel.tables.columns import Column, NumericColumn, TextColumn
-from quernel.tables.encoder import TableEncoder, assemble_encoder
+from quernel.tables.encoder import TableEncoder
+from quernel.tables.frames import as_entries
+from quernel.tables.missing_values import Markers
 from quernel.tables.parquet_table import MapReduceTable, ParquetTable, RowBatch, RowGroup
 from quernel.tables.reservoir_sample import RowSample, merge_samples, sample_batch
 from quernel.tables.training_data import ReadOptions, TrainingData, check_group_labels, check_has_target, check_positive
@@ -115,16 +118,16 @@ def prepare_streamed(
     if options.log_target:
         check_positive(target, found.not_positive, found.low)
         low, high = math.log(low), math.log(high)
-    fitted = assemble_encoder(*fit_columns(table, options, inputs), options.missing)
+    encoder = TableEncoder.from_encodings(*fit_columns(table, options, inputs), options.missing)
     build: Callable[..., TableRows | DaskRows] = make_rows or TableRows
-    rows = build(table, fitted.encoder, options, found.sizes)
+    rows = build(table, encoder, options, found.sizes)
     labels = None
     if options.groups is not None:
         needed = [*dict.fromkeys([target, options.groups])]
         labels = table.map_reduce(partial(group_labels, target, options.groups), np.concatenate, needed)
     dropped = table.n_rows - rows.n_rows
     return StreamedTrainingData(
-        table, options, found.sizes, (low, high), fitted.encoder, rows, dropped, fitted.notes, labels,
+        table, options, found.sizes, (low, high), encoder, rows, dropped, encoder.notes_, labels,
         found.infinite,
     )  # fmt: skip
 
@@ -215,25 +218,27 @@ def fit_columns(
 
     Returns, by column, the encoding or the reason to leave the column out, and remarks for the user.
     """
-    kinds = {name: encodable_kind(name, table.schema.field(name).type, name in options.categorical) for name in inputs}
+    empty = table.schema.empty_table()
+    kinds = {name: encodable_kind(name, as_entries(empty[name]), name in options.categorical) for name in inputs}
     known = {name: kind for name, (kind, _) in kinds.items() if kind is not None}
     needed = list(dict.fromkeys([*known, options.target]))
-    step = partial(batch_stats, options.target, known)
+    step = partial(batch_stats, options.target, known, Markers.from_given(options.missing))
     stats = table.map_reduce(step, merge_batch_stats, needed) if known else {}
     encodings: dict[str, Column | str] = {
-        name: reason if kind is None else choose_encoding(name, kind, stats[name])
+        name: reason if kind is None else choose_encoding(name, kind, stats[name], keep=options.columns is not None)
         for name, (kind, reason) in kinds.items()
     }
-    numeric = {name: column for name, column in encodings.items() if not isinstance(column, str | TextColumn)}
+    columns = {name: column for name, column in encodings.items() if not isinstance(column, str | TextColumn)}
+    numeric = {name: column for name, column in columns.items() if np.isnan(column.fill)}
     medians = compute_medians(table, options.target, numeric, {name: _count_finite(stats[name]) for name in numeric})
     encodings |= {name: replace(column, fill=medians[name]) for name, column in numeric.items()}
     return encodings, {name: list_remarks(stats[name]) if name in stats else [] for name in encodings}
 
 
-def batch_stats(target: str, kinds: dict[str, str], batch: RowBatch) -> dict[str, ColumnStats]:
+def batch_stats(target: str, kinds: dict[str, str], markers: Markers, batch: RowBatch) -> dict[str, ColumnStats]:
     """Return the statistics of every column in a batch."""
     table = drop_missing_target(batch.table, target)
-    return {name: compute_stats(name, table[name], kind) for name, kind in kinds.items()}
+    return {name: compute_stats(as_entries(table[name]), kind, markers) for name, kind in kinds.items()}
 
 
 def merge_batch_stats(parts: Sequence[dict[str, ColumnStats]]) -> dict[str, ColumnStats]:
@@ -245,7 +250,8 @@ def _count_finite(stats: ColumnStats) -> int:
     """Return how many numbers, or dates in text, a column has."""
     if isinstance(stats, NumberStats):
         return stats.n_finite
-    return 0 if stats.dates is None else stats.dates.n_finite
+    found = parse_counts(stats)
+    return 0 if found is None else found[1].n_finite
 
 
 def compute_medians(
@@ -389,7 +395,7 @@ def encode_batch(batch: RowBatch, encoder: TableEncoder, options: ReadOptions, X
     table = batch.table if finite.all() else batch.table.filter(finite)
     y = np.log(y[finite]) if options.log_target else y[finite]
     weight = None if options.weights is None else np.ascontiguousarray(to_float64(table[options.weights]))
-    piece = Piece(np.ascontiguousarray(encoder.encode(table)) if X else None, np.ascontiguousarray(y), weight)
+    piece = Piece(np.ascontiguousarray(encoder.transform(table)) if X else None, np.ascontiguousarray(y), weight)
     labels = [f"column {name!r}" for name in (*encoder.names, options.target, options.weights)]
 
     def where(row: int) -> str:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quernel.tables.arrow_casts import ArrowColumn, column_kind, decode_dictionary, to_float64
-from quernel.tables.encoder import TableEncoder, fit_encoder
-from quernel.tables.reading import CsvOptions, TableError, suggest_name
+from quernel.tables.encoder import TableEncoder
+from quernel.tables.frames import TableError, suggest_name
+from quernel.tables.reading import CsvOptions
 
 Array = NDArray[np.floating]
 
@@ -140,11 +141,13 @@ def prepare(table: pa.Table, options: ReadOptions) -> TrainingData:
     if options.log_target:
         check_positive(options.target, int(np.sum(y <= 0)), float(y.min()))
     weight = None if options.weights is None else _read_weights(table[options.weights], options.weights)
-    fitted = fit_encoder(table, inputs, options.missing, options.categorical)
-    X = fitted.encoder.encode(table)
+    encoder = TableEncoder(
+        categorical=options.categorical, keep=options.columns or (), missing=tuple(options.missing)
+    ).fit(table.select(inputs))
+    X = encoder.transform(table)
     y = np.log(y) if options.log_target else y
     groups = None if options.groups is None else _encode_groups(table[options.groups], options.groups)
-    return TrainingData(fitted.encoder, X, y, weight, int(np.sum(~finite)), fitted.notes, groups, infinite)
+    return TrainingData(encoder, X, y, weight, int(np.sum(~finite)), encoder.notes_, groups, infinite)
 
 
 def check_has_target(target: str, n_finite: int, n_rows: int) -> None:

@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 
+from quernel._files import as_size
 from quernel._threads import BLOCK_BYTES, BLOCK_ROWS, single_threaded_blas
 from quernel._validation import check_choice, check_positive
 from quernel.data import available_memory, memory_budget
@@ -239,14 +240,6 @@ def _speed() -> float:
         A @ A
         shortest = min(shortest, time.perf_counter() - start)
     return 2 * 256**3 / max(shortest, 1e-6)
-
-
-def as_size(n_bytes: float) -> str:
-    """Format bytes for display, such as 2.4 GB."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if n_bytes >= size or unit == "MB":
-            return f"{max(n_bytes / size, 0.1):.{1 if n_bytes < 10 * size else 0}f} {unit}"
-    raise AssertionError
 
 
 def as_duration(seconds: float) -> str:

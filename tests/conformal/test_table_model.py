@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from quernel import ConformalQuantileRegressor, ExtrapolationWarning, KernelQuantileRegressor
-from quernel.tables import ReadOptions, TableModel, prepare
+from quernel.conformal.table_model import TableModel
+from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import LEVELS, sales
 
 
@@ -55,7 +56,7 @@ def test_the_interval_as_fitted(model, new):
 @pytest.mark.parametrize("log_target", [False, True])
 def test_a_calibrated_interval_has_one_coverage(new, log_target):
     model = made(log_target=log_target, conformal=True)
-    ends = model.interval.predict_interval(model.encoder.encode(new))
+    ends = model.interval.predict_interval(model.encoder.transform(new))
     expected = np.exp(ends) if log_target else ends
     np.testing.assert_array_equal(model.predict_interval(new), expected)
     np.testing.assert_array_equal(model.predict_interval(new, coverage=0.8), expected)
@@ -66,7 +67,7 @@ def test_a_calibrated_interval_has_one_coverage(new, log_target):
 def test_the_score_is_that_of_the_target_itself(new):
     weight = np.random.default_rng(0).integers(0, 3, len(new))
     plain, logarithm = made(), made(log_target=True)
-    X = plain.encoder.encode(new)
+    X = plain.encoder.transform(new)
     assert plain.score(new, new["price"]) == pytest.approx(plain.model.score(X, new["price"]), rel=1e-12)
     expected = plain.model.score(X, new["price"], sample_weight=weight)
     assert plain.score(new, new["price"], sample_weight=weight) == pytest.approx(expected, rel=1e-12)

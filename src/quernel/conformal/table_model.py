@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from quernel.conformal import ConformalQuantileRegressor
@@ -16,9 +15,9 @@ from quernel.conformal.adapters import HasInterval
 from quernel.estimators import KernelQuantileRegressor
 from quernel.estimators.validation import check_target, check_weight
 from quernel.losses import Pinball
-from quernel.tables.arrow_casts import factorize
 from quernel.tables.columns import TextColumn
-from quernel.tables.encoder import TableEncoder, as_arrow
+from quernel.tables.encoder import TableEncoder
+from quernel.tables.frames import factorize, open_frame
 
 Array = NDArray[np.floating]
 
@@ -120,8 +119,8 @@ class TableModel(HasInterval):
 
     def _encode(self, table: Any) -> Array:
         """Encode a table, with a warning if none of a column's categories is known."""
-        table = as_arrow(table, self.encoder.inputs)
-        X = self.encoder.encode(table)
+        table = open_frame(table, self.encoder.inputs)
+        X = self.encoder.transform(table)
         for sentence in describe_unseen(self.encoder, table):
             warnings.warn(sentence, UnseenCategoriesWarning, stacklevel=3)
         return X
@@ -179,26 +178,25 @@ class UnseenCategories:
     _examples: dict[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rows = {column.name: 0 for column in self.encoder.columns if isinstance(column, TextColumn)}
+        self._rows = {column.name: 0 for column in self.encoder.columns_ if isinstance(column, TextColumn)}
 
     def _suspects(self) -> list[TextColumn]:
-        columns = [column for column in self.encoder.columns if isinstance(column, TextColumn)]
+        columns = [column for column in self.encoder.columns_ if isinstance(column, TextColumn)]
         return [column for column in columns if column.name in self._rows]
 
-    def check(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Check an Arrow table or batch that the encoder accepts."""
-        suspects = self._suspects()
-        if not suspects:
-            return
-        table = self.encoder.replace_missing_markers(table.select([column.name for column in suspects]))
-        for column in suspects:
-            name, rows = column.name, column.read(table[column.name])
+    def check(self, table: Any) -> None:
+        """Check a table or batch that the encoder accepts."""
+        frame = open_frame(table)
+        for column in self._suspects():
+            name, entries = column.name, frame.get(column.name)
+            rows = column.read(entries, self.encoder.markers)
             unknown = rows == len(column.categories)
             if np.any(rows < len(column.categories)):
                 del self._rows[name]
             elif unknown.any():
                 self._rows[name] += int(unknown.sum())
-                self._examples.setdefault(name, next(text for text in factorize(table[name])[0] if text))
+                labels, index = factorize(entries)
+                self._examples.setdefault(name, labels[index[np.argmax(unknown)]])
 
     def describe(self) -> list[str]:
         """Return a note on each column without any known category."""
@@ -212,8 +210,8 @@ class UnseenCategories:
         ]
 
 
-def describe_unseen(encoder: TableEncoder, table: pa.Table | pa.RecordBatch) -> list[str]:
-    """Return notes on the columns of an Arrow table none of whose categories the encoder knows."""
+def describe_unseen(encoder: TableEncoder, table: Any) -> list[str]:
+    """Return notes on the columns of a table none of whose categories the encoder knows."""
     unseen = UnseenCategories(encoder)
     unseen.check(table)
     return unseen.describe()

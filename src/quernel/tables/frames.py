@@ -1,0 +1,409 @@
+"""Columns of pandas, polars, Arrow and NumPy tables as plain arrays, read through narwhals.
+
+`open_frame` gives access to the columns of any table; `column_kind` says what a column holds, and `to_numbers`,
+`to_epoch_seconds`, `to_seconds_of_day` and `factorize` read it, in the same way whatever library it comes from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, TypeAlias
+
+import narwhals as nw
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.floating]
+# A column: a narwhals series, or a one-dimensional array.
+Entries: TypeAlias = Any
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<zone>Z|[+-]\d\d(:?\d\d)?)?)?")
+CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+BOOLEANS = (("true", "True", "TRUE"), ("false", "False", "FALSE"))
+EPOCH, MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
+# Up to this many entries, a loop over Python objects is faster than a library's own functions.
+FEW = 64
+
+
+class TableError(ValueError):
+    """A table that cannot be read, or is not what is needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Access to the columns of a table.
+
+    Attributes
+    ----------
+    names : names of the columns; x0, x1, ... if the table has none
+    get : function from a name to the column
+    n_rows : number of rows
+    named : whether the names are the table's own
+    """
+
+    names: list[str]
+    get: Callable[[str], Entries]
+    n_rows: int
+    named: bool
+
+
+def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
+    """Return access to the columns of a data frame, an Arrow table or batch, a matrix, or a dict of columns.
+
+    If some columns are named as `needed`, only these must have different names.
+    """
+    if isinstance(table, Frame):
+        return table
+    if isinstance(table, dict):
+        return _open_dict(table)
+    if isinstance(table, np.ndarray | list | tuple):
+        return _open_matrix(table)
+    if hasattr(table, "collect") and hasattr(table, "collect_schema"):
+        raise TableError(f"A table with its rows is needed; got a {type(table).__name__}. Call .collect() first.")
+    if type(table).__name__ == "RecordBatch":
+        table = _batch_to_table(table)
+    labels = list(table.columns) if hasattr(table, "dtypes") else []
+    if len({*labels}) < len(labels):
+        refuse_repeated_names([label for label in labels if not needed or label in needed])
+        table = table[[label for label in labels if label in needed]]
+        labels = list(table.columns)
+    try:
+        frame = nw.from_native(table)
+    except TypeError as error:
+        if hasattr(table, "__array__") and np.ndim(table) == 2:
+            return _open_matrix(np.asarray(table))
+        raise TableError(
+            "A table is needed: pandas, polars, Arrow, an array or a dict whose values are columns, such as "
+            f"{{'size': [1, 2]}}; got {type(table).__name__}."
+        ) from error
+    if all(isinstance(label, str) for label in labels):
+        return Frame(frame.columns, lambda name: _decode(frame.get_column(name)), len(frame), named=True)
+    positions = dict(zip(numbered_names(len(labels)), labels, strict=True))  # numbers of columns are no names
+    return Frame(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
+
+
+def numbered_names(n_columns: int) -> list[str]:
+    """Return x0, x1, ..., scikit-learn's names of columns that have none."""
+    return [f"x{j}" for j in range(n_columns)]
+
+
+def _batch_to_table(batch: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch])
+
+
+def _open_dict(table: dict[str, Any]) -> Frame:
+    columns = {}
+    for name, values in table.items():
+        columns[name] = as_entries(values)
+        if np.ndim(columns[name]) != 1:
+            raise TableError(
+                f"A dict must have columns as its values, such as {{'size': [1, 2]}}; got {values!r} for {name!r}."
+            )
+    if len({len(values) for values in columns.values()}) > 1:
+        raise TableError("The columns of the dict have different lengths. Give one value per row.")
+    return Frame(list(columns), columns.__getitem__, len(next(iter(columns.values()), ())), named=True)
+
+
+def as_entries(values: Any) -> Entries:
+    """Return a column as a narwhals series if some library made it, otherwise as an array."""
+    if isinstance(values, np.ndarray | nw.Series):
+        return values
+    if type(values).__module__.startswith("pyarrow") and not hasattr(values, "chunks"):
+        import pyarrow as pa
+
+        values = pa.chunked_array([values])
+    series = nw.from_native(values, allow_series=True, pass_through=True)
+    if isinstance(series, nw.Series):
+        return _decode(series)
+    values = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
+    return np.asarray(values, dtype=object) if _needs_objects(values) else np.asarray(values)
+
+
+def _decode(series: nw.Series[Any]) -> nw.Series[Any]:
+    """Return a series without Arrow's dictionary encoding, unless it encodes text."""
+    if not (isinstance(series.dtype, nw.Categorical) and series.implementation.is_pyarrow()):
+        return series
+    native = series.to_native()
+    coded = native.type.value_type
+    return series if "string" in str(coded) else nw.from_native(native.cast(coded), series_only=True)
+
+
+def _needs_objects(values: Any) -> bool:
+    """Whether NumPy would change these values: numbers beside text become text, and None an object anyway."""
+    return isinstance(values, list) and not all(isinstance(value, numbers.Number) for value in values)
+
+
+def _open_matrix(table: Any) -> Frame:
+    matrix = table if isinstance(table, np.ndarray) else _to_matrix(table)
+    if matrix.ndim != 2:
+        raise TableError(f"Expected 2D array, got {matrix.ndim}D array instead: a table has rows and columns.")
+    names = numbered_names(matrix.shape[1])
+    return Frame(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
+
+
+def _to_matrix(table: Any) -> NDArray[Any]:
+    """Convert rows given as lists; numbers beside text stay numbers."""
+    matrix = np.asarray(table)
+    return np.array(table, dtype=object) if matrix.dtype.kind in "US" else matrix
+
+
+def refuse_repeated_names(names: Sequence[Any]) -> None:
+    """Raise TableError if two columns have the same name."""
+    repeated = [repr(name) for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise TableError(
+            f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them, as with "
+            "X.loc[:, ~X.columns.duplicated()] in pandas."
+        )
+
+
+def suggest_name(name: str, known: Sequence[str]) -> str:
+    """Return a hint: the closest match among the known names, or the names themselves."""
+    close = difflib.get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.5)
+    if close:
+        meant = next(k for k in known if k.lower() == close[0])
+        quoted = f" In a list, put a name with a comma in quotes: '\"{meant}\"'." if "," in meant else ""
+        return f"Did you mean {meant!r}?{quoted}"
+    shown = ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+    return f"Its columns: {shown}."
+
+
+# Kinds of columns
+
+
+def column_kind(entries: Entries) -> str | None:
+    """Return what a column holds, None if there is no encoding for it.
+
+    One of number, boolean, duration, date, time, text, category (text of a categorical type), mixed (text and other
+    objects) and nothing (all missing).
+    """
+    if isinstance(entries, np.ndarray):
+        return _kind_of_array(entries)
+    dtype = entries.dtype
+    if dtype.is_numeric():
+        return "number"
+    if isinstance(dtype, nw.Object):
+        return _kind_of_objects(entries.to_numpy())
+    if isinstance(dtype, nw.String) and 0 < entries.null_count() == len(entries):
+        return "nothing"  # pandas' columns of None alone
+    if isinstance(dtype, nw.Unknown):
+        return "nothing" if type_name(entries) in ("null", "unknown") else None
+    return next((kind for types, kind in KINDS if isinstance(dtype, types)), None)
+
+
+KINDS: tuple[tuple[Any, str], ...] = (
+    (nw.Boolean, "boolean"),
+    (nw.String, "text"),
+    ((nw.Categorical, nw.Enum), "category"),
+    ((nw.Datetime, nw.Date), "date"),
+    (nw.Duration, "duration"),
+    (nw.Time, "time"),
+)
+ARRAY_KINDS = {"b": "boolean", "M": "date", "m": "duration", "U": "text", "S": None, "c": None, "V": None}
+
+
+def type_name(entries: Entries) -> str:
+    """Return the type of a column, for messages."""
+    if isinstance(entries, np.ndarray) and entries.dtype.kind != "O":
+        return str(entries.dtype)
+    dtype = None if isinstance(entries, np.ndarray) else entries.dtype
+    if isinstance(dtype, nw.Unknown):  # to narwhals: Arrow has a name for it
+        return str(getattr(entries.to_native(), "type", "unknown"))
+    if dtype is not None and not isinstance(dtype, nw.Object):
+        name = str(dtype).lower()
+        return name if dtype.is_nested() else name.split("(")[0]
+    kinds = sorted({type(value).__name__ for value in plain_values(entries) if not is_missing(value)})
+    return " and ".join(kinds[:3])
+
+
+def _kind_of_array(values: NDArray[Any]) -> str | None:
+    if values.dtype.kind == "O":
+        return _kind_of_objects(values)
+    return ARRAY_KINDS.get(values.dtype.kind, "number")
+
+
+def _kind_of_objects(values: NDArray[Any]) -> str | None:
+    """Return the kind of a column of Python objects."""
+    entries = values.tolist()
+    types = {one for one in {*map(type, entries)} if one.__name__ not in ("NoneType", "NAType", "NaTType")}
+    if float in types and all(value != value for value in entries if type(value) is float):
+        types.discard(float)  # NaN marks missing values of any kind
+    kinds = {_kind_of_type(one) for one in types}
+    if not kinds:
+        return "nothing"
+    if kinds <= {"number", "boolean"}:
+        return kinds.pop() if len(kinds) == 1 else "number"
+    if len(kinds) == 1:
+        return kinds.pop()
+    return "mixed" if kinds <= {"text", "number", "boolean", "date"} else None
+
+
+def _kind_of_type(one: type) -> str | None:
+    families: tuple[tuple[Any, str], ...] = (
+        (str, "text"),
+        ((bool, np.bool_), "boolean"),
+        (timedelta, "duration"),
+        (numbers.Complex, "number"),
+        ((date, datetime), "date"),
+        (time, "time"),
+    )
+    named = {"Decimal": "number"}.get(one.__name__)
+    return named or next((kind for family, kind in families if issubclass(one, family)), None)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a Python object stands for a missing value: None, NaN, pandas.NA or NaT."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+# Values of columns
+
+
+def plain_values(entries: Entries) -> list[Any]:
+    """Return the entries of a column as Python objects."""
+    return list(entries.tolist() if isinstance(entries, np.ndarray) else entries.to_list())
+
+
+def to_numbers(entries: Entries) -> Array:
+    """Return numbers, booleans (0 and 1) or durations (seconds) as float64, shape (n,), missing values as NaN."""
+    if not isinstance(entries, np.ndarray):
+        dtype = entries.dtype
+        if isinstance(dtype, nw.Boolean | nw.Decimal):
+            entries = entries.cast(nw.Float64)
+        entries = entries.to_numpy()
+    if entries.dtype.kind == "m":
+        return _to_microseconds(entries, "timedelta64[us]") / 1e6
+    if entries.dtype.kind != "O":
+        return entries.astype(float)
+    return np.array([np.nan if is_missing(value) else _to_float(value) for value in entries.tolist()], dtype=float)
+
+
+def _to_float(value: Any) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def to_epoch_seconds(entries: Entries) -> Array:
+    """Return dates as seconds since 1970, in UTC if they have a time zone, shape (n,), missing values as NaN."""
+    values = entries if isinstance(entries, np.ndarray) else entries.to_numpy()
+    if values.dtype.kind == "M":
+        return _to_microseconds(values, "datetime64[us]") / 1e6
+    return np.array(
+        [np.nan if is_missing(value) else _date_to_seconds(value) for value in values.tolist()], dtype=float
+    )
+
+
+def _to_microseconds(values: NDArray[Any], unit: str) -> Array:
+    return np.where(np.isnat(values), np.nan, values.astype(unit).astype(np.int64))
+
+
+def _date_to_seconds(value: date) -> float:
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    value = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+    return ((value - EPOCH) // MICROSECOND) / 1e6
+
+
+def to_seconds_of_day(entries: Entries) -> Array:
+    """Return times of day as seconds since midnight, shape (n,), missing values as NaN."""
+    values = plain_values(entries)
+    return np.array([np.nan if is_missing(value) else _time_to_seconds(value) for value in values], dtype=float)
+
+
+def _time_to_seconds(value: time) -> float:
+    return (1_000_000 * (3600 * value.hour + 60 * value.minute + value.second) + value.microsecond) / 1e6
+
+
+def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the distinct values of a column as text, and the index of each entry among them, -1 if missing."""
+    if isinstance(entries, nw.Series) and len(entries) > FEW:
+        if entries.implementation.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
+            text = entries.cast(nw.String).to_native().cast("large_string").combine_chunks()
+            encoded = (text.combine_chunks() if hasattr(text, "chunks") else text).dictionary_encode()
+            return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(
+                np.intp
+            )
+        if entries.implementation.is_pandas():
+            codes, labels = entries.to_native().factorize()
+            return _merge_labels([label_text(label) for label in labels], np.asarray(codes, dtype=np.intp))
+    places: dict[Any, int] = {}
+    codes = [-1 if is_missing(value) else places.setdefault(value, len(places)) for value in plain_values(entries)]
+    return _merge_labels([label_text(label) for label in places], np.array(codes, dtype=np.intp))
+
+
+def _merge_labels(labels: list[str], codes: NDArray[np.intp]) -> tuple[list[str], NDArray[np.intp]]:
+    """Merge labels that are equal as text, such as 1 and 1.0."""
+    places: dict[str, int] = {}
+    merged = np.array([places.setdefault(label, len(places)) for label in labels] + [-1], dtype=np.intp)
+    return (labels, codes) if len(places) == len(labels) else (list(places), merged[codes])
+
+
+def label_text(value: Any) -> str:
+    """Return a category as text: true and false for booleans, 2 for 2.0."""
+    if isinstance(value, bool | np.bool_):
+        return BOOLEANS[0 if value else 1][0]
+    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+# Numbers and dates in text
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that text stands for, None if it is none."""
+    if NUMBER.fullmatch(text.strip()):
+        return float(text)
+    return float(int(text, 16)) if HEXADECIMAL.fullmatch(text) else None
+
+
+def parse_boolean(text: str) -> float | None:
+    """Return 1 or 0 for text that stands for a boolean, None if it does not."""
+    return 1.0 if text in (*BOOLEANS[0], "1") else 0.0 if text in (*BOOLEANS[1], "0") else None
+
+
+def parse_date(text: str) -> float | None:
+    """Return the seconds since 1970 of a date like 2026-11-16 or 2026-11-16 08:30:00, None for other text."""
+    if not DATE.fullmatch(text):
+        return None
+    try:
+        return _date_to_seconds(datetime.fromisoformat(text))
+    except ValueError:
+        return None
+
+
+def has_zone(text: str) -> bool:
+    """Whether a date in text has a time zone."""
+    found = DATE.fullmatch(text)
+    return found is not None and found["zone"] is not None
+
+
+def parse_time(text: str) -> float | None:
+    """Return the seconds since midnight of a time like 08:30 or 08:30:00, None for other text."""
+    if not CLOCK.fullmatch(text):
+        return None
+    try:
+        return _time_to_seconds(time.fromisoformat(text))
+    except ValueError:
+        return None
+
+
+def parse_entries(entries: Entries, parse: Callable[[str], float | None], markers: frozenset[str], what: str) -> Array:
+    """Parse a column of text, shape (n,), empty text and missing-value markers as NaN.
+
+    Raise TableError with an example of text that cannot be parsed; `what` says what the column holds instead of.
+    """
+    labels, codes = factorize(entries)
+    values = [np.nan if not label or label in markers else parse(label) for label in labels]
+    if None in values:
+        raise TableError(what.format(text=labels[values.index(None)]))
+    return np.array([*values, np.nan], dtype=float)[codes]
