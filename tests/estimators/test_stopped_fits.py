@@ -60,43 +60,60 @@ class Interrupt:
             sys.setprofile(before)
 
 
+def interrupt_refit(model, X, y, k):
+    """Interrupt the fit of a copy of a fitted model to other rows at its k-th call; "as it was" or "fitted" is left."""
+    before = dict(vars(model))
+    again = clone(model)
+    vars(again).update(before)
+    try:
+        Interrupt(int(k)).run(partial(again.fit, X, y))
+    except KeyboardInterrupt:
+        if again.coef_ is before["coef_"]:
+            assert vars(again).keys() == before.keys()
+            assert all(vars(again)[key] is value for key, value in before.items() if key.endswith("_"))
+            return "as it was"
+        # Complete: the same as an uninterrupted fit.
+        whole = clone(model)
+        vars(whole).update(before)
+        whole.fit(X, y)
+        np.testing.assert_array_equal(again.coef_, whole.coef_)
+        assert vars(again).keys() == vars(whole).keys()
+    return "fitted"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupted generators
 @pytest.mark.parametrize("name", MODELS)
 def test_an_interrupted_fit_leaves_the_estimator_as_it_was(name):
     model = clone(MODELS[name])
     X, y = data()
     other, z = data(50, 1)
+    z = target(model, z)
     model.fit(X, target(model, y))
-    before, predicted = dict(vars(model)), model.predict(X)
+    predicted = model.predict(X)
     counted = Interrupt()
-    counted.run(lambda: clone(model).fit(other, target(model, z)))
+    counted.run(lambda: clone(model).fit(other, z))
     # The last calls come after the new attributes are written: warnings about convergence.
-    points = np.unique(np.linspace(1, counted.count, 10).astype(int))
-    outcomes = set()
-    for k in points:
-        again = clone(model)
-        vars(again).update(before)
-        try:
-            Interrupt(int(k)).run(partial(again.fit, other, target(model, z)))
-            outcomes.add("fitted")
-        except KeyboardInterrupt:
-            if again.coef_ is before["coef_"]:
-                assert vars(again).keys() == before.keys()
-                assert all(vars(again)[key] is value for key, value in before.items() if key.endswith("_"))
-                np.testing.assert_array_equal(again.predict(X), predicted)
-                outcomes.add("as it was")
-            else:  # complete: the same as an uninterrupted fit
-                whole = clone(model)
-                vars(whole).update(before)
-                whole.fit(other, target(model, z))
-                np.testing.assert_array_equal(again.coef_, whole.coef_)
-                assert vars(again).keys() == vars(whole).keys()
-                outcomes.add("fitted")
+    outcomes = {interrupt_refit(model, other, z, k) for k in np.linspace(1, counted.count, 10)}
     assert "as it was" in outcomes
+    np.testing.assert_array_equal(model.predict(X), predicted)
     new = clone(MODELS[name])
     with pytest.raises(KeyboardInterrupt):
-        Interrupt(counted.count // 2).run(lambda: new.fit(other, target(new, z)))
+        Interrupt(counted.count // 2).run(lambda: new.fit(other, z))
     assert not [key for key in vars(new) if key.endswith("_")]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_one_of_the_last_calls_may_be_interrupted():
+    """Around the place where attributes are written: all old before it, all new after it."""
+    model = KernelQuantileRegressor(alpha=0.1, bandwidth=1.0, n_components=5, tol=0.1, random_state=0)
+    X, y = data(20)
+    other, z = data(25, 1)
+    model.fit(X, y)
+    counted = Interrupt()
+    counted.run(lambda: clone(model).fit(other, z))
+    outcomes = [interrupt_refit(model, other, z, k) for k in range(counted.count - 30, counted.count + 1)]
+    assert outcomes == sorted(outcomes)  # "as it was", and from some call on "fitted"
+    assert set(outcomes) == {"as it was", "fitted"}
 
 
 def objectives(model, X, y):
