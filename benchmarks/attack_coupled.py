@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.attack_interior import Factor, Program, interior_points, orthogonalise
 from benchmarks.attack_losses import ROUNDING, Extended, LossByHand, Sample, multiply
-from benchmarks.attack_optimum import Bracket, Factor, Program, interior_points, orthogonalise
+from benchmarks.attack_optimum import Bracket
 
 Array = NDArray[np.floating]
 Settled = Callable[[Bracket], bool]
