@@ -53,7 +53,7 @@ class Verdict:
 
     def distances(self, bracket: Bracket) -> tuple[Array, Array]:
         """F - min F is at least and at most this."""
-        return self.objective * (1 - ROUNDING) - bracket.high, self.objective * (1 + ROUNDING) - bracket.low
+        return self.objective * (1 - ROUNDING) - bracket.high, self.objective - bracket.low
 
     def judge(self, bracket: Bracket) -> tuple[list[str], list[str]]:
         """(failures that are certain, failures that the bracket can neither prove nor rule out)."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.attack_interior import Factor, Program, interior_points, orthogonalise
+from benchmarks.attack_interior import Factor, Program, interior_points, orthogonalise, weighted_gram
 from benchmarks.attack_losses import ROUNDING, Extended, LossByHand, Sample, multiply
 from benchmarks.attack_optimum import Bracket
 
@@ -15,6 +15,8 @@ Array = NDArray[np.floating]
 Settled = Callable[[Bracket], bool]
 # Crossing of the oracle's levels without intercepts, which nothing can repair, relative to the mean of |y|.
 NO_CROSSING = 1e-15
+# Multiplications per step of Newton's method up to which it is done in 80-bit numbers: half a second.
+NEWTON_WORK = 1e8
 
 
 def _joint_program(sample: Sample, features: Array, levels: Array, unit: Array) -> Program:
@@ -140,23 +142,20 @@ def multinomial_null(sample: Sample, n_classes: int) -> Array:
 
 
 def bracket_multinomial(sample: Sample, n_classes: int, settled: Settled) -> Bracket:
-    """The bracket around min F by damped Newton: in doubles, with gradients in 80-bit numbers at the end."""
-    centred, K = sample.centred(), n_classes
-    bracket = Bracket(Extended(0), multinomial_null(sample, K))
-    design, basis = np.asarray(centred, dtype=float), None
-    if len(design) < design.shape[1]:
-        basis, triangle = np.linalg.qr(design.T)
-        design = triangle.T
-    wide = np.column_stack([design, np.ones(len(design))]) if sample.intercept else design
-    ridge = np.append(np.full(design.shape[1], 2 * sample.alpha), np.zeros(int(sample.intercept)))
-    code = np.eye(K)[sample.y.astype(int)]
-    W = np.zeros((wide.shape[1], K))
+    """The bracket around min F by damped Newton: in doubles, then in 80-bit numbers or, if that takes long, with
+    gradients in these."""
+    centred, share = sample.centred(), np.asarray(sample.share, dtype=float)
+    bracket = Bracket(Extended(0), multinomial_null(sample, n_classes))
+    features, basis = orthogonalise(centred) if len(centred) < centred.shape[1] else (centred, None)
+    exact = np.column_stack([features, np.ones(len(features))]) if sample.intercept else features
+    ridge = np.append(np.full(features.shape[1], 2 * sample.alpha), np.zeros(int(sample.intercept)))
+    code, design = np.eye(n_classes)[sample.y.astype(int)], np.asarray(exact, dtype=float)
     with np.errstate(all="ignore"):
-        W = _newton(wide, code, np.asarray(sample.share, dtype=float), ridge, W)
-        exact = wide.astype(Extended)
-        if basis is None:
-            exact[:, : design.shape[1]] = centred
-        point = W.astype(Extended)
+        point = _newton(design, code, share, ridge, np.zeros((design.shape[1], n_classes))).astype(Extended)
+        bracket = _narrow_multinomial(sample, bracket, exact, code, point, basis)
+        size = point.size
+        if not settled(bracket) and size**3 / 3 + len(design) * size**2 / 2 <= NEWTON_WORK:
+            point = _newton(exact, code, sample.share, ridge, point)
         for _ in range(12):
             bracket = _narrow_multinomial(sample, bracket, exact, code, point, basis)
             if settled(bracket):
@@ -164,12 +163,10 @@ def bracket_multinomial(sample: Sample, n_classes: int, settled: Settled) -> Bra
             p = _softmax(exact @ point)
             gradient = exact.T @ (sample.share[:, None] * (p - code)) + ridge[:, None] * point
             try:
-                factor = Factor(
-                    _hessian(wide, np.asarray(p, dtype=float), np.asarray(sample.share, dtype=float), ridge)
-                )
+                factor = Factor(_hessian(design, np.asarray(p, dtype=float), share, ridge))
             except np.linalg.LinAlgError:
                 break
-            point = point - factor.solve(np.asarray(gradient, dtype=float).T.ravel()).reshape(K, -1).T
+            point = point - factor.solve(np.asarray(gradient, dtype=float).T.ravel()).reshape(n_classes, -1).T
     return bracket
 
 
@@ -180,11 +177,11 @@ def _softmax(score: Array) -> Array:
 
 def _hessian(design: Array, p: Array, share: Array, ridge: Array) -> Array:
     d, K = design.shape[1], p.shape[1]
-    result = np.zeros((K, d, K, d))
+    result = np.zeros((K, d, K, d), dtype=design.dtype)
     for k in range(K):
         for j in range(k + 1):
             weight = share * p[:, k] * ((k == j) - p[:, j])
-            result[k, :, j] = result[j, :, k] = design.T @ (weight[:, None] * design)
+            result[k, :, j] = result[j, :, k] = weighted_gram(design, weight)
         result[k, np.arange(d), k, np.arange(d)] += ridge
     free = np.flatnonzero(ridge == 0)
     for i in free:  # adding one constant to all intercepts changes nothing
@@ -193,27 +190,27 @@ def _hessian(design: Array, p: Array, share: Array, ridge: Array) -> Array:
 
 
 def _newton(design: Array, code: Array, share: Array, ridge: Array, W: Array) -> Array:
-    def value(W: Array) -> float:
+    def value(W: Array) -> Array:
         score = design @ W
         score -= score[code == 1][:, None]
-        return float(share @ _excess(score, code.argmax(axis=1)).astype(float) + (ridge @ W**2).sum() / 2)
+        return share @ _excess(score, code.argmax(axis=1)) + (ridge @ W**2).sum() / 2
 
-    K, now = code.shape[1], value(W)
-    for _ in range(100):
+    K, now, scale = code.shape[1], value(W), value(0 * W)
+    for _ in range(100 if design.dtype == np.float64 else 30):
         p = _softmax(design @ W)
         gradient = design.T @ (share[:, None] * (p - code)) + ridge[:, None] * W
         try:
             step = -Factor(_hessian(design, p, share, ridge)).solve(gradient.T.ravel()).reshape(K, -1).T
         except np.linalg.LinAlgError:
             break
-        length, slope = 1.0, float(np.sum(gradient * step))
+        length, slope = 1.0, np.sum(gradient * step)
+        if -slope <= np.finfo(design.dtype).eps * max(now, scale / 1000):
+            return W + step
         while length > 1e-8 and not (after := value(W + length * step)) <= now + 1e-4 * length * slope:
             length /= 2
         if length <= 1e-8:
             break
-        W, before, now = W + length * step, now, after
-        if before - now <= 1e-15 * before:
-            break
+        W, now = W + length * step, after
     return W
 
 
@@ -221,19 +218,19 @@ def _narrow_multinomial(
     sample: Sample, bracket: Bracket, design: Array, code: Array, point: Array, basis: Array | None
 ) -> Bracket:
     """The bracket with the values of this point and of the softmax there as duals."""
-    alpha, K = Extended(sample.alpha), code.shape[1]
-    p, low = _softmax(design @ point), Extended(-np.inf)
-    if sample.intercept:
-        shares = _class_shares(sample, K)
-        lack = shares - sample.share @ p
+    alpha, K, centred = Extended(sample.alpha), code.shape[1], sample.centred()
+    others = np.where(code == 1, 0, _softmax(design @ point))  # a row's own class has what these leave
+    excess = np.where(code == 1, others.sum(axis=1, keepdims=True), -others)
+    if sample.intercept:  # classes get exactly their shares, by a mixture with a constant
+        shares, lack = _class_shares(sample, K), sample.share @ excess
         t = 2 * max(0, np.max(np.where(shares > 0, -lack / np.where(shares > 0, shares, 1), 0)))
-        p = (1 - t) * p + (t * shares + (1 - t) * lack) if t > 0 else p + lack
-    centred = sample.centred()
-    force = centred.T @ (sample.share[:, None] * (code - p))
-    if (p >= 0).all() and (not sample.intercept or t < 1):
-        entropy = -np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1)), 0), axis=1)
+        others = np.where(code == 1, 0, (1 - t) * others + (t * shares + (1 - t) * lack))
+        excess = np.where(code == 1, others.sum(axis=1, keepdims=True), -others)
+    force, rest, low = centred.T @ (sample.share[:, None] * excess), others.sum(axis=1), Extended(-np.inf)
+    if (others >= 0).all() and (rest < 1).all():
+        entropy = -(1 - rest) * np.log1p(-rest) - np.where(others > 0, others * np.log(others), 0).sum(axis=1)
         total, square = sample.share @ entropy, np.sum(force**2) / (4 * alpha)
-        low = total - square - ROUNDING * (total + square + 1)
+        low = total - square - ROUNDING * (total + square)
     b = point[-1] if sample.intercept else np.zeros(K, dtype=Extended)
     candidates = [force / (2 * alpha)]
     if basis is None:

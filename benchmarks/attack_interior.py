@@ -128,7 +128,7 @@ def _cholesky(matrix: Array) -> Array:
     return factor
 
 
-def _gram(matrix: Array, weight: Array) -> Array:
+def weighted_gram(matrix: Array, weight: Array) -> Array:
     """matrix' diag(weight) matrix; in 80-bit numbers by columns, which is faster than numpy's product."""
     if matrix.dtype == np.float64:
         return matrix.T @ (weight[:, None] * matrix)
@@ -147,7 +147,7 @@ class Factor:
         self.scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
         scaled = self.scale[:, None] * matrix * self.scale
         more = 0.0
-        for _ in range(12):
+        for _ in range(8):
             try:
                 shifted = scaled + more * np.eye(len(matrix), dtype=matrix.dtype)
                 self.double = matrix.dtype == np.float64
@@ -157,7 +157,7 @@ class Factor:
                     self.factor = _cholesky(shifted)
                 return
             except (np.linalg.LinAlgError, ValueError):
-                more = max(10 * more, float(np.finfo(matrix.dtype).eps))
+                more = max(100 * more, 10 * float(np.finfo(matrix.dtype).eps))
         raise np.linalg.LinAlgError
 
     def solve(self, right: Array) -> Array:
@@ -190,7 +190,7 @@ class _System:
             assert program.design is not None
             d = program.design.shape[1]
             whole = np.hstack([program.design, ends])
-            hessian = _gram(whole, 1 / D)
+            hessian = weighted_gram(whole, 1 / D)
             hessian[np.arange(d), np.arange(d)] += program.ridge
             self.factor = Factor(hessian)
 

@@ -69,14 +69,18 @@ def clarabel_point(program: Program) -> Array | None:
 def _psi(loss: LossByHand, dual_unit: Array, unit: Array) -> Psi:
     """The derivative of the conjugate and its derivative, in units of the program."""
     length = Extended(loss.length)
-    _, above = loss.lengths
     if loss.name == "logistic":
         return lambda z, s, t: (1 + np.log(s / t), 1 / (s * t))  # noqa: ARG005
     if loss.name == "logcosh":
         factor = length / (2 * unit)
         return lambda z, s, t: (_as(factor, z) * np.log(s / t), _as(factor, z) * (1 / s + 1 / t))
-    factor = above * dual_unit / unit
-    return lambda z, s, t: (_as(factor, z) * z, _as(factor, z) + 0 * z)  # noqa: ARG005
+    below, above = (length * dual_unit / unit for length in loss.lengths)
+
+    def piecewise(z: Array, s: Array, t: Array) -> tuple[Array, Array]:  # noqa: ARG001
+        slope = np.where(z < 0, _as(below, z), _as(above, z))
+        return slope * z, slope
+
+    return piecewise
 
 
 def _as(number: Array, like: Array) -> Array:
@@ -91,7 +95,7 @@ def build_program(sample: Sample, loss: LossByHand) -> tuple[Program, bool, Arra
     unit = unit if unit > 0 else Extended(1)
     below, above = loss.lengths
     dual_unit = high - low if np.isfinite(high - low) else unit / max(above, below)
-    pairs = loss.tube > 0 or below != above
+    pairs = bool(loss.tube > 0)
     gram, design = sample.gram, None
     if sample.features is not None:
         design = sign[:, None] * sample.centred()
@@ -112,8 +116,6 @@ def build_program(sample: Sample, loss: LossByHand) -> tuple[Program, bool, Arra
         tube = loss.tube / unit
         scaled = np.append(scaled - tube, -scaled - tube)
         lows, highs = np.zeros(2 * n, dtype=Extended), np.append(highs, -lows)
-        lengths = np.repeat([above, below], n) * dual_unit / unit
-        psi = lambda z, s, t: (lengths.astype(z.dtype) * z, lengths.astype(z.dtype))  # noqa: ARG005, E731
     ridge = 2 * Extended(sample.alpha) * unit / dual_unit
     return Program(design, gram, ends, scaled, share, lows, highs, ridge, psi), pairs, dual_unit, unit
 
@@ -159,7 +161,7 @@ def bracket_optimum(sample: Sample, loss: LossByHand, settled: Callable[[Bracket
         bracket = tighten(bracket, at.z, at.coef)
         if settled(bracket):
             return bracket
-    plain = loss.name not in ("logistic", "logcosh")
+    plain = loss.name not in ("logistic", "logcosh", "expectile")
     size = len(program.offset) * (len(program.offset) if program.design is None else program.design.shape[1])
     if plain and size <= CLARABEL_SIZE:
         z = clarabel_point(program)

@@ -314,6 +314,16 @@ def _screening_small_problems(wanted: bool) -> Iterator[None]:
         driver.OPTIONS = before
 
 
+def _is_refusal(error: Exception) -> bool:
+    """Whether this is a ValueError of the library's own: not one of numpy's that it ran into."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return (
+        type(error) is ValueError and trace is not None and trace.tb_frame.f_globals["__name__"].startswith("quernel")
+    )
+
+
 def solve_attack(attack: Attack) -> Answer:
     """Fit the estimator, and collect all that its user sees."""
     model = build_estimator(attack)
@@ -327,7 +337,9 @@ def solve_attack(attack: Attack) -> Answer:
                 model.fit(attack.X, attack.y, sample_weight=attack.weight)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            return Answer(none, none, none, none, False, error=text, refused=type(error) is ValueError)
+            return Answer(none, none, none, none, False, error=text, refused=_is_refusal(error))
+    if model.stopped_by_ == "interrupt":  # Ctrl-C ends a fit; here it is meant for the run
+        raise KeyboardInterrupt
     warned = any(issubclass(one.category, ConvergenceWarning) for one in caught)
     features = model.feature_map_.transform(attack.X) if attack.solver == "exact" else None
     return Answer(
