@@ -1,6 +1,8 @@
 """CONTRIBUTING says that a loss is added in 25 lines: these are they, run as printed."""
 
 import re
+import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -26,6 +28,7 @@ def pseudo_huber(monkeypatch):
     names = {"dataclass": dataclass, "Smooth": Smooth, "ClassVar": ClassVar, "np": np, "__name__": "added"}
     exec(code, names)
     monkeypatch.setitem(losses.LOSSES, "pseudo_huber", names["PseudoHuber"])
+    monkeypatch.setitem(sys.modules, "added", types.SimpleNamespace(**names))
     return names["PseudoHuber"]
 
 
@@ -57,7 +60,7 @@ def test_it_is_saved_and_loaded(pseudo_huber, tmp_path, monkeypatch):
     quernel.save(model, tmp_path / "m.quernel")
     np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict(X), model.predict(X))
     monkeypatch.delitem(losses.LOSSES, "pseudo_huber")
-    with pytest.raises(ModelFileError, match="'PseudoHuber' are unknown"):
+    with pytest.raises(ModelFileError, match=r"untrusted type added\.PseudoHuber"):
         quernel.load(tmp_path / "m.quernel")
 
 

@@ -330,15 +330,6 @@ def test_parameters_that_are_set_anew_wait_for_the_next_fit(table, tmp_path):
     assert coverage(y, *model.predict_interval(X).T) < 0.7
 
 
-def test_files_from_before_the_promise_was_kept_apart_are_read(table, tmp_path):
-    X, y = table
-    model = ConformalQuantileRegressor(BASE, 0.8, random_state=0).fit(X, y)
-    interval = model.predict_interval(X)
-    del model.coverage_, model.symmetric_
-    quernel.save(model, tmp_path / "m.quernel")
-    np.testing.assert_array_equal(quernel.load(tmp_path / "m.quernel").predict_interval(X), interval)
-
-
 def fit(X, y, estimator=None, coverage=0.9, *, given=None, **settings):
     estimator = Constant() if estimator is None else estimator
     return ConformalQuantileRegressor(estimator, coverage, random_state=0, **settings).fit(X, y, **(given or {}))

@@ -233,9 +233,8 @@ def test_intervals_that_would_be_empty_are_points_in_the_graph(tmp_path):
         X, y + 5 * np.random.RandomState(0).randn(300)
     )
     model = ConformalQuantileRegressor(wide, 0.1, method="prefit").fit(X[:, :], np.zeros(300))
-    model.calibration_ = {
-        None: dataclasses.replace(model.calibration_[None], below=np.full(300, -40.0), above=np.full(300, -39.0))
-    }
+    scores = dataclasses.replace(model.calibration_[None], below=np.full(300, -40.0), above=np.full(300, -39.0))
+    model._calibration = [(None, scores)]
     expected = model.predict_interval(X_NEW)
     assert (expected[:, 0] == expected[:, 1]).all()
     quernel.to_onnx(model, tmp_path / "m.onnx")

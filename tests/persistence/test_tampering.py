@@ -1,16 +1,17 @@
 """Files that somebody changed and sealed again are refused in one line, not by an error when the model is used."""
 
-import hashlib
+import random
 
 import pytest
 
 import quernel
 from quernel import ConformalQuantileRegressor, KernelQuantileRegressor
 from quernel.conformal.table_model import TableModel
-from quernel.persistence.archive import HEADER_SIZE, MAGIC
+from quernel.persistence import ModelFileError
+from quernel.persistence.archive import HEADER_SIZE, add_checksum, walk_nodes
 from quernel.tables.training_data import ReadOptions, prepare
-from support.model_files import assert_refused, tamper
-from support.models import LEVELS, fitted
+from support.model_files import assert_refused, node, read_archive, replace, tamper, write_archive
+from support.models import LEVELS, fitted, rows
 from support.tables import sales, with_times
 
 
@@ -35,9 +36,9 @@ HEADERS = {
 def test_headers_of_arrays_that_make_no_sense_are_refused(whole, tmp_path, name):
     text, message = HEADERS[name]
 
-    def change(_, arrays):
+    def change(_, members):
         header = text + b"\n"
-        arrays[0] = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
+        members["0.npy"] = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8)
 
     assert_refused(tmp_path / "m", tamper(whole, change), message)
 
@@ -46,7 +47,7 @@ def test_members_that_need_a_password_are_refused(whole, tmp_path):
     content = bytearray(whole[HEADER_SIZE:])
     for start, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         content[content.index(start) + place] |= 1
-    assert_refused(tmp_path / "m", MAGIC + hashlib.sha256(content).digest() + content, "password")
+    assert_refused(tmp_path / "m", add_checksum(bytes(content)), "password")
 
 
 @pytest.fixture(scope="module")
@@ -60,19 +61,12 @@ def whole_table(tmp_path_factory):
     return path.read_bytes()
 
 
-def entries(node, name):
-    """The entries of a document, anywhere in it, that hold what is called so."""
-    inside = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    found = [entry for one in inside for entry in entries(one, name)]
-    return [node, *found] if isinstance(node, list) and len(node) == 2 and node[0] == name else found
-
-
 FORGED = {
     "fill": (None, "many"),
     "name": (7, None),
-    "cycles": ({"tuple": ["zzz"]}, 3),
-    "categories": ({"tuple": [7]}, None),
-    "missing": ({"tuple": [7]},),
+    "cycles": (("zzz",), 3),
+    "categories": ((7,), None),
+    "missing": ((7,),),
     "target": (None, 3),
     "start": (None, "1970"),
     "phases_": (None, "zzz"),
@@ -84,28 +78,48 @@ FORGED = {
 
 @pytest.mark.parametrize("name", FORGED)
 def test_parts_that_make_no_sense_are_refused_before_they_are_used(whole_table, tmp_path, name):
-    for forged in FORGED[name]:
-
-        def change(document, _, forged=forged):
-            for entry in entries(document, name):
-                entry[1] = forged
-
-        assert_refused(tmp_path / "m", tamper(whole_table, change))
+    for forged in map(node, FORGED[name]):
+        assert_refused(tmp_path / "m", tamper(whole_table, lambda schema, _, it=forged: replace(schema, name, it)))
 
 
-@pytest.mark.parametrize("name", ["phases_", "input_range_", "quantiles_", "calibration_", "fill", "_groups"])
+@pytest.mark.parametrize("name", ["phases_", "input_range_", "quantiles_", "_calibration", "fill", "_groups"])
 def test_parts_that_are_not_there_are_refused_before_they_are_used(whole_table, tmp_path, name):
-    def remove(node):
-        for one in list(node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()):
-            if isinstance(one, list) and len(one) == 2 and one[0] == name:
-                node.remove(one)
-            else:
-                remove(one)
-
-    assert_refused(tmp_path / "m", tamper(whole_table, lambda document, _: remove(document)))
+    assert_refused(tmp_path / "m", tamper(whole_table, lambda schema, _: replace(schema, name, None)))
 
 
 def test_a_table_written_again_without_change_is_accepted(whole_table, tmp_path):
     """So that the refusals above are due to the changes."""
     (tmp_path / "m").write_bytes(tamper(whole_table, lambda *_: None))
     assert quernel.load(tmp_path / "m").predict_interval(with_times(sales(5))).shape == (5, 2)
+
+
+JUNK = (None, "zzz", 7, -1, 1e300, True, (), (1, "a"))
+
+
+@pytest.mark.parametrize("name", ["one level", "conformal cv+", "isotonic multinomial", "old random state"])
+def test_anything_replaced_by_anything_is_refused_or_does_no_harm(tmp_path, name):
+    """Objects of a file by others and by junk: `load` refuses the file, or the model predicts."""
+    path, rng = tmp_path / "m", random.Random(0)
+    quernel.save(fitted(name), path)
+    schema, members = read_archive(path.read_bytes())
+    nodes = [part for _, part in walk_nodes(schema)][1:]
+    refused = 0
+    for _ in range(40):
+        old, new = rng.choice(nodes), rng.choice([*map(node, JUNK), rng.choice(nodes)])
+        path.write_bytes(write_archive(_with_other(schema, old["__id__"], new), members))
+        try:
+            quernel.load(path).predict(rows(5)[0])
+        except ModelFileError:
+            refused += 1
+    assert 10 < refused < 40  # what predictions do not need, such as `verbose`, may be anything
+
+
+def _with_other(part, number, new):
+    """A schema with another node wherever the object of this number is."""
+    if isinstance(part, list):
+        return [_with_other(child, number, new) for child in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("__id__") == number:
+        return new
+    return {key: _with_other(child, number, new) for key, child in part.items()}

@@ -214,7 +214,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _store(self, models: list[Any], calibration: dict[Any, Scores], groups: Any, ratio: Any) -> Self:
         """Set all fitted attributes; `groups` and `ratio` are what `_remember_argument` returns."""
-        self.estimators_, self.calibration_ = models, calibration
+        self.estimators_, self._calibration = models, list(calibration.items())
         self.n_calibration_ = sum(len(scores.weight) for scores in calibration.values())
         self.coverage_, self.symmetric_, self.method_ = self.coverage, self.symmetric, self.method
         self._groups, self._ratio = groups, ratio
@@ -245,13 +245,13 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         level, scale = self._score_level, METHODS[self.method_].scale
         if labels is None:
             return self.calibration_[None].interval(bounds, own, level, scale)
-        interval = np.empty((len(own), 2))
+        interval, calibration = np.empty((len(own), 2)), self.calibration_
         for label in np.unique(labels).tolist():
-            if label not in self.calibration_:
-                known = ", ".join(map(repr, self.calibration_))
+            if label not in calibration:
+                known = ", ".join(map(repr, calibration))
                 raise ValueError(f"Group {label!r} was not calibrated; known groups are {known}. Fit with rows of it.")
             rows = np.flatnonzero(labels == label)
-            interval[rows] = self.calibration_[label].interval(bounds[:, rows], own[rows], level, scale)
+            interval[rows] = calibration[label].interval(bounds[:, rows], own[rows], level, scale)
         return interval
 
     @blockwise
@@ -263,6 +263,11 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         with warning_as_one():
             return np.mean([point_prediction(model, X, self.coverage_) for model in self.estimators_], axis=0)
+
+    @property
+    def calibration_(self) -> dict[Any, Scores]:
+        """Conformity scores of each group; stored as pairs, because model files cannot hold None as a key."""
+        return dict(self._calibration)
 
     @property
     def _score_level(self) -> float:

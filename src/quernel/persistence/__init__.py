@@ -1,7 +1,7 @@
 """Model persistence: files that are loaded without executing code, and export to ONNX.
 
-`save` and `load` write and read model files: `models` lists the classes they may contain and tries a loaded model,
-`archive` is the file format. `to_onnx` exports a model to an ONNX graph: `onnx_export` has a function per estimator,
+`save` and `load` (`models`) write and read model files: `archive` is the file format, by skops, and `integrity` checks
+what was loaded. `to_onnx` exports a model to an ONNX graph: `onnx_export` has a function per estimator,
 `onnx_features` the encoding of tables and the feature maps, and `onnx_graph` the tensors in which they are written.
 """
 

@@ -1,257 +1,235 @@
-"""The model file: its bytes, and the encoding of objects as JSON and arrays. Data of known classes only, never code.
+"""The model file: a skops archive behind a checksum, checked before skops reads it.
 
-    quernel model\\n | SHA-256 of all that follows | zip: model.json, 0.npy, 1.npy, ...
+    quernel model\\n | SHA-256 of all that follows | zip: schema.json, 0.npy, 1.npy, ...
 
 The checksum covers every byte of the archive, so that damage anywhere is found before anything is parsed. It is not a
-signature: whoever can write the file can compute the checksum anew. Loading is safe because nothing is executed, and
-no memory is allocated that the size of the file does not justify: arrays are numbers or text, never pickled objects;
-members are stored uncompressed, so that there are no zip bombs; and an array's shape must agree with its bytes.
-
-In the JSON document numbers, text, None and lists are encoded as themselves. Everything else is a JSON object tagged by
-its type:
-
-    {"float": "nan"}    {"tuple": [...]}    {"dict": [[key, value], ...]}    {"scalar": array}    {"array": array}
-    {"generator": state}    {"random_state": state}    {"object": class name, "state": [[attribute, value], ...]}
-
-where `array` is {"number": position, "frozen": read-only?} in the list of arrays or, for arrays of Python objects,
-{"items": [...], "shape": [...]}.
+signature: whoever can write the file can compute the checksum anew. So the archive is checked before skops constructs
+anything. Members are uncompressed and no array claims more than its bytes: memory is bounded by the size of the file.
+The schema, a tree of nodes in JSON, names for each object its class and a loader of skops; only pairs that the caller
+knows are accepted, objects with one identity must be the same, and an array belongs to one of them, so that a few
+references cannot stand for billions of objects.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import inspect
 import io
 import json
 import math
 import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
-
-from quernel._files import write_atomically
 
 MAGIC = b"quernel model\n"
 # Bytes before the zip archive: the magic number and the checksum.
 HEADER_SIZE = len(MAGIC) + hashlib.sha256().digest_size
-DOCUMENT = "model.json"
-# `dtype.kind` of arrays that may be stored: booleans, integers, floats and text.
-DTYPE_KINDS = "biufU"
+SCHEMA = "schema.json"
+# `dtype.kind` of arrays that may be stored: booleans, integers, floats, text, times; and of the fields of records.
+DTYPE_KINDS, FIELD_KINDS = "biufUmM", "biuf"
 # All members have the same date, so that the same model gives the same file, byte for byte.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
-# What invalid zip archives and array headers raise. NumPy parses headers as Python literals, hence the syntax errors.
-ARCHIVE_ERRORS = (
-    *(ValueError, TypeError, KeyError, EOFError, OverflowError, RuntimeError, SyntaxError),
-    *(tokenize.TokenError, zipfile.BadZipFile),
+# The oldest protocol of skops that is read: the loaders of older ones check less.
+MIN_PROTOCOL = 2
+# Keys of dicts that skops writes as text and does not read as they were.
+UNKEPT_KEYS = {"bool", "bool_", "NoneType"}
+# What invalid archives, array headers (NumPy parses them as Python literals) and inconsistent objects raise.
+FILE_ERRORS = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError),
+    *(ImportError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile),
 )
 
-JSON = Any
-# NumPy's bit generators: the only classes that are looked up by a name in the file outside the known ones.
-BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+Node = dict[str, Any]
 
 
 class ModelFileError(ValueError):
     """Raised for a file that is not a model, is damaged, or was written by a newer version of quernel."""
 
 
-def write_archive(path: Path, document: Any, arrays: list[NDArray[Any]], *, overwrite: bool) -> None:
-    """Write a model file atomically: it appears complete or not at all.
+class UntrustedError(TypeError):
+    """Raised for objects of classes that are not trusted; `found` has pairs of a path in the model and a class name."""
 
-    The document is anything that JSON can represent, without NaN; it refers to the arrays by their position.
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        self.found = found
+        super().__init__("; ".join(f"{where} is of the untrusted type {name}" for where, name in found[:3]))
+
+
+def dump_archive(model: Any, about: Mapping[str, Any]) -> bytes:
+    """Return the archive of an object as skops writes it, with `about` in its schema."""
+    import skops.io
+
+    old, content = io.BytesIO(skops.io.dumps(model)), io.BytesIO()
+    with zipfile.ZipFile(old) as members, zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as new:
+        names: dict[str, str] = {}
+        schema = _renumber(json.loads(members.read(SCHEMA)), {}, names)
+        new.writestr(zipfile.ZipInfo(SCHEMA, ZIP_DATE), json.dumps(schema | {"quernel": about}, separators=(",", ":")))
+        for name, counted in names.items():
+            new.writestr(zipfile.ZipInfo(counted, ZIP_DATE), members.read(name))
+    return content.getvalue()
+
+
+def _renumber(part: Any, nodes: dict[int, Node], names: dict[str, str]) -> Any:
+    """Return a schema in which objects and members are counted, so that the same model gives the same bytes.
+
+    skops numbers objects and names members by addresses in memory. `nodes` has the new node of each object: one that
+    occurs again is written as it was. `names` has the new name of each member.
     """
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as members:
-        members.writestr(zipfile.ZipInfo(DOCUMENT, ZIP_DATE), json.dumps(document, allow_nan=False, indent=1))
-        for number, array in enumerate(arrays):
-            member = io.BytesIO()
-            npy.write_array(member, array, allow_pickle=False)
-            members.writestr(zipfile.ZipInfo(f"{number}.npy", ZIP_DATE), member.getvalue())
-    archive = content.getvalue()
-    with write_atomically(path, overwrite=overwrite) as part, part.open("wb") as file:
-        file.write(MAGIC + hashlib.sha256(archive).digest() + archive)
+    if isinstance(part, list):
+        return [_renumber(child, nodes, names) for child in part]
+    if not isinstance(part, dict):
+        return part
+    if not isinstance(part.get("__loader__"), str):
+        return {key: _renumber(child, nodes, names) for key, child in part.items()}
+    address = part.pop("__id__")
+    if address not in nodes:
+        if isinstance(name := part.get("file"), str):
+            part["file"] = names.setdefault(name, f"{len(names)}{Path(name).suffix}")
+        new = {key: _renumber(child, nodes, names) for key, child in part.items()}
+        nodes[address] = new | {"__id__": len(nodes) + 1}
+    return nodes[address]
 
 
-def read_archive(path: Path) -> tuple[Any, list[NDArray[Any]]]:
-    """Read the document and the arrays of a model file; raise ModelFileError unless it is intact."""
+def add_checksum(archive: bytes) -> bytes:
+    """Return the bytes of a model file."""
+    return MAGIC + hashlib.sha256(archive).digest() + archive
+
+
+def read_archive(path: Path) -> bytes:
+    """Read the archive of a model file; raise ModelFileError unless it is intact."""
     data = path.read_bytes()
     if not data.startswith(MAGIC):
         raise ModelFileError(f"{path} is not a quernel model file. Models are written by quernel.save or quernel fit.")
     if hashlib.sha256(data[HEADER_SIZE:]).digest() != data[len(MAGIC) : HEADER_SIZE]:
         raise ModelFileError(f"{path} is damaged: its content does not match its checksum. Copy or save it again.")
-    try:
-        with zipfile.ZipFile(io.BytesIO(data[HEADER_SIZE:])) as members:
-            names = members.namelist()
-            if any(info.compress_type != zipfile.ZIP_STORED for info in members.infolist()):
-                raise ValueError("members must not be compressed")
-            if names != [DOCUMENT, *(f"{number}.npy" for number in range(len(names) - 1))]:
-                raise ValueError(f"unexpected members {names[:5]}")
-            return json.loads(members.read(DOCUMENT)), [_read_array(members.read(name)) for name in names[1:]]
-    except ARCHIVE_ERRORS as error:
-        raise ModelFileError(f"{path} is not a valid quernel model file: {error}.") from error
+    return data[HEADER_SIZE:]
 
 
-def _read_array(member: bytes) -> NDArray[Any]:
-    """Parse a .npy member, without `np.load`: the header is checked against the bytes before memory is allocated.
+def read_schema(archive: bytes) -> tuple[Node, dict[str, int]]:
+    """Check the members of an archive; return its schema, and the number of axes of each array by its name.
 
-    The memory layout (C or Fortran) is that of the saved array, because the last bit of matrix products depends on it.
+    Raises one of FILE_ERRORS if something is wrong.
     """
+    n_axes = {}
+    with zipfile.ZipFile(io.BytesIO(archive)) as members:
+        entries = members.infolist()
+        if len({entry.filename for entry in entries}) != len(entries):
+            raise ValueError("two members have the same name")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("members must not be compressed")
+        if sum(entry.file_size for entry in entries) > len(archive):
+            raise ValueError("members overlap")
+        for entry in entries:
+            if entry.filename.endswith(".npy"):
+                n_axes[entry.filename] = _check_array(members.read(entry))
+            elif entry.filename != SCHEMA and not entry.filename.endswith(".bin"):
+                raise ValueError(f"the member {entry.filename!r} is of an unknown kind")
+        schema = json.loads(members.read(SCHEMA))
+    if not isinstance(schema, dict) or not isinstance(schema.get("quernel"), dict):
+        raise ValueError("it does not say which format it has")
+    if not isinstance(schema.get("protocol"), int) or schema["protocol"] < MIN_PROTOCOL:
+        raise ValueError(f"it has the protocol {schema.get('protocol')} of skops, which is too old")
+    return schema, n_axes
+
+
+def _check_array(member: bytes) -> int:
+    """Return the number of axes; raise unless the header of a .npy member agrees with its bytes."""
     stream = io.BytesIO(member)
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"arrays of version {version} are unknown")
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read_header(stream)
-    content = member[stream.tell() :]
-    if dtype.kind not in DTYPE_KINDS or dtype.itemsize * math.prod(shape) != len(content):
+    shape, _, dtype = read_header(stream)
+    fields = [dtype[name].kind for name in dtype.names or ()]
+    known = all(kind in FIELD_KINDS for kind in fields) if fields else dtype.kind in DTYPE_KINDS
+    n_bytes = len(member) - stream.tell()
+    # The second condition is for empty arrays, such as one of shape (0, 10**18).
+    if not known or dtype.itemsize * math.prod(shape) != n_bytes or max(shape, default=0) > len(member):
         raise ValueError(f"an array of shape {shape} and type {dtype} does not hold what it says")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C").copy(order="K")
+    return len(shape)
 
 
-class Encoder:
-    """Encoder of objects of known classes; their arrays are collected in `arrays`.
+def check_schema(
+    schema: Node, n_axes: Mapping[str, int], known: Mapping[str, Collection[str]], trusted: Collection[str] = ()
+) -> set[str]:
+    """Check the nodes of a schema, and return the names of all classes and functions in it.
 
     Parameters
     ----------
-    known : dict of class name to class
-        Instances of any other class raise TypeError.
-    remedies : dict of attribute name to str
-        What to do about an attribute that cannot be saved, for the error message.
+    schema, n_axes : as `read_schema` returns them
+    known : dict of a loader's name to the names of the classes that it may construct
+    trusted : names of classes and functions that the user trusts, with any loader
+
+    Raises
+    ------
+    UntrustedError
+        Some classes are neither known nor trusted.
+    ValueError, TypeError or LookupError
+        The schema is inconsistent.
     """
-
-    def __init__(self, known: Mapping[str, type], remedies: Mapping[str, str]) -> None:
-        self.known, self.remedies, self.arrays = known, remedies, list[NDArray[Any]]()
-        self._array_numbers: dict[int, int] = {}
-
-    def encode(self, value: Any, where: str) -> JSON:
-        """Return the JSON of a value; `where` is its path from the model, for error messages."""
-        if value is None or type(value) in (bool, int, str):
-            return value
-        if type(value) is float:  # JSON has no NaN and no infinity
-            return value if np.isfinite(value) else {"float": str(value)}
-        if type(value) is list:
-            return [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
-        if type(value) is tuple:
-            return {"tuple": self.encode(list(value), where)}
-        if type(value) is dict:
-            return {"dict": [[self.encode(k, where), self.encode(v, f"{where}[{k!r}]")] for k, v in value.items()]}
-        if isinstance(value, np.generic) and value.dtype.kind in DTYPE_KINDS:
-            return {"scalar": self._array(np.asarray(value), where)}
-        if type(value) is np.ndarray:
-            return {"array": self._array(value, where)}
-        if type(value) is np.random.Generator:
-            return {"generator": self.encode(value.bit_generator.state, where)}
-        if type(value) is np.random.RandomState:
-            return {"random_state": self.encode(value.get_state(legacy=False), where)}
-        if self.known.get(type(value).__name__) is type(value):
-            state = [[name, self.encode(part, f"{where}.{name}")] for name, part in get_state(value).items()]
-            return {"object": type(value).__name__, "state": state}
-        remedy = self.remedies.get(where.rsplit(".", 1)[-1].split("[")[0], "")
-        raise TypeError(
-            f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which a model file cannot hold: there "
-            f"are numbers, text and quernel's own objects in it, never code. {remedy}".rstrip()
-        )
-
-    def _array(self, array: NDArray[Any], where: str) -> JSON:
-        """Add an array to the list, and return the reference to it."""
-        if array.dtype.kind == "O":  # text from data frames
-            return {"items": self.encode(array.ravel().tolist(), where), "shape": list(array.shape)}
-        if array.dtype.kind not in DTYPE_KINDS:
-            raise TypeError(f"{where} is an array of type {array.dtype}, which a model file cannot hold.")
-        # An array shared by several objects is stored once.
-        number = self._array_numbers.setdefault(id(array), len(self.arrays))
-        if number == len(self.arrays):
-            self.arrays.append(array)
-        return {"number": number, "frozen": not array.flags.writeable}
+    ids: dict[Any, Node] = {}
+    owners: dict[str, Any] = {}
+    names, untrusted = set(), []
+    for where, node in walk_nodes(schema):
+        loader, name = node["__loader__"], f"{node['__module__']}.{node['__class__']}"
+        if ids.setdefault(node["__id__"], node) != node:
+            raise ValueError(f"{where} is two objects at once")
+        if loader == "JsonNode":  # numbers, text and lists of them: the class is not looked up
+            continue
+        if name not in trusted and name not in known.get(loader, ()):
+            untrusted.append((where, name))
+        names.add(name)
+        if "file" in node and owners.setdefault(node["file"], node["__id__"]) != node["__id__"]:
+            raise ValueError(f"{where} shares an array with another object")
+        if loader == "RandomGeneratorNode":
+            _check_seed(node)
+        if loader == "TreeNode":
+            _check_tree_arrays(node, n_axes)
+        if loader == "DictNode" and {kind["__class__"] for kind in node["key_types"]["content"]} & UNKEPT_KEYS:
+            raise TypeError(f"{where} has truth values or None as keys, which a model file cannot hold")
+    if untrusted:
+        raise UntrustedError(untrusted)
+    return names
 
 
-class Decoder:
-    """Decoder of what `Encoder` made: builds objects of known classes from JSON and arrays."""
-
-    def __init__(self, known: Mapping[str, type], arrays: list[NDArray[Any]]) -> None:
-        self.known, self.arrays = known, arrays
-
-    def decode(self, node: JSON) -> Any:
-        """Return the value of a JSON node; raise ValueError, TypeError or LookupError if it is invalid."""
-        if node is None or isinstance(node, bool | int | float | str):
-            return node
-        if isinstance(node, list):
-            return [self.decode(item) for item in node]
-        match node:
-            case {"float": "nan" | "inf" | "-inf" as text}:
-                return float(text)
-            case {"tuple": list(items)}:
-                return tuple(self.decode(items))
-            case {"dict": list(items)}:
-                return {self.decode(key): self.decode(item) for key, item in items}
-            case {"scalar": array}:
-                return self._array(array)[()]
-            case {"array": array}:
-                return self._array(array)
-            case {"generator": state}:
-                return np.random.Generator(_bit_generator(self.decode(state)))
-            case {"random_state": state}:
-                return np.random.RandomState(_bit_generator(self.decode(state)))
-            case {"object": str(name), "state": list(state)}:
-                if name not in self.known:
-                    raise ValueError(f"objects of the class {name!r} are unknown")
-                return build(self.known[name], {key: self.decode(part) for key, part in state})
-        raise ValueError(f"the entry {str(node)[:60]} is unknown")
-
-    def _array(self, node: JSON) -> NDArray[Any]:
-        """Return the array of a reference, read-only if it was."""
-        match node:
-            case {"items": list(items), "shape": list(shape)}:
-                array = np.empty(len(items), dtype=object)
-                for place, item in enumerate(items):  # one by one: an item may be an array itself
-                    array[place] = self.decode(item)
-                return array.reshape(shape)
-            case {"number": int(number), "frozen": bool(frozen)} if 0 <= number < len(self.arrays):
-                array = self.arrays[number]
-                array.flags.writeable = not frozen
-                return array
-        raise ValueError(f"the array {str(node)[:60]} is missing")
+def _check_seed(node: Node) -> None:
+    """Raise unless the seed sequence of a generator has the usual pool: the work grows with the square of its size."""
+    seed = node["content"]["seed_seq"]
+    size = seed["content"]["pool_size"]
+    if (seed["__loader__"], size["__loader__"], size["content"]) != ("DictNode", "JsonNode", "4"):
+        raise ValueError("the seed sequence of a random generator is invalid")
 
 
-def get_state(value: Any) -> dict[str, Any]:
-    """Return the state to save: constructor parameters and, for an estimator, all its attributes.
+def _check_tree_arrays(node: Node, n_axes: Mapping[str, int]) -> None:
+    """Raise unless the arrays of a tree of scikit-learn have the number of axes that compiled code takes for granted.
 
-    An estimator with `_export_state` may replace what only fitting needs by what predictions need.
+    What they hold is checked when it can be looked at, in `integrity`.
     """
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    if isinstance(value, BaseEstimator):
-        state = value.get_params(deep=False) | vars(value)
-        return value._export_state(state) if hasattr(value, "_export_state") else state
-    return {name: getattr(value, name) for name in inspect.signature(type(value)).parameters}
+    state, arguments = node["content"]["content"], node["__reduce__"]["args"]["content"]
+    for array, wanted in ((state["nodes"], 1), (state["values"], 3), (arguments[1], 1)):
+        if array["__loader__"] != "NdArrayNode" or n_axes[array["file"]] != wanted:
+            raise ValueError("a tree has arrays of the wrong kind")
 
 
-def build(kind: type, state: dict[str, Any]) -> Any:
-    """Build an object from its state, through its own constructor, which validates its arguments.
-
-    Fitted attributes of an estimator are set afterwards. Names of methods and properties are refused: a file must not
-    be able to replace them.
-    """
-    if not issubclass(kind, BaseEstimator):
-        return kind(**state)
-    model = kind(**{name: state.pop(name) for name in inspect.signature(kind).parameters})
-    for name, value in state.items():
-        if not isinstance(name, str) or not name.isidentifier() or hasattr(kind, name):
-            raise ValueError(f"{kind.__name__} has no fitted attribute {name!r}")
-        setattr(model, name, value)
-    return model
-
-
-def _bit_generator(state: dict[str, Any]) -> Any:
-    """Restore a bit generator of NumPy from its `state`."""
-    if state["bit_generator"] not in BIT_GENERATORS:
-        raise ValueError(f"the random generator {state['bit_generator']!r} is unknown")
-    generator = getattr(np.random, state["bit_generator"])()
-    generator.state = state
-    return generator
+def walk_nodes(part: Any, where: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield every node of a schema with its path from the model, such as `KernelRegressor.loss`."""
+    if isinstance(part, list):
+        for child in part:
+            yield from walk_nodes(child, where)
+    elif isinstance(part, dict) and isinstance(part.get("__loader__"), str):
+        where = where or str(part.get("__class__"))
+        yield where, part
+        is_dict = part["__loader__"] == "DictNode"
+        for key, child in part.items():
+            if key == "content" and is_dict and isinstance(child, dict):
+                for name, item in child.items():
+                    yield from walk_nodes(item, f"{where}.{name}")
+            else:
+                yield from walk_nodes(child, where)
+    elif isinstance(part, dict):
+        if "__id__" in part:  # skops would take it for the node of that identity
+            raise ValueError(f"{where} has no loader")
+        for child in part.values():
+            yield from walk_nodes(child, where)

@@ -1,113 +1,142 @@
-"""`save` and `load`, and the registry of classes that a model file may contain.
+"""`save` and `load` of fitted models, and the classes that a model file may contain.
 
-Loading trusts nothing in the file: objects are built from registered classes by their constructors, then checked for
-consistent shapes, then tried on made-up rows, so that a file that cannot predict raises when it is loaded.
+A model file is an archive of skops (`archive`) whose classes are all on the list below, or named by the user. What was
+loaded is checked before it is returned (`integrity`).
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Collection
-from functools import singledispatch
+import copy
+import importlib
+from collections.abc import Iterable
+from functools import cache
 from os import PathLike
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
-from sklearn import model_selection
-from sklearn.frozen import FrozenEstimator
-from sklearn.pipeline import Pipeline
+import sklearn
+from scipy import special
+from scipy.interpolate import BSpline
+from sklearn.base import BaseEstimator
+from sklearn.tree._tree import Tree
+from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
-from quernel.conformal import ConformalQuantileRegressor
-from quernel.conformal.adapters import unwrap_frozen
-from quernel.conformal.methods import METHODS, Scores
+from quernel._files import check_writable, write_atomically
 from quernel.conformal.table_model import TableModel
-from quernel.estimators import KernelClassifier, KernelQuantileRegressor, KernelRegressor
-from quernel.estimators.base import KernelEstimator
-from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
-from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
-from quernel.estimators.splits import LastRows
-from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
-from quernel.kernels import KERNELS, Sum
-from quernel.losses import LOSSES, Pinball
-from quernel.persistence.archive import Decoder, Encoder, ModelFileError, read_archive, write_archive
-from quernel.tables import BooleanColumn, DateColumn, NumberColumn, TableEncoder, TextColumn, TimeColumn
-from quernel.tuning.alpha import AlphaChoice
-from quernel.tuning.bandwidth import BandwidthChoice, Round
-from quernel.tuning.n_components import ComponentsChoice, Trial
-from quernel.tuning.plan import FitPlan
+from quernel.kernels import KERNELS
+from quernel.losses import LOSSES
+from quernel.persistence.archive import (
+    DTYPE_KINDS,
+    FILE_ERRORS,
+    ModelFileError,
+    UntrustedError,
+    add_checksum,
+    check_schema,
+    dump_archive,
+    read_archive,
+    read_schema,
+)
+from quernel.persistence.integrity import check_model, type_name, walk_objects
 
 # Version of the file format, to be increased when older versions of quernel would misread new files.
 FORMAT = 1
 
-# Estimators that can be saved. To add one, register its class here and the classes of its attributes below. Files refer
-# to classes and attributes by name: renaming one makes existing files unreadable.
-QUANTILE_MODELS = (KernelQuantileRegressor, KernelQuantileRegressorCV)
-MODELS: tuple[type, ...] = (
-    *QUANTILE_MODELS,
-    *(KernelRegressor, KernelClassifier, ConformalQuantileRegressor, TableModel),
+# Modules whose own classes a model file may contain. Files refer to classes and attributes by name: renaming one makes
+# existing files unreadable.
+MODULES = (
+    *(f"estimators.{name}" for name in ("quantile", "quantile_cv", "regressor", "classifier", "multiclass", "splits")),
+    *("conformal.regressor", "conformal.methods", "conformal.table_model", "features.random", "features.landmarks"),
+    *("kernels.base", "kernels.fourier", "kernels.arccosine", "kernels.spline", "losses.regression", "losses.margins"),
+    *("tuning.plan", "tuning.alpha", "tuning.bandwidth", "tuning.n_components"),
+    *("tables.columns", "tables.encoder"),
 )
-# Splitters of scikit-learn whose state is the arguments of their constructor.
-SPLITTERS = tuple(
-    getattr(model_selection, name)
-    for name in ("KFold", "GroupKFold", "ShuffleSplit", "GroupShuffleSplit", "TimeSeriesSplit", "LeaveOneGroupOut")
+# Packages of scikit-learn whose estimators predict with NumPy alone, and those of trees, which `integrity` checks.
+# Compiled code of the others (libsvm, nearest neighbours, clusters, ...) trusts fitted arrays: users must name them.
+SKLEARN_PACKAGES = (
+    *("calibration", "compose", "decomposition", "discriminant_analysis", "dummy", "ensemble", "feature_selection"),
+    *("frozen", "gaussian_process", "impute", "isotonic", "kernel_approximation", "kernel_ridge", "linear_model"),
+    *("model_selection", "multiclass", "multioutput", "naive_bayes", "neural_network", "pipeline", "preprocessing"),
+    *("random_projection", "tree"),
 )
-# Classes that occur inside the models, besides kernels and losses, which are in registries of their own.
-COMPONENTS: tuple[type, ...] = (
-    *(RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures),
-    *(Sum, Pinball),
-    *(FitPlan, ComponentsChoice, Trial, BandwidthChoice, Round, AlphaChoice),
-    *(Scores, ProbabilityCurves, Sigmoid, Isotonic),
-    *(FrozenEstimator, LastRows, *SPLITTERS),
-    *(TableEncoder, NumberColumn, BooleanColumn, TextColumn, DateColumn, TimeColumn),
+# Modules of scikit-learn whose classes occur inside of estimators.
+SKLEARN_MODULES = (
+    *("_loss.link", "_loss.loss", "compose._column_transformer", "metrics._scorer", "model_selection._split"),
+    *("calibration", "gaussian_process.kernels", "neural_network._stochastic_optimizers", "utils._metadata_requests"),
+    *("ensemble._hist_gradient_boosting.binning", "ensemble._hist_gradient_boosting.predictor"),
 )
-# What building and trying an inconsistent model raises.
-DECODING_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
-# Remedies for attributes that hold objects of other classes, by the name of the attribute.
-FOREIGN_MODEL = (
-    "Calibrate a KernelQuantileRegressor instead, or keep the other model in a file of its own kind and calibrate it "
-    "again where it is loaded, with method='prefit'."
+# Modules that NumPy's and SciPy's ufuncs name as theirs, by version.
+UFUNC_MODULES = (
+    (np, ("numpy", "numpy.core._multiarray_umath", "numpy._core._multiarray_umath")),
+    (special, ("scipy.special._ufuncs", "scipy.special._special_ufuncs")),
 )
-REMEDIES = {
-    "cv": "Only fitting needs it: call model.set_params(cv=5) before saving, or give a list of index arrays.",
-    **dict.fromkeys(("alphas", "bandwidths"), "Give a list of numbers instead."),
-    "estimator": FOREIGN_MODEL,
-    "estimators_": FOREIGN_MODEL,
-}
+# Types that occur as such: splitters that others repeat, and types of arrays.
+SPLITTERS, PLAIN_TYPES = "sklearn.model_selection._split", ("bool", "str", "int", "float", "object")
+# What a BSpline of SciPy, in a SplineTransformer, has as an attribute.
+SPLINE_FUNCTION = "scipy._lib.array_api_compat.numpy._aliases.asarray"
 
 
-def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+def save(model: Any, path: str | PathLike[str], *, overwrite: bool = False, trusted: Iterable[Any] = ()) -> None:
     """Save a fitted model to a file for `load`; its predictions stay the same to the last bit.
 
     Parameters
     ----------
-    model : fitted estimator of quernel
+    model : fitted estimator
+        Of quernel or scikit-learn, such as a `Pipeline` with an estimator of quernel.
     path : str or path-like
     overwrite : bool, default=False
         Whether to replace an existing file. Writing is atomic: the new file appears complete or not at all.
+    trusted : classes, functions or their names ("module.name"), optional
+        What the model holds besides objects of quernel and scikit-learn. `load` must be given the same.
 
     Raises
     ------
     TypeError
-        The model, or an attribute of it, is of a class that model files cannot hold.
+        The model holds objects of other classes, or functions, that are not trusted.
+    ValueError
+        The model is not consistent, so that `load` would refuse it.
     FileExistsError
         The file exists, and `overwrite` is False.
     """
-    check_model_type(model, MODELS, "quernel.save")
-    _check_saveable(model)
-    encoder = Encoder(known_classes(), REMEDIES)
-    content = encoder.encode(model, type(model).__name__)
-    document = {"format": FORMAT, "quernel": _version(), "model": content}
-    write_archive(Path(path), document, encoder.arrays, overwrite=overwrite)
+    if not isinstance(model, BaseEstimator | TableModel):
+        raise TypeError(
+            f"quernel.save takes a fitted estimator of quernel or scikit-learn; got {type(model).__name__}."
+        )
+    if isinstance(model, BaseEstimator):
+        check_is_fitted(model)
+    path, trusted = Path(path), _names(trusted)
+    check_writable(path, overwrite=overwrite)
+    try:
+        archive = dump_archive(_export(model), {"format": FORMAT, **_versions()})
+        _construct(archive, trusted)  # what could not be loaded is not saved
+    except UntrustedError as error:
+        where, name = error.found[0]
+        raise TypeError(
+            f"{where} is of the type {name}, which a model file does not hold by itself: in it are numbers, text and "
+            "objects of quernel and scikit-learn, never code. Replace it (a function by an array of what it returns) "
+            f"or, if it can be imported where the file is loaded, give trusted=[{name!r}] to quernel.save and load."
+        ) from error
+    except FILE_ERRORS as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"The model cannot be saved: {_one_line(error)}. Replace what a file cannot hold, such as a generator by a "
+            "list, with set_params."
+        ) from error
+    with write_atomically(path, overwrite=overwrite) as part, part.open("wb") as file:
+        file.write(add_checksum(archive))
 
 
-def load(path: str | PathLike[str]) -> Any:
+def load(path: str | PathLike[str], *, trusted: Iterable[Any] = ()) -> Any:
     """Load a model that `save` wrote. Nothing in the file is executed.
 
     Parameters
     ----------
     path : str or path-like
+    trusted : classes, functions or their names ("module.name"), optional
+        What the file may contain besides objects of quernel and scikit-learn. These are imported, and their content is
+        not checked: trust only what you know, in files whose source you trust.
 
     Returns
     -------
@@ -116,211 +145,123 @@ def load(path: str | PathLike[str]) -> Any:
     Raises
     ------
     ModelFileError
-        A ValueError: the file is not a model, is damaged, or was written by a newer version of quernel.
+        A ValueError: the file is not a model, is damaged, was written by a newer version of quernel, or contains
+        something that is not trusted.
     """
-    path = Path(path)
-    document, arrays = read_archive(path)
-    if not isinstance(document, dict) or not isinstance(document.get("format"), int):
-        raise ModelFileError(f"{path} is not a valid quernel model file: it does not say which format it has.")
-    if not 1 <= document["format"] <= FORMAT:
-        raise ModelFileError(
-            f"{path} has format {document['format']}, written by quernel {document.get('quernel')}; this is quernel "
-            f"{_version()}, which reads formats up to {FORMAT}. Update quernel, or save the model again with this one."
-        )
+    path, trusted = Path(path), _names(trusted)
+    archive = read_archive(path)
     try:
-        model = Decoder(known_classes(), arrays).decode(document["model"])
-        if type(model) not in MODELS:
-            raise ValueError(f"it holds a {type(model).__name__}, not a model")
-        _check_saveable(model)
-        _add_missing_attributes(model)
-        _check_shapes(model)
-        _run_smoke_test(model)
-    except DECODING_ERRORS as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ModelFileError(f"{path} is not a valid quernel model file: {reason}.") from error
+        return _construct(archive, trusted)
+    except FILE_ERRORS as error:
+        advice = ""
+        if isinstance(error, UntrustedError):
+            names = sorted({name for _, name in error.found})
+            advice = f" If you trust its source, and know what these are, load it with trusted={names}."
+        raise ModelFileError(f"{path} is not a valid quernel model file: {_one_line(error)}.{advice}") from error
+
+
+def _construct(archive: bytes, trusted: set[str]) -> Any:
+    """Return the model in an archive; raise one of FILE_ERRORS if anything is wrong with it."""
+    import skops.io
+
+    schema, n_axes = read_schema(archive)
+    about, versions = schema["quernel"], _versions()
+    if not isinstance(about.get("format"), int) or not 1 <= about["format"] <= FORMAT:
+        raise ValueError(
+            f"it has format {about.get('format')}, written by quernel {about.get('quernel')}; this is quernel "
+            f"{versions['quernel']}, which reads formats up to {FORMAT}. Update quernel, or save the model again with "
+            "this one"
+        )
+    names = check_schema(schema, n_axes, _known_names(), trusted)
+    try:
+        model = skops.io.loads(archive, trusted=sorted(names))
+        if not isinstance(model, BaseEstimator | TableModel):
+            raise TypeError(f"it holds a {type(model).__name__}, not a model")
+        if isinstance(model, BaseEstimator):
+            check_is_fitted(model)
+        check_model(model, trusted)
+    except FILE_ERRORS as error:
+        others = [f"{name} {about.get(name)}" for name, own in versions.items() if about.get(name) != own]
+        if others:
+            raise ValueError(f"{_one_line(error)} (it was written with {', '.join(others)})") from error
+        raise
     return model
 
 
-def known_classes() -> dict[str, type]:
-    """Return the classes that a model file may contain, by name, with all registered kernels and losses."""
-    kinds: list[type] = [*MODELS, *COMPONENTS, *KERNELS.values(), *LOSSES.values()]
-    return {kind.__name__: kind for kind in kinds}
+def _export(model: Any) -> Any:
+    """Return a model whose parts with `_export_state` hold what predictions need and no more."""
+    exported = {}
+    for part in walk_objects(model):
+        if hasattr(part, "_export_state"):
+            state = part._export_state(vars(part))
+            if state is not vars(part):
+                exported[id(part)] = copy.copy(part)
+                exported[id(part)].__dict__ = state
+    return copy.deepcopy(model, exported) if exported else model
 
 
-def check_model_type(model: Any, kinds: Collection[type], function: str) -> None:
-    """Raise TypeError unless the model is of one of these classes.
+@cache
+def _fixed_names() -> dict[str, set[str]]:
+    """Return, for each loader of skops, the names of what it may construct, but for the classes of quernel."""
+    from sklearn import feature_selection, metrics
+    from sklearn._loss import _loss
+    from sklearn.utils import all_estimators
 
-    For wrappers of scikit-learn (pipelines, searches, frozen estimators) the message says how to get at the model.
-    """
-    if type(model) in kinds:
-        return
-    names, advice = ", ".join(kind.__name__ for kind in kinds), "Fit one of those."
-    if isinstance(model, Pipeline):
-        advice = (
-            "Give it the model in the last step, pipeline[-1], and build the other steps again where it is used; a "
-            "model that quernel fit makes of a table keeps what becomes of the columns."
-        )
-    elif isinstance(model, FrozenEstimator):
-        advice = "Give it the model inside, model.estimator."
-    elif hasattr(model, "best_estimator_"):
-        advice = "Give it the model that was chosen, search.best_estimator_."
-    raise TypeError(f"{function} takes a fitted {names}; got {type(model).__name__}. {advice}")
-
-
-def _check_saveable(model: Any) -> None:
-    """Raise unless the model and all models inside it are fitted, and hold no functions."""
-    for part in _nested_models(model):
-        if not isinstance(part, TableModel):  # a TableModel is no estimator; it holds fitted ones
-            check_is_fitted(part)
-        if isinstance(part, ConformalQuantileRegressor):
-            for name, given in (("groups", part._groups), ("density_ratio", part._ratio)):
-                if callable(given):
-                    raise ValueError(
-                        f"{name} was given to fit as a function, and model files hold no code. Give it as an array: "
-                        f"fit(X, y, {name}=f(X)), and then predict_interval(X, {name}=f(X))."
-                    )
+    packages = tuple(f"sklearn.{name}." for name in SKLEARN_PACKAGES)
+    estimators = {name for _, kind in all_estimators() if (name := type_name(kind)).startswith(packages)}
+    scalars = {type_name(kind) for kind in set(np.sctypeDict.values()) if np.dtype(kind).kind in DTYPE_KINDS}
+    public = [getattr(package, name) for package in (metrics, feature_selection) for name in package.__all__]
+    functions = {type_name(value) for value in public if isinstance(value, FunctionType)} | {SPLINE_FUNCTION}
+    for package, modules in UFUNC_MODULES:
+        ufuncs = [name for name, value in vars(package).items() if isinstance(value, np.ufunc)]
+        functions |= {f"{module}.{name}" for module in modules for name in ufuncs}
+    return {
+        "ObjectNode": estimators | _own_classes(f"sklearn.{name}" for name in SKLEARN_MODULES) | {type_name(BSpline)},
+        "TreeNode": {type_name(Tree)},
+        "LossNode": _own_classes([_loss.__name__]),
+        "FunctionNode": functions,
+        "TypeNode": scalars | _own_classes([SPLITTERS]) | {f"builtins.{name}" for name in PLAIN_TYPES},
+        "NdArrayNode": scalars | {"numpy.ndarray"},
+        "MaskedArrayNode": {type_name(np.ma.MaskedArray)},
+        "DTypeNode": {"numpy.dtype"},
+        "RandomStateNode": {type_name(np.random.RandomState)},
+        "RandomGeneratorNode": {type_name(np.random.Generator)},
+        "DictNode": {"builtins.dict", "collections.OrderedDict", type_name(Bunch)},
+        **{f"{name.title()}Node": {f"builtins.{name}"} for name in ("list", "tuple", "set", "slice", "bytes")},
+    }
 
 
-def _nested_models(model: Any) -> list[Any]:
-    """Return the model and, recursively, the models inside it."""
-    inner: list[Any] = []
-    if isinstance(model, TableModel):
-        inner = [model.model, *([] if model.interval is None else [model.interval])]
-    if isinstance(model, ConformalQuantileRegressor):
-        inner = [unwrap_frozen(one) for one in getattr(model, "estimators_", [])]
-    return [model, *(part for one in inner for part in _nested_models(one))]
+def _known_names() -> dict[str, set[str]]:
+    """Return, for each loader of skops, the names of what it may construct, with all registered kernels and losses."""
+    fixed = _fixed_names()
+    registered = {type_name(kind) for kind in [*KERNELS.values(), *LOSSES.values()]}
+    own = _own_classes(f"quernel.{name}" for name in MODULES)
+    return fixed | {"ObjectNode": fixed["ObjectNode"] | own | registered}
 
 
-def _add_missing_attributes(model: Any) -> None:
-    """Set `coverage_`, `symmetric_` and `method_`, which earlier files lack: they had the parameters only."""
-    for part in _nested_models(model):
-        if isinstance(part, ConformalQuantileRegressor):
-            for name in ("coverage", "symmetric", "method"):
-                if not hasattr(part, f"{name}_"):
-                    setattr(part, f"{name}_", getattr(part, name))
+def _own_classes(modules: Iterable[str]) -> set[str]:
+    """Return the names of all classes that are defined in the modules."""
+    found = set()
+    for name in modules:
+        values = vars(importlib.import_module(name)).values()
+        found |= {type_name(value) for value in values if isinstance(value, type) and value.__module__ == name}
+    return found
 
 
-def _check_shapes(model: Any) -> None:
-    """Raise unless everything that predictions need is there, with consistent shapes."""
-    for part in _nested_models(model):
-        if isinstance(part, TableModel):
-            _check_text(part)
-            for inner in _nested_models(part)[1:]:
-                if len(part.encoder.names) != inner.n_features_in_:
-                    raise ValueError(f"its table has {len(part.encoder.names)} columns, not {inner.n_features_in_}")
-        if isinstance(part, KernelEstimator):
-            _check_random_features(part.feature_map_)
-            shape = part.feature_map_.n_components_, len(part.intercept_)
-            if part.coef_.shape != shape or part.coef_.dtype != float:
-                raise ValueError(f"its coefficients have the shape {part.coef_.shape}, not {shape}")
-        if isinstance(part, ConformalQuantileRegressor):
-            _check_scores(part)
-        if isinstance(part, KernelClassifier) and part.calibration is not None:
-            n_curves, n_scores = len(part.calibrated_.curves), len(part.intercept_)
-            if n_curves != n_scores:
-                raise ValueError(f"it has {n_curves} curves of probabilities for {n_scores} scores")
+def _names(trusted: Iterable[Any]) -> set[str]:
+    """Return the names of classes and functions that are given by themselves or by name."""
+    if isinstance(trusted, str) or not isinstance(trusted, Iterable):
+        raise TypeError(f"trusted must be a list of classes or names; got {trusted!r}.")
+    return {one if isinstance(one, str) else type_name(one) for one in trusted}
 
 
-def _check_random_features(features: Any) -> None:
-    """Raise unless the parameters of random features are arrays: compiled code would fail on others obscurely."""
-    if isinstance(features, RandomFeatures):
-        for name in ("frequencies_", "phases_", "weights_"):
-            if not isinstance(getattr(features, name), np.ndarray):
-                raise TypeError(f"{name} is no array")
-
-
-def _check_text(model: TableModel) -> None:
-    """Raise unless column names, missing-value markers and categories are text."""
-    categories = [level for column in model.encoder.columns_ for level in getattr(column, "categories", ())]
-    for text in (model.target, *model.encoder.inputs, *model.encoder.missing, *categories):
-        if not isinstance(text, str):
-            raise TypeError(f"its table has {text!r} where text is needed")
-
-
-def _check_scores(model: ConformalQuantileRegressor) -> None:
-    """Raise unless the arrays of each group's scores have one length, and refer to a method and models that exist."""
-    if model.method_ not in METHODS:
-        raise ValueError(f"its conformal method {model.method_!r} is unknown: register it in METHODS before loading")
-    interval_models = (*QUANTILE_MODELS, ConformalQuantileRegressor, TableModel)
-    if not all(isinstance(unwrap_frozen(inner), interval_models) for inner in model.estimators_):
-        raise ValueError("what it calibrates is no model of quantiles")
-    for scores in model.calibration_.values():
-        lengths = {len(values) for values in (scores.below, scores.above, scores.model, scores.weight)}
-        if len(lengths) != 1 or not np.isin(scores.model, np.arange(len(model.estimators_))).all():
-            raise ValueError("its calibration scores do not fit together")
-
-
-def _run_smoke_test(model: Any) -> None:
-    """Call all prediction methods of the model on made-up rows; whatever is wrong with its parts raises.
-
-    Only errors count: warnings (the rows may be unlike the training rows) and the values themselves do not.
-    """
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        _predict_all(model, _make_rows(model))
-
-
-@singledispatch
-def _make_rows(model: Any) -> Any:
-    """Return input that the model accepts: one row, 0 clipped to the range of the training rows."""
-    return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
-
-
-@_make_rows.register
-def _(model: TableModel) -> Any:
-    """A table of two rows: one of values, one of missing values."""
-    import pyarrow as pa
-
-    columns = {}
-    for column in model.encoder.columns_:
-        if isinstance(column, TextColumn):
-            columns[column.name] = pa.array(["some text", None])
-        elif isinstance(column, NumberColumn):
-            columns[column.name] = pa.array([0.0, None])
-        else:
-            columns[column.name] = pa.array([0, None], pa.timestamp("s") if column.kind == "date" else pa.time32("s"))
-    return pa.table(columns)
-
-
-@_make_rows.register
-def _(model: ConformalQuantileRegressor) -> Any:
-    """Those of the model inside."""
-    return _make_rows(unwrap_frozen(model.estimators_[0]))
-
-
-@singledispatch
-def _predict_all(model: Any, rows: Any) -> None:
-    """Call every prediction method, by the type of the model; results are discarded."""
-    model.predict(rows)
-
-
-@_predict_all.register
-def _(model: KernelClassifier, rows: Any) -> None:
-    model.predict(rows)
-    if hasattr(model, "predict_proba"):  # not for every loss
-        model.predict_proba(rows)
-
-
-@_predict_all.register(KernelQuantileRegressor)
-@_predict_all.register(TableModel)
-def _(model: Any, rows: Any) -> None:
-    model.predict(rows)
-    model.predict(rows, float(np.mean(model.quantiles_)))  # a level between the fitted ones
-    model.predict_cdf(rows, np.zeros(len(rows)))
-    model.is_extrapolation(rows)
-    if getattr(model, "interval", None) is not None:
-        model.predict_interval(rows)
-
-
-@_predict_all.register
-def _(model: ConformalQuantileRegressor, rows: Any) -> None:
-    kwargs: dict[str, Any] = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * len(rows)}
-    kwargs |= {} if model._ratio is None else {"density_ratio": np.ones(len(rows))}
-    model.predict_interval(rows, **kwargs)
-    model.predict(rows)
-
-
-def _version() -> str:
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages on whose classes a file depends."""
     from quernel import __version__  # not at the top: the package imports this module
 
-    return __version__
+    return {"quernel": __version__, "scikit-learn": sklearn.__version__}
+
+
+def _one_line(error: BaseException) -> str:
+    """Return the message of an error as one line, without a full stop."""
+    return " ".join((str(error) or type(error).__name__).split()).rstrip(".")

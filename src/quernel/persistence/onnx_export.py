@@ -26,7 +26,6 @@ from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
-from quernel.persistence.models import check_model_type
 from quernel.persistence.onnx_features import feature_map_dot, table_inputs
 from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, absolute, add_all, exp, hstack, where
 
@@ -63,7 +62,9 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     overwrite : bool, default=False
         Whether to replace an existing file. Writing is atomic: the new file appears complete or not at all.
     """
-    check_model_type(model, EXPORTERS, "quernel.to_onnx")
+    if type(model) not in EXPORTERS:
+        names = ", ".join(kind.__name__ for kind in EXPORTERS)
+        raise TypeError(f"quernel.to_onnx takes a fitted {names}; got {type(model).__name__}.")
     check_is_fitted(model.model if isinstance(model, TableModel) else model)
     graph, path = Graph(), Path(path)
     check_writable(path, overwrite=overwrite)
