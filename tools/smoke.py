@@ -45,14 +45,21 @@ def failed_command(command: str, folder: Path) -> list[str]:
     return [] if ran.returncode == 0 else [(ran.stderr.strip() or "no message").splitlines()[-1]]
 
 
+def make_row(draw: random.Random, i: int) -> str:
+    """A line of a CSV file: numbers with gaps, text and a date, as commands see them."""
+    b = "" if i % 10 == 3 else f"{draw.random()}"
+    return (
+        f"{draw.random()},{b},{['Rome', 'Oslo', 'Lima'][i % 3]},2024-{1 + i % 12:02d}-{1 + i % 28:02d},{draw.random()}"
+    )
+
+
 def main() -> int:
     """Run all checks; the number of what failed."""
     failed = 0
     names = [name for name in quernel.__all__ if hasattr(getattr(quernel, name), "fit")]
     with tempfile.TemporaryDirectory() as folder:
         draw = random.Random(0)
-        rows = [f"{draw.random()},{draw.random()},{draw.random()}" for _ in range(300)]
-        Path(folder, "data.csv").write_text("\n".join(["a,b,y", *rows]))
+        Path(folder, "data.csv").write_text("\n".join(["a,b,city,day,y", *(make_row(draw, i) for i in range(300))]))
         for command in COMMANDS:
             found = failed_command(command, Path(folder))
             print(f"quernel {command}: {'; '.join(found) or 'fine'}", flush=True)
