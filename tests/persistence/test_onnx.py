@@ -204,7 +204,9 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     path = tmp_path / "m.onnx"
     with pytest.raises(NotFittedError):
         quernel.to_onnx(KernelRegressor(), path)
-    with pytest.raises(TypeError, match=r"quernel\.to_onnx takes a fitted KernelQuantileRegressor"):
+    with pytest.raises(
+        TypeError, match=r"quernel\.to_onnx takes a fitted estimator of quernel or scikit-learn; got Gaussian"
+    ):
         quernel.to_onnx(Gaussian(), path)
     with pytest.raises(ValueError, match="Bumps has no formula for ONNX"):
         quernel.to_onnx(KernelQuantileRegressor(kernel=Bumps(), **SMALL).fit(*rows()), path)

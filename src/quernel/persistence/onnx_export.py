@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from quernel._files import check_writable, write_atomically
@@ -26,8 +27,9 @@ from quernel.estimators.levels import QuantileFunction
 from quernel.estimators.multiclass import Isotonic, ProbabilityCurves, Sigmoid
 from quernel.estimators.quantile_cv import KernelQuantileRegressorCV
 from quernel.losses import Logistic
-from quernel.persistence.onnx_features import feature_map_dot, table_inputs
-from quernel.persistence.onnx_graph import PREFIX, Graph, Tensor, absolute, add_all, exp, hstack, where
+from quernel.persistence.onnx_features import declare_columns, encode_table, feature_map_dot, find_encoder
+from quernel.persistence.onnx_graph import Graph, Tensor, absolute, add_all, exp, hstack, where
+from quernel.tables import TableEncoder
 
 Array = NDArray[np.floating]
 # Interpolated quantiles are snapped to point masses within this part of the distance that is used for fitted ones: they
@@ -35,16 +37,16 @@ Array = NDArray[np.floating]
 ROUNDING = 1e-6
 
 
-def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -> None:
+def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False, initial_types: Any = None) -> None:
     """Export a fitted model to an ONNX file, whose outputs are those of `predict` up to rounding.
 
     The graph computes in float64. Its inputs are:
 
     - of a model of arrays: ``X``, float64, shape (rows, columns);
     - of a `ConformalQuantileRegressor` calibrated by group also ``groups``, strings or int64, shape (rows,);
-    - of a `TableModel`: one input per column, by its name, of shape (rows, 1): text as strings (empty where missing),
-      everything else as float64 (NaN where missing), booleans as 0 and 1, dates as seconds since 1970. `onnx_inputs`
-      computes them from a table.
+    - of a `TableModel` or `TableEncoder`: one input per column, by its name, of shape (rows, 1): text as strings
+      (empty where missing), everything else as float64 (NaN where missing), booleans as 0 and 1, dates as seconds since
+      1970. `onnx_inputs` computes them from a table.
 
     Its outputs are:
 
@@ -53,63 +55,81 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False) -
     - of a `KernelRegressor`: ``prediction``, shape (rows,);
     - of a classifier: ``label``, and ``probabilities`` or, where the loss gives none, ``scores``;
     - of a `ConformalQuantileRegressor`: ``lower``, ``upper`` and ``prediction``, each (rows,);
-    - of a `TableModel`: ``quantiles`` and, if it has calibrated intervals, ``lower`` and ``upper``.
+    - of a `TableModel`: ``quantiles`` and, if it has calibrated intervals, ``lower`` and ``upper``;
+    - of a `TableEncoder`: ``encoded``, shape (rows, width).
 
     Parameters
     ----------
-    model : fitted estimator of quernel
+    model : fitted estimator of quernel, or of scikit-learn around one
+        A `Pipeline` and the like are converted by skl2onnx, with the converters of `quernel.persistence.onnx_pipeline`.
     path : str or path-like
     overwrite : bool, default=False
         Whether to replace an existing file. Writing is atomic: the new file appears complete or not at all.
+    initial_types : list of pairs of a name and a type of skl2onnx, optional
+        Inputs of a model of scikit-learn. None is ``X`` as above or, of a pipeline that begins with a `TableEncoder`,
+        one input per column.
     """
-    if type(model) not in EXPORTERS:
-        names = ", ".join(kind.__name__ for kind in EXPORTERS)
-        raise TypeError(f"quernel.to_onnx takes a fitted {names}; got {type(model).__name__}.")
-    check_is_fitted(model.model if isinstance(model, TableModel) else model)
-    graph, path = Graph(), Path(path)
+    path = Path(path)
+    if isinstance(model, BaseEstimator):
+        check_is_fitted(model)
     check_writable(path, overwrite=overwrite)
-    EXPORTERS[type(model)](graph, model)
-    content = graph.model(f"{type(model).__name__} of quernel").SerializeToString()
+    if type(model) in EXPORTERS:
+        graph = Graph()
+        export_model(graph, model, declare_inputs(graph, model))
+        content = graph.model(f"{type(model).__name__} of quernel").SerializeToString()
+    elif isinstance(model, BaseEstimator):
+        from quernel.persistence.onnx_pipeline import convert_pipeline
+
+        content = convert_pipeline(model, initial_types).SerializeToString()
+    else:
+        raise TypeError(
+            f"quernel.to_onnx takes a fitted estimator of quernel or scikit-learn; got {type(model).__name__}."
+        )
     with write_atomically(path, overwrite=overwrite) as part, part.open("wb") as file:
         file.write(content)
 
 
-def matrix_input(graph: Graph, model: Any) -> Tensor:
-    """Declare the input X, shape (rows, columns)."""
-    return graph.input("X", float, (None, model.n_features_in_))
+def declare_inputs(graph: Graph, model: Any) -> Tensor:
+    """Declare the inputs of a model, X of shape (rows, columns) or each column; return the matrix it predicts from."""
+    encoder = find_encoder(model)
+    if encoder is None:
+        return graph.input("X", float, (None, model.n_features_in_))
+    return encode_table(encoder, declare_columns(graph, encoder))
 
 
-def export_quantiles(graph: Graph, model: KernelQuantileRegressor) -> None:
+def export_model(graph: Graph, model: Any, x: Tensor) -> None:
+    """Add the predictions of a model from the matrix x to a graph; raise ValueError if ONNX cannot express them."""
+    EXPORTERS[type(model)](graph, model, x)
+
+
+def export_quantiles(graph: Graph, model: KernelQuantileRegressor, x: Tensor) -> None:
     """Export a quantile regressor: its fitted levels, in the order of `quantiles`."""
-    add_quantile_output(graph, model, fitted_quantiles(model, matrix_input(graph, model)))
+    add_quantile_output(graph, model, fitted_quantiles(model, x))
 
 
-def export_table_model(graph: Graph, model: TableModel) -> None:
-    """Export a model of tables: encode its columns, predict, and map back from logarithms if the target was in them."""
-    for name in ("quantiles", *(("lower", "upper") if model.interval is not None else ())):
-        if name in model.encoder.inputs:
-            raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
-    for name in model.encoder.inputs:
-        if not name or name.startswith(PREFIX):
-            raise ValueError(
-                f"The input {name!r} cannot be one of a graph: there it must have a name that does not begin with "
-                f"{PREFIX!r}. Rename the column, and fit again."
-            )
-    x = table_inputs(graph, model.encoder)
+def export_table_model(graph: Graph, model: TableModel, x: Tensor) -> None:
+    """Export a model of tables: predict, and map back from logarithms if the target was in them."""
     quantiles = fitted_quantiles(model.model, x)
     add_quantile_output(graph, model.model, exp(quantiles) if model.log_target else quantiles)
     if model.interval is not None:
         check_exportable(model.interval)
         bounds = calibrated_bounds(graph, model.interval, x)
         add_interval_outputs(graph, [exp(bound) if model.log_target else bound for bound in bounds])
+    for name in graph.outputs:
+        if name in model.encoder.inputs:
+            raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
 
 
-def export_intervals(graph: Graph, model: ConformalQuantileRegressor) -> None:
+def export_encoder(graph: Graph, model: TableEncoder, x: Tensor) -> None:
+    """Export an encoder: the encoded matrix itself."""
+    graph.output("encoded", x, float, (None, len(model.names)))
+
+
+def export_intervals(graph: Graph, model: ConformalQuantileRegressor, x: Tensor) -> None:
     """Export a ConformalQuantileRegressor: its calibrated bounds, and the median."""
     check_exportable(model)
-    x = matrix_input(graph, model)
-    add_interval_outputs(graph, calibrated_bounds(graph, model, x))
     graph.output("prediction", median_prediction(model, x), float, (None,))
+    add_interval_outputs(graph, calibrated_bounds(graph, model, x))
 
 
 def add_interval_outputs(graph: Graph, bounds: list[Tensor]) -> None:
@@ -126,15 +146,15 @@ def add_quantile_output(graph: Graph, model: KernelQuantileRegressor, quantiles:
         graph.output("quantiles", quantiles, float, (None, len(model.quantiles_)))
 
 
-def export_regressor(graph: Graph, model: KernelRegressor) -> None:
+def export_regressor(graph: Graph, model: KernelRegressor, x: Tensor) -> None:
     """Export a KernelRegressor: Phi u + b."""
-    prediction = feature_map_dot(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    prediction = feature_map_dot(model.feature_map_, x, model.coef_) + model.intercept_
     graph.output("prediction", prediction.take(0, axis=1), float, (None,))
 
 
-def export_classifier(graph: Graph, model: KernelClassifier) -> None:
+def export_classifier(graph: Graph, model: KernelClassifier, x: Tensor) -> None:
     """Export a classifier: its label, and its probabilities or, without any, its decision function."""
-    scores = feature_map_dot(model.feature_map_, matrix_input(graph, model), model.coef_) + model.intercept_
+    scores = feature_map_dot(model.feature_map_, x, model.coef_) + model.intercept_
     labels, binary = model.classes_, len(model.classes_) == 2
     dtype = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}.get(labels.dtype.kind, np.str_)
     if binary:
@@ -232,7 +252,7 @@ def _snap_to_point_masses(model: KernelQuantileRegressor, raw: Tensor, tolerance
     apply = raw.graph.apply
     distance = absolute(apply("Unsqueeze", raw, np.array([2])) - values)  # (n, q, number of values)
     nearest = apply("Gather", values, apply("ArgMin", distance, axis=2, keepdims=0))
-    close = apply("LessOrEqual", apply("ReduceMin", distance, axes=[2], keepdims=0), np.float64(tolerance))
+    close = apply("LessOrEqual", apply("ReduceMin", distance, np.array([2]), keepdims=0), np.float64(tolerance))
     return where(close, nearest, raw)
 
 
@@ -334,13 +354,14 @@ def _group_index(graph: Graph, labels: list[Any]) -> Tensor:
     return graph.apply("Unsqueeze", index, np.array([1]))
 
 
-# Registry of exporters: functions that declare inputs and outputs of the graph for a model of this class. To make a new
-# estimator exportable, add its line.
-EXPORTERS: dict[type, Callable[[Graph, Any], None]] = {
+# Registry of exporters: functions that add the outputs of a model of this class to a graph. To make a new estimator
+# exportable, alone and in a pipeline, add its line.
+EXPORTERS: dict[type, Callable[[Graph, Any, Tensor], None]] = {
     KernelQuantileRegressor: export_quantiles,
     KernelQuantileRegressorCV: export_quantiles,
     KernelRegressor: export_regressor,
     KernelClassifier: export_classifier,
     ConformalQuantileRegressor: export_intervals,
     TableModel: export_table_model,
+    TableEncoder: export_encoder,
 }

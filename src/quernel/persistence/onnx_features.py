@@ -8,13 +8,14 @@ attribute in float32, and lose half of the digits: such factors are multiplied i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
 
-from quernel.conformal.table_model import TableModel
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.kernels import (
     ArcCosine,
@@ -30,6 +31,7 @@ from quernel.kernels import (
 )
 from quernel.kernels.spline import NEAREST, OPTIONS, TINY, Pair, Power, direct_coefficients, expansion
 from quernel.persistence.onnx_graph import (
+    PREFIX,
     Graph,
     Tensor,
     absolute,
@@ -62,8 +64,8 @@ def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
 
     Parameters
     ----------
-    model : TableModel
-        As returned by `quernel.load` for a file that `quernel fit` wrote.
+    model : TableModel, TableEncoder, or Pipeline that begins with one
+        A `TableModel` is what `quernel.load` returns for a file that `quernel fit` wrote.
     table : pandas or polars data frame, Arrow table, or dict of columns
 
     Returns
@@ -72,17 +74,26 @@ def onnx_inputs(model: Any, table: Any) -> dict[str, NDArray[Any]]:
         Text as strings, empty where missing; everything else as float64, NaN where missing. It is what `run` of an
         onnxruntime session takes.
     """
-    if not isinstance(model, TableModel):
+    encoder = find_encoder(model)
+    if encoder is None:
         raise TypeError(
             f"quernel.onnx_inputs takes a model of tables, as quernel fit makes them; got {type(model).__name__}. The "
             'graph of a model of arrays is fed {"X": X}, of type float64.'
         )
-    frame, encoder = open_frame(table), model.encoder
+    frame = open_frame(table)
     encoder.check_frame(frame)
     values = {
         column.name: _input_values(column, frame.get(column.name), encoder.markers) for column in encoder.columns_
     }
     return {name: column[:, None] for name, column in values.items()}
+
+
+def find_encoder(model: Any) -> TableEncoder | None:
+    """Return the encoder of the tables that a model predicts from; None if it predicts from arrays."""
+    if isinstance(model, Pipeline):
+        return find_encoder(model.steps[0][1])
+    encoder = model if isinstance(model, TableEncoder) else getattr(model, "encoder", None)
+    return encoder if isinstance(encoder, TableEncoder) else None
 
 
 def _input_values(column: Column, entries: Any, markers: Markers) -> NDArray[Any]:
@@ -94,19 +105,36 @@ def _input_values(column: Column, entries: Any, markers: Markers) -> NDArray[Any
     return np.array([*categories, ""], dtype=object)[index]  # missing values have index -1, and so the empty string
 
 
-def table_inputs(graph: Graph, encoder: TableEncoder) -> Tensor:
-    """Return the encoded matrix (n, width), as `TableEncoder` computes it; adds one input per column."""
-    return hstack([part for column in encoder.columns_ for part in _encode_column(graph, column, encoder)])
+def declare_columns(graph: Graph, encoder: TableEncoder) -> dict[str, Tensor]:
+    """Declare an input for each column that an encoder uses, by its name, (rows, 1): text, or numbers as float64."""
+    for name in encoder.inputs:
+        if not name or name.startswith(PREFIX):
+            raise ValueError(
+                f"The input {name!r} cannot be one of a graph: there it must have a name that does not begin with "
+                f"{PREFIX!r}. Rename the column, and fit again."
+            )
+    return {column.name: graph.input(column.name, input_type(column), (None, 1)) for column in encoder.columns_}
 
 
-def _encode_column(graph: Graph, column: Column, encoder: TableEncoder) -> list[Tensor]:
-    """Return the encoded columns of one column of the table.
+def input_type(column: Column) -> type:
+    """Return the type of the input of a column."""
+    return str if isinstance(column, TextColumn) else float
+
+
+def encode_table(encoder: TableEncoder, columns: Mapping[str, Tensor]) -> Tensor:
+    """Return the encoded matrix (n, width), as `TableEncoder` computes it, from its columns (n, 1) by name."""
+    return hstack(
+        [part for column in encoder.columns_ for part in _encode_column(columns[column.name], column, encoder)]
+    )
+
+
+def _encode_column(x: Tensor, column: Column, encoder: TableEncoder) -> list[Tensor]:
+    """Return the encoded columns of one column of the table, x of shape (n, 1).
 
     Missing values are imputed by `column.fill`; a column that is `flagged` adds an indicator of them.
     """
     if isinstance(column, TextColumn):
-        return [_encode_text(graph, column, encoder.missing_markers(column))]
-    x = graph.input(column.name, float, (None, 1))
+        return [_encode_text(x, column, encoder.missing_markers(column))]
     if type(column) is NumberColumn:
         for number in number_markers(encoder.missing):  # missing-value markers that are numbers, such as -999
             x = where(equal(x, number), np.nan, x)
@@ -121,14 +149,13 @@ def _encode_column(graph: Graph, column: Column, encoder: TableEncoder) -> list[
     return [filled, *flag]
 
 
-def _encode_text(graph: Graph, column: TextColumn, markers: tuple[str, ...]) -> Tensor:
+def _encode_text(text: Tensor, column: TextColumn, markers: tuple[str, ...]) -> Tensor:
     """Return the one-hot encoding of a text column, (n, width), as a lookup in `column.codes`.
 
     Its first rows are those of the known categories; then come one for other text and one for missing values, to which
     the missing-value markers belong.
     """
-    text = graph.input(column.name, str, (None, 1))
-    n = len(column.categories)
+    n, graph = len(column.categories), text.graph
     rows = dict.fromkeys(markers, n + 1) | column.places
     row = graph.lookup(text, rows, default=n)
     return graph.constant(column.codes).take(graph.apply("Squeeze", row, np.array([1])), axis=0)

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 # Versions of the operator sets (the standard one and ai.onnx.ml) and of the file format.
-OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
+OPSET, ML_OPSET, IR_VERSION = 18, 3, 8
 # Prefix of the names of intermediate values, so that they cannot clash with names of inputs and outputs.
 PREFIX = "quernel/"
+Shape = tuple[int | None, ...]  # None is the number of rows
 
 
 def import_onnx() -> ModuleType:
@@ -38,35 +39,39 @@ class Graph:
     """An ONNX graph under construction: operations on its tensors append nodes.
 
     Declare inputs with `input`, compute with the tensors, declare outputs with `output`, and finish with `model`.
+
+    Attributes
+    ----------
+    nodes, constants : lists of NodeProto and TensorProto
+    outputs : dict of name to tensor, NumPy dtype and shape
     """
 
-    def __init__(self) -> None:
-        self.onnx = import_onnx()
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
+    def __init__(self, prefix: str = PREFIX) -> None:
+        self.onnx, self._prefix = import_onnx(), prefix
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.outputs: dict[str, tuple[Tensor, Any, Shape]] = {}
         self._inputs: list[Any] = []
-        self._outputs: list[Any] = []
 
-    def input(self, name: str, dtype: Any, shape: tuple[int | None, ...]) -> Tensor:
+    def input(self, name: str, dtype: Any, shape: Shape) -> Tensor:
         """Declare an input of this NumPy dtype; None in the shape is the number of rows."""
         self._inputs.append(self._value_info(name, np.dtype(dtype), shape))
         return Tensor(self, name)
 
-    def output(self, name: str, value: Tensor, dtype: Any, shape: tuple[int | None, ...]) -> None:
+    def output(self, name: str, value: Tensor, dtype: Any, shape: Shape) -> None:
         """Declare a tensor to be an output of this name."""
-        self._nodes.append(self.onnx.helper.make_node("Identity", [value.name], [name]))
-        self._outputs.append(self._value_info(name, np.dtype(dtype), shape))
+        self.outputs[name] = value, np.dtype(dtype), shape
 
     def constant(self, value: ArrayLike) -> Tensor:
         """Add an array of numbers or text as a constant (an initializer of the graph)."""
         array = np.asarray(value)
-        name = f"{PREFIX}constant{len(self._constants)}"
+        name = f"{self._prefix}constant{len(self.constants)}"
         if array.dtype.kind in "UO":
             text = [str(item).encode() for item in array.ravel().tolist()]
             tensor = self.onnx.helper.make_tensor(name, self.onnx.TensorProto.STRING, array.shape, text)
         else:
             tensor = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-        self._constants.append(tensor)
+        self.constants.append(tensor)
         return Tensor(self, name)
 
     def apply(self, name: str, *args: Tensor | ArrayLike, outputs: int = 1, **attributes: Any) -> Any:
@@ -80,8 +85,8 @@ class Graph:
         **attributes : of the node, such as axis
         """
         inputs = [value if isinstance(value, Tensor) else self.constant(value) for value in args]
-        names = [f"{PREFIX}{name}{len(self._nodes)}_{i}" for i in range(outputs)]
-        self._nodes.append(self.onnx.helper.make_node(name, [value.name for value in inputs], names, **attributes))
+        names = [f"{self._prefix}{name}{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(self.onnx.helper.make_node(name, [value.name for value in inputs], names, **attributes))
         tensors = tuple(Tensor(self, output) for output in names)
         return tensors[0] if outputs == 1 else tensors
 
@@ -96,14 +101,16 @@ class Graph:
         from quernel import __version__
 
         helper = self.onnx.helper
-        graph = helper.make_graph(self._nodes, "quernel", self._inputs, self._outputs, self._constants)
+        renamed = [helper.make_node("Identity", [value.name], [name]) for name, (value, *_) in self.outputs.items()]
+        declared = [self._value_info(name, dtype, shape) for name, (_, dtype, shape) in self.outputs.items()]
+        graph = helper.make_graph([*self.nodes, *renamed], "quernel", self._inputs, declared, self.constants)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, doc_string=description)
         model.producer_name, model.producer_version = "quernel", __version__
         self.onnx.checker.check_model(model)
         return model
 
-    def _value_info(self, name: str, dtype: np.dtype[Any], shape: tuple[int | None, ...]) -> Any:
+    def _value_info(self, name: str, dtype: np.dtype[Any], shape: Shape) -> Any:
         """Declare name, element type and shape of an input or output."""
         helper = self.onnx.helper
         element = self.onnx.TensorProto.STRING if dtype.kind in "UO" else helper.np_dtype_to_tensor_dtype(dtype)
@@ -149,7 +156,7 @@ class Tensor:
 
     def prod(self, axis: int) -> Tensor:
         """Product along an axis."""
-        return self.graph.apply("ReduceProd", self, axes=[axis], keepdims=0)
+        return self.graph.apply("ReduceProd", self, np.array([axis]), keepdims=0)
 
     def take(self, index: Tensor | ArrayLike, axis: int) -> Tensor:
         """Select entries along an axis, as `np.take`: a scalar index drops the axis."""
