@@ -23,8 +23,10 @@ import quernel.estimators.quantile_cv
 import quernel.estimators.regressor
 import quernel.kernels.fourier
 import quernel.plots
-from quernel import tables, theory
+from quernel import theory
+from quernel.conformal.table_model import TableModel
 from quernel.losses import LOSSES as LOSS_REGISTRY
+from quernel.tables.training_data import ReadOptions, prepare
 from support.command_line import run
 from support.tables import sales
 
@@ -199,9 +201,9 @@ def test_the_shipping_example_of_a_table_as_onnx_runs(tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
-    training = tables.prepare(sales(), tables.ReadOptions("price", log_target=True))
+    training = prepare(sales(), ReadOptions("price", log_target=True))
     estimator = quernel.KernelQuantileRegressor([0.1, 0.9], n_components=20, random_state=0)
-    model = tables.TableModel(training.encoder, estimator.fit(training.X, training.y), "price", log_target=True)
+    model = TableModel(training.encoder, estimator.fit(training.X, training.y), "price", log_target=True)
     quernel.save(model, "houses.quernel")
     _, example = re.findall(r"```text\n(.*?)```", SHIPPING, re.S)
     frame = sales(60, seed=1).to_pandas()
@@ -250,7 +252,7 @@ def test_the_command_line_page_states_which_categories_get_a_column():
     text = [category for category, count in counts.items() for _ in range(count)]
     for categories, expected in ((text, set(counts) - {"rare", "known"}), (text[: 3 * few], {"known", "w000"})):
         table = pa.table({"text": categories, "y": np.arange(float(len(categories)))})
-        (column,) = tables.prepare(table, tables.ReadOptions("y")).encoder.columns_
+        (column,) = prepare(table, ReadOptions("y")).encoder.columns_
         assert set(column.categories) == expected
 
 
