@@ -39,10 +39,11 @@ LAST_DIGITS = 1e-12
 
 
 class Verdict:
-    """Judges one number F against min F, which lies in a bracket, and the null model's F0."""
+    """Judges one number F against min F, which lies in a bracket, and the null model's F0: exact, and in doubles."""
 
-    def __init__(self, objective: Array, null: Array, gap: float, tol: float, warned: bool) -> None:
-        self.objective, self.null, self.tol = objective, null, tol
+    def __init__(self, objective: Array, nulls: tuple[Array, Array], gap: float, tol: float, warned: bool) -> None:
+        self.objective, (self.null, self.null_in_doubles), self.tol = objective, nulls, tol
+        null = self.null
         self.scale = max(objective, null / 1000)
         self.claimed = Extended(gap) * self.scale
         self.warned = warned and not gap <= tol
@@ -58,6 +59,8 @@ class Verdict:
     def judge(self, bracket: Bracket) -> tuple[list[str], list[str]]:
         """(failures that are certain, failures that the bracket can neither prove nor rule out)."""
         certain, open_ = [], []
+        if bracket.low > bracket.high:
+            return certain, ["a contradiction of the oracle"]
         least, most = self.distances(bracket)
         limits = {"false certificate": self.claimed}
         if not self.warned:
@@ -67,7 +70,7 @@ class Verdict:
                 certain.append(name)
             elif most > limit:
                 open_.append(name)
-        if self.objective > self.null * (1 + Extended(LAST_DIGITS)):
+        if self.objective > self.null_in_doubles * (1 + Extended(LAST_DIGITS)):
             certain.append("worse than null")
         return certain, open_
 
@@ -137,7 +140,7 @@ def _judge_column(attack: Attack, answer: Answer, k: int, loss: LossByHand, y: A
             y, attack.weight, attack.alpha, attack.intercept, answer.features, margin=loss.margin
         )
     objective = returned.objective(loss, answer.coef[:, k], answer.intercept[k])
-    verdict = Verdict(objective, sample.null_objective(loss)[1], answer.gap[k], attack.tol, answer.warned)
+    verdict = Verdict(objective, sample.null_objective(loss), answer.gap[k], attack.tol, answer.warned)
     bracket = bracket_optimum(sample, loss, verdict.is_settled)
     return verdict.describe(bracket) | {"column": k}
 
@@ -147,10 +150,11 @@ def _judge_joint(attack: Attack, answer: Answer) -> dict[str, Any]:
     sample = _sample(attack, attack.y)
     laws = [replace(attack.loss, level=level) for level in attack.levels]
     values = [sample.objective(law, answer.coef[:, k], answer.intercept[k]) for k, law in enumerate(laws)]
-    nulls = [sample.null_objective(law)[1] for law in laws]
-    scales = [max(value, null / 1000) for value, null in zip(values, nulls, strict=True)]
+    nulls = [sample.null_objective(law) for law in laws]
+    scales = [max(value, null / 1000) for value, (null, _) in zip(values, nulls, strict=True)]
     claimed = sum(Extended(gap) * scale for gap, scale in zip(answer.gap, scales, strict=True))
-    verdict = Verdict(sum(values), sum(nulls), float(np.max(answer.gap)), attack.tol, answer.warned)
+    total = sum(null for null, _ in nulls), sum(null for _, null in nulls)
+    verdict = Verdict(sum(values), total, float(np.max(answer.gap)), attack.tol, answer.warned)
     verdict.claimed, verdict.scale = claimed, sum(scales)
     bracket = bracket_joint(sample, laws, verdict.is_settled)
     return verdict.describe(bracket)
@@ -165,7 +169,7 @@ def _judge_multinomial(attack: Attack, answer: Answer) -> dict[str, Any]:
     )  # fmt: skip
     objective = multinomial_objective(sample, answer.coef, answer.intercept)
     null = multinomial_null(sample, len(attack.classes))
-    verdict = Verdict(objective, null, answer.gap[0], attack.tol, answer.warned)
+    verdict = Verdict(objective, (null, null), answer.gap[0], attack.tol, answer.warned)
     return verdict.describe(bracket_multinomial(sample, len(attack.classes), verdict.is_settled))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.attack_interior import Factor, Program, interior_points, orthogonalise, weighted_gram
-from benchmarks.attack_losses import ROUNDING, Extended, LossByHand, Sample, multiply
+from benchmarks.attack_losses import ROUNDING, Extended, LossByHand, Sample, add_up, halves, multiply
 from benchmarks.attack_optimum import Bracket
 
 Array = NDArray[np.floating]
@@ -62,7 +62,7 @@ def bracket_joint(sample: Sample, laws: list[LossByHand], settled: Settled) -> B
     offset = sample.y.astype(Extended) - sample.middle
     unit = sample.share @ np.abs(offset)
     unit = unit if unit > 0 else Extended(1)
-    bracket = Bracket(Extended(0), sum(sample.null_objective(law)[1] for law in laws))
+    bracket = Bracket(Extended(0), sum(sample.null_objective(law)[0] for law in laws))
     centred = sample.centred()
     features, basis = orthogonalise(centred) if n < centred.shape[1] else (centred, None)
     for at in interior_points(_joint_program(sample, features, levels, unit)):
@@ -109,14 +109,13 @@ def multinomial_objective(sample: Sample, coef: Array, intercept: Array) -> Arra
     """F of coefficients (M, K) and intercepts (K,), or (parts, K) of which the sum is meant; y holds class codes."""
     assert sample.features is not None
     coef, intercept = np.asarray(coef, dtype=Extended), np.atleast_2d(intercept)
-    codes = sample.y.astype(int)
-    parts = [multiply(sample.features, coef[:, k]) for k in range(coef.shape[1])]
-    high, low = (np.column_stack([part[j] for part in parts]) for j in range(2))
-    rows = np.arange(len(codes))
-    # Differences to the row's own class, in pieces, so that what all classes share cancels before it is rounded.
-    score = high.astype(Extended) - high[rows, codes][:, None] + (low - low[rows, codes][:, None])
-    for part in intercept.astype(Extended):
-        score = score + (part[None] - part[codes][:, None])
+    codes, scores = sample.y.astype(int), []
+    for k in range(coef.shape[1]):
+        high, low = multiply(sample.features, coef[:, k])
+        numbers = [half for number in intercept[:, k] for half in halves(Extended(number))]
+        scores.append(add_up(high, [np.full(len(codes), number) for number in numbers] + [low]))
+    score = np.column_stack(scores)
+    score = score - score[np.arange(len(codes)), codes][:, None]
     return sample.share @ _excess(score, codes) + Extended(sample.alpha) * np.sum(coef**2)
 
 

@@ -40,7 +40,7 @@ class InteriorOptions:
     centring: tuple[float, ...] = (0.1, 0.5, 1.0)
     # The method ends after so many iterations in which the error did not fall by this factor.
     progress: float = 0.9
-    patience: int = 8
+    patience: int = 12
 
 
 OPTIONS = InteriorOptions()
@@ -229,7 +229,7 @@ class _System:
 
 def _start(program: Program) -> Iterate:
     up, down = np.isfinite(program.high), np.isfinite(program.low)
-    inside = np.where(up & down, (program.low + program.high) / 2, 0)
+    inside = np.where(up & down, (np.where(down, program.low, 0) + np.where(up, program.high, 0)) / 2, 0)
     z = np.where(up & ~down, program.high - 1, np.where(down & ~up, program.low + 1, inside))
     above, below = np.where(up, program.high - z, 1), np.where(down, z - program.low, 1)
     # Products share p (high - z) of one size, in spite of weights over many decades.
@@ -322,7 +322,7 @@ def _iterate(program: Program, at: Iterate, max_iter: int, goal: float) -> Itera
         stalled = 0 if point.merit < OPTIONS.progress * least else stalled + 1
         least = min(least, point.merit)
         yield point.merit, at
-        if stalled > (2 if point.gap <= goal else OPTIONS.patience):
+        if stalled > (2 if 0 < point.gap <= goal else OPTIONS.patience):
             return
         try:
             at = point.advance()

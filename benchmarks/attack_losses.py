@@ -60,6 +60,15 @@ def multiply(matrix: Array, vector: Array) -> tuple[Array, Array]:
     return product[:, 0], error[:, 0]
 
 
+def add_up(first: Array, parts: list[Array]) -> Array:
+    """first + sum of parts, extended; what cancels does so in double-double arithmetic, before anything is rounded."""
+    total, rest = first, np.zeros(first.shape)
+    for part in parts:
+        total, lost = _two_sum(total, part)
+        rest = rest + lost
+    return total.astype(Extended) + rest
+
+
 @dataclass(frozen=True)
 class LossByHand:
     """One loss: `level` of quantiles and expectiles; `length` is Huber's threshold, a width, epsilon or a scale."""
@@ -234,14 +243,10 @@ class Sample:
         assert self.features is not None
         high, low = multiply(self.features, coef)
         sign = -self.y if loss.margin else np.full(len(self.y), -1.0)
-        total, rest = np.ones(len(self.y)) if loss.margin else self.y, np.zeros(len(self.y))
         parts = [sign * high, sign * low]
         for number in np.atleast_1d(intercept):
             parts += [sign * half for half in halves(Extended(number))]
-        for part in parts:
-            total, lost = _two_sum(total, part)
-            rest = rest + lost
-        return total.astype(Extended) + rest
+        return add_up(np.ones(len(self.y)) if loss.margin else self.y, parts)
 
     def objective(self, loss: LossByHand, coef: Array, intercept: Array) -> Array:
         """F(u, b), to 18 digits."""
@@ -303,12 +308,15 @@ class Sample:
         return best, values[best]
 
     def null_objective(self, loss: LossByHand) -> tuple[Array, Array]:
-        """(the best constant, F there); 0 without an intercept."""
+        """F at the best constant and at the better of the two doubles next to it; at 0 without an intercept."""
+        offset, sign = self.offsets(loss)
         if not self.intercept:
-            offset, _ = self.offsets(loss)
-            return Extended(0), self.share @ loss.value(offset)
+            value = self.share @ loss.value(offset)
+            return value, value
         constant, value = self.best_constant(loss)
-        return constant + self.middle, value
+        double = float(constant + self.middle)
+        near = [double, np.nextafter(double, -np.inf), np.nextafter(double, np.inf)]
+        return value, min(self.share @ loss.value(offset - sign * (Extended(b) - self.middle)) for b in near)
 
 
 def _weighted_median(values: Array, share: Array) -> float:

@@ -136,7 +136,7 @@ class Bracket:
 
 def bracket_optimum(sample: Sample, loss: LossByHand, settled: Callable[[Bracket], bool]) -> Bracket:
     """The bracket around min F by as many attempts as it takes for `settled(bracket)`."""
-    _, null = sample.null_objective(loss)
+    null, _ = sample.null_objective(loss)
     bracket = Bracket(Extended(0), null)
     program, pairs, dual_unit, unit = build_program(sample, loss)
 
