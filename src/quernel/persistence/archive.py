@@ -39,7 +39,7 @@ UNKEPT_KEYS = {"bool", "bool_", "NoneType"}
 # What invalid archives, array headers (NumPy parses them as Python literals) and inconsistent objects raise.
 FILE_ERRORS = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError),
-    *(ImportError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile),
+    *(AssertionError, ImportError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile),
 )
 
 Node = dict[str, Any]
@@ -55,6 +55,11 @@ class UntrustedError(TypeError):
     def __init__(self, found: list[tuple[str, str]]) -> None:
         self.found = found
         super().__init__("; ".join(f"{where} is of the untrusted type {name}" for where, name in found[:3]))
+
+
+def type_name(kind: Any) -> str:
+    """Return the name of a class or function as skops writes it."""
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def dump_archive(model: Any, about: Mapping[str, Any]) -> bytes:

@@ -35,6 +35,7 @@ from quernel.estimators import KernelClassifier, KernelQuantileRegressor
 from quernel.estimators.base import KernelEstimator
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.kernels import resolve
+from quernel.persistence.archive import type_name
 from quernel.tables import TableEncoder
 
 FEATURE_MAPS = (RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures)
@@ -61,11 +62,6 @@ def check_model(model: Any, trusted: Collection[str] = ()) -> None:
             for part, (kind, rule) in itertools.product(parts, rules):
                 if isinstance(part, kind):
                     rule(part)
-
-
-def type_name(kind: Any) -> str:
-    """Return the name of a class or function as skops writes it."""
-    return f"{kind.__module__}.{kind.__name__}"
 
 
 def walk_objects(root: Any) -> Iterator[Any]:

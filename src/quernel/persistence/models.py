@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 import sklearn
 from scipy import special
-from scipy.interpolate import BSpline
 from sklearn.base import BaseEstimator
-from sklearn.tree._tree import Tree
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
 
@@ -38,8 +36,8 @@ from quernel.persistence.archive import (
     dump_archive,
     read_archive,
     read_schema,
+    type_name,
 )
-from quernel.persistence.integrity import check_model, type_name, walk_objects
 
 # Version of the file format, to be increased when older versions of quernel would misread new files.
 FORMAT = 1
@@ -164,6 +162,8 @@ def _construct(archive: bytes, trusted: set[str]) -> Any:
     """Return the model in an archive; raise one of FILE_ERRORS if anything is wrong with it."""
     import skops.io
 
+    from quernel.persistence.integrity import check_model  # which imports all of scikit-learn's ensembles
+
     schema, n_axes = read_schema(archive)
     about, versions = schema["quernel"], _versions()
     if not isinstance(about.get("format"), int) or not 1 <= about["format"] <= FORMAT:
@@ -190,6 +190,8 @@ def _construct(archive: bytes, trusted: set[str]) -> Any:
 
 def _export(model: Any) -> Any:
     """Return a model whose parts with `_export_state` hold what predictions need and no more."""
+    from quernel.persistence.integrity import walk_objects
+
     exported = {}
     for part in walk_objects(model):
         if hasattr(part, "_export_state"):
@@ -203,8 +205,10 @@ def _export(model: Any) -> Any:
 @cache
 def _fixed_names() -> dict[str, set[str]]:
     """Return, for each loader of skops, the names of what it may construct, but for the classes of quernel."""
+    from scipy.interpolate import BSpline
     from sklearn import feature_selection, metrics
     from sklearn._loss import _loss
+    from sklearn.tree._tree import Tree
     from sklearn.utils import all_estimators
 
     packages = tuple(f"sklearn.{name}." for name in SKLEARN_PACKAGES)

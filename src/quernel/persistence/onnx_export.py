@@ -280,6 +280,11 @@ def check_exportable(model: ConformalQuantileRegressor) -> None:
     if not kinds <= {str, int, bool}:
         raise ValueError(f"Labels of groups must be text or whole numbers in ONNX; got {kinds.pop().__name__}.")
     for inner in _inner_models(model):
+        if hasattr(inner, "encoder_") and len(model.estimators_) > 1:
+            raise ValueError(
+                "Each model of cv+ has an encoder of its own, which cannot be written as ONNX. Calibrate with "
+                "method='split', or put a TableEncoder before the intervals in a Pipeline."
+            )
         if not isinstance(inner, KernelQuantileRegressor):
             own = isinstance(inner, ConformalQuantileRegressor | TableModel)
             other = "make a model of tables with quernel fit --conformal" if own else "export it with a tool of its own"

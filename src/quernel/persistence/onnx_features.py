@@ -16,6 +16,8 @@ from numpy.polynomial.chebyshev import cheb2poly
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
+from quernel.conformal import ConformalQuantileRegressor
+from quernel.conformal.adapters import unwrap_frozen
 from quernel.features import LandmarkPredictor, Nystroem, PivotedCholesky, PrecomputedFeatures, RandomFeatures
 from quernel.kernels import (
     ArcCosine,
@@ -92,8 +94,10 @@ def find_encoder(model: Any) -> TableEncoder | None:
     """Return the encoder of the tables that a model predicts from; None if it predicts from arrays."""
     if isinstance(model, Pipeline):
         return find_encoder(model.steps[0][1])
-    encoder = model if isinstance(model, TableEncoder) else getattr(model, "encoder", None)
-    return encoder if isinstance(encoder, TableEncoder) else None
+    if isinstance(model, ConformalQuantileRegressor) and len(model.estimators_) == 1:
+        return find_encoder(unwrap_frozen(model.estimators_[0]))
+    candidates = (model, getattr(model, "encoder", None), getattr(model, "encoder_", None))
+    return next((one for one in candidates if isinstance(one, TableEncoder)), None)
 
 
 def _input_values(column: Column, entries: Any, markers: Markers) -> NDArray[Any]:

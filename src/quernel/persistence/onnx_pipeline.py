@@ -114,8 +114,9 @@ def _export(graph: Graph, operator: Any) -> Graph:
     """Run the exporter of a model on the inputs of its operator; outputs of shape (rows,) become columns."""
     model, inputs = operator.raw_operator, operator.inputs
     tensors = {one.raw_name: Tensor(graph, one.full_name) for one in inputs}
-    if isinstance(model, TableEncoder):
-        x = encode_table(model, _columns(model, inputs, tensors))
+    encoder = find_encoder(model)
+    if encoder is not None:
+        x = encode_table(encoder, _columns(encoder, inputs, tensors))
     else:
         x = hstack([tensor.astype(float) for tensor in tensors.values()])
     if getattr(model, "_groups", None) is not None:
