@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Largest ratio of two positive weights of a fit: squares of their shares must not underflow.
 MAX_WEIGHT_RATIO = 1e150
@@ -51,3 +52,36 @@ def check_weight_ratio(name: str, largest: float, smallest: float) -> None:
             f"The positive entries of {name} range from {smallest:g} to {largest:g}, a ratio above "
             f"{MAX_WEIGHT_RATIO:.0e}: the smallest ones count for nothing and underflow. Give those rows a weight of 0."
         )
+
+
+def check_weight(sample_weight: Any, n_rows: int) -> NDArray[np.floating]:
+    """Validate sample weights, finite, non-negative and not all 0; return shape (n,). A scalar applies to all rows."""
+    try:
+        weight = np.asarray(sample_weight, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"sample_weight must hold numbers: {error}.") from error
+    if weight.ndim == 0:
+        weight = np.full(n_rows, float(weight))
+    if weight.ndim != 1:
+        raise ValueError(f"Sample weights must be 1D array or scalar, got {weight.ndim}D array.")
+    if len(weight) != n_rows:
+        raise ValueError(
+            f"sample_weight.shape == {weight.shape}, expected {(n_rows,)}: there must be one weight per row of X."
+        )
+    if not np.isfinite(weight).all():
+        raise ValueError(
+            f"sample_weight contains {np.sum(~np.isfinite(weight))} NaN or infinite entries; use 0 to leave rows out."
+        )
+    if (weight < 0).any():
+        raise ValueError(f"sample_weight contains {np.sum(weight < 0)} negative entries; weights must be >= 0.")
+    if not (weight > 0).any():
+        raise ValueError("sample_weight is zero for every row: there is nothing to fit. Give some rows a weight.")
+    check_weight_sum("sample_weight", sum_silently(weight), float(weight.max()))
+    check_weight_ratio("sample_weight", float(weight.max()), float(weight[weight > 0].min()))
+    return weight
+
+
+def sum_silently(X: NDArray[np.floating]) -> float:
+    """Sum of all entries, NaN or infinite if any entry is; overflow is silent."""
+    with np.errstate(over="ignore", invalid="ignore"):  # threads do not inherit this setting
+        return float(X.sum())

@@ -139,7 +139,6 @@ def spoiled(X, value, rows=(3, 7), column=1):
     return X
 
 
-@pytest.mark.parametrize(("value", "count"), [(np.nan, "2 NaN, 0 infinite"), (-np.inf, "0 NaN, 2 infinite")])
 @pytest.mark.parametrize(
     ("make", "label"),
     [
@@ -151,9 +150,18 @@ def spoiled(X, value, rows=(3, 7), column=1):
     ],
     ids=["array", "float32", "lists", "pandas", "polars"],
 )
-def test_missing_numbers_in_X(table, make, label, value, count):
+def test_infinite_numbers_in_X_are_refused_and_missing_ones_are_not(table, make, label):
     X, y = table
-    says(message_of(KernelQuantileRegressor().fit, make(spoiled(X, value)), y), "X", label, count, "SimpleImputer")
+    message = message_of(KernelQuantileRegressor().fit, make(spoiled(X, -np.inf)), y)
+    says(message, "X contains infinity", label, "0 NaN, 2 infinite", "by NaN if the value is missing")
+    with pytest.raises(WorkStartedError):
+        KernelQuantileRegressor().fit(make(spoiled(X, np.nan)), y)
+
+
+def test_infinite_numbers_beside_text_are_refused(table):
+    X, y = table
+    frame = pd.DataFrame(X, columns=COLUMNS).assign(load=np.inf, colour=["red", "blue"] * (N // 2))
+    says(message_of(KernelQuantileRegressor().fit, frame, y), "infinity in column 'load'", f"0 NaN, {N} infinite")
 
 
 def test_columns_of_one_name_are_refused_by_name(table, model):
@@ -163,11 +171,11 @@ def test_columns_of_one_name_are_refused_by_name(table, model):
         says(message_of(call), "several columns of one name: 'wind'", "Rename or drop")
 
 
-def test_every_column_with_missing_numbers_is_named(table):
+def test_every_column_with_infinite_numbers_is_named(table):
     X, y = table
-    X = spoiled(spoiled(X, np.nan, rows=(0,), column=0), np.inf, rows=(1, 2), column=2)
+    X = spoiled(spoiled(X, -np.inf, rows=(0,), column=0), np.inf, rows=(1, 2), column=2)
     message = message_of(KernelQuantileRegressor().fit, pd.DataFrame(X, columns=COLUMNS), y)
-    says(message, "'wind' (1 NaN, 0 infinite)", "'price' (0 NaN, 2 infinite)")
+    says(message, "'wind' (0 NaN, 1 infinite)", "'price' (0 NaN, 2 infinite)")
     assert "load" not in message
 
 
@@ -181,8 +189,8 @@ def test_every_column_with_missing_numbers_is_named(table):
     ids=["pandas NA", "polars null", "None among objects"],
 )
 def test_empty_cells_of_frames(table, make):
-    message = message_of(KernelQuantileRegressor().fit, make([None, *np.arange(1.0, N)]), table[1])
-    says(message, "column 'wind'", "1 NaN", "SimpleImputer")
+    with pytest.raises(WorkStartedError):
+        KernelQuantileRegressor().fit(make([None, *np.arange(1.0, N)]), table[1])
 
 
 @pytest.mark.parametrize(("value", "count"), [(np.nan, "3 NaN and 0 infinite"), (np.inf, "0 NaN and 3 infinite")])
@@ -233,15 +241,15 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("make", "label"), [case[1:] for case in TEXTS], ids=[case[0] for case in TEXTS])
-def test_text_in_X(table, make, label):
-    X, y = table
-    says(message_of(KernelQuantileRegressor().fit, make(X), y), label, "text", "such as 'red'", "OneHotEncoder")
+def test_text_where_the_model_was_fitted_to_numbers(table, model, make, label):
+    named = KernelQuantileRegressor(n_components=20).fit(pd.DataFrame(table[0], columns=COLUMNS), table[1])
+    fitted = named if "'" in label else model
+    says(message_of(fitted.predict, make(table[0])), label, "text", "such as 'red'", "fitted to numbers")
 
 
 DAY = datetime.date(2024, 2, 29)
 DAYS = pd.date_range("2024-02-29", periods=N)
 DATES = [
-    ("numpy", lambda X: np.asarray(DAYS)[:, None], "Column 0"),
     ("object array", lambda X: np.array([[0.5, DAY]] * N, dtype=object), "Column 1"),
     ("lists", lambda X: [[0.5, DAY]] * N, "Column 1"),
     ("pandas", lambda X: pd.DataFrame({"wind": X[:, 0], "when": DAYS}), "Column 'when'"),
@@ -260,9 +268,10 @@ DATES = [
 
 
 @pytest.mark.parametrize(("make", "label"), [case[1:] for case in DATES], ids=[case[0] for case in DATES])
-def test_dates_in_X(table, make, label):
-    X, y = table
-    says(message_of(KernelQuantileRegressor().fit, make(X), y), label, "dates", "2024-02-29", "numbers first")
+def test_dates_where_the_model_was_fitted_to_numbers(table, make, label, model):
+    named = KernelQuantileRegressor(n_components=20).fit(pd.DataFrame({"wind": table[0][:, 0], "when": 1.0}), table[1])
+    fitted = named if "'" in label else KernelQuantileRegressor(n_components=20).fit(table[0][:, :2], table[1])
+    says(message_of(fitted.predict, make(table[0])), label, "dates", "2024-02-29", "fitted to numbers")
 
 
 @pytest.mark.parametrize(
@@ -373,11 +382,14 @@ def test_another_number_of_columns(model, table, method):
 
 
 def test_missing_numbers_at_predict(model, table):
-    says(message_of(model.predict, spoiled(table[0], np.nan)), "column 1 ", "2 NaN", "SimpleImputer")
+    """They are imputed by the means, if the training rows had none."""
+    X = table[0]
+    np.testing.assert_allclose(model.predict(spoiled(X, np.nan)), model.predict(spoiled(X, X[:, 1].mean())))
+    says(message_of(model.predict, spoiled(X, np.inf)), "column 1 ", "2 infinite", "by NaN if the value is missing")
 
 
 def test_text_at_predict(model, table):
-    says(message_of(model.predict, with_text(table[0])), "Column 1", "text", "OneHotEncoder")
+    says(message_of(model.predict, with_text(table[0])), "Column 1", "text", "fitted to numbers")
 
 
 @pytest.mark.parametrize(("wanted", "named"), [(0.95, "0.95"), (0.05, "0.05"), ([0.5, 0.99], "0.99")])

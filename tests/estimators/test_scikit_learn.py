@@ -20,6 +20,7 @@ from quernel import (
     KernelQuantileRegressor,
     KernelQuantileRegressorCV,
     KernelRegressor,
+    TableEncoder,
 )
 from quernel.kernels import Matern
 
@@ -27,7 +28,13 @@ SMALL = {"n_components": 50, "alpha": 1e-3, "random_state": 0}
 COLUMNS = ["wind", "load", "price"]
 
 
-DEFAULTS = [KernelQuantileRegressor(), KernelRegressor(), KernelClassifier(), ConformalQuantileRegressor()]
+DEFAULTS = [
+    KernelQuantileRegressor(),
+    KernelRegressor(),
+    KernelClassifier(),
+    ConformalQuantileRegressor(),
+    TableEncoder(),
+]
 # As scikit-learn declares its own estimators that divide rows at random; tests/conformal/test_regressor.py shows why.
 NOT_EQUIVALENT = {"check_sample_weight_equivalence_on_dense_data": "equal rows may train and calibrate"}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from quernel.tables import DateColumn, TableError, TextColumn
-from quernel.tables.frames import column_kind
+from quernel.tables.frames import as_entries
 from quernel.tables.training_data import ReadOptions, prepare
 from support.tables import fit_encoder, sales
 
@@ -220,8 +220,8 @@ def test_numbers_are_not_read_as_categories_that_they_cannot_be():
     (codes,) = learnt(c=["1", "20", "c"] * 6).columns_
     (truths,) = learnt(c=["true", "false"] * 6).columns_
     for values, can in ((np.array([1]), [False, False, True, False]), (np.array([True]), [False, False, False, True])):
-        kind = column_kind(values)
-        assert [column.can_read(kind, values) for column in (zips, texts, codes, truths)] == can
+        entries = as_entries(values)
+        assert [column.can_read(entries.kind, entries) for column in (zips, texts, codes, truths)] == can
 
 
 def test_missing_markers_are_missing_in_any_table():

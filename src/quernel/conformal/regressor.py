@@ -35,7 +35,8 @@ from quernel.conformal.methods import (
     score_level,
     use_all_rows,
 )
-from quernel.estimators.inputs import blockwise
+from quernel.estimators import KernelQuantileRegressor
+from quernel.estimators.inputs import as_frame_like, blockwise
 from quernel.estimators.warnings import warning_as_one
 from quernel.features.random import as_generator
 
@@ -224,7 +225,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         return self
 
     @blockwise
-    def predict_interval(self, X: Any, *, groups: Any = None, density_ratio: Any = None) -> Array:
+    def predict_interval(self, X: Any, *, groups: Any = None, density_ratio: Any = None, as_frame: bool = False) -> Any:
         """Predict the calibrated interval of each row.
 
         Parameters
@@ -232,6 +233,8 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         X : array-like or data frame of shape (n, d), a Dask collection, or an object of `quernel.data`
         groups, density_ratio : array-like of shape (n,)
             Those of the new rows, if `fit` was given arrays. Functions given to `fit` are applied to X.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
 
         Returns
         -------
@@ -242,6 +245,11 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
         own = resolve_density_ratio(_resolve_argument("density_ratio", density_ratio, self._ratio), X)
         with warning_as_one():
             bounds = np.stack([interval_bounds(model, X, self.coverage_) for model in self.estimators_])
+        interval = self._calibrate_bounds(bounds, labels, own)
+        return as_frame_like(X, interval, ["lower", "upper"]) if as_frame else interval
+
+    def _calibrate_bounds(self, bounds: Array, labels: NDArray[Any] | None, own: Array) -> Array:
+        """Return the calibrated intervals, shape (n, 2), of rows with these bounds, group labels and density ratios."""
         level, scale = self._score_level, METHODS[self.method_].scale
         if labels is None:
             return self.calibration_[None].interval(bounds, own, level, scale)
@@ -358,7 +366,7 @@ class ConformalQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        inner = unwrap_frozen(self.estimator)
+        inner = KernelQuantileRegressor() if self.estimator is None else unwrap_frozen(self.estimator)
         if hasattr(inner, "__sklearn_tags__"):  # a TableModel is fitted already, and no estimator
             tags.input_tags = get_tags(inner).input_tags
         tags.regressor_tags.poor_score = True  # the model is trained on a part of the rows

@@ -32,6 +32,7 @@ from quernel.losses import Loss
 from quernel.objective import NotFiniteError
 from quernel.solvers import SOLVERS, Solver
 from quernel.solvers.progress import listening
+from quernel.tables import TableEncoder
 from quernel.tuning.alpha import AlphaChoice, alpha_for
 from quernel.tuning.bandwidth import BandwidthChoice
 from quernel.tuning.cost import refuse_if_too_large
@@ -163,7 +164,7 @@ class KernelEstimator(BaseEstimator):
                 dtype=self.dtype,
             )
         if not linear:
-            refuse_large(summary.range, data.names)
+            refuse_large(summary.range, data.row_names)
 
     def _default_alpha(self, summary: DataSummary, loss: Loss) -> float:
         """The ridge weight that alpha="auto" begins with."""
@@ -204,7 +205,7 @@ class KernelEstimator(BaseEstimator):
                 return solution.explain_stop(stop)
         except NotFiniteError:
             if summary.in_memory:  # say in which columns
-                refuse_missing(summary.source.X, data.names)
+                refuse_missing(summary.source.X, data.row_names)
             raise
 
     def _store(self, data: FitData, plan: FitPlan, solution: Solution, start: WarmStart, **attributes: Any) -> Self:
@@ -212,8 +213,13 @@ class KernelEstimator(BaseEstimator):
         summary, result = data.summary, solution.result
         # A linear model extrapolates linearly, so it has no range to leave; this also spares a pass over X.
         everywhere = np.tile([[-np.inf], [np.inf]], summary.n_columns)
+        encoder = data.encoder
+        if encoder is None:
+            columns = {"n_features_in_": summary.n_columns, "_fill": summary.mean}
+        else:
+            columns = {"n_features_in_": encoder.n_features_in_, "encoder_": encoder}
         fitted = {
-            "n_features_in_": summary.n_columns,
+            **columns,
             **({} if data.names is None else {"feature_names_in_": data.names}),
             "plan_": plan,
             "kernel_": plan.kernel,
@@ -221,7 +227,7 @@ class KernelEstimator(BaseEstimator):
             "alpha_": plan.alpha,
             "feature_map_": solution.feature_map,
             "n_components_": solution.feature_map.n_components_,
-            "input_range_": everywhere if isinstance(plan.kernel, Linear) else summary.range,
+            "input_range_": everywhere if isinstance(plan.kernel, Linear) else _input_range(summary.range, encoder),
             "coef_": result.coef,
             "intercept_": result.intercept,
             "duality_gap_": result.relative_gap,
@@ -238,6 +244,11 @@ class KernelEstimator(BaseEstimator):
             start.remove_checkpoint()
         warn_not_converged(self, self._output_names(), solution.stopped_by)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
 
     def _output_names(self) -> list[str]:
         """Label of each optimisation problem, for the ConvergenceWarning."""
@@ -263,7 +274,7 @@ class KernelEstimator(BaseEstimator):
         """Mask of rows with a column outside its training range, ndarray of bool of shape (n,)."""
         check_is_fitted(self)
         low, high = self.input_range_
-        rows = check_rows(self, X, reset=False)
+        rows = check_rows(self, X)
         return np.any((rows < low) | (rows > high), axis=1)
 
     def _export_state(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -287,3 +298,10 @@ class KernelEstimator(BaseEstimator):
     def _decision_function(self, X: Array) -> Array:
         """Phi u + b, shape (n, q)."""
         return evaluate_outputs(self.feature_map_, self.coef_, self.intercept_, self.n_components_, X)
+
+
+def _input_range(limits: Array, encoder: TableEncoder | None) -> Array:
+    """Minimum and maximum of every column, (2, d); no sine or cosine of a time is outside of its range."""
+    if encoder is None:
+        return limits
+    return np.where(encoder.cyclic, [[-1.0], [1.0]], limits)

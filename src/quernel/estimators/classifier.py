@@ -219,7 +219,7 @@ class KernelClassifier(ClassifierMixin, KernelEstimator):
     def decision_function(self, X: Any) -> Array:
         """Decision function f(x): shape (n,) for two classes, positive for `classes_[1]`, and (n, K) for more."""
         check_is_fitted(self)
-        scores = self._predict_raw(check_rows(self, X, reset=False))
+        scores = self._predict_raw(check_rows(self, X))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     @blockwise

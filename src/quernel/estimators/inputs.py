@@ -11,18 +11,20 @@ that do not. The decorator `blockwise` extends row-wise methods such as `predict
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
 from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, memory_budget
 from quernel.data.sources import is_stream
 from quernel.estimators.validation import check_training
+from quernel.tables import TableEncoder
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
@@ -112,11 +114,18 @@ class FitData:
     Attributes
     ----------
     rows : ArrayRows if they fit in memory (rows of weight 0 are dropped), otherwise the out-of-core source itself
-    names : names of the columns, ndarray of str of shape (d,), or None
+    names : names of the given columns, ndarray of str of shape (d,), or None
+    encoder : TableEncoder of columns other than finite numbers, None if there are none
     """
 
     rows: Any
     names: NDArray[Any] | None
+    encoder: TableEncoder | None = None
+
+    @property
+    def row_names(self) -> NDArray[Any] | None:
+        """Names of the columns of `rows`, which are encoded ones if there is an encoder."""
+        return self.names if self.encoder is None else self.encoder.get_feature_names_out()
 
     @cached_property
     def summary(self) -> DataSummary:
@@ -149,10 +158,11 @@ def read_fit_data(
             return FitData(source, names)
         X, y, sample_weight = source.X, source.y, source.weight
     header = copy(estimator)  # scikit-learn writes the names of the columns on it
+    header.__dict__.pop("encoder_", None)
     X, y, weight = check_training(header, X, y, sample_weight, read_target, finite=finite)
     if given is None or isinstance(given, ArrayRows):
         names = getattr(header, "feature_names_in_", None)
-    return FitData(ArrayRows(X, y, weight), names)
+    return FitData(ArrayRows(X, y, weight), names, getattr(header, "encoder_", None))
 
 
 def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:
@@ -258,6 +268,8 @@ def blockwise(method: Callable[..., Any]) -> Callable[..., Any]:
             X = X.X
         if not (is_dask(X) or is_stream(X)):
             return method(self, X, *args, **kwargs)
+        if kwargs.get("as_frame"):
+            raise ValueError(f"as_frame=True is for data frames in memory; got a {type(X).__name__}. Leave it out.")
         if args:  # positional arguments after X, by their names in the signature
             kwargs |= dict(zip(method.__code__.co_varnames[2:], args, strict=False))
         per_row = {name: kwargs.pop(name) for name in PER_ROW if _is_per_row(kwargs.get(name))}
@@ -297,15 +309,21 @@ class _BoundMethod:
     def empty_result(self, X: Any, entries: dict[str, Any]) -> Any:
         """Result for zero rows, with the right dtype and trailing shape: predict one row and drop it."""
         row: Any = _typical_row(self.model, X.shape[1])
-        if hasattr(X, "columns"):
-            row = type(X)(row, columns=X.columns)
+        if hasattr(X, "columns"):  # of mixed columns, missing values, which are imputed by typical ones
+            mixed = hasattr(_innermost(self.model), "encoder_")
+            row = X.reindex([0]) if mixed else type(X)(row, columns=X.columns)
         one = {name: np.zeros(1, dtype=values.dtype) for name, values in entries.items()}
         return self._call_method(row, one)[:0]
 
 
+def _innermost(model: Any) -> Any:
+    """The model itself, or the first of those that it calibrates."""
+    return getattr(model, "estimators_", [model])[0]
+
+
 def _typical_row(model: Any, n_columns: int) -> Any:
     """One row at the centre of the training range, shape (1, d), which raises no ExtrapolationWarning; else zeros."""
-    known = getattr(getattr(model, "estimators_", [model])[0], "input_range_", np.zeros((2, 0)))
+    known = getattr(_innermost(model), "input_range_", np.zeros((2, 0)))
     if known.shape[1] != n_columns or not np.isfinite(known).all():
         return np.zeros((1, n_columns))
     return known.mean(axis=0)[None, :]
@@ -376,3 +394,20 @@ def _column_order(model: Any, names: tuple[str, ...] | None) -> Any:
             "Choose them with columns=."
         )
     return [names.index(name) for name in known]
+
+
+def as_frame_like(X: Any, values: Array, names: Sequence[str]) -> Any:
+    """Predictions of shape (n, q) as a data frame of the library of X, with its index if it has one."""
+    if isinstance(X, np.ndarray | list | tuple | dict):
+        raise ValueError(f"as_frame=True needs X as a data frame; got {type(X).__name__}. Leave it out.")
+    given = nw.from_native(X)
+    columns = dict(zip(names, values.T, strict=True))
+    frame = nw.from_dict(columns, backend=given.implementation).to_native()
+    if hasattr(X, "iloc"):  # pandas
+        frame.index = X.index
+    return frame
+
+
+def level_names(levels: Array) -> list[str]:
+    """Names of columns of quantiles: q0.05, q0.5, ..."""
+    return [f"q{level:.12g}" for level in levels.tolist()]

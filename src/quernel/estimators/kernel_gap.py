@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import _safe_indexing
 
 from quernel.data import ArrayRows, DaskRows
 from quernel.estimators.inputs import load_if_fits, source_of
@@ -72,13 +73,13 @@ def _training_rows(model: KernelQuantileRegressor, X: Any, y: Any, sample_weight
                 "Give rows that fit in memory, or fit a model to a sample of them and ask that."
             )
         X, y, sample_weight = source.X, source.y, source.weight
-    X, y = check_rows(model, X, reset=False), check_target(y)
+    y = check_target(y)
     check_lengths(X, y)
-    if sample_weight is None:
-        return ArrayRows(X, y)
-    weight = check_weight(sample_weight, len(X))
-    counts = weight > 0
-    return ArrayRows(X[counts], y[counts], weight[counts])
+    weight = None if sample_weight is None else check_weight(sample_weight, len(y))
+    if weight is not None and not weight.all():
+        counts = np.flatnonzero(weight)
+        X, y, weight = _safe_indexing(X, counts), y[counts], weight[counts]
+    return ArrayRows(check_rows(model, X, training=True), y, weight)
 
 
 def _objective(model: KernelQuantileRegressor, rows: ArrayRows) -> Array:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from quernel._validation import check_choice, check_positive, check_share
 from quernel.estimators.base import KernelEstimator
-from quernel.estimators.inputs import FitData, blockwise
+from quernel.estimators.inputs import FitData, as_frame_like, blockwise, level_names
 from quernel.estimators.kernel_gap import compute_kernel_gap
 from quernel.estimators.levels import QuantileFunction, rearrange
 from quernel.estimators.solve import Solution, TimeBudget, evaluate_outputs
@@ -298,7 +298,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         return own | {"_single": single, "_near": near}
 
     @blockwise
-    def predict(self, X: Any, quantiles: float | ArrayLike | None = None) -> Array:
+    def predict(self, X: Any, quantiles: float | ArrayLike | None = None, *, as_frame: bool = False) -> Any:
         """Predict conditional quantiles.
 
         Parameters
@@ -310,6 +310,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             Levels to predict, between the lowest and the highest fitted one. They are interpolated between the fitted
             quantiles (sorted, whatever `noncrossing` is), linearly in the normal score of the level. None predicts the
             fitted levels.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``q0.05``, ``q0.5``, ...
 
         Returns
         -------
@@ -317,12 +319,14 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         """
         check_is_fitted(self)
         wanted, single = (None, self._single) if quantiles is None else check_levels(quantiles)
-        X = check_rows(self, X, reset=False)
-        curves = self._curves(X) if wanted is None else self._distribution(X).at(wanted)
+        rows = check_rows(self, X)
+        curves = self._curves(rows) if wanted is None else self._distribution(rows).at(wanted)
+        if as_frame:
+            return as_frame_like(X, curves, level_names(self.quantiles_ if wanted is None else wanted))
         return curves[:, 0] if single else curves
 
     @blockwise
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
+    def predict_interval(self, X: Any, coverage: float = 0.9, *, as_frame: bool = False) -> Any:
         """Predict the central interval between the quantiles (1 - coverage) / 2 and (1 + coverage) / 2.
 
         Parameters
@@ -330,6 +334,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         X : array-like of shape (n, d), or as in `predict`
         coverage : float, default=0.9
             Nominal coverage; the fitted levels must reach as far. `quernel.ConformalQuantileRegressor` calibrates it.
+        as_frame : bool, default=False
+            Whether to return a data frame like X, with its index and the columns ``lower`` and ``upper``.
 
         Returns
         -------
@@ -350,7 +356,8 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
                 f"fitted range [{self.quantiles_.min():g}, {self.quantiles_.max():g}]. Ask for at most "
                 f"{widest:g}, or fit with wider levels."
             )
-        return self.predict(X, quantiles=[tail, 1 - tail])
+        bounds = self.predict(X, quantiles=[tail, 1 - tail])
+        return as_frame_like(X, bounds, ["lower", "upper"]) if as_frame else bounds
 
     @blockwise
     def predict_cdf(self, X: Any, y: ArrayLike) -> Array:
@@ -368,7 +375,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         levels, whose shape is unknown, is put on the outermost quantiles as point masses.
         """
         check_is_fitted(self)
-        X = check_rows(self, X, reset=False)
+        X = check_rows(self, X)
         target = check_target(np.full(len(X), y) if np.ndim(y) == 0 else y)
         check_lengths(X, target)
         return self._distribution(X).cdf(target)
@@ -377,7 +384,7 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
         """Draw n samples from each row's conditional distribution, shape (n_rows, n); tails as in `predict_cdf`."""
         check_is_fitted(self)
         check_positive("n", n, integer=True)
-        X = check_rows(self, X, reset=False)
+        X = check_rows(self, X)
         return self._distribution(X).sample(n, as_generator(rng))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
@@ -466,9 +473,12 @@ class KernelQuantileRegressor(RegressorMixin, KernelEstimator):
             )
         header = copy(self)  # as if fitted to these columns
         header.n_features_in_ = data.rows.X.shape[1]
+        header.__dict__.pop("encoder_", None)
+        if data.encoder is not None:
+            header.encoder_ = data.encoder
         if data.names is not None:
             header.feature_names_in_ = data.names
-        return check_rows(header, points, reset=False)
+        return check_rows(header, points)
 
     def _predict_unsnapped(self, X: Array) -> Array:
         """Phi u + b as fitted, shape (n, q), before snapping to the point masses of y."""

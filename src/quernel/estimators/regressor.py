@@ -142,7 +142,7 @@ class KernelRegressor(RegressorMixin, KernelEstimator):
     def predict(self, X: Any) -> Array:
         """Predict phi(x)'u + b, shape (n,). X may also be an object of `quernel.data` or a Dask collection."""
         check_is_fitted(self)
-        return self._predict_raw(check_rows(self, X, reset=False))[:, 0]
+        return self._predict_raw(check_rows(self, X))[:, 0]
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """D^2: 1 - (loss of the model) / (loss of the best constant), which is R^2 for the squared loss."""

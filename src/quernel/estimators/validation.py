@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from quernel._threads import parallel_map, single_threaded_blas
-from quernel._validation import LARGEST, SMALLEST, check_weight_ratio, check_weight_sum
+from quernel._validation import LARGEST, SMALLEST, check_weight, sum_silently
 from quernel.data import blocks
 from quernel.losses import LOSSES, Loss
+from quernel.tables import TableEncoder
+from quernel.tables.columns import row_folds
+from quernel.tables.encoder import refuse_infinite
+from quernel.tables.frames import column_kind, open_frame, refuse_repeated_names, to_numbers
 
 Array = NDArray[np.floating]
 
@@ -47,7 +51,7 @@ def check_levels(quantiles: Any) -> tuple[Array, bool]:
     return levels, single
 
 
-def check_lengths(X: Array, y: Array) -> None:
+def check_lengths(X: Any, y: Array) -> None:
     """Raise ValueError unless X and y have the same length."""
     if len(X) != len(y):
         raise ValueError(
@@ -55,18 +59,22 @@ def check_lengths(X: Array, y: Array) -> None:
         )
 
 
-def check_rows(estimator: Any, X: Any, *, reset: bool, finite: bool = True) -> Array:
-    """Validate X; return a float64 array of shape (n, d).
+def check_rows(estimator: Any, X: Any, *, training: bool = False) -> Array:
+    """Validate rows to predict; return a float64 array of shape (n, d), encoded if the estimator has an encoder.
 
-    With reset=True the number and names of the columns are stored on the estimator, otherwise they must be those of the
-    fit. `finite` looks for NaN and infinity, which costs a pass over X.
+    The columns must be those of the fit. Missing values, where the training rows had none, are imputed by their means.
+    `training` is for all rows of the fit, in their order, which are encoded as they were then.
     """
-    _refuse_repeated_names(X)
+    encoder = getattr(estimator, "encoder_", None)
+    if encoder is not None:
+        frame = open_frame(X, encoder.inputs)
+        return encoder.encode_frame(frame, row_folds(0, frame.n_rows) if training else None, finite=True)
+    refuse_repeated_names(list(X.columns) if _is_frame(X) else ())
     _refuse_text(X)
-    array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
-    if finite or array.size <= QUICK_TO_READ:
-        refuse_missing(array, getattr(estimator, "feature_names_in_", None))
-    return array
+    array = validate_data(estimator, X, reset=False, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
+    if not has_missing(array, getattr(estimator, "feature_names_in_", None)):
+        return array
+    return np.where(np.isnan(array), estimator._fill, array)
 
 
 def check_training(
@@ -80,27 +88,70 @@ def check_training(
 ) -> tuple[Array, NDArray[Any], Array | None]:
     """Validate X, y and sample_weight for a fit; rows of weight 0 are dropped.
 
-    `read_target` validates y; None expects numbers.
+    The number and names of the columns are stored on the estimator, and `encoder_` if X has columns other than finite
+    numbers. `read_target` validates y; None expects numbers. `finite` looks for NaN and infinity in large X, too, which
+    costs a pass over it.
     """
     if y is None:
         raise ValueError(
             f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
         )
-    rows = check_rows(estimator, X, reset=True, finite=finite)
+    rows = None if is_mixed(X) else check_numbers(estimator, X, finite=finite)
     target = check_target(y) if read_target is None else read_target(y)
-    check_lengths(rows, target)
+    check_lengths(X if rows is None else rows, target)
     if read_target is None:
         _refuse_extreme_target(target)
-    if sample_weight is None:
-        return rows, target, None
-    weight = check_weight(sample_weight, len(rows))
-    counts = weight > 0
-    return (rows, target, weight) if counts.all() else (rows[counts], target[counts], weight[counts])
+    weight = None if sample_weight is None else check_weight(sample_weight, len(target))
+    if weight is not None and not weight.all():
+        kept = np.flatnonzero(weight)
+        X, rows = (_safe_indexing(X, kept), None) if rows is None else (X, rows[kept])
+        target, weight = target[kept], weight[kept]
+    if rows is None:
+        rows = _encode_training(estimator, X, target, weight)
+    return rows, target, weight
+
+
+def _encode_training(estimator: Any, X: Any, target: NDArray[Any], weight: Array | None) -> Array:
+    """Encode training rows by a new encoder, which is stored on the estimator with the names of the columns."""
+    frame = open_frame(X)
+    for name in frame.names:
+        if frame.get(name).kind == "number":
+            refuse_infinite(name, to_numbers(frame.get(name)))
+    encoder = TableEncoder().fit(frame, target, weight)
+    estimator.encoder_, estimator.n_features_in_ = encoder, encoder.n_features_in_
+    estimator.__dict__.pop("feature_names_in_", None)
+    if hasattr(encoder, "feature_names_in_"):
+        estimator.feature_names_in_ = encoder.feature_names_in_
+    return encoder.transform_training(frame)
+
+
+def is_mixed(X: Any) -> bool:
+    """Whether a table has columns other than numbers, by their types; gaps are not looked for."""
+    if isinstance(X, list | tuple):
+        X = np.asarray(X, dtype=object) if np.asarray(X).dtype.kind in "US" else np.asarray(X)
+    if isinstance(X, np.ndarray):
+        return X.ndim == 2 and X.dtype.kind in "OUM" and not _all_numbers(X)
+    if not _is_frame(X) and not hasattr(X, "schema"):
+        return False
+    frame = open_frame(X)
+    return any(frame.get(name).kind not in ("number", "boolean") for name in frame.names)
+
+
+def check_numbers(estimator: Any, X: Any, *, finite: bool = True) -> Array | None:
+    """Validate training rows of numbers; return a float64 array of shape (n, d), or None if values are missing.
+
+    The number and names of the columns are stored on the estimator.
+    """
+    refuse_repeated_names(list(X.columns) if _is_frame(X) else ())
+    array = validate_data(estimator, X, reset=True, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=1)
+    if not finite and array.size > QUICK_TO_READ:
+        return array
+    return None if has_missing(array, getattr(estimator, "feature_names_in_", None)) else array
 
 
 def check_scored(estimator: Any, X: Any, y: Any, sample_weight: ArrayLike | None) -> tuple[Array, Array, Array]:
     """Validate the data of `score`: X of shape (n, d), y (n,), and weights (n,), ones if none are given."""
-    X, y = check_rows(estimator, X, reset=False), check_target(y)
+    X, y = check_rows(estimator, X), check_target(y)
     check_lengths(X, y)
     return X, y, np.ones(len(X)) if sample_weight is None else check_weight(sample_weight, len(X))
 
@@ -166,47 +217,21 @@ def check_loss(loss: Any, *, margin: bool) -> None:
         )
 
 
-def check_weight(sample_weight: Any, n_rows: int) -> Array:
-    """Validate sample weights, finite, non-negative and not all 0; return shape (n,). A scalar applies to all rows."""
-    try:
-        weight = np.asarray(sample_weight, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"sample_weight must hold numbers: {error}.") from error
-    if weight.ndim == 0:
-        weight = np.full(n_rows, float(weight))
-    if weight.ndim != 1:
-        raise ValueError(f"Sample weights must be 1D array or scalar, got {weight.ndim}D array.")
-    if len(weight) != n_rows:
-        raise ValueError(
-            f"sample_weight.shape == {weight.shape}, expected {(n_rows,)}: there must be one weight per row of X."
-        )
-    if not np.isfinite(weight).all():
-        raise ValueError(
-            f"sample_weight contains {np.sum(~np.isfinite(weight))} NaN or infinite entries; use 0 to leave rows out."
-        )
-    if (weight < 0).any():
-        raise ValueError(f"sample_weight contains {np.sum(weight < 0)} negative entries; weights must be >= 0.")
-    if not (weight > 0).any():
-        raise ValueError("sample_weight is zero for every row: there is nothing to fit. Give some rows a weight.")
-    check_weight_sum("sample_weight", _sum(weight), float(weight.max()))
-    check_weight_ratio("sample_weight", float(weight.max()), float(weight[weight > 0].min()))
-    return weight
-
-
-def _sum(X: Array) -> float:
-    """Sum of all entries, NaN or infinite if any entry is; overflow is silent."""
-    with np.errstate(over="ignore", invalid="ignore"):  # threads do not inherit this setting
-        return float(X.sum())
+def has_missing(X: Array, names: NDArray[Any] | None) -> bool:
+    """Whether X has NaN; raise ValueError if it has infinity."""
+    with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
+        if np.isfinite(parallel_map(lambda block: sum_silently(X[block]), blocks(*X.shape), threads)).all():
+            return False
+    # A sum may also overflow, so look at the entries themselves.
+    if np.isinf(X).any():
+        refuse_missing(X, names)
+    return bool(np.isnan(X).any())
 
 
 def refuse_missing(X: Array, names: NDArray[Any] | None) -> None:
     """Raise ValueError if X has NaN or infinity, with their numbers by column."""
-    with single_threaded_blas(*X.shape) as threads:  # finite sums prove finite X, in one cheap pass
-        if np.isfinite(parallel_map(lambda block: _sum(X[block]), blocks(*X.shape), threads)).all():
-            return
-    # A sum may also overflow, so look at the entries themselves.
     missing, infinite = np.isnan(X).sum(axis=0), np.isinf(X).sum(axis=0)
-    bad = np.flatnonzero(missing + infinite)
+    bad = np.flatnonzero(infinite if infinite.any() else missing)
     if len(bad) == 0:
         return
     labels = [repr(str(names[j])) if names is not None else str(j) for j in bad]
@@ -215,21 +240,11 @@ def refuse_missing(X: Array, names: NDArray[Any] | None) -> None:
         for j, label in list(zip(bad, labels, strict=True))[:5]
     )
     more = f" and {len(bad) - 5} more columns" if len(bad) > 5 else ""
-    raise ValueError(
-        f"Input X contains NaN or infinity in {shown}{more}. Impute them first, for example with "
-        "sklearn.impute.SimpleImputer in a Pipeline, or leave those rows out."
-    )
-
-
-def _refuse_repeated_names(X: Any) -> None:
-    """Raise ValueError if a data frame has duplicate column names."""
-    counted = Counter(X.columns if _is_frame(X) else ())
-    repeated = [repr(name) for name, times in counted.items() if times > 1]
-    if repeated:
-        raise ValueError(
-            f"X has several columns of one name: {', '.join(repeated[:5])}. Rename or drop some of them, as with "
-            "X.loc[:, ~X.columns.duplicated()] in pandas."
-        )
+    if infinite.any():
+        remedy = "Replace it by a number, or by NaN if the value is missing"
+    else:
+        remedy = "Encode large X for a linear kernel first, with quernel.TableEncoder in a Pipeline"
+    raise ValueError(f"Input X contains {'infinity' if infinite.any() else 'NaN'} in {shown}{more}. {remedy}.")
 
 
 def refuse_large(limits: Array, names: NDArray[Any] | None) -> None:
@@ -258,18 +273,14 @@ def _refuse_extreme_target(y: Array) -> None:
 
 
 def _refuse_text(X: Any) -> None:
-    """Raise ValueError if a column holds text or dates, before it is converted to numbers."""
+    """Raise ValueError if a column holds text or dates where the model was fitted to numbers."""
     for label, values in _suspicious_columns(X):
-        if _is_dates(values):
+        example = _example(values) if _is_dates(values) else _first_text(values)
+        if example is not None:
+            what = "dates" if _is_dates(values) else "text"
             raise ValueError(
-                f"Column {label} of X holds dates (such as {_example(values)}), not numbers. "
-                "Turn it into numbers first, such as hours or days."
-            )
-        text = _first_text(values)
-        if text is not None:
-            raise ValueError(
-                f"Column {label} of X holds text (such as {text!r}), not numbers. Encode it first, for example with "
-                "scikit-learn's OneHotEncoder(sparse_output=False) or TargetEncoder in a Pipeline."
+                f"Column {label} of X holds {what} (such as {example!r}), but the model was fitted to numbers. Give "
+                "the columns that it was fitted to."
             )
 
 
@@ -290,6 +301,11 @@ def _suspicious_columns(X: Any) -> Iterator[tuple[str, NDArray[Any]]]:
         if array.ndim == 2 and array.dtype.kind not in "biufc":
             for j in range(array.shape[1]):
                 yield str(j), array[:, j]
+
+
+def _all_numbers(X: NDArray[Any]) -> bool:
+    """Whether an array of objects or text holds nothing but numbers, be they written as text, and missing values."""
+    return X.dtype.kind == "O" and all(column_kind(column) in ("number", "boolean", None) for column in X.T)
 
 
 def _is_dates(values: NDArray[Any]) -> bool:

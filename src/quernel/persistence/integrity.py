@@ -175,8 +175,9 @@ def _check_kernel_model(model: KernelEstimator) -> None:
     if model.coef_.shape != shape or model.coef_.dtype != float:
         raise ValueError(f"its coefficients have the shape {model.coef_.shape}, not {shape}")
     frequencies = getattr(model.feature_map_, "frequencies_", None)
-    if frequencies is not None and len(frequencies) != model.n_features_in_:
-        raise ValueError(f"its features are of {len(frequencies)} columns, not {model.n_features_in_}")
+    n_columns = len(model.encoder_.names) if hasattr(model, "encoder_") else model.n_features_in_
+    if frequencies is not None and len(frequencies) != n_columns:
+        raise ValueError(f"its features are of {len(frequencies)} columns, not {n_columns}")
     if isinstance(model, KernelClassifier) and model.calibration is not None:
         n_curves, n_scores = len(model.calibrated_.curves), len(model.intercept_)
         if n_curves != n_scores:
@@ -310,7 +311,9 @@ def _make_rows(model: Any) -> Any:
 
 @_make_rows.register
 def _(model: KernelEstimator) -> Any:
-    """One row, 0 clipped to the range of the training rows."""
+    """One row, 0 clipped to the range of the training rows; of mixed columns a table, as for a `TableModel`."""
+    if hasattr(model, "encoder_"):
+        return {column.name: [SAMPLES.get(column.kind), None] for column in model.encoder_.columns_}
     return np.clip(np.zeros(model.n_features_in_), *model.input_range_)[None]
 
 
@@ -331,7 +334,7 @@ def _try_model(model: Any) -> None:
     if isinstance(model, BaseEstimator) and not _is_fitted(model):
         return
     rows = _make_rows(model)
-    if rows is None or (isinstance(rows, dict) and not isinstance(model, TableModel)):
+    if rows is None or (isinstance(rows, dict) and isinstance(model, ConformalQuantileRegressor)):
         return
     n = 2 if isinstance(rows, dict) else len(rows)
     model.predict(rows)

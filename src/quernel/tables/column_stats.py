@@ -25,6 +25,7 @@ from quernel.tables.columns import (
     Column,
     DateColumn,
     NumberColumn,
+    TargetColumn,
     TextColumn,
     TimeColumn,
 )
@@ -32,7 +33,6 @@ from quernel.tables.frames import (
     NUMBER,
     Entries,
     TableError,
-    column_kind,
     factorize,
     has_zone,
     parse_date,
@@ -53,7 +53,8 @@ class EncodingOptions:
     """Constants of the choice of encodings."""
 
     min_category_rows: int = 5  # rows from which a category has an encoded column of its own
-    max_categories: int = 50  # how many categories have one at most
+    max_categories: int = 50  # how many categories have one at most, if there is no target
+    max_one_hot: int = 30  # with a target: columns with more categories are encoded by means of it
     max_distinct: int = 200_000  # distinct values that are merged; text with more identifies rows
     min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
 
@@ -188,14 +189,20 @@ def _merge_text_stats(parts: Sequence[TextStats]) -> TextStats:
     return TextStats(n_rows, n_null, n_missing, None if counts is None else dict(counts), kind)
 
 
-def choose_encoding(name: str, kind: str, stats: ColumnStats, *, keep: bool = False) -> Column | str:
-    """Return the encoding of a column, or the reason to leave it out; `keep` is for identifiers that are wanted."""
+def choose_encoding(
+    name: str, kind: str, stats: ColumnStats, *, keep: bool = False, has_target: bool = False
+) -> Column | str:
+    """Return the encoding of a column, or the reason to leave it out.
+
+    `keep` is for identifiers that are wanted. With a target, many categories get a `TargetColumn` whose means are still
+    to be filled in (`with_target`).
+    """
     if stats.n_null == stats.n_rows:
         return NO_VALUES
     if isinstance(stats, TextStats):
         found = parse_counts(stats)
         if found is None:
-            return _encode_text(name, stats, keep)
+            return _encode_text(name, stats, keep, has_target)
         kind, stats = found
     if kind == "time":
         return _encode_time(name, stats)
@@ -279,7 +286,7 @@ def is_identifier(name: str, stats: NumberStats) -> bool:
     return repeats >= OPTIONS.min_repeats or (stats.n_finite > 20 and IDENTIFIER.fullmatch(name) is not None)
 
 
-def _encode_text(name: str, stats: TextStats, keep: bool) -> Column | str:
+def _encode_text(name: str, stats: TextStats, keep: bool, has_target: bool) -> Column | str:
     if stats.counts is None:
         return (
             f"it has more than {OPTIONS.max_distinct:,} different values, like a name or another identifier of the row"
@@ -297,8 +304,10 @@ def _encode_text(name: str, stats: TextStats, keep: bool) -> Column | str:
         return f"it has {len(counts):,} different values, like a name or another identifier of the row"
     if len(counts) == 1 and not missing:
         return f"it is {next(iter(counts))!r} everywhere"
-    if not categories:
+    if not categories and not (has_target and len(counts) > OPTIONS.max_one_hot):
         return f"none of its {len(counts)} categories appears in {OPTIONS.min_category_rows} rows"
+    if has_target and len(counts) > OPTIONS.max_one_hot:
+        return TargetColumn(name, tuple(sorted(counts)), other=False, missing=False)
     return TextColumn(name, categories, other=len(categories) < len(counts), missing=missing > 0)
 
 
@@ -325,7 +334,7 @@ def _encode_time(name: str, stats: NumberStats) -> Column | str:
 
 def encodable_kind(name: str, entries: Entries, categorical: bool = False) -> tuple[str | None, str]:
     """Return the kind of a column ("category" if requested), or None and the reason for leaving it out."""
-    found = column_kind(entries)
+    found = entries.kind
     if not name:  # usually row numbers
         return None, "it has no name, like the row numbers that pandas writes. Give it one in the file to use it"
     if found == "nothing":

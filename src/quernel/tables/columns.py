@@ -7,7 +7,7 @@ ones included) and `encode` (from these to a block of the matrix). `persistence`
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
@@ -20,7 +20,6 @@ from quernel.tables.frames import (
     Entries,
     TableError,
     as_entries,
-    column_kind,
     factorize,
     parse_boolean,
     parse_date,
@@ -84,7 +83,7 @@ class NumberColumn:
     def parse(self, entries: Entries, markers: Markers) -> Array:
         """Do the same, with infinite numbers as they are."""
         entries = as_entries(entries)
-        kind = column_kind(entries)
+        kind = entries.kind
         if kind in TEXTS:
             parse = parse_boolean if self.kind == "boolean" else parse_number
             what = f"Column {self.name!r} holds strings such as {{text!r}}, but the model was fitted to {self.kind}s."
@@ -163,6 +162,61 @@ class TextColumn:
         return self.codes[values]
 
 
+@dataclass(frozen=True, eq=False)
+class TargetColumn(TextColumn):
+    """Many categories, each by the mean of the target over its rows.
+
+    Means are shrunk towards that of all rows (`shrink_means`); categories that were not seen in training have that one,
+    missing values their own. Training rows are encoded by the means of the rows of other folds (`row_folds`): a mean
+    that contains the target of the row itself would tell it.
+
+    Parameters
+    ----------
+    name, categories, other, missing : as in `TextColumn`, with all categories of the training rows
+    means : ndarray of shape (T, len(categories) + 2)
+        For each target (one, or one per class), the mean of every category, of unknown ones and of missing values.
+    fold_means : ndarray of shape (folds, T, len(categories) + 2)
+        The same without the rows of each fold.
+    """
+
+    means: Array | None = None
+    fold_means: Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.means is None or self.fold_means is None:
+            return
+        n_places = len(self.categories) + 2
+        if self.means.ndim != 2 or self.means.shape[1] != n_places or self.fold_means.shape[1:] != self.means.shape:
+            raise ValueError(f"{self.name!r} has {n_places} places, but means of shape {self.means.shape}.")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TargetColumn):
+            return NotImplemented
+        pairs = ((self.means, other.means), (self.fold_means, other.fold_means))
+        same = (self.name, self.categories) == (other.name, other.categories)
+        return same and all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.categories))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the encoded columns."""
+        n_targets = 1 if self.means is None else len(self.means)
+        return [f"{self.name} mean" if n_targets == 1 else f"{self.name} mean {k}" for k in range(n_targets)]
+
+    @property
+    def codes(self) -> Array:
+        """Means of every category, then of unknown ones and of missing values, shape (categories + 2, T)."""
+        assert self.means is not None
+        return self.means.T
+
+    def encode_training(self, values: Values, folds: NDArray[np.intp]) -> Array:
+        """Return shape (n, T) for training rows in these folds, shape (n,)."""
+        assert self.fold_means is not None
+        return self.fold_means[folds, :, values]
+
+
 @dataclass(frozen=True)
 class DateColumn:
     """Years since `start`, and sine and cosine of those cycles (day, week, year) that the training rows span.
@@ -194,7 +248,7 @@ class DateColumn:
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return seconds since 1970, NaN where missing."""
         entries = as_entries(entries)
-        kind = column_kind(entries)
+        kind = entries.kind
         if kind in TEXTS:
             what = f"Column {self.name!r} holds text that is not a date ({{text!r}}). Write dates like "
             return parse_entries(entries, parse_date, markers.texts, what + "2026-11-16 08:30:00.")
@@ -235,7 +289,7 @@ class TimeColumn:
     def read(self, entries: Entries, markers: Markers = DEFAULT_MARKERS) -> Array:
         """Return seconds since midnight, NaN where missing."""
         entries = as_entries(entries)
-        kind = column_kind(entries)
+        kind = entries.kind
         if kind in TEXTS:
             what = f"Column {self.name!r} holds text that is not a time ({{text!r}}). Write times like 08:30:00."
             return parse_entries(entries, parse_time, markers.texts, what)
@@ -254,7 +308,7 @@ Column: TypeAlias = NumericColumn | TextColumn
 
 def check_readable(column: Column, entries: Entries) -> None:
     """Raise TableError if a column of a table is not of the kind that its encoding was fitted to."""
-    kind = column_kind(entries)
+    kind = entries.kind
     if not column.can_read(kind, entries):
         unit = ", without a unit. Turn it into numbers in the unit of those" if kind == "duration" else ""
         raise TableError(
@@ -276,6 +330,61 @@ def read_categories(categories: tuple[str, ...], entries: Entries, markers: Mark
     return np.array([*known, n + 1], dtype=np.intp)[index]  # a missing entry has index -1, hence the last position
 
 
+# Folds of the target statistics: with few, means that leave out a fold are those of clearly fewer rows.
+FOLDS = 10
+
+
+def row_folds(first_row: int, n_rows: int) -> NDArray[np.intp]:
+    """Return the fold of training rows, shape (n,), by a hash of their number: the same in whatever batches they come.
+
+    `first_row` is the number of the first one among all training rows.
+    """
+    state = np.arange(first_row + 1, first_row + n_rows + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64
+        state = (state ^ (state >> np.uint64(shift))) * np.uint64(factor)
+    return ((state ^ (state >> np.uint64(31))) % np.uint64(FOLDS)).astype(np.intp)
+
+
+def sum_targets(values: Values, n_places: int, y: Array, weight: Array | None, folds: NDArray[np.intp]) -> Array:
+    """Return sums of weights, of the targets y (n, T) and of their squares, shape (folds, n_places, 1 + 2 T).
+
+    Sums of batches of rows add up.
+    """
+    weight = np.ones(len(values)) if weight is None else weight
+    parts = [weight, *(weight * column for column in y.T), *(weight * column**2 for column in y.T)]
+    places = folds * n_places + values
+    sums: list[Any] = [np.bincount(places, part, minlength=FOLDS * n_places) for part in parts]
+    return np.stack(sums, axis=-1).reshape(FOLDS, n_places, len(parts))
+
+
+def shrink_means(sums: Array) -> Array:
+    """Return the means of every category, shape (T, n_places), from sums of shape (n_places, 1 + 2 T).
+
+    A mean over weight w is shrunk towards that of all rows by w / (w + s), where s is the variance within categories
+    over the variance between them (empirical Bayes, with moment estimates of both).
+    """
+    weight, totals, squares = sums[:, 0], *np.split(sums[:, 1:].T, 2)
+    seen, total = weight > 0, weight.sum()
+    means = np.empty(totals.shape)
+    for k, (by_category, square) in enumerate(zip(totals, squares, strict=True)):
+        overall = by_category.sum() / total
+        own = by_category[seen] / weight[seen]
+        spread = max(square.sum() / total - overall**2, 0.0)
+        within = max((square[seen] - weight[seen] * own**2).sum(), 0.0) / max(total - seen.sum(), 1.0)
+        between = weight[seen] @ (own - overall) ** 2 / total - within * seen.sum() / total
+        shrinkage = within / max(between, 1e-6 * spread, 1e-300)
+        means[k] = (by_category + shrinkage * overall) / (weight + shrinkage) if within else overall
+        means[k, seen] = means[k, seen] if within else own
+    return means
+
+
+def with_target(column: TargetColumn, sums: Array) -> TargetColumn:
+    """Return the column with the means of the target, from sums of shape (folds, categories + 2, 1 + 2 T)."""
+    others = sums.sum(axis=0) - sums
+    fold_means = np.stack([shrink_means(part) for part in others])
+    return replace(column, means=shrink_means(sums.sum(axis=0)), fold_means=fold_means)
+
+
 @lru_cache(maxsize=256)
 def find_places(categories: tuple[str, ...]) -> dict[str, int]:
     """Map every category, and its equivalent spellings, to its position."""
@@ -290,5 +399,5 @@ def _is_written_so(category: str, entries: Entries) -> bool:
     dtype = entries.dtype
     if hasattr(dtype, "scale"):  # decimal numbers have all of their digits
         return f"{Decimal(category):.{dtype.scale}f}" == category
-    whole = dtype.kind in "iu" if isinstance(entries, np.ndarray) else dtype.is_integer()
+    whole = dtype.kind in "iu" if entries.series is None else dtype.is_integer()
     return len(equivalent_spellings(category)) > 1 and (not whole or float(category).is_integer())

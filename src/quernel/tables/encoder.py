@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -10,9 +11,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from quernel._validation import check_weight
 from quernel.tables.column_stats import OPTIONS, choose_encoding, compute_stats, encodable_kind, list_remarks
-from quernel.tables.columns import Column, TextColumn, check_readable
-from quernel.tables.frames import Entries, TableError, column_kind, open_frame, suggest_name
+from quernel.tables.columns import (
+    Column,
+    NumberColumn,
+    TargetColumn,
+    TextColumn,
+    check_readable,
+    row_folds,
+    sum_targets,
+    with_target,
+)
+from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
 from quernel.tables.missing_values import Markers, text_markers
 
 Array = NDArray[np.floating]
@@ -24,7 +35,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Takes data frames of pandas and polars, Arrow tables and NumPy arrays, and encodes them alike:
 
     - numbers, durations (in seconds) and booleans as they are, missing values by the median, with an indicator;
-    - categories by a column for each frequent one, one for all others and one for missing values;
+    - categories by a column for each frequent one, one for all others and one for missing values; more than 30
+      categories, if `fit` is given y, by the mean of y over the rows of each (out of fold for the training rows);
     - dates by a trend in years, and sine and cosine of the cycles of day, week and year that the rows span;
     - times of day by seconds since midnight, with their sine and cosine;
     - text that holds nothing but numbers, dates or times, as these.
@@ -74,27 +86,40 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.keep = keep
         self.missing = missing
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the encoding of every column.
 
         Parameters
         ----------
         X : table of shape (n, d)
-        y : ignored
+        y : array-like of shape (n,) or None
+            The target, numbers or labels, for columns of many categories.
+        sample_weight : array-like of shape (n,) or None
+            Weights of the rows in means of the target.
 
         Returns
         -------
         self : the fitted encoder
         """
         frame = open_frame(X)
+        _refuse_empty(self, frame)
         self._check_parameters(frame.names)
+        targets = None if y is None else _read_targets(y, frame.n_rows)
+        weight = None if sample_weight is None else check_weight(sample_weight, frame.n_rows)
         encodings: dict[str, Column | str] = {}
         remarks: dict[str, list[str]] = {}
+        fit = partial(self._fit_column, frame, has_target=y is not None)
         for name in frame.names:
-            encodings[name], remarks[name] = self._fit_column(name, frame.get(name), keep=name in self.keep)
+            encodings[name], remarks[name] = fit(name, keep=name in self.keep)
         if all(isinstance(column, str) for column in encodings.values()):  # a column that counts is better than none
-            for name in [name for name in frame.names if column_kind(frame.get(name)) == "number"]:
-                encodings[name], remarks[name] = self._fit_column(name, frame.get(name), keep=True)
+            for name in [name for name in frame.names if frame.get(name).kind == "number"]:
+                encodings[name], remarks[name] = fit(name, keep=True)
+        if targets is not None:
+            self._fit_targets(encodings, frame, targets, weight)
+        if frame.n_rows == 1 and all(isinstance(column, str) for column in encodings.values()):
+            raise TableError(
+                "There is one sample only (n_samples=1): columns of one value say nothing. Give more rows."
+            )
         return self._store(encodings, remarks, frame.names if frame.named else None)
 
     @classmethod
@@ -107,16 +132,46 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """
         return cls(missing=tuple(missing))._store(encodings, remarks, list(encodings))
 
+    def fit_transform(self, X: Any, y: Any = None, sample_weight: Any = None) -> Array:
+        """Fit the encoder and encode the training rows, with means of the target over rows of other folds.
+
+        `transform` of the same rows differs in columns of many categories: it uses all rows, as for new ones.
+        """
+        return self.fit(X, y, sample_weight).transform_training(X)
+
     def transform(self, X: Any) -> Array:
         """Encode a table, shape (n, width); columns are found by name, and others are ignored.
 
         Categories that were not seen in `fit` count as other ones; infinite numbers as missing.
         """
-        check_is_fitted(self)
-        frame = open_frame(X, self.inputs)
+        return self.encode_frame(open_frame(X, self._inputs_if_fitted()))
+
+    def transform_training(self, X: Any, first_row: int = 0) -> Array:
+        """Encode rows that the encoder was fitted to, as `fit_transform` does; `first_row` is the number of the first.
+
+        The number of a row, and hence its fold, counts all rows of the fit.
+        """
+        frame = open_frame(X, self._inputs_if_fitted())
+        return self.encode_frame(frame, row_folds(first_row, frame.n_rows))
+
+    def encode_frame(self, frame: Frame, folds: NDArray[np.intp] | None = None, *, finite: bool = False) -> Array:
+        """Encode an open table, training rows with their folds, shape (n,); `finite` raises if numbers are infinite."""
         self.check_frame(frame)
-        values = [column.read(frame.get(column.name), self.markers) for column in self.columns_]
-        return np.hstack([column.encode(read) for column, read in zip(self.columns_, values, strict=True)])
+        markers, blocks = self.markers, []
+        for column in self.columns_:
+            entries = frame.get(column.name)
+            if finite and isinstance(column, NumberColumn):
+                refuse_infinite(column.name, column.parse(entries, markers))
+            values = column.read(entries, markers)
+            if isinstance(column, TargetColumn) and folds is not None:
+                blocks.append(column.encode_training(values, folds))
+            else:
+                blocks.append(column.encode(values))
+        return np.concatenate(blocks, axis=1)
+
+    def _inputs_if_fitted(self) -> list[str]:
+        check_is_fitted(self)
+        return self.inputs
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return the names of the encoded columns."""
@@ -180,13 +235,25 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 if name not in names:
                     raise TableError(f"There is no column {name!r} for {parameter}. {suggest_name(name, names)}")
 
-    def _fit_column(self, name: str, entries: Entries, *, keep: bool) -> tuple[Column | str, list[str]]:
+    def _fit_targets(
+        self, encodings: dict[str, Column | str], frame: Frame, targets: Array, weight: Array | None
+    ) -> None:
+        """Fill in the means of the targets."""
+        folds = row_folds(0, frame.n_rows)
+        for name, column in encodings.items():
+            if isinstance(column, TargetColumn):
+                values = column.read(frame.get(name), self.markers)
+                sums = sum_targets(values, len(column.categories) + 2, targets, weight, folds)
+                encodings[name] = with_target(column, sums)
+
+    def _fit_column(self, frame: Frame, name: str, *, keep: bool, has_target: bool) -> tuple[Column | str, list[str]]:
         """Return the encoding of a column, or the reason to leave it out, and remarks."""
+        entries = frame.get(name)
         kind, reason = encodable_kind(name, entries, name in self.categorical)
         if kind is None:
             return reason, []
         stats = compute_stats(entries, kind, self.markers)
-        return choose_encoding(name, kind, stats, keep=keep), list_remarks(stats)
+        return choose_encoding(name, kind, stats, keep=keep, has_target=has_target), list_remarks(stats)
 
     def _store(
         self, encodings: Mapping[str, Column | str], remarks: Mapping[str, list[str]], names: list[str] | None
@@ -199,7 +266,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 notes.append(f"Column {name!r} is left out: {'. It '.join([column, *remarks.get(name, ())])}.")
                 continue
             notes += [f"Column {name!r} {remark}." for remark in remarks.get(name, ())]
-            if isinstance(column, TextColumn) and len(column.categories) == OPTIONS.max_categories and column.other:
+            if isinstance(column, TargetColumn):
+                notes.append(
+                    f"Column {name!r} has {len(column.categories):,} categories: means of the target stand for them."
+                )
+            elif isinstance(column, TextColumn) and len(column.categories) == OPTIONS.max_categories and column.other:
                 notes.append(
                     f"Column {name!r} has more than {OPTIONS.max_categories} categories: all but the "
                     f"{OPTIONS.max_categories} most frequent count as one."
@@ -223,3 +294,36 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
+
+
+def refuse_infinite(name: str, values: Array) -> None:
+    """Raise TableError if a column has infinite numbers."""
+    count = int(np.isinf(values).sum())
+    if count:
+        raise TableError(
+            f"Input X contains infinity in column {name!r} ({np.isnan(values).sum()} NaN, {count} infinite). Replace "
+            "it by a number, or by NaN if the value is missing."
+        )
+
+
+def _refuse_empty(encoder: TableEncoder, frame: Frame) -> None:
+    """Raise TableError if a table has no rows or no columns."""
+    for count, what in ((frame.n_rows, "sample"), (len(frame.names), "feature")):
+        if count == 0:
+            raise TableError(
+                f"Found array with 0 {what}(s) (shape=({frame.n_rows}, {len(frame.names)})) while a minimum of 1 is "
+                f"required by {type(encoder).__name__}."
+            )
+
+
+def _read_targets(y: Any, n_rows: int) -> Array:
+    """Return numbers as one column, shape (n, 1); of labels, an indicator of each class but the first."""
+    labels = np.asarray(y)
+    labels = labels.reshape(len(labels), -1)[:, 0] if labels.ndim else labels
+    if np.shape(labels) != (n_rows,):
+        raise TableError(f"X has {n_rows} rows but y has shape {np.shape(y)}: give one entry per row.")
+    if labels.dtype.kind in "biuf":
+        return labels.astype(float)[:, None]
+    classes = sorted({str(label) for label in labels.tolist()})
+    text = labels.astype(str)
+    return np.column_stack([text == one for one in classes[1:] or classes]).astype(float)

@@ -10,18 +10,17 @@ import difflib
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 Array = NDArray[np.floating]
-# A column: a narwhals series, or a one-dimensional array.
-Entries: TypeAlias = Any
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
@@ -37,22 +36,56 @@ class TableError(ValueError):
     """A table that cannot be read, or is not what is needed."""
 
 
-@dataclass(frozen=True, eq=False)
+class Entries:
+    """A column of a table: a narwhals series or a one-dimensional array, in `values`."""
+
+    def __init__(self, values: nw.Series[Any] | NDArray[Any]) -> None:
+        self.values: Any = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def dtype(self) -> Any:
+        """The type of narwhals or NumPy."""
+        return self.values.dtype
+
+    @cached_property
+    def kind(self) -> str | None:
+        """What the column holds (see `column_kind`)."""
+        return _find_kind(self)
+
+    @cached_property
+    def array(self) -> NDArray[Any]:
+        """The values as a NumPy array."""
+        return self.values if isinstance(self.values, np.ndarray) else self.values.to_numpy()
+
+    @property
+    def series(self) -> nw.Series[Any] | None:
+        """The values as a narwhals series, None for an array."""
+        return None if isinstance(self.values, np.ndarray) else self.values
+
+
 class Frame:
     """Access to the columns of a table.
 
-    Attributes
+    Parameters
     ----------
     names : names of the columns; x0, x1, ... if the table has none
-    get : function from a name to the column
+    read : function from a name to the column
     n_rows : number of rows
     named : whether the names are the table's own
     """
 
-    names: list[str]
-    get: Callable[[str], Entries]
-    n_rows: int
-    named: bool
+    def __init__(self, names: list[str], read: Callable[[str], Any], n_rows: int, *, named: bool) -> None:
+        self.names, self.n_rows, self.named = names, n_rows, named
+        self._read, self._columns = read, dict[str, Entries]()
+
+    def get(self, name: str) -> Entries:
+        """Return a column, which is read once."""
+        if name not in self._columns:
+            self._columns[name] = as_entries(self._read(name))
+        return self._columns[name]
 
 
 def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
@@ -62,6 +95,8 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
     """
     if isinstance(table, Frame):
         return table
+    if issparse(table):
+        raise TypeError("Sparse data was passed for X, but dense data is required. Use X.toarray() to convert it.")
     if isinstance(table, dict):
         return _open_dict(table)
     if isinstance(table, np.ndarray | list | tuple):
@@ -78,14 +113,15 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
     try:
         frame = nw.from_native(table)
     except TypeError as error:
-        if hasattr(table, "__array__") and np.ndim(table) == 2:
-            return _open_matrix(np.asarray(table))
+        matrix = np.asarray(table) if hasattr(table, "__array__") else np.empty(0)
+        if matrix.ndim == 2:
+            return _open_matrix(matrix)
         raise TableError(
             "A table is needed: pandas, polars, Arrow, an array or a dict whose values are columns, such as "
             f"{{'size': [1, 2]}}; got {type(table).__name__}."
         ) from error
     if all(isinstance(label, str) for label in labels):
-        return Frame(frame.columns, lambda name: _decode(frame.get_column(name)), len(frame), named=True)
+        return Frame(frame.columns, frame.get_column, len(frame), named=True)
     positions = dict(zip(numbered_names(len(labels)), labels, strict=True))  # numbers of columns are no names
     return Frame(list(positions), lambda name: frame.get_column(positions[name]), len(frame), named=False)
 
@@ -102,31 +138,40 @@ def _batch_to_table(batch: Any) -> Any:
 
 
 def _open_dict(table: dict[str, Any]) -> Frame:
-    columns = {}
     for name, values in table.items():
-        columns[name] = as_entries(values)
-        if np.ndim(columns[name]) != 1:
+        typed = hasattr(values, "dtype") or hasattr(values, "type")
+        if not typed and (isinstance(values, str) or np.ndim(values) != 1):
             raise TableError(
                 f"A dict must have columns as its values, such as {{'size': [1, 2]}}; got {values!r} for {name!r}."
             )
-    if len({len(values) for values in columns.values()}) > 1:
+    lengths = {len(values) for values in table.values()}
+    if len(lengths) > 1:
         raise TableError("The columns of the dict have different lengths. Give one value per row.")
-    return Frame(list(columns), columns.__getitem__, len(next(iter(columns.values()), ())), named=True)
+    return Frame(list(table), table.__getitem__, max(lengths, default=0), named=True)
 
 
 def as_entries(values: Any) -> Entries:
-    """Return a column as a narwhals series if some library made it, otherwise as an array."""
-    if isinstance(values, np.ndarray | nw.Series):
+    """Return a column of any library, or a list, as one that the functions below read."""
+    if isinstance(values, Entries):
         return values
+    if isinstance(values, list | tuple):
+        return Entries(_to_array(values))
+    if isinstance(values, np.ndarray):
+        return Entries(values)
     if type(values).__module__.startswith("pyarrow") and not hasattr(values, "chunks"):
         import pyarrow as pa
 
         values = pa.chunked_array([values])
-    series = nw.from_native(values, allow_series=True, pass_through=True)
-    if isinstance(series, nw.Series):
-        return _decode(series)
-    values = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
-    return np.asarray(values, dtype=object) if _needs_objects(values) else np.asarray(values)
+    return Entries(_decode(nw.from_native(values, series_only=True)))
+
+
+def _to_array(values: Sequence[Any]) -> NDArray[Any]:
+    """Return an array, of objects unless all are numbers: NumPy would turn numbers beside text into text."""
+    if all(isinstance(value, numbers.Number) for value in values):
+        return np.asarray(values)
+    objects = np.empty(len(values), dtype=object)
+    objects[:] = values
+    return objects
 
 
 def _decode(series: nw.Series[Any]) -> nw.Series[Any]:
@@ -138,15 +183,15 @@ def _decode(series: nw.Series[Any]) -> nw.Series[Any]:
     return series if "string" in str(coded) else nw.from_native(native.cast(coded), series_only=True)
 
 
-def _needs_objects(values: Any) -> bool:
-    """Whether NumPy would change these values: numbers beside text become text, and None an object anyway."""
-    return isinstance(values, list) and not all(isinstance(value, numbers.Number) for value in values)
-
-
 def _open_matrix(table: Any) -> Frame:
     matrix = table if isinstance(table, np.ndarray) else _to_matrix(table)
     if matrix.ndim != 2:
-        raise TableError(f"Expected 2D array, got {matrix.ndim}D array instead: a table has rows and columns.")
+        raise TableError(
+            f"Expected 2D array, got {matrix.ndim}D array instead. Reshape your data either using "
+            "array.reshape(-1, 1) if it has a single column, or array.reshape(1, -1) if it is a single row."
+        )
+    if matrix.dtype.kind == "c":
+        raise TableError("Complex data not supported: give the real and imaginary parts as columns.")
     names = numbered_names(matrix.shape[1])
     return Frame(names, lambda name: matrix[:, int(name[1:])], len(matrix), named=False)
 
@@ -181,20 +226,24 @@ def suggest_name(name: str, known: Sequence[str]) -> str:
 # Kinds of columns
 
 
-def column_kind(entries: Entries) -> str | None:
+def column_kind(values: Any) -> str | None:
     """Return what a column holds, None if there is no encoding for it.
 
     One of number, boolean, duration, date, time, text, category (text of a categorical type), mixed (text and other
     objects) and nothing (all missing).
     """
-    if isinstance(entries, np.ndarray):
-        return _kind_of_array(entries)
-    dtype = entries.dtype
+    return as_entries(values).kind
+
+
+def _find_kind(entries: Entries) -> str | None:
+    series, dtype = entries.series, entries.dtype
+    if series is None:
+        return _kind_of_objects(entries.array) if dtype.kind == "O" else ARRAY_KINDS.get(dtype.kind, "number")
     if dtype.is_numeric():
         return "number"
     if isinstance(dtype, nw.Object):
-        return _kind_of_objects(entries.to_numpy())
-    if isinstance(dtype, nw.String) and 0 < entries.null_count() == len(entries):
+        return _kind_of_objects(entries.array)
+    if isinstance(dtype, nw.String) and 0 < series.null_count() == len(series):
         return "nothing"  # pandas' columns of None alone
     if isinstance(dtype, nw.Unknown):
         return "nothing" if type_name(entries) in ("null", "unknown") else None
@@ -214,22 +263,14 @@ ARRAY_KINDS = {"b": "boolean", "M": "date", "m": "duration", "U": "text", "S": N
 
 def type_name(entries: Entries) -> str:
     """Return the type of a column, for messages."""
-    if isinstance(entries, np.ndarray) and entries.dtype.kind != "O":
-        return str(entries.dtype)
-    dtype = None if isinstance(entries, np.ndarray) else entries.dtype
+    dtype = entries.dtype
     if isinstance(dtype, nw.Unknown):  # to narwhals: Arrow has a name for it
-        return str(getattr(entries.to_native(), "type", "unknown"))
-    if dtype is not None and not isinstance(dtype, nw.Object):
-        name = str(dtype).lower()
-        return name if dtype.is_nested() else name.split("(")[0]
-    kinds = sorted({type(value).__name__ for value in plain_values(entries) if not is_missing(value)})
-    return " and ".join(kinds[:3])
-
-
-def _kind_of_array(values: NDArray[Any]) -> str | None:
-    if values.dtype.kind == "O":
-        return _kind_of_objects(values)
-    return ARRAY_KINDS.get(values.dtype.kind, "number")
+        return str(getattr(entries.values.to_native(), "type", "unknown"))
+    if getattr(dtype, "kind", "") == "O" or isinstance(dtype, nw.Object):
+        kinds = sorted({type(value).__name__ for value in plain_values(entries) if not is_missing(value)})
+        return " and ".join(kinds[:3])
+    name = str(dtype).lower()
+    return name if entries.series is None or dtype.is_nested() else name.split("(")[0]
 
 
 def _kind_of_objects(values: NDArray[Any]) -> str | None:
@@ -271,21 +312,18 @@ def is_missing(value: Any) -> bool:
 
 def plain_values(entries: Entries) -> list[Any]:
     """Return the entries of a column as Python objects."""
-    return list(entries.tolist() if isinstance(entries, np.ndarray) else entries.to_list())
+    return list(entries.values.tolist() if entries.series is None else entries.values.to_list())
 
 
 def to_numbers(entries: Entries) -> Array:
     """Return numbers, booleans (0 and 1) or durations (seconds) as float64, shape (n,), missing values as NaN."""
-    if not isinstance(entries, np.ndarray):
-        dtype = entries.dtype
-        if isinstance(dtype, nw.Boolean | nw.Decimal):
-            entries = entries.cast(nw.Float64)
-        entries = entries.to_numpy()
-    if entries.dtype.kind == "m":
-        return _to_microseconds(entries, "timedelta64[us]") / 1e6
-    if entries.dtype.kind != "O":
-        return entries.astype(float)
-    return np.array([np.nan if is_missing(value) else _to_float(value) for value in entries.tolist()], dtype=float)
+    cast = isinstance(entries.dtype, nw.Boolean | nw.Decimal)
+    values = entries.values.cast(nw.Float64).to_numpy() if cast else entries.array
+    if values.dtype.kind == "m":
+        return _to_microseconds(values, "timedelta64[us]") / 1e6
+    if values.dtype.kind != "O":
+        return values.astype(float)
+    return np.array([np.nan if is_missing(value) else _to_float(value) for value in values.tolist()], dtype=float)
 
 
 def _to_float(value: Any) -> float:
@@ -294,7 +332,7 @@ def _to_float(value: Any) -> float:
 
 def to_epoch_seconds(entries: Entries) -> Array:
     """Return dates as seconds since 1970, in UTC if they have a time zone, shape (n,), missing values as NaN."""
-    values = entries if isinstance(entries, np.ndarray) else entries.to_numpy()
+    values = entries.array
     if values.dtype.kind == "M":
         return _to_microseconds(values, "datetime64[us]") / 1e6
     return np.array(
@@ -325,16 +363,16 @@ def _time_to_seconds(value: time) -> float:
 
 def factorize(entries: Entries) -> tuple[list[str], NDArray[np.intp]]:
     """Return the distinct values of a column as text, and the index of each entry among them, -1 if missing."""
-    if isinstance(entries, nw.Series) and len(entries) > FEW:
-        if entries.implementation.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
-            text = entries.cast(nw.String).to_native().cast("large_string").combine_chunks()
-            encoded = (text.combine_chunks() if hasattr(text, "chunks") else text).dictionary_encode()
-            return encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(
-                np.intp
-            )
-        if entries.implementation.is_pandas():
-            codes, labels = entries.to_native().factorize()
-            return _merge_labels([label_text(label) for label in labels], np.asarray(codes, dtype=np.intp))
+    series = entries.series
+    if series is not None and len(series) > FEW:
+        if series.implementation.is_pyarrow() and isinstance(entries.dtype, nw.String | nw.Categorical):
+            text = series.cast(nw.String).to_native().cast("large_string").combine_chunks()
+            encoded = text.dictionary_encode()
+            index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            return encoded.dictionary.to_pylist(), index.astype(np.intp)
+        if series.implementation.is_pandas():
+            index, labels = series.to_native().factorize()
+            return _merge_labels([label_text(label) for label in labels], np.asarray(index, dtype=np.intp))
     places: dict[Any, int] = {}
     codes = [-1 if is_missing(value) else places.setdefault(value, len(places)) for value in plain_values(entries)]
     return _merge_labels([label_text(label) for label in places], np.array(codes, dtype=np.intp))
