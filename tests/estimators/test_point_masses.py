@@ -6,7 +6,7 @@ import pytest
 from quernel import KernelQuantileRegressor, load, save
 from quernel.data import ArrayRows
 from quernel.metrics import coverage
-from quernel.plots import CalibrationDisplay, ResidualQuantileDisplay
+from quernel.plots import CalibrationDisplay, PITDisplay
 from quernel.tuning.data_summary import DataSummary, find_point_masses, snap_to_point_masses
 
 LEVELS = [0.05, 0.5, 0.95]
@@ -67,7 +67,7 @@ def test_a_level_between_the_shares_below_and_up_to_a_curve_is_kept(counts, mode
     np.testing.assert_array_equal(shown.below[:2], 0.0)
     np.testing.assert_allclose(shown.observed[:2], np.mean(y[1000:] == 0))
     np.testing.assert_array_equal(shown.nearest[:2], LEVELS[:2])
-    worm = ResidualQuantileDisplay.from_estimator(model, X[1000:], y[1000:])
+    worm = PITDisplay.from_estimator(model, X[1000:], y[1000:])
     np.testing.assert_allclose(worm.density[:2], 1.0)
     assert worm.counts.sum() == worm.n_rows == 1000
     # A curve above all rows that have the value does not hold, nor does one below them.

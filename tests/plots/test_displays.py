@@ -21,8 +21,8 @@ from quernel.plots import (
     FeatureCountDisplay,
     IntervalWidthDisplay,
     PermutationImportanceDisplay,
+    PITDisplay,
     QuantileFanDisplay,
-    ResidualQuantileDisplay,
 )
 from quernel.tuning.n_components import ComponentsChoice, Trial
 
@@ -77,7 +77,7 @@ def test_only_rows_with_the_same_target_count_to_either_side_of_a_curve():
     curves = np.column_stack([np.where(y < 4, y, 4.0), np.full(10, 7.0)])
     apart = CalibrationDisplay.compute(y, curves, [0.5, 0.9])
     assert apart.below.tolist() == apart.observed.tolist() == [0.5, 0.8]
-    assert ResidualQuantileDisplay.compute(y, curves, [0.5, 0.9]).counts.tolist() == [5, 3, 2]
+    assert PITDisplay.compute(y, curves, [0.5, 0.9]).counts.tolist() == [5, 3, 2]
     y[6:9] = 7.0
     together = CalibrationDisplay.compute(y, curves, [0.5, 0.9])
     assert together.below.tolist() == [0.5, 0.6]
@@ -95,18 +95,18 @@ def test_levels_may_come_in_any_order(data, model):
 
 
 def test_the_histogram_and_the_worm_of_true_quantiles_are_flat():
-    right = ResidualQuantileDisplay.compute(*drawn(20_000), LEVELS)
+    right = PITDisplay.compute(*drawn(20_000), LEVELS)
     assert right.counts.sum() == right.n_rows == 20_000
     np.testing.assert_allclose(right.density, 1, atol=0.12)
     np.testing.assert_allclose(right.worm, 0, atol=0.05)
-    wide = ResidualQuantileDisplay.compute(*drawn(20_000, scale=1.5), LEVELS)
+    wide = PITDisplay.compute(*drawn(20_000, scale=1.5), LEVELS)
     # Below 1.5 times the true score of a level lies the share Phi(1.5 z): the worm has the slope 0.5.
     np.testing.assert_allclose(wide.worm, 0.5 * norm.ppf(LEVELS), atol=0.1)
     assert wide.density[0] < 0.5 < 1.2 < wide.density[2]
 
 
 def test_the_worm_stays_finite_where_no_row_is_below():
-    display = ResidualQuantileDisplay.compute(np.zeros(10), np.ones((10, 2)), [0.1, 0.9])
+    display = PITDisplay.compute(np.zeros(10), np.ones((10, 2)), [0.1, 0.9])
     assert np.isfinite(display.worm).all()
     assert display.plot().figure_ is display.ax_[0].figure
 
@@ -209,15 +209,15 @@ def test_given_axes_are_used(data, model):
     pair = tuple(Figure().subplots(1, 2))
     assert CalibrationDisplay.from_estimator(model, X, y, ax=ax).ax_ is ax
     assert QuantileFanDisplay.from_estimator(model, X, y, 0, ax=ax).figure_ is ax.figure
-    assert ResidualQuantileDisplay.from_estimator(model, X, y, ax=pair).ax_[1] is pair[1]
+    assert PITDisplay.from_estimator(model, X, y, ax=pair).ax_[1] is pair[1]
     with pytest.raises(ValueError, match="pair of axes"):
-        ResidualQuantileDisplay.from_estimator(model, X, y, ax=ax)
+        PITDisplay.from_estimator(model, X, y, ax=ax)
 
 
 def test_matplotlib_is_imported_only_to_draw():
     code = (
         "import sys, numpy as np; from quernel.plots import *\n"
-        "y = np.zeros(5); CalibrationDisplay.compute(y, y, 0.5); ResidualQuantileDisplay.compute(y, y, 0.5)\n"
+        "y = np.zeros(5); CalibrationDisplay.compute(y, y, 0.5); PITDisplay.compute(y, y, 0.5)\n"
         "IntervalWidthDisplay.compute(y, y, y, y)\n"
         "assert 'matplotlib' not in sys.modules"
     )
@@ -228,7 +228,7 @@ Y = np.zeros(4)
 BAD = {
     "level 1": (lambda: CalibrationDisplay.compute(Y, Y, 1.0), "strictly between 0 and 1"),
     "levels twice": (lambda: CalibrationDisplay.compute(Y, np.zeros((4, 2)), [0.5, 0.5]), "different levels"),
-    "columns": (lambda: ResidualQuantileDisplay.compute(Y, np.zeros((4, 2)), [0.5]), r"one column per level, \(4, 1\)"),
+    "columns": (lambda: PITDisplay.compute(Y, np.zeros((4, 2)), [0.5]), r"one column per level, \(4, 1\)"),
     "no rows": (lambda: CalibrationDisplay.compute([], [], 0.5), "n > 0"),
     "NaN": (lambda: CalibrationDisplay.compute([np.nan], [1.0], 0.5), "y_true contains NaN"),
     "confidence": (lambda: CalibrationDisplay.compute(Y, Y, 0.5, confidence=95), "confidence must lie"),

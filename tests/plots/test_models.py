@@ -28,8 +28,8 @@ from quernel.plots import (
     IntervalWidthDisplay,
     PathDisplay,
     PermutationImportanceDisplay,
+    PITDisplay,
     QuantileFanDisplay,
-    ResidualQuantileDisplay,
 )
 from quernel.plots.fans import sample_rows
 from quernel.tables.training_data import ReadOptions, prepare
@@ -84,7 +84,7 @@ def test_groups_and_ratios_reach_the_intervals(data):
 def test_a_calibrated_model_has_no_levels_and_says_what_to_draw(data):
     X, y, _ = data
     model = ConformalQuantileRegressor(BASE, 0.7, random_state=0).fit(X, y)
-    for display in (CalibrationDisplay, ResidualQuantileDisplay, PermutationImportanceDisplay):
+    for display in (CalibrationDisplay, PITDisplay, PermutationImportanceDisplay):
         with pytest.raises(ValueError, match=r"IntervalWidthDisplay, or the model that.*estimators_\[0\]"):
             display.from_estimator(model, X, y)
     with pytest.raises(ValueError, match=r"predicts one interval"):
@@ -117,7 +117,7 @@ def test_every_display_draws_a_model_of_tables(sold):
     y = frame["price"]
     held = CalibrationDisplay.from_estimator(model, frame, y)
     assert held.observed.tolist() == np.mean(y.to_numpy()[:, None] <= model.predict(frame), axis=0).tolist()
-    assert ResidualQuantileDisplay.from_estimator(model, frame, y).n_rows == len(frame)
+    assert PITDisplay.from_estimator(model, frame, y).n_rows == len(frame)
     matter = PermutationImportanceDisplay.from_estimator(model, frame, y, n_repeats=2)
     assert matter.names == ["size", "age", "place", "garden", "sold"]  # and not the target
     size, age, place, *_ = matter.increase.mean(axis=1)
@@ -207,7 +207,7 @@ def test_every_display_looks_into_pipelines(piped):
     model, frame, y = piped
     held = CalibrationDisplay.from_estimator(model, frame, y)
     assert held.levels.tolist() == [0.1, 0.5, 0.9]
-    assert ResidualQuantileDisplay.from_estimator(model, frame, y).n_rows == len(y)
+    assert PITDisplay.from_estimator(model, frame, y).n_rows == len(y)
     assert PermutationImportanceDisplay.compute(model, frame, y, n_repeats=1).names == ["wind", "noise", "site"]
     by_site = QuantileFanDisplay.from_estimator(model, frame, y, "site")
     medians = {"wind": frame["wind"].median(), "noise": frame["noise"].median()}

@@ -8,7 +8,7 @@ draw it, `compute` computes it only, and `plot` draws it (again), on given axes 
 `fan_chart`                     nested bands between quantile curves, over the data
 `QuantileFanDisplay`            the same of a fitted model, along one column
 `CalibrationDisplay`            observed against nominal quantile levels (reliability diagram)
-`ResidualQuantileDisplay`       PIT histogram and worm plot
+`PITDisplay`                    PIT histogram and worm plot
 `IntervalWidthDisplay`          width and coverage of prediction intervals by group
 `PermutationImportanceDisplay`  rise of the pinball loss when a column is permuted
 `ImportanceDisplay`             inverse learned bandwidths of the kernel, by column
@@ -18,7 +18,7 @@ draw it, `compute` computes it only, and `plot` draws it (again), on given axes 
 =============================== =====================================================================================
 """
 
-from quernel.plots.calibration import CalibrationDisplay, IntervalWidthDisplay, ResidualQuantileDisplay
+from quernel.plots.calibration import CalibrationDisplay, IntervalWidthDisplay, PITDisplay
 from quernel.plots.fans import QuantileFanDisplay, fan_chart
 from quernel.plots.importance import ImportanceDisplay, PermutationImportanceDisplay
 from quernel.plots.style import house_style, save_figure
@@ -29,10 +29,10 @@ __all__ = [
     "FeatureCountDisplay",
     "ImportanceDisplay",
     "IntervalWidthDisplay",
+    "PITDisplay",
     "PathDisplay",
     "PermutationImportanceDisplay",
     "QuantileFanDisplay",
-    "ResidualQuantileDisplay",
     "exponent_grid",
     "fan_chart",
     "feature_map",

@@ -193,7 +193,7 @@ class CalibrationDisplay(_QuantileCheck):
 
 
 @dataclass(eq=False)
-class ResidualQuantileDisplay(_QuantileCheck):
+class PITDisplay(_QuantileCheck):
     """PIT histogram of the rows between neighbouring quantile curves, and worm plot of the rows below each.
 
     The probability integral transform (PIT) F(y | x) of new rows is uniform if the predicted distribution F is right. A

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quernel.plots import CalibrationDisplay, QuantileFanDisplay, ResidualQuantileDisplay
+from quernel.plots import CalibrationDisplay, PITDisplay, QuantileFanDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
 from quernel.plots.table_access import GRID, is_time_of_day, to_seconds
@@ -248,7 +248,7 @@ def draw_calibration(display: CalibrationDisplay) -> str:
     return chart.svg()
 
 
-def draw_pit(display: ResidualQuantileDisplay) -> str:
+def draw_pit(display: PITDisplay) -> str:
     """Return the PIT histogram: rows between neighbouring quantiles, relative to the expected number."""
     edges, (low, high) = display.edges, display.density_band
     bins = zip(display.density, edges[:-1], edges[1:], strict=True)

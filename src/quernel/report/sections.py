@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quernel.conformal.table_model import TableModel
-from quernel.plots import ResidualQuantileDisplay
+from quernel.plots import PITDisplay
 from quernel.plots.fans import pair_levels
 from quernel.plots.style import truncate
 from quernel.report import charts
@@ -238,7 +238,7 @@ def render_coverage(page: Page) -> str:
         tables += f"<p>{TIES}</p>"
     if intervals:
         tables += _interval_table(intervals, evaluation)
-    residuals = ResidualQuantileDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
+    residuals = PITDisplay.compute(evaluation.y, evaluation.curves, evaluation.levels)
     most = format_share(shown.confidence, 0)
     pictures = make_figure(
         charts.draw_calibration(shown),
