@@ -31,10 +31,11 @@ class InteriorOptions:
 
     max_iter: int = 150
     extended_iter: int = 60
-    # Multiplications per 80-bit factorisation up to which the method continues there: about 0.1 s each.
-    extended_work: float = 2e7
+    # Multiplications per 80-bit factorisation up to which the method continues there: half a second each.
+    extended_work: float = 5e7
     # Share of the way to the boundary.
     fraction: float = 0.995
+    cautious_fraction: float = 0.7
     # Steps shorter than this are tried again with these shares of the mean product as the goal of every row.
     short: float = 0.3
     centring: tuple[float, ...] = (0.1, 0.5, 1.0)
@@ -198,7 +199,9 @@ class _System:
         found = self._solve(g, ru, rb)
         for _ in range(refine):
             left = self.residual(found, g, ru, rb)
-            more = self._solve(left[0], -left[1], -left[2])
+            # By columns d is what the first equation says, up to rounding that D would only magnify.
+            first = left[0] if self.program.by_rows else 0 * left[0]
+            more = self._solve(first, -left[1], -left[2])
             found = tuple(a + b for a, b in zip(found, more, strict=True))
         return found
 
@@ -274,12 +277,15 @@ class _Point:
     def _products(self, at: Iterate) -> float:
         return float(self.program.share @ (self.up * at.p * at.above + self.down * at.m * at.below))
 
-    def advance(self) -> Iterate:
+    def advance(self, caution: bool) -> Iterate:
         """The next iterate; LinAlgError where its equations cannot be factored."""
         at, share, up, down = self.at, self.program.share, self.up, self.down
         theta = self.slope + up * at.p / at.above + down * at.m / at.below
         self.system = _System(self.program, theta / share)
         mean = self.gap / (max(int(up.sum() + down.sum()), 1) * share)  # per unit of a row's share
+        if caution:
+            full = self._direction(mean / 10 - at.p * at.above, mean / 10 - at.m * at.below)
+            return at.move(full, min(1.0, OPTIONS.cautious_fraction * self._longest(full)))
         affine = self._direction(-at.p * at.above, -at.m * at.below)
         after = self._products(at.move(affine, self._longest(affine)))
         centre = mean * min((max(after, 0) / self.gap) ** 3, 1) if self.gap > 0 else mean
@@ -312,8 +318,13 @@ class _Point:
         return longest
 
 
-def _iterate(program: Program, at: Iterate, max_iter: int, goal: float) -> Iterator[tuple[float, Iterate]]:
-    """Steps of Mehrotra's method, each with its error, until the gap is below `goal` or nothing improves."""
+def _iterate(
+    program: Program, at: Iterate, max_iter: int, goal: float, caution: bool
+) -> Iterator[tuple[float, float, Iterate]]:
+    """Steps with their errors and gaps, until the gap is below `goal` or nothing improves.
+
+    They are Mehrotra's or, with caution, shorter ones towards products that are a tenth of what they are, all alike.
+    """
     least, stalled = np.inf, 0
     for _ in range(max_iter):
         point = _Point(program, at)
@@ -321,11 +332,11 @@ def _iterate(program: Program, at: Iterate, max_iter: int, goal: float) -> Itera
             return
         stalled = 0 if point.merit < OPTIONS.progress * least else stalled + 1
         least = min(least, point.merit)
-        yield point.merit, at
+        yield point.merit, point.gap, at
         if stalled > (2 if 0 < point.gap <= goal else OPTIONS.patience):
             return
         try:
-            at = point.advance()
+            at = point.advance(caution)
         except np.linalg.LinAlgError:
             return
 
@@ -349,23 +360,29 @@ def orthogonalise(matrix: Array) -> tuple[Array, Array]:
     return lower[:, : len(rows)], rows
 
 
-def _best_and_last(steps: Iterator[tuple[float, Iterate]], start: Iterate) -> list[Iterate]:
-    """The iterate of the least error and, if it is another one, the last: rounding may spoil either."""
-    least, best, last = np.inf, start, start
-    for merit, last in steps:
-        if merit <= least:
-            least, best = merit, last
-    return [best] if best is last else [best, last]
+def _pick(steps: Iterator[tuple[float, float, Iterate]], start: Iterate) -> tuple[Iterate, list[Iterate]]:
+    """(the last iterate whose error is mostly its gap, [the iterate of the least error, the last one]).
+
+    From the first a higher precision continues; rounding may spoil either of the others.
+    """
+    least, sound, best, last = np.inf, start, start, start
+    for error, gap, last in steps:
+        if error <= 2 * gap:
+            sound = last
+        if error <= least:
+            least, best = error, last
+    return sound, [best] if best is last else [best, last]
 
 
 def interior_points(program: Program) -> Iterator[Iterate]:
-    """Candidates, better and better: in doubles, then in 80-bit numbers where that is affordable."""
-    with np.errstate(all="ignore"):
-        double = program.as_type(float)
-        found = _best_and_last(_iterate(double, _start(double), OPTIONS.max_iter, 1e-14), _start(double))
-        extended = program.as_type(Extended)
-        yield from (at.extend(extended) for at in found)
-        if program.work <= OPTIONS.extended_work:
-            start = found[0].extend(extended)
-            found = _best_and_last(_iterate(extended, start, OPTIONS.extended_iter, 1e-22), start)
+    """Candidates, better and better: in doubles, then in 80-bit numbers where that is affordable; then with caution."""
+    double, extended = program.as_type(float), program.as_type(Extended)
+    for caution in (False, True):
+        with np.errstate(all="ignore"):
+            start = _start(double)
+            sound, found = _pick(_iterate(double, start, OPTIONS.max_iter, 1e-14, caution), start)
             yield from (at.extend(extended) for at in found)
+            if program.work <= OPTIONS.extended_work:
+                start = sound.extend(extended)
+                _, found = _pick(_iterate(extended, start, OPTIONS.extended_iter, 1e-22, caution), start)
+                yield from (at.extend(extended) for at in found)
