@@ -69,7 +69,7 @@ def bracket_joint(sample: Sample, laws: list[LossByHand], settled: Settled) -> B
         z = at.z.reshape(2 * q - 1, n).T
         m = np.maximum(z[:, q:], 0) / (n * sample.share[:, None])
         v, e = _balance_levels(sample, np.clip(z[:, :q], levels - 1, levels), m, levels)
-        force = centred.T @ (sample.share[:, None] * e)
+        force = np.column_stack([sample.apply_phi_t(sample.share * level) for level in e.T])
         balanced = not sample.intercept or np.abs(sample.share @ e).max() < 1e-17
         linear, square = sample.share[:, None] * v * offset[:, None], np.sum(force**2) / (4 * alpha)
         low = linear.sum() - square - ROUNDING * (np.abs(linear).sum() + square)
@@ -101,7 +101,7 @@ def _joint_value(sample: Sample, laws: list[LossByHand], coef: Array, intercept:
         residuals = [r - move for r, move in zip(residuals, apart, strict=True)]
     elif crossing.max() > NO_CROSSING * unit:
         return Extended(np.inf)
-    loss = sum(sample.share @ law.value(r) for law, r in zip(laws, residuals, strict=True))
+    loss = sum(sample.mean(law.value(r)) for law, r in zip(laws, residuals, strict=True))
     return (loss + Extended(sample.alpha) * np.sum(coef**2)) * (1 + ROUNDING)
 
 
@@ -116,7 +116,7 @@ def multinomial_objective(sample: Sample, coef: Array, intercept: Array) -> Arra
         scores.append(add_up(high, [np.full(len(codes), number) for number in numbers] + [low]))
     score = np.column_stack(scores)
     score = score - score[np.arange(len(codes)), codes][:, None]
-    return sample.share @ _excess(score, codes) + Extended(sample.alpha) * np.sum(coef**2)
+    return sample.mean(_excess(score, codes)) + Extended(sample.alpha) * np.sum(coef**2)
 
 
 def _excess(score: Array, codes: NDArray[np.intp]) -> Array:
@@ -218,17 +218,21 @@ def _narrow_multinomial(
 ) -> Bracket:
     """The bracket with the values of this point and of the softmax there as duals."""
     alpha, K, centred = Extended(sample.alpha), code.shape[1], sample.centred()
-    others = np.where(code == 1, 0, _softmax(design @ point))  # a row's own class has what these leave
+    p, t, moved = _softmax(design @ point), Extended(0), np.zeros(K, dtype=Extended)
+    others, own = np.where(code == 1, 0, p), p[code == 1]  # each has digits that 1 minus the other has not
     excess = np.where(code == 1, others.sum(axis=1, keepdims=True), -others)
     if sample.intercept:  # classes get exactly their shares, by a mixture with a constant
-        shares, lack = _class_shares(sample, K), sample.share @ excess
+        shares, lack = _class_shares(sample, K), np.sum(sample.share[:, None] * excess, axis=0)
         t = 2 * max(0, np.max(np.where(shares > 0, -lack / np.where(shares > 0, shares, 1), 0)))
-        others = np.where(code == 1, 0, (1 - t) * others + (t * shares + (1 - t) * lack))
+        moved = t * shares + (1 - t) * lack
+        others, own = np.where(code == 1, 0, (1 - t) * others + moved), (1 - t) * own + moved[code.argmax(axis=1)]
         excess = np.where(code == 1, others.sum(axis=1, keepdims=True), -others)
-    force, rest, low = centred.T @ (sample.share[:, None] * excess), others.sum(axis=1), Extended(-np.inf)
-    if (others >= 0).all() and (rest < 1).all():
-        entropy = -(1 - rest) * np.log1p(-rest) - np.where(others > 0, others * np.log(others), 0).sum(axis=1)
-        total, square = sample.share @ entropy, np.sum(force**2) / (4 * alpha)
+    rest, low = others.sum(axis=1), Extended(-np.inf)
+    force = np.column_stack([sample.apply_phi_t(sample.share * column) for column in excess.T])
+    if (others >= 0).all() and (own >= 0).all() and t < 1:
+        last = np.where(rest < 0.5, -(1 - rest) * np.log1p(-rest), -own * np.log(np.where(own > 0, own, 1)))
+        entropy = last - np.where(others > 0, others * np.log(np.where(others > 0, others, 1)), 0).sum(axis=1)
+        total, square = sample.mean(entropy), np.sum(force**2) / (4 * alpha)
         low = total - square - ROUNDING * (total + square)
     b = point[-1] if sample.intercept else np.zeros(K, dtype=Extended)
     candidates = [force / (2 * alpha)]

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 Extended = np.longdouble
-# Relative rounding error, amply, of sums in 80-bit numbers, whose own is 5e-20: brackets are wider by it.
-ROUNDING = Extended(4e-18)
+# Relative rounding error, amply, of pairwise sums in 80-bit numbers, whose own is 5e-20: brackets are wider by it.
+ROUNDING = Extended(1e-17)
 SPLITTER = 134_217_729.0  # 2^27 + 1
 MARGIN = ("hinge", "squared_hinge", "smoothed_hinge", "logistic")
 UNBOUNDED = ("squared", "expectile", "squared_hinge")
@@ -251,7 +251,18 @@ class Sample:
     def objective(self, loss: LossByHand, coef: Array, intercept: Array) -> Array:
         """F(u, b), to 18 digits."""
         coef = np.asarray(coef, dtype=Extended)
-        return self.share @ loss.value(self.residuals(loss, coef, intercept)) + Extended(self.alpha) * (coef @ coef)
+        return self.mean(loss.value(self.residuals(loss, coef, intercept))) + Extended(self.alpha) * np.sum(coef**2)
+
+    def mean(self, values: Array) -> Array:
+        """sum share value, by pairwise summation (a product of vectors sums in order, with more rounding)."""
+        return np.sum(self.share * values)
+
+    def apply_phi_t(self, weighted: Array) -> Array:
+        """Phi'weighted (M,), of weights whose sum is 0 if there is an intercept; double-double before it is rounded."""
+        assert self.features is not None
+        high, low = multiply(np.ascontiguousarray(self.features.T), weighted)
+        force = high.astype(Extended) + low
+        return force if self.centre is None else force - self.centre * np.sum(weighted)
 
     def offsets(self, loss: LossByHand) -> tuple[Array, Array]:
         """(offset, sign) of r = offset - sign f, with y minus its middle."""
@@ -277,8 +288,8 @@ class Sample:
         offset, sign = self.offsets(loss)
         weighted = self.share * sign * dual
         if self.gram is None:
-            force = self.centred().T @ weighted
-            square = force @ force
+            force = self.apply_phi_t(weighted)
+            square = np.sum(force**2)
         else:
             force = self.gram @ weighted
             square = weighted @ force
@@ -303,7 +314,7 @@ class Sample:
             low, high = (b, high) if slope > 0 else (low, b)
         near = (sign * offset)[np.argsort(np.abs(sign * offset - low))[:3]]
         for b in (low, high, *near, *(near - loss.tube), *(near + loss.tube)):
-            values[b] = self.share @ loss.value(offset - sign * b)
+            values[b] = self.mean(loss.value(offset - sign * b))
         best = min(values, key=values.__getitem__)
         return best, values[best]
 
@@ -311,12 +322,12 @@ class Sample:
         """F at the best constant and at the better of the two doubles next to it; at 0 without an intercept."""
         offset, sign = self.offsets(loss)
         if not self.intercept:
-            value = self.share @ loss.value(offset)
+            value = self.mean(loss.value(offset))
             return value, value
         constant, value = self.best_constant(loss)
         double = float(constant + self.middle)
         near = [double, np.nextafter(double, -np.inf), np.nextafter(double, np.inf)]
-        return value, min(self.share @ loss.value(offset - sign * (Extended(b) - self.middle)) for b in near)
+        return value, min(self.mean(loss.value(offset - sign * (Extended(b) - self.middle))) for b in near)
 
 
 def _weighted_median(values: Array, share: Array) -> float:

@@ -184,13 +184,13 @@ def evaluate(sample: Sample, loss: LossByHand, dual: Array, coef: Array | None) 
     for u in [own] if coef is None else [own, coef]:
         if sample.gram is None:
             shift = [] if sample.centre is None else [-part[0] for part in multiply(sample.centre[None], u)]
-            residual, penalty = sample.residuals(loss, u, [sample.middle, *shift]), alpha * (u @ u)
+            residual, penalty = sample.residuals(loss, u, [sample.middle, *shift]), alpha * np.sum(u**2)
         else:
             output = sample.gram @ u
             residual, penalty = offset - sign * output, alpha * (u @ output)
         b = sample.best_constant(loss, residual)[0] if sample.intercept else Extended(0)
         residual = residual - sign * b
-        value = sample.share @ loss.value(residual) + penalty
+        value = sample.mean(loss.value(residual)) + penalty
         if value < best:
             best, slopes = value, None if loss.kinked else loss.slope(residual)
     return low, best * (1 + ROUNDING), slopes
