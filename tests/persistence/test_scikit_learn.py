@@ -196,6 +196,29 @@ def test_a_forest_written_again_without_change_is_accepted(tmp_path, forest):
     np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(X), FORESTS[kind].predict(X))
 
 
+COLORS = np.array(list("aabbbccd") * 10, dtype=object)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "forged"),
+    [
+        ({}, {"_n_features_outs": [1]}),
+        ({}, {"_n_features_outs": [10**9]}),
+        ({"drop": "first"}, {"_drop_idx_after_grouping": np.array([-3], dtype=object)}),
+        ({"max_categories": 2}, {"_default_to_infrequent_mappings": [np.array([0, 1, 2, 10**6])]}),
+        ({"max_categories": 2}, {"_infrequent_indices": [np.array([-7, 2])]}),
+        ({}, {"categories_": [np.array([3.0, 2.0, 1.0, 0.0])]}),
+    ],
+)
+def test_categories_outside_of_the_encoded_matrix_are_refused(tmp_path, settings, forged):
+    model = make_pipeline(OneHotEncoder(sparse_output=False, **settings), MEDIAN).fit(COLORS, Y)
+    quernel.save(model, tmp_path / "m")
+    np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(COLORS), model.predict(COLORS))
+    vars(model[0]).update(forged)
+    with pytest.raises(ValueError, match=r"cannot be saved: .*OneHotEncoder has categories without a column"):
+        quernel.save(model, tmp_path / "n")
+
+
 def test_generators_that_would_read_outside_of_their_buffer_are_refused(tmp_path):
     path = tmp_path / "m"
     for maker in (np.random.RandomState, lambda seed: np.random.Generator(np.random.Philox(seed))):

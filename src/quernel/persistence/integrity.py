@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator
 from sklearn.ensemble import BaseEnsemble
 from sklearn.ensemble._gb import BaseGradientBoosting
 from sklearn.ensemble._hist_gradient_boosting.gradient_boosting import BaseHistGradientBoosting
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.tree import BaseDecisionTree
 from sklearn.tree._tree import Tree
 
@@ -41,8 +42,6 @@ from quernel.tables import TableEncoder
 FEATURE_MAPS = (RandomFeatures, PivotedCholesky, Nystroem, LandmarkPredictor, PrecomputedFeatures)
 # A value of each kind of column, from which the encodings of `quernel.tables` can read.
 SAMPLES = {"number": 0.0, "boolean": True, "text": "some text", "date": "1970-01-01", "time": "00:00:00"}
-# Positions in the buffers of bit generators: the name in their state, and the largest that is inside.
-BUFFER_POSITIONS = {"pos": 624, "buffer_pos": 4}
 
 
 def check_model(model: Any, trusted: Collection[str] = ()) -> None:
@@ -98,11 +97,6 @@ def _check_attributes(value: Any) -> None:
             raise ValueError(f"{type(value).__name__} has a method {name!r}, which no attribute may replace")
 
 
-def _check_parameters(model: BaseEstimator) -> None:
-    """Raise AttributeError unless all parameters of the constructor are there."""
-    model.get_params(deep=False)
-
-
 def _check_dataclass(value: Any) -> None:
     """Raise unless the fields have the annotated types, and the constructor accepts them; drop cached properties."""
     kind = type(value)
@@ -111,11 +105,16 @@ def _check_dataclass(value: Any) -> None:
         if not isinstance(vars(value)[name], bool) or not isinstance(getattr(kind, name, None), cached_property):
             raise ValueError(f"{kind.__name__} has no field {name!r}")
         del vars(value)[name]
-    hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
-    for name, item in state.items():
-        if not _matches(item, hints[name]):
-            raise TypeError(f"{name} of {kind.__name__} is {str(item)[:40]!r}, a {type(item).__name__}")
+    _check_types(value, state)
     kind(**state)
+
+
+def _check_types(value: Any, state: Mapping[str, Any]) -> None:
+    """Raise TypeError unless the entries of a state have the types that the class of the value annotates."""
+    hints = typing.get_type_hints(type(value), vars(sys.modules[type(value).__module__]))
+    for name, item in state.items():
+        if not _matches(item, hints.get(name, Any)):
+            raise TypeError(f"{name} of {type(value).__name__} is {str(item)[:40]!r}, a {type(item).__name__}")
 
 
 def _matches(value: Any, hint: Any) -> bool:
@@ -135,17 +134,14 @@ def _matches(value: Any, hint: Any) -> bool:
     return hint is Any or not isinstance(kind, type) or isinstance(value, kind)
 
 
-def _check_generator(generator: np.random.Generator | np.random.RandomState) -> None:
+def _check_generator(generator: Any) -> None:
     """Raise if the next random number would be read from outside of the generator's buffer."""
-    whole = (
-        generator.bit_generator.state
-        if isinstance(generator, np.random.Generator)
-        else generator.get_state(legacy=False)
-    )
-    for name, size in BUFFER_POSITIONS.items():
-        for state in (whole, whole["state"]):
-            if not 0 <= state.get(name, 0) <= size:
-                raise ValueError(f"the position {state[name]} of a random generator is outside of its buffer")
+    new = isinstance(generator, np.random.Generator)
+    state = generator.bit_generator.state if new else generator.get_state(legacy=False)
+    # The buffers are those of MT19937 and Philox.
+    for position, size in ((state["state"].get("pos", 0), 624), (state.get("buffer_pos", 0), 4)):
+        if not 0 <= position <= size:
+            raise ValueError(f"the position {position} of a random generator is outside of its buffer")
 
 
 def _check_random_features(features: RandomFeatures) -> None:
@@ -204,10 +200,7 @@ def _check_conformal(model: ConformalQuantileRegressor) -> None:
 
 def _check_encoder(encoder: TableEncoder) -> None:
     """Raise unless the fitted attributes have the annotated types, and missing-value markers are text."""
-    hints = typing.get_type_hints(type(encoder), vars(sys.modules[type(encoder).__module__]))
-    for name, value in vars(encoder).items():
-        if name in hints and not _matches(value, hints[name]):
-            raise TypeError(f"{name} of the encoder is {str(value)[:40]!r}, a {type(value).__name__}")
+    _check_types(encoder, vars(encoder))
     if not all(isinstance(text, str) for text in encoder.missing):
         raise TypeError("missing-value markers are no text")
 
@@ -280,6 +273,27 @@ def _check_histogram_trees(model: BaseHistGradientBoosting) -> None:
             raise ValueError(f"a tree splits by a column that is none of {model.n_features_in_}")
         if model._preprocessor is not None or nodes["is_categorical"].any():
             raise ValueError(f"{type(model).__name__} with categorical columns has to be trusted by its name")
+
+
+def _check_one_hot(encoder: OneHotEncoder) -> None:
+    """Raise if a category would be encoded outside of the columns: SciPy writes to such places without looking."""
+    if not _is_fitted(encoder):
+        return
+    widths, dropped = encoder._compute_n_features_outs(), encoder._drop_idx_after_grouping
+    fine = encoder._n_features_outs == widths
+    for i, categories in enumerate(encoder.categories_):
+        if categories.dtype.kind not in "OUS":  # found by bisection
+            fine &= np.array_equal(categories, np.sort(categories), equal_nan=True)
+        drop = None if dropped is None else dropped[i]
+        places = np.arange(len(categories))
+        if encoder._infrequent_enabled and encoder._infrequent_indices[i] is not None:
+            fine &= 0 <= encoder._infrequent_indices[i][0] < len(categories)
+            places = encoder._default_to_infrequent_mappings[i]
+        width = widths[i] + (drop is not None)
+        fine &= len(places) == len(categories) and min(places) >= 0 and max(places) < width
+        fine &= drop is None or 0 <= drop < width
+    if not fine:
+        raise ValueError("a OneHotEncoder has categories without a column")
 
 
 def _check_spline(spline: BSpline) -> None:
@@ -355,8 +369,9 @@ def _try_model(model: Any) -> None:
 # What is checked of the objects of a class: everything in itself, then what rests on objects inside that are fine.
 RULES: tuple[tuple[Any, Callable[[Any], None]], ...] = (
     (np.random.Generator | np.random.RandomState, _check_generator),
-    (BaseEstimator, _check_parameters),
+    (BaseEstimator, lambda model: model.get_params(deep=False)),  # all of them must be there
     (RandomFeatures, _check_random_features),
+    (OneHotEncoder, _check_one_hot),
     (BSpline, _check_spline),
     (Tree, _check_tree),
     (BaseDecisionTree, _check_decision_tree),

@@ -222,7 +222,7 @@ def _fixed_names() -> dict[str, set[str]]:
     return {
         "ObjectNode": estimators | _own_classes(f"sklearn.{name}" for name in SKLEARN_MODULES) | {type_name(BSpline)},
         "TreeNode": {type_name(Tree)},
-        "LossNode": _own_classes([_loss.__name__]),
+        "LossNode": {type_name(kind) for name, kind in vars(_loss).items() if name.startswith("Cy")},
         "FunctionNode": functions,
         "TypeNode": scalars | _own_classes([SPLITTERS]) | {f"builtins.{name}" for name in PLAIN_TYPES},
         "NdArrayNode": scalars | {"numpy.ndarray"},
