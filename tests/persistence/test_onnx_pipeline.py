@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.ensemble import StackingRegressor
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
@@ -86,6 +87,22 @@ def test_a_pipeline_of_a_table_takes_its_columns_by_name(tmp_path):
     quernel.to_onnx(encoder, tmp_path / "e.onnx")
     outputs = run(tmp_path / "e.onnx", quernel.onnx_inputs(encoder, new))
     np.testing.assert_allclose(outputs["encoded"], encoder.transform(new), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_model_that_encodes_its_frame_takes_the_columns_by_name(tmp_path):
+    frame = sales(200).to_pandas().dropna(subset="price")
+    target, frame = frame.pop("price"), frame
+    model = KernelQuantileRegressor(LEVELS, **SMALL).fit(frame, target)
+    interval = ConformalQuantileRegressor(clone(model), 0.7, random_state=0).fit(frame, target)
+    for one, name in ((model, "quantiles"), (interval, "prediction")):
+        quernel.to_onnx(one, tmp_path / "m.onnx", overwrite=True)
+        outputs, expected = run(tmp_path / "m.onnx", quernel.onnx_inputs(one, frame)), one.predict(frame)
+        np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-10 * np.std(expected))
+    bounds = np.column_stack([outputs["lower"], outputs["upper"]])
+    np.testing.assert_allclose(bounds, interval.predict_interval(frame), rtol=0, atol=1e-10 * np.std(expected))
+    with pytest.raises(ValueError, match="Each model of cv\\+ has an encoder of its own"):
+        quernel.to_onnx(interval.set_params(method="cv+", cv=2).fit(frame, target), tmp_path / "n.onnx")
 
 
 def test_an_encoder_of_a_matrix_takes_it_as_one_input():

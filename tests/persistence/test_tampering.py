@@ -2,6 +2,8 @@
 
 import random
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import quernel
@@ -91,6 +93,40 @@ def test_a_table_written_again_without_change_is_accepted(whole_table, tmp_path)
     """So that the refusals above are due to the changes."""
     (tmp_path / "m").write_bytes(tamper(whole_table, lambda *_: None))
     assert quernel.load(tmp_path / "m").predict_interval(with_times(sales(5))).shape == (5, 2)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """A model that encodes its frame itself, and the frame: a category, one of many, gaps, dates, truth values."""
+    rng, n = np.random.default_rng(0), 300
+    numbers = np.where(rng.random(n) < 0.1, np.nan, rng.gamma(2, 50, n))
+    frame = pd.DataFrame({
+        "size": numbers,
+        "place": rng.choice(["north", "south", None], n),
+        "street": [f"street {i % 50}" for i in range(n)],
+        "sold": pd.Timestamp("2025-01-01") + pd.to_timedelta(rng.integers(0, 900, n), unit="D"),
+        "garden": rng.random(n) > 0.5,
+    })  # fmt: skip
+    model = KernelQuantileRegressor(LEVELS, n_components=20, alpha=1e-3, random_state=0)
+    return model.fit(frame, np.nan_to_num(numbers, nan=90.0) + rng.standard_normal(n)), frame
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_model_of_mixed_columns_is_kept_with_its_encoder(mixed, tmp_path):
+    model, frame = mixed
+    assert {type(column).__name__ for column in model.encoder_.columns_} == {
+        "NumberColumn", "TextColumn", "TargetColumn", "DateColumn", "BooleanColumn"}  # fmt: skip
+    quernel.save(model, tmp_path / "m")
+    whole = (tmp_path / "m").read_bytes()
+    np.testing.assert_array_equal(quernel.load(tmp_path / "m").predict(frame), model.predict(frame))
+    forgeries = {"means": None, "columns_": ("size",), "encoder_": 7, "missing": (7,), "categories": "north",
+                 "other": "yes", "cycles": ("moon",), "feature_names_in_": None}  # fmt: skip
+    for name, forged in forgeries.items():
+
+        def change(schema, _, name=name, forged=forged):
+            replace(schema, name, node(forged))
+
+        assert_refused(tmp_path / "m", tamper(whole, change))
 
 
 JUNK = (None, "zzz", 7, -1, 1e300, True, (), (1, "a"))

@@ -97,6 +97,13 @@ def _check_attributes(value: Any) -> None:
             raise ValueError(f"{type(value).__name__} has a method {name!r}, which no attribute may replace")
 
 
+def _check_estimator(model: BaseEstimator) -> None:
+    """Raise unless all parameters are there, and the names of columns, if any, are as many as there are columns."""
+    model.get_params(deep=False)
+    if "feature_names_in_" in vars(model) and np.shape(model.feature_names_in_) != (model.n_features_in_,):
+        raise ValueError(f"{type(model).__name__} does not have {model.n_features_in_} names of columns")
+
+
 def _check_dataclass(value: Any) -> None:
     """Raise unless the fields have the annotated types, and the constructor accepts them; drop cached properties."""
     kind = type(value)
@@ -369,7 +376,7 @@ def _try_model(model: Any) -> None:
 # What is checked of the objects of a class: everything in itself, then what rests on objects inside that are fine.
 RULES: tuple[tuple[Any, Callable[[Any], None]], ...] = (
     (np.random.Generator | np.random.RandomState, _check_generator),
-    (BaseEstimator, lambda model: model.get_params(deep=False)),  # all of them must be there
+    (BaseEstimator, _check_estimator),
     (RandomFeatures, _check_random_features),
     (OneHotEncoder, _check_one_hot),
     (BSpline, _check_spline),

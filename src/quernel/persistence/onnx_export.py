@@ -76,6 +76,10 @@ def to_onnx(model: Any, path: str | PathLike[str], *, overwrite: bool = False, i
     if type(model) in EXPORTERS:
         graph = Graph()
         export_model(graph, model, declare_inputs(graph, model))
+        encoder = find_encoder(model)
+        for name in graph.outputs:
+            if encoder is not None and name in encoder.inputs:
+                raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
         content = graph.model(f"{type(model).__name__} of quernel").SerializeToString()
     elif isinstance(model, BaseEstimator):
         from quernel.persistence.onnx_pipeline import convert_pipeline
@@ -115,9 +119,6 @@ def export_table_model(graph: Graph, model: TableModel, x: Tensor) -> None:
         check_exportable(model.interval)
         bounds = calibrated_bounds(graph, model.interval, x)
         add_interval_outputs(graph, [exp(bound) if model.log_target else bound for bound in bounds])
-    for name in graph.outputs:
-        if name in model.encoder.inputs:
-            raise ValueError(f"The column {name!r} has the name of the graph's output. Rename it, and fit again.")
 
 
 def export_encoder(graph: Graph, model: TableEncoder, x: Tensor) -> None:
