@@ -19,6 +19,8 @@ Array = NDArray[np.floating]
 Extended = np.longdouble
 # Relative rounding error, amply, of pairwise sums in 80-bit numbers, whose own is 5e-20: brackets are wider by it.
 ROUNDING = Extended(1e-17)
+# Relative error of an entry of the kernel matrix and of its share in a sum.
+GRAM_ROUNDING = Extended(6e-19)
 SPLITTER = 134_217_729.0  # 2^27 + 1
 MARGIN = ("hinge", "squared_hinge", "smoothed_hinge", "logistic")
 UNBOUNDED = ("squared", "expectile", "squared_hinge")
@@ -262,7 +264,11 @@ class Sample:
         assert self.features is not None
         high, low = multiply(np.ascontiguousarray(self.features.T), weighted)
         force = high.astype(Extended) + low
-        return force if self.centre is None else force - self.centre * np.sum(weighted)
+        if self.centre is None:
+            return force
+        # What is left of the sum stands for a change of some rows' weights, which moves the centred features only.
+        left = multiply(np.ones((1, len(weighted))), weighted)
+        return force - self.centre * (left[0].astype(Extended) + left[1])
 
     def offsets(self, loss: LossByHand) -> tuple[Array, Array]:
         """(offset, sign) of r = offset - sign f, with y minus its middle."""
@@ -291,11 +297,14 @@ class Sample:
             force = self.apply_phi_t(weighted)
             square = np.sum(force**2)
         else:
-            force = self.gram @ weighted
-            square = weighted @ force
+            force = np.sum(self.gram * weighted, axis=1)
+            square = np.sum(weighted * force)
         linear, conjugate = self.share * dual * offset, self.share * loss.conjugate(dual)
         square = square / (4 * Extended(self.alpha))
         rounding = ROUNDING * (np.abs(linear).sum() + np.abs(conjugate).sum() + square)
+        if self.gram is not None:
+            size = np.abs(weighted)
+            rounding += GRAM_ROUNDING * np.sum(size * (np.abs(self.gram) @ size)) / (4 * Extended(self.alpha))
         return linear.sum() - conjugate.sum() - square - rounding, force
 
     def best_constant(self, loss: LossByHand, residual: Array | None = None) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.attack_interior import Program, Psi, interior_points
-from benchmarks.attack_losses import ROUNDING, Extended, LossByHand, Sample, multiply
+from benchmarks.attack_losses import GRAM_ROUNDING, ROUNDING, Extended, LossByHand, Sample, multiply
 
 Array = NDArray[np.floating]
 # Rows x columns up to which Clarabel is asked, if the bracket is too wide: it takes seconds beyond.
@@ -185,12 +185,14 @@ def evaluate(sample: Sample, loss: LossByHand, dual: Array, coef: Array | None) 
         if sample.gram is None:
             shift = [] if sample.centre is None else [-part[0] for part in multiply(sample.centre[None], u)]
             residual, penalty = sample.residuals(loss, u, [sample.middle, *shift]), alpha * np.sum(u**2)
+            error = Extended(0)
         else:
-            output = sample.gram @ u
-            residual, penalty = offset - sign * output, alpha * (u @ output)
+            output, size = np.sum(sample.gram * u, axis=1), np.abs(sample.gram) @ np.abs(u)
+            residual, penalty = offset - sign * output, alpha * np.sum(u * output)
+            error, penalty = GRAM_ROUNDING * size, penalty + GRAM_ROUNDING * alpha * np.sum(np.abs(u) * size)
         b = sample.best_constant(loss, residual)[0] if sample.intercept else Extended(0)
         residual = residual - sign * b
-        value = sample.mean(loss.value(residual)) + penalty
+        value = sample.mean(np.maximum(loss.value(residual + error), loss.value(residual - error))) + penalty
         if value < best:
             best, slopes = value, None if loss.kinked else loss.slope(residual)
     return low, best * (1 + ROUNDING), slopes
