@@ -21,8 +21,10 @@ from quernel import (
     KernelRegressor,
     TableEncoder,
 )
+from quernel.tables import TableWarning
 from support.houses import houses
 
+pytestmark = pytest.mark.filterwarnings("ignore:Column '(id|noise|carID|instant)' is left out")
 LEVELS = [0.05, 0.5, 0.95]
 SMALL = {"n_components": 40, "random_state": 0}
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -63,6 +65,44 @@ def test_it_is_the_pipeline_of_encoder_and_estimator(table, model):
 def test_the_order_of_columns_does_not_matter(table, model):
     X = table[0]
     np.testing.assert_array_equal(model.predict(X[X.columns[::-1]]), model.predict(X))
+
+
+def test_traps_are_called_out_before_any_work(table):
+    X, y = table
+    small = KernelQuantileRegressor(LEVELS, **SMALL)
+    with pytest.warns(TableWarning, match=r"^Column 'id' is left out: it counts the rows from 1 to 400") as caught:
+        small.fit(X, y)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    plan = str(small.plan_)
+    for words in ("Column 'street' has 42 categories", "'built' is text that holds numbers", "long right tail"):
+        assert words in plan
+        assert words not in str(caught[0].message)
+    with pytest.warns(
+        TableWarning, match=r"Column 'copy' equals the target.*Column 'twice' predicts the target almost"
+    ):
+        small.fit(X.drop(columns="id").assign(copy=y, twice=2 * y + 1), y)
+    numbers = pd.DataFrame({"size": X["size"].fillna(80), "row": np.arange(len(y)), "copy": y})
+    with pytest.warns(TableWarning, match=r"Column 'row' looks like an identifier.*Column 'copy' equals"):
+        small.fit(numbers, y)
+    assert not hasattr(small, "encoder_")  # numbers are used as they are
+
+
+def test_identifiers_can_be_brought_back(table):
+    X, y = table
+    encoder = TableEncoder(keep=["id"]).fit(X, y)
+    assert "id" in encoder.inputs
+    assert not any("'id' is left out" in note for note in encoder.notes_)
+
+
+def test_numbers_that_all_differ_are_no_identifiers():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"weight": rng.normal(size=300), "grams": rng.choice(10**6, 300, replace=False), "c": ["a", "b"] * 150}
+    )
+    assert TableEncoder().fit(X).inputs == ["weight", "grams", "c"]
+    assert TableEncoder().fit(X.rename(columns={"grams": "customer_id"})).inputs == ["weight", "c"]
+    assert TableEncoder().fit(X.assign(grams=rng.permutation(300))).inputs == ["weight", "c"]
 
 
 def test_one_row_at_a_time_is_the_same(table, model):

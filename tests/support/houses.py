@@ -16,7 +16,7 @@ def houses(n=400, seed=0):
     place = rng.choice(["north", "south", "east"], n, p=[0.5, 0.3, 0.2])
     garden = rng.random(n) < 0.4
     sold = pd.Timestamp("2021-01-01") + pd.to_timedelta(rng.integers(0, 1200, n), "D")
-    years = (sold - sold.min()).days / 365
+    years = np.asarray((sold - sold.min()).days) / 365
     noise = 0.15 * rng.standard_normal(n)
     price = np.exp(11 + 0.7 * np.log(size / 100) + 0.25 * worth + 0.3 * (place == "north") + 0.1 * garden
                    + 0.05 * years + noise)  # fmt: skip
@@ -33,4 +33,4 @@ def houses(n=400, seed=0):
     order = np.argsort(price, kind="stable")
     frame = frame.iloc[order].reset_index(drop=True)
     frame.insert(0, "id", np.arange(1, n + 1))  # in a sorted table, the row number tells the price
-    return frame, price[order]
+    return frame, np.asarray(price)[order]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -221,7 +222,7 @@ class KernelEstimator(BaseEstimator):
         fitted = {
             **columns,
             **({} if data.names is None else {"feature_names_in_": data.names}),
-            "plan_": plan,
+            "plan_": replace(plan, notes=data.notes) if data.notes else plan,
             "kernel_": plan.kernel,
             "bandwidth_": plan.bandwidth,
             "alpha_": plan.alpha,

@@ -24,7 +24,10 @@ from numpy.typing import NDArray
 from quernel.data import ArrayRows, DaskRows, Piece, RowSource, SelectedRows, memory_budget
 from quernel.data.sources import is_stream
 from quernel.estimators.validation import check_training
-from quernel.tables import TableEncoder
+from quernel.estimators.warnings import stacklevel_of_caller
+from quernel.tables import TableEncoder, TableWarning
+from quernel.tables.frames import open_frame
+from quernel.tables.traps import ALARMS, find_numeric_traps
 from quernel.tuning.data_summary import DataSummary, summarize_rows
 
 Array = NDArray[np.floating]
@@ -116,11 +119,13 @@ class FitData:
     rows : ArrayRows if they fit in memory (rows of weight 0 are dropped), otherwise the out-of-core source itself
     names : names of the given columns, ndarray of str of shape (d,), or None
     encoder : TableEncoder of columns other than finite numbers, None if there are none
+    notes : sentences for the user on columns of a data frame
     """
 
     rows: Any
     names: NDArray[Any] | None
     encoder: TableEncoder | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def row_names(self) -> NDArray[Any] | None:
@@ -159,10 +164,22 @@ def read_fit_data(
         X, y, sample_weight = source.X, source.y, source.weight
     header = copy(estimator)  # scikit-learn writes the names of the columns on it
     header.__dict__.pop("encoder_", None)
-    X, y, weight = check_training(header, X, y, sample_weight, read_target, finite=finite)
+    rows, y, weight = check_training(header, X, y, sample_weight, read_target, finite=finite)
     if given is None or isinstance(given, ArrayRows):
         names = getattr(header, "feature_names_in_", None)
-    return FitData(ArrayRows(X, y, weight), names, getattr(header, "encoder_", None))
+    encoder = getattr(header, "encoder_", None)
+    notes = _find_traps(X, rows, y, names) if encoder is None else encoder.notes_
+    alarms = [note for note in notes if any(alarm in note for alarm in ALARMS)]
+    if alarms:
+        warnings.warn(" ".join(alarms), TableWarning, stacklevel=stacklevel_of_caller())
+    return FitData(ArrayRows(rows, y, weight), names, encoder, tuple(notes))
+
+
+def _find_traps(X: Any, rows: Array, y: NDArray[Any], names: NDArray[Any] | None) -> list[str]:
+    """Sentences on columns of a data frame of numbers that identify rows, or tell the target."""
+    if names is None or isinstance(X, np.ndarray) or y.dtype.kind != "f" or len(rows) != len(X):
+        return []
+    return find_numeric_traps(open_frame(X), y)
 
 
 def require_in_memory(options: Iterable[tuple[str, str]], source: Any) -> None:

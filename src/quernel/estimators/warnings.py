@@ -72,11 +72,11 @@ def warn_if_extrapolating(model: Any, X: Array) -> None:
             f"by over {FAR:.0%} of it): predictions for them are guesses. model.is_extrapolation(X) marks all rows "
             "outside their range. This model does not warn again.",
             ExtrapolationWarning,
-            stacklevel=_stacklevel_of_caller(),
+            stacklevel=stacklevel_of_caller(),
         )
 
 
-def _stacklevel_of_caller() -> int:
+def stacklevel_of_caller() -> int:
     """`stacklevel` for warnings.warn that points at the user's code, the first frame outside quernel."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("quernel."):
@@ -123,7 +123,7 @@ def warn_not_converged(model: Any, names: list[str], stopped_by: str | None = No
         f"The fit of {fits} {how} at a relative duality gap of {gap:.1e}, above tol={model.tol:g}. "
         f"{_name_constants(model, names, short)}Try {more} or a larger alpha (now {model.alpha_:.2g}){accept}.",
         ConvergenceWarning,
-        stacklevel=_stacklevel_of_caller(),
+        stacklevel=stacklevel_of_caller(),
     )
 
 
@@ -138,7 +138,7 @@ def warn_calibration_stopped(model: Any, n_folds: int, n_wanted: int) -> None:
         f"The calibration was stopped by {_name_stop(model.stopped_by_)}: probabilities {rest}. predict and "
         "decision_function do not depend on them.",
         ConvergenceWarning,
-        stacklevel=_stacklevel_of_caller(),
+        stacklevel=stacklevel_of_caller(),
     )
 
 
@@ -166,5 +166,5 @@ def warn_of_fewer_folds(cv: Any, n_folds: int, n_rows: int) -> None:
         f"Only {n_folds} of {n_rows} rows are different, and equal rows share a fold: cross-validation uses {n_folds} "
         f"folds instead of cv={cv}.",
         UserWarning,
-        stacklevel=_stacklevel_of_caller(),
+        stacklevel=stacklevel_of_caller(),
     )

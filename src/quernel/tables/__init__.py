@@ -3,5 +3,15 @@
 from quernel.tables.columns import BooleanColumn, DateColumn, NumberColumn, TextColumn, TimeColumn
 from quernel.tables.encoder import TableEncoder
 from quernel.tables.frames import TableError
+from quernel.tables.traps import TableWarning
 
-__all__ = ["BooleanColumn", "DateColumn", "NumberColumn", "TableEncoder", "TableError", "TextColumn", "TimeColumn"]
+__all__ = [
+    "BooleanColumn",
+    "DateColumn",
+    "NumberColumn",
+    "TableEncoder",
+    "TableError",
+    "TableWarning",
+    "TextColumn",
+    "TimeColumn",
+]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from quernel._validation import LARGEST
 from quernel.tables.columns import (
     CYCLES,
+    DATE_ORDERS,
     DAY,
     TEXTS,
     BooleanColumn,
@@ -35,7 +36,6 @@ from quernel.tables.frames import (
     TableError,
     factorize,
     has_zone,
-    parse_date,
     parse_number,
     parse_time,
     to_epoch_seconds,
@@ -56,6 +56,7 @@ class EncodingOptions:
     max_categories: int = 50  # how many categories have one at most, if there is no target
     max_one_hot: int = 30  # with a target: columns with more categories are encoded by means of it
     max_distinct: int = 200_000  # distinct values that are merged; text with more identifies rows
+    many_gaps: float = 0.3  # share of gaps in text from which they may have been a category
     min_repeats: float = 10  # repeated values that chance would bring into a column of whole numbers without any
 
 
@@ -206,7 +207,9 @@ def choose_encoding(
         kind, stats = found
     if kind == "time":
         return _encode_time(name, stats)
-    return _encode_date(name, stats) if kind == "date" else _encode_number(name, stats, kind, keep)
+    if kind == "date" or kind in DATE_ORDERS:
+        return _encode_date(name, stats, kind if kind in DATE_ORDERS else "year first")
+    return _encode_number(name, stats, kind, keep)
 
 
 def parse_counts(stats: TextStats) -> tuple[str, NumberStats] | None:
@@ -214,13 +217,24 @@ def parse_counts(stats: TextStats) -> tuple[str, NumberStats] | None:
     if stats.kind != "text" or not stats.counts:
         return None
     texts = [text for text in stats.counts if text not in MISSING_MARKERS]
-    for kind, parse in (("date", parse_date), ("time", parse_time), ("number", _parse_plain_number)):
-        values = _parse_all(texts, parse)
-        if values is not None and (kind != "date" or len({has_zone(text) for text in texts}) == 1):
-            found = np.repeat(values, [stats.counts[text] for text in texts])
-            gaps = np.full(stats.n_rows - len(found), np.nan)
-            return kind, _number_stats(np.append(found, gaps))
-    return None
+    every = {kind: _parse_all(texts, parse) for kind, parse in TEXT_PARSERS.items()}
+    parsed = {kind: values for kind, values in every.items() if values is not None}
+    found = list(parsed)
+    # 1/2/2020 alone may be in January or in February, and dates in one column have a time zone or not.
+    if len(found) != 1 or (found == ["year first"] and len({has_zone(text) for text in texts}) > 1):
+        return None
+    values = np.repeat(parsed[found[0]], [stats.counts[text] for text in texts])
+    gaps = np.full(stats.n_rows - len(values), np.nan)
+    return found[0], _number_stats(np.append(values, gaps))
+
+
+def _parse_plain_number(text: str) -> float | None:
+    """Parse a number; not one with leading zeros, such as 01234, which is a label."""
+    return None if text.lstrip("+-")[:1] == "0" and text.lstrip("+-")[1:2].isdigit() else parse_number(text)
+
+
+# What text may hold: dates by their order, times, numbers.
+TEXT_PARSERS = {**DATE_ORDERS, "time": parse_time, "number": _parse_plain_number}
 
 
 def _parse_all(texts: Sequence[str], parse: Callable[[str], float | None]) -> list[float] | None:
@@ -233,11 +247,6 @@ def _parse_all(texts: Sequence[str], parse: Callable[[str], float | None]) -> li
     return values or None
 
 
-def _parse_plain_number(text: str) -> float | None:
-    """Parse a number; not one with leading zeros, such as 01234, which is a label."""
-    return None if text.lstrip("+-")[:1] == "0" and text.lstrip("+-")[1:2].isdigit() else parse_number(text)
-
-
 def list_remarks(stats: ColumnStats) -> list[str]:
     """Return remarks on a column for the user, each to follow its name."""
     if isinstance(stats, NumberStats):
@@ -245,11 +254,19 @@ def list_remarks(stats: ColumnStats) -> list[str]:
     found = parse_counts(stats)
     if found is not None:
         example = next(text for text in stats.counts or () if text not in MISSING_MARKERS)
-        return [f"is text that holds {found[0]}s, such as {example!r}, and is read as these"]
+        what = f"dates, {found[0]}" if found[0] in DATE_ORDERS else f"{found[0]}s"
+        return [f"is text that holds {what}, such as {example!r}, and is read as these"]
     if stats.kind == "mixed":
         return ["mixes text with numbers or other values, and is read as categories"]
     hint = suggest_type(classify_text(stats.counts or {})) if stats.kind == "text" else None
-    return [] if hint is None else [f"is read as categories, but {hint}"]
+    if hint is not None:
+        return [f"is read as categories, but {hint}"]
+    if not OPTIONS.many_gaps <= stats.n_missing / stats.n_rows < 1 or stats.kind == "category":
+        return []
+    return [
+        f"is empty in {stats.n_missing / stats.n_rows:.0%} of the rows. If 'None' or 'NA' is one of its categories, "
+        "the reader took it for a gap; gaps count as a category of their own"
+    ]
 
 
 def _encode_number(name: str, stats: NumberStats, kind: str, keep: bool) -> Column | str:
@@ -311,7 +328,7 @@ def _encode_text(name: str, stats: TextStats, keep: bool, has_target: bool) -> C
     return TextColumn(name, categories, other=len(categories) < len(counts), missing=missing > 0)
 
 
-def _encode_date(name: str, stats: NumberStats) -> Column | str:
+def _encode_date(name: str, stats: NumberStats, order: str) -> Column | str:
     if stats.n_finite == 0:
         return NO_VALUES
     flagged, span = stats.n_finite < stats.n_rows, stats.high - stats.low
@@ -320,7 +337,7 @@ def _encode_date(name: str, stats: NumberStats) -> Column | str:
     shown = {"day": stats.latest > stats.earliest}
     shown |= {cycle: span >= CYCLES[cycle] for cycle in ("week", "year")}
     cycles = tuple(cycle for cycle in CYCLES if shown[cycle])
-    return DateColumn(name, stats.median, flagged, stats.low, cycles)
+    return DateColumn(name, stats.median, flagged, stats.low, cycles, order)
 
 
 def _encode_time(name: str, stats: NumberStats) -> Column | str:

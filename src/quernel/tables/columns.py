@@ -23,7 +23,9 @@ from quernel.tables.frames import (
     factorize,
     parse_boolean,
     parse_date,
+    parse_day_first,
     parse_entries,
+    parse_month_first,
     parse_number,
     parse_time,
     to_epoch_seconds,
@@ -40,6 +42,8 @@ Values: TypeAlias = NDArray[Any]
 DAY = 86_400.0
 # Periods in seconds of the cycles of a date; a year is the mean year of the calendar.
 CYCLES = {"day": DAY, "week": 7 * DAY, "year": 365.2425 * DAY}
+# How dates in text are read, by the order of their parts.
+DATE_ORDERS = {"year first": parse_date, "day first": parse_day_first, "month first": parse_month_first}
 DEFAULT_MARKERS = Markers()
 TEXTS = ("text", "category", "mixed")
 
@@ -222,6 +226,7 @@ class DateColumn:
     """Years since `start`, and sine and cosine of those cycles (day, week, year) that the training rows span.
 
     Times are seconds since 1970, in UTC if they have a time zone. Missing values are imputed by the training median.
+    `order` is that of dates in text: 2020-12-31 is "year first".
     """
 
     name: str
@@ -229,6 +234,7 @@ class DateColumn:
     flagged: bool
     start: float
     cycles: tuple[str, ...]
+    order: str = "year first"
     kind: ClassVar[str] = "date"
 
     @property
@@ -251,8 +257,13 @@ class DateColumn:
         kind = entries.kind
         if kind in TEXTS:
             what = f"Column {self.name!r} holds text that is not a date ({{text!r}}). Write dates like "
-            return parse_entries(entries, parse_date, markers.texts, what + "2026-11-16 08:30:00.")
+            return parse_entries(entries, self._parse, markers.texts, what + "2026-11-16 08:30:00.")
         return np.full(len(entries), np.nan) if kind == "nothing" else to_epoch_seconds(entries)
+
+    def _parse(self, text: str) -> float | None:
+        """Parse a date in the order of the training rows, or one with the year first, which is never mistaken."""
+        found = parse_date(text)
+        return DATE_ORDERS[self.order](text) if found is None else found
 
     def encode(self, values: Values) -> Array:
         """Return shape (n, 1 + 2 cycles), and one more column with a missing-value indicator."""

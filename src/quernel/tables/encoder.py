@@ -25,6 +25,7 @@ from quernel.tables.columns import (
 )
 from quernel.tables.frames import Frame, TableError, open_frame, suggest_name
 from quernel.tables.missing_values import Markers, text_markers
+from quernel.tables.traps import describe_tail, find_date_parts, find_leaks
 
 Array = NDArray[np.floating]
 
@@ -116,11 +117,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 encodings[name], remarks[name] = fit(name, keep=True)
         if targets is not None:
             self._fit_targets(encodings, frame, targets, weight)
+        advice = [find_date_parts(frame.names)]
+        leaks = []
+        if targets is not None and targets.shape[1] == 1:
+            leaks, y = self._find_leaks(encodings, frame, targets[:, 0]), targets[:, 0]
+            advice.append(describe_tail(y))
         if frame.n_rows == 1 and all(isinstance(column, str) for column in encodings.values()):
             raise TableError(
                 "There is one sample only (n_samples=1): columns of one value say nothing. Give more rows."
             )
-        return self._store(encodings, remarks, frame.names if frame.named else None)
+        more = [*leaks, *(sentence for sentence in advice if sentence is not None)]
+        return self._store(encodings, remarks, frame.names if frame.named else None, more)
 
     @classmethod
     def from_encodings(
@@ -255,10 +262,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         stats = compute_stats(entries, kind, self.markers)
         return choose_encoding(name, kind, stats, keep=keep, has_target=has_target), list_remarks(stats)
 
+    def _find_leaks(self, encodings: Mapping[str, Column | str], frame: Frame, y: Array) -> list[str]:
+        """Return sentences on columns that tell the target."""
+        columns = [column for column in encodings.values() if not isinstance(column, str)]
+        return find_leaks({column.name: column.read(frame.get(column.name), self.markers) for column in columns}, y)
+
     def _store(
-        self, encodings: Mapping[str, Column | str], remarks: Mapping[str, list[str]], names: list[str] | None
+        self,
+        encodings: Mapping[str, Column | str],
+        remarks: Mapping[str, list[str]],
+        names: list[str] | None,
+        more: Sequence[str] = (),
     ) -> Self:
-        """Set all fitted attributes; `names` are those of the columns, None if they have none of their own."""
+        """Set all fitted attributes; `names` are those of the columns, None if they have none of their own.
+
+        `more` are further notes.
+        """
         notes, dropped = [], {}
         for name, column in encodings.items():
             if isinstance(column, str):
@@ -279,7 +298,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if not columns:
             reason = " ".join(notes) if notes else "There is none besides the target."
             raise TableError(f"The table has no usable input column. {reason}")
-        self.columns_, self.notes_, self.dropped_ = columns, tuple(notes), dropped
+        self.columns_, self.notes_, self.dropped_ = columns, (*notes, *more), dropped
         self.n_features_in_ = len(encodings)
         self.__dict__.pop("feature_names_in_", None)
         if names is not None:

@@ -25,11 +25,17 @@ Array = NDArray[np.floating]
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
 DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<zone>Z|[+-]\d\d(:?\d\d)?)?)?")
+DAY_OR_MONTH_FIRST = re.compile(
+    r"(?P<first>\d{1,2})(?P<mark>[./-])(?P<second>\d{1,2})(?P=mark)(?P<year>\d{4}|\d\d)"
+    r"([ T](?P<time>\d\d:\d\d(:\d\d)?))?"
+)
 CLOCK = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 BOOLEANS = (("true", "True", "TRUE"), ("false", "False", "FALSE"))
 EPOCH, MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
 # Up to this many entries, a loop over Python objects is faster than a library's own functions.
 FEW = 64
+# Up to this many rows, all columns of a pandas frame are read at once, as Python objects: the quickest way by far.
+FEW_ROWS = 8
 
 
 class TableError(ValueError):
@@ -110,6 +116,9 @@ def open_frame(table: Any, needed: Sequence[str] = ()) -> Frame:
         refuse_repeated_names([label for label in labels if not needed or label in needed])
         table = table[[label for label in labels if label in needed]]
         labels = list(table.columns)
+    if needed and hasattr(table, "iloc") and len(table) <= FEW_ROWS and all(isinstance(label, str) for label in labels):
+        places, matrix = {label: j for j, label in enumerate(labels)}, table.to_numpy(dtype=object)
+        return Frame(labels, lambda name: matrix[:, places[name]], len(matrix), named=True)
     try:
         frame = nw.from_native(table)
     except TypeError as error:
@@ -327,7 +336,7 @@ def to_numbers(entries: Entries) -> Array:
 
 
 def _to_float(value: Any) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+    return (value // MICROSECOND) / 1e6 if isinstance(value, timedelta) else float(value)
 
 
 def to_epoch_seconds(entries: Entries) -> Array:
@@ -417,6 +426,25 @@ def parse_date(text: str) -> float | None:
         return _date_to_seconds(datetime.fromisoformat(text))
     except ValueError:
         return None
+
+
+def parse_day_first(text: str) -> float | None:
+    """Return the seconds since 1970 of a date like 31.12.2020 or 31/12/20 08:30, None for other text."""
+    return _parse_parts(text, "second", "first")
+
+
+def parse_month_first(text: str) -> float | None:
+    """Return the seconds since 1970 of a date like 12/31/2020 or 12/31/20 08:30, None for other text."""
+    return _parse_parts(text, "first", "second")
+
+
+def _parse_parts(text: str, month: str, day: str) -> float | None:
+    found = DAY_OR_MONTH_FIRST.fullmatch(text)
+    if found is None:
+        return None
+    year = int(found["year"])
+    year += (2000 if year < 69 else 1900) if len(found["year"]) == 2 else 0  # as POSIX reads two digits
+    return parse_date(f"{year:04}-{int(found[month]):02}-{int(found[day]):02} {found['time'] or '00:00'}")
 
 
 def has_zone(text: str) -> bool:

@@ -98,6 +98,8 @@ class FitPlan:
         Seed of the random features.
     n_components_choice : ComponentsChoice or None
         The search for M, if it was "auto".
+    notes : tuple of str
+        Sentences on the columns of a data frame: how they are encoded, and what is unusual about them.
     """
 
     kernel: Kernel
@@ -112,6 +114,7 @@ class FitPlan:
     bandwidth_choice: BandwidthChoice | None = None
     alpha_choice: AlphaChoice | None = None
     n_components_choice: ComponentsChoice | None = None
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         what = {
@@ -135,7 +138,8 @@ class FitPlan:
         if self.n_components_choice is not None and self.n_components_choice.trials:
             choices["Search for the number of features"] = self.n_components_choice
         details = [f"\n{title}\n{choice}" for title, choice in choices.items() if choice is not None]
-        return "\n".join([*lines, *details])
+        notes = ["\nColumns", *self.notes] if self.notes else []
+        return "\n".join([*lines, *notes, *details])
 
 
 def _format_bandwidth(bandwidth: Any) -> str:
