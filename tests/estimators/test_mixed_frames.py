@@ -24,7 +24,7 @@ from quernel import (
 from quernel.tables import TableWarning
 from support.houses import houses
 
-pytestmark = pytest.mark.filterwarnings("ignore:Column '(id|noise|carID|instant)' is left out")
+pytestmark = pytest.mark.filterwarnings("ignore:Column '(id|noise|carID|instant|tailnum)' is left out")
 LEVELS = [0.05, 0.5, 0.95]
 SMALL = {"n_components": 40, "random_state": 0}
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
