@@ -75,6 +75,8 @@ FORGED = {
     "frequencies_": (None, 1.0),
     "input_range_": (None, "zzz"),
     "coverage_": (None, "zzz"),
+    "features": ("zzz",),
+    "n_features_in_": (10**15,),
 }
 
 

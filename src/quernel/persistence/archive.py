@@ -30,6 +30,8 @@ HEADER_SIZE = len(MAGIC) + hashlib.sha256().digest_size
 SCHEMA = "schema.json"
 # `dtype.kind` of arrays that may be stored: booleans, integers, floats, text, times; and of the fields of records.
 DTYPE_KINDS, FIELD_KINDS = "biufUmM", "biuf"
+# The largest length of an axis, or size of an item, of an array without items.
+MAX_EMPTY = 10**6
 # All members have the same date, so that the same model gives the same file, byte for byte.
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 # The oldest protocol of skops that is read: the loaders of older ones check less.
@@ -150,8 +152,9 @@ def _check_array(member: bytes) -> int:
     fields = [dtype[name].kind for name in dtype.names or ()]
     known = all(kind in FIELD_KINDS for kind in fields) if fields else dtype.kind in DTYPE_KINDS
     n_bytes = len(member) - stream.tell()
-    # The second condition is for empty arrays, such as one of shape (0, 10**18).
-    if not known or dtype.itemsize * math.prod(shape) != n_bytes or max(shape, default=0) > len(member):
+    # The last condition is for empty arrays, such as one of shape (0, 10**18).
+    too_large = max(*shape, dtype.itemsize, 0) > max(len(member), MAX_EMPTY)
+    if not known or dtype.itemsize * math.prod(shape) != n_bytes or too_large:
         raise ValueError(f"an array of shape {shape} and type {dtype} does not hold what it says")
     return len(shape)
 

@@ -177,10 +177,10 @@ def _check_kernel_model(model: KernelEstimator) -> None:
     shape = model.feature_map_.n_components_, len(model.intercept_)
     if model.coef_.shape != shape or model.coef_.dtype != float:
         raise ValueError(f"its coefficients have the shape {model.coef_.shape}, not {shape}")
-    frequencies = getattr(model.feature_map_, "frequencies_", None)
     n_columns = len(model.encoder_.names) if hasattr(model, "encoder_") else model.n_features_in_
-    if frequencies is not None and len(frequencies) != n_columns:
-        raise ValueError(f"its features are of {len(frequencies)} columns, not {n_columns}")
+    ranges, frequencies = np.shape(model.input_range_), getattr(model.feature_map_, "frequencies_", None)
+    if ranges != (2, n_columns) or (frequencies is not None and len(frequencies) != n_columns):
+        raise ValueError(f"its features are not those of {n_columns} columns")
     if isinstance(model, KernelClassifier) and model.calibration is not None:
         n_curves, n_scores = len(model.calibrated_.curves), len(model.intercept_)
         if n_curves != n_scores:
@@ -315,7 +315,8 @@ def _check_spline(spline: BSpline) -> None:
 def _check_gradient_boosting(model: BaseGradientBoosting) -> None:
     """Raise unless the first predictions have a column for every tree of a stage: compiled code adds to them."""
     if hasattr(model, "estimators_"):
-        start = model._raw_predict_init(np.zeros((1, model.n_features_in_), dtype=np.float32))
+        row = np.broadcast_to(np.float32(0), (1, model.n_features_in_))  # which takes no memory, whatever the number
+        start = model._raw_predict_init(row)
         if start.shape != (1, model.estimators_.shape[1]) or start.dtype != float:
             raise ValueError(f"{model.estimators_.shape[1]} trees add to predictions of shape {start.shape}")
 
@@ -358,6 +359,7 @@ def _try_model(model: Any) -> None:
     if rows is None or (isinstance(rows, dict) and isinstance(model, ConformalQuantileRegressor)):
         return
     n = 2 if isinstance(rows, dict) else len(rows)
+    str(getattr(model, "plan_", None))
     model.predict(rows)
     if isinstance(model, ConformalQuantileRegressor):
         groups = {} if model._groups is None else {"groups": [next(iter(model.calibration_))] * n}
