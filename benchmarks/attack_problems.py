@@ -8,10 +8,12 @@ repeated and badly scaled features, few iterations.
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -315,12 +317,10 @@ def _screening_small_problems(wanted: bool) -> Iterator[None]:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether this is a ValueError of the library's own: not one of numpy's that it ran into."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+    """Whether this is a ValueError that the library raised itself: not one of numpy's that it ran into."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
     return (
-        type(error) is ValueError and trace is not None and trace.tb_frame.f_globals["__name__"].startswith("quernel")
+        type(error) is ValueError and "quernel" in Path(last.filename).parts and (last.line or "").startswith("raise ")
     )
 
 

@@ -128,6 +128,19 @@ def test_planted_faults_of_coupled_columns_are_caught(solver):
     assert failures(problem, bad) == {"worse than null"}
 
 
+def test_only_errors_that_the_library_raises_are_refusals(monkeypatch):
+    """A weight of 0 for all rows is refused; a ValueError of numpy's in the midst of a fit is a crash."""
+    nothing = a_problem(weight=np.zeros(60))
+    refused = solve_attack(nothing)
+    assert refused.refused
+    assert failures(nothing, refused) == set()
+
+    monkeypatch.setattr("quernel.objective.problem._predict", lambda *args: np.zeros((3, 2)))  # of 60 rows
+    crashed = solve_attack(a_problem())
+    assert "broadcast" in crashed.error
+    assert failures(a_problem(), crashed) == {"crash"}
+
+
 def test_a_number_is_always_the_same_problem():
     for number in range(20):
         one, other = draw_attack(3, number), draw_attack(3, number)
