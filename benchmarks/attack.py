@@ -34,12 +34,13 @@ from benchmarks.attack_problems import Answer, Attack, draw_attack, solve_attack
 
 Array = NDArray[np.floating]
 FAILURES = ("false certificate", "unwarned miss", "worse than null", "crash")
-# The last digits of a double: by how much, relatively, the best constant itself may be missed.
+# The last digits of an evaluation: by how much, relatively, F of the best constant may be missed.
 LAST_DIGITS = 1e-12
 
 
 class Verdict:
-    """Judges one number F against min F, which lies in a bracket, and the null model's F0: exact, and in doubles."""
+    """Judges one number F against min F, which lies in a bracket, and the null model's F0: exact, and with
+    its constant off by one last digit."""
 
     def __init__(self, objective: Array, nulls: tuple[Array, Array], gap: float, tol: float, warned: bool) -> None:
         self.objective, (self.null, self.null_in_doubles), self.tol = objective, nulls, tol

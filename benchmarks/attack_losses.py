@@ -328,7 +328,10 @@ class Sample:
         return best, values[best]
 
     def null_objective(self, loss: LossByHand) -> tuple[Array, Array]:
-        """F at the best constant and at the better of the two doubles next to it; at 0 without an intercept."""
+        """F at the best constant, and the most that it is at constants off by one in the last digit of a double.
+
+        At 0 without an intercept, both.
+        """
         offset, sign = self.offsets(loss)
         if not self.intercept:
             value = self.mean(loss.value(offset))
@@ -336,7 +339,7 @@ class Sample:
         constant, value = self.best_constant(loss)
         double = float(constant + self.middle)
         near = [double, np.nextafter(double, -np.inf), np.nextafter(double, np.inf)]
-        return value, min(self.mean(loss.value(offset - sign * (Extended(b) - self.middle))) for b in near)
+        return value, max(self.mean(loss.value(offset - sign * (Extended(b) - self.middle))) for b in near)
 
 
 def _weighted_median(values: Array, share: Array) -> float:
